@@ -1,0 +1,91 @@
+# The same commands on a laptop and in CI. Needs Python 3.11 or later, make and git; nothing else.
+
+PYTHON  ?= python3
+VENV    ?= .venv
+WORKERS ?= 2
+TESTS   ?= tests
+ARGS    ?=
+
+PY     := $(VENV)/bin/python
+STAMPS := $(VENV)/.stamps
+PIP    := $(PY) -m pip --disable-pip-version-check install
+COMPILE := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+    --no-header --no-emit-index-url --no-emit-find-links --no-emit-package cachetier-client \
+    $(if $(UPGRADE),--upgrade)
+SOURCES := cachetier client tests benchmarks examples
+
+export PYTHONUNBUFFERED = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test acceptance demo bench serve dev wheels lock clean
+
+help:  ## List the targets
+	@echo 'cachetier: make <target>'
+	@sed -nE 's/^([a-z]+):.*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+setup: $(STAMPS)/distributions $(STAMPS)/torch  ## Create .venv and install everything, pinned (quick when done)
+
+check: setup  ## Lint, format, types, import layers, dependencies
+	@echo '==> ruff'; $(VENV)/bin/ruff check $(SOURCES) && $(VENV)/bin/ruff format --check $(SOURCES)
+	@echo '==> mypy'; $(VENV)/bin/mypy $(SOURCES)
+	@echo '==> import-linter'; $(VENV)/bin/lint-imports --no-cache
+	@echo '==> deptry'; $(VENV)/bin/deptry . && cd client && $(abspath $(VENV))/bin/deptry .
+
+test: setup  ## Run the whole test suite (TESTS=path, ARGS='-k word', WORKERS=n)
+	@$(PY) -m pytest -n $(WORKERS) $(ARGS) $(TESTS)
+
+acceptance: setup  ## Run the container tests too: needs Docker and compose
+	@CACHETIER_ACCEPTANCE=1 $(PY) -m pytest tests/acceptance $(ARGS)
+
+demo: setup  ## Train, kill, resume, lose the node, restore: everything on this machine
+	@$(PY) -m examples.demo $(ARGS)
+
+bench: setup  ## Measure and write benchmarks/results.json (ONLY=group)
+	@$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
+serve: setup  ## Run the service with the settings in the environment (ARGS=...)
+	@$(VENV)/bin/cachetier serve $(ARGS)
+
+dev: setup  ## Run the service and an S3 server in one process, for a laptop
+	@$(VENV)/bin/cachetier dev $(ARGS)
+
+wheels: setup  ## Download what the image needs into deploy/wheels, for an image build without network
+	@$(PY) -m pip --disable-pip-version-check download --quiet --only-binary :all: --dest deploy/wheels \
+	    --require-hashes --requirement requirements/build.txt --requirement requirements/service.txt
+	@ls deploy/wheels
+
+lock: $(STAMPS)/venv  ## Resolve requirements/*.txt again (UPGRADE=1: to the newest)
+	@$(PIP) --quiet 'uv>=0.13'
+	@$(COMPILE) --output-file requirements/dev.txt \
+	    pyproject.toml client/pyproject.toml requirements/dev.in
+	@$(COMPILE) --output-file requirements/service.txt --constraint requirements/dev.txt \
+	    pyproject.toml client/pyproject.toml
+	@$(COMPILE) --output-file requirements/build.txt --constraint requirements/dev.txt requirements/build.in
+	@! grep -nE '(https?|file)://|--(index|extra-index|find-links)' requirements/*.txt
+
+clean:  ## Remove what the tools left behind, but not .venv
+	rm -rf deploy/wheels/*.whl build dist client/dist .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- setup, step by step; a stamp says that a step is done for the files it depends on ---------
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo 'cachetier needs Python 3.11 or later: make setup PYTHON=/path/to/python3.11' >&2; exit 1; }
+	@test -x $(PY) || { echo '==> creating $(VENV)'; $(PYTHON) -m venv $(VENV); }
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/requirements: requirements/dev.txt $(STAMPS)/venv
+	@echo '==> installing pinned requirements (about a minute the first time)'
+	@$(PIP) --require-hashes --requirement requirements/dev.txt
+	@touch $@
+
+$(STAMPS)/distributions: pyproject.toml client/pyproject.toml $(STAMPS)/requirements
+	@echo '==> installing cachetier and cachetier-client, editable'
+	@$(PIP) --quiet --no-deps --no-build-isolation --editable client --editable .
+	@touch $@
+
+$(STAMPS)/torch: requirements/torch.txt $(STAMPS)/requirements
+	@echo '==> installing torch (large; for the demo and the torch tests)'
+	@$(PIP) --requirement requirements/torch.txt
+	@touch $@

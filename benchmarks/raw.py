@@ -1,0 +1,96 @@
+"""What the disk gives without cachetier: the lower side of every ratio.
+
+The direct baselines use the best case that Python reaches: page-aligned memory, blocks of 4 MiB,
+four threads that hold no lock while the kernel works.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+BLOCK_BYTES = 4 << 20
+THREADS = 4
+OFF_THE_PAGE_BYTES = 64  # how allocators align tensors
+_RANDOM_BYTES = 16 << 20
+
+
+def random_buffer(size_bytes: int, off_bytes: int = OFF_THE_PAGE_BYTES) -> memoryview:
+    """Return touched memory of random bytes that starts ``off_bytes`` after a page's start."""
+    whole = memoryview(
+        mmap.mmap(-1, size_bytes + off_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
+    )
+    view = whole[off_bytes:]
+    pattern = os.urandom(min(size_bytes, _RANDOM_BYTES))
+    for start in range(0, size_bytes, len(pattern) or 1):
+        piece = view[start : start + len(pattern)]
+        piece[:] = pattern[: len(piece)]
+        piece[:8] = start.to_bytes(8, "little")[: len(piece)]  # no two blocks are equal
+    return view
+
+
+def aligned_buffer(size_bytes: int) -> memoryview:
+    """Return touched, page-aligned memory of random bytes."""
+    return random_buffer(size_bytes, off_bytes=0)
+
+
+def write_direct(path: Path, data: memoryview) -> float:
+    """Create, preallocate, write past the page cache from four threads, sync; return seconds."""
+    began = time.perf_counter()
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_DIRECT
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, len(data))
+        _each_block(len(data), lambda start, end: os.pwrite(descriptor, data[start:end], start))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return time.perf_counter() - began
+
+
+def read_direct(path: Path, into: memoryview) -> float:
+    """Read past the page cache into aligned memory from four threads; return seconds."""
+    began = time.perf_counter()
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        _each_block(len(into), lambda start, end: os.preadv(descriptor, [into[start:end]], start))
+    finally:
+        os.close(descriptor)
+    return time.perf_counter() - began
+
+
+def write_and_sync(path: Path, data: memoryview) -> float:
+    """Write the whole buffer through the page cache and sync it; return seconds."""
+    began = time.perf_counter()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        left = data
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return time.perf_counter() - began
+
+
+def append_and_sync(descriptor: int, data: bytes) -> float:
+    """Append and sync the data; return seconds."""
+    began = time.perf_counter()
+    os.write(descriptor, data)
+    os.fdatasync(descriptor)
+    return time.perf_counter() - began
+
+
+def _each_block(size_bytes: int, move: Callable[[int, int], int]) -> None:
+    def checked(start: int) -> None:
+        end = min(start + BLOCK_BYTES, size_bytes)
+        if move(start, end) != end - start:
+            raise OSError(f"the disk moved only a part of the block at byte {start}")
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        for _ in threads.map(checked, range(0, size_bytes, BLOCK_BYTES)):
+            pass

@@ -1,0 +1,111 @@
+"""``cachetier dev``: the service and an S3 server in one process, to try things on a laptop."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cachetier.cli.output import AsJson, print_json, reported
+from cachetier.cli.serve import set_up_logging
+
+BUCKET = "checkpoints"
+
+_WELCOME = """\
+cachetier dev is up; everything it keeps is gone when it stops (Ctrl-C).
+
+  socket  {url}
+  HTTP    {http}
+  S3      {s3}   bucket {bucket}
+
+In another terminal:
+
+  export CACHETIER_URL={url}
+  echo hello | cachetier put - --run try --step 1 --name greeting --seal
+  cachetier wait try 1
+  cachetier get --run try --step 1 --name greeting
+  cachetier status
+"""
+
+
+def dev(
+    http: Annotated[
+        str, typer.Option("--http", help="Address of the HTTP door; port 0 for a free one.")
+    ] = "127.0.0.1:7070",
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option("--cache-dir", help="Keep the cache here; default: a temporary directory."),
+    ] = None,
+    s3_port: Annotated[int, typer.Option("--s3-port", help="Port of the S3 server; 0: free.")] = 0,
+    capacity: Annotated[str, typer.Option("--capacity", help="Budget of the cache.")] = "2 GB",
+    log_level: Annotated[str, typer.Option("--log-level", help="How much to log.")] = "warning",
+    as_json: AsJson = False,
+) -> None:
+    """Run the service with an S3 server in the same process: nothing to install or configure."""
+    with reported(as_json), _scratch(cache_dir) as directory:
+        set_up_logging(log_level)
+        given = {"cache_dir": directory, "capacity": capacity, "http": http, "log_level": log_level}
+        _run(given, s3_port, as_json)
+
+
+def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
+    from cachetier.config import load
+    from cachetier.errors import ConfigError
+    from cachetier.service import Service
+    from cachetier.testing.moto_server import moto_server
+
+    if find_spec("moto") is None or find_spec("flask") is None:
+        raise ConfigError(
+            "the S3 server for `dev` is not installed",
+            hint="Install it: pip install 'cachetier[dev]'",
+        )
+    with moto_server(port=s3_port, bucket=BUCKET) as endpoint:
+        os.environ.update(endpoint.environment())
+        remote = {
+            "remote": f"s3://{BUCKET}/dev",
+            "remote_endpoint": endpoint.url,
+            "remote_verify": endpoint.verify,
+        }
+        service = Service(load({**given, **remote, "allow_volatile": True, "grace_seconds": 5}))
+        service.start()
+        url = f"unix://{service.socket}"
+        where = {"url": url, "http": service.url, "s3": endpoint.url, "bucket": BUCKET}
+        if as_json:
+            print_json({"state": "ready", **where})
+            sys.stdout.flush()
+        else:
+            typer.echo(_WELCOME.format(**where))
+        service.run()
+
+
+@contextmanager
+def _scratch(cache_dir: Path | None) -> Iterator[Path]:
+    """Lend a directory: the caller's own, or one that goes away afterwards."""
+    if cache_dir is not None:
+        yield cache_dir
+        return
+    directory = Path(tempfile.mkdtemp(prefix="cachetier-", dir=_home()))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _home() -> str | None:
+    """Return where the scratch directory can be: in a container only memory is no overlay."""
+    from cachetier.errors import ConfigError
+    from cachetier.local.filesystem import checked_mount
+
+    try:
+        checked_mount(Path(tempfile.gettempdir()), allow_volatile=True)
+    except ConfigError:
+        return "/dev/shm"
+    return None

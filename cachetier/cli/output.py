@@ -1,0 +1,126 @@
+"""How verbs talk: JSON or text on stdout, errors with a next move on stderr, exit codes.
+
+Exit codes are a stable interface: 0 ok, 1 failed, 2 usage, 3 not durable in time, 4 service
+unreachable, 5 integrity, 6 full.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+FAILED, USAGE, NOT_DURABLE, UNREACHABLE, INTEGRITY, FULL = range(1, 7)
+
+_EXIT_CODES = {
+    "config": USAGE,
+    "invalid_name": USAGE,
+    "invalid_request": USAGE,
+    "save_identity": USAGE,
+    "not_durable": NOT_DURABLE,
+    "unavailable": UNREACHABLE,
+    "integrity": INTEGRITY,
+    "digest_mismatch": INTEGRITY,
+    "backpressure": FULL,
+}
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="CACHETIER_URL",
+        help="unix:///path/to/cachetier.sock or http://host:port.",
+    ),
+]
+
+
+def exit_code_of(code: str) -> int:
+    """Return the exit code for an error's stable code."""
+    return _EXIT_CODES.get(code, FAILED)
+
+
+@contextmanager
+def reported(as_json: bool) -> Iterator[None]:
+    """Turn errors of the service, the client or the machine into a message and an exit code."""
+    from cachetier_client import CachetierClientError
+
+    from cachetier.errors import CachetierError
+
+    try:
+        yield
+    except CachetierError as error:
+        _fail(as_json, error.code, error.message, error.next_move)
+    except CachetierClientError as error:
+        ids = {"run": error.run, "step": error.step, "rank": error.rank, "name": error.name}
+        _fail(as_json, error.code, error.message, error.hint, **ids)
+    except ValueError as error:  # an address or a fallback that there is not
+        _fail(as_json, "invalid_request", str(error), "See `cachetier --help` and CACHETIER_URL.")
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        _fail(as_json, "io", what, "Look at the file, or at the disk it is on.")
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def refuse(message: str, hint: str, *, as_json: bool = False) -> NoReturn:
+    """End with a usage error."""
+    _fail(as_json, "invalid_request", message, hint)
+
+
+def _fail(as_json: bool, code: str, message: str, hint: str, **ids: str | int | None) -> NoReturn:
+    known = {name: value for name, value in ids.items() if value is not None}
+    where = " ".join(f"{name}={value}" for name, value in known.items())
+    text = f"{message[:1].upper()}{message[1:]}".rstrip(".")
+    typer.echo(f"Error: {text} ({where})." if where else f"Error: {text}.", err=True)
+    typer.echo(f"Next: {hint}", err=True)
+    if as_json:
+        print_json({"error": {"code": code, "message": message, "hint": hint, **known}})
+    raise typer.Exit(exit_code_of(code))
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
+
+
+def console() -> Console:
+    """Return the console for text that is worth colours; plain where stdout is no terminal."""
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    return Console(highlight=False, width=None if terminal else 100, soft_wrap=not terminal)
+
+
+def progress(as_json: bool) -> Progress | None:
+    """Return a bar for bytes, or None where nobody would see it."""
+    if as_json or not sys.stderr.isatty():
+        return None
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+        console=Console(stderr=True),
+        transient=True,
+    )

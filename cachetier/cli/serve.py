@@ -1,0 +1,121 @@
+"""``cachetier serve``: one option for each setting; what is not given comes from elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cachetier.cli.output import AsJson, print_json, reported
+
+if TYPE_CHECKING:
+    from cachetier.service import Service
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+def _option(flag: str, text: str) -> Any:
+    return typer.Option(flag, help=text, show_default=False)
+
+
+def serve(
+    config: Annotated[
+        Path | None,
+        _option("--config", "Settings file; default CACHETIER_CONFIG, then ./cachetier.toml."),
+    ] = None,
+    cache_dir: Annotated[
+        str | None, _option("--cache-dir", "Directory of the cache, on a local ext4 or XFS disk.")
+    ] = None,
+    capacity: Annotated[
+        str | None, _option("--capacity", "200 GB, 1.5 TiB, or a share of the filesystem: 80%.")
+    ] = None,
+    socket: Annotated[
+        str | None, _option("--socket", "Unix socket; default <cache-dir>/cachetier.sock.")
+    ] = None,
+    socket_mode: Annotated[
+        str | None, _option("--socket-mode", "Permissions of the socket; default 0600.")
+    ] = None,
+    allowed_uids: Annotated[
+        str | None, _option("--allowed-uids", "Users who may use the socket: 1000,1001.")
+    ] = None,
+    http: Annotated[
+        str | None, _option("--http", "Address of the HTTP door, '' for none; 127.0.0.1:7070.")
+    ] = None,
+    token: Annotated[
+        str | None, _option("--token", "Token of HTTP callers; better in CACHETIER_TOKEN.")
+    ] = None,
+    remote: Annotated[
+        str | None, _option("--remote", "Where checkpoints go: s3://bucket/prefix.")
+    ] = None,
+    remote_endpoint: Annotated[
+        str | None, _option("--remote-endpoint", "URL of an S3-compatible store.")
+    ] = None,
+    remote_region: Annotated[
+        str | None, _option("--remote-region", "Region of the bucket.")
+    ] = None,
+    remote_verify: Annotated[
+        str | None, _option("--remote-verify", "checksum, or readback for a store without.")
+    ] = None,
+    conditional_writes: Annotated[
+        str | None, _option("--conditional-writes", "on, or off for a store without.")
+    ] = None,
+    when_full: Annotated[
+        str | None, _option("--when-full", "wait, write_through or reject; default wait.")
+    ] = None,
+    compression: Annotated[str | None, _option("--compression", "off.")] = None,
+    high_watermark: Annotated[
+        str | None, _option("--high-watermark", "Share of capacity where eviction starts; 0.9.")
+    ] = None,
+    low_watermark: Annotated[
+        str | None, _option("--low-watermark", "Share of capacity where it stops; 0.8.")
+    ] = None,
+    drain_workers: Annotated[
+        str | None, _option("--drain-workers", "Shards uploaded at once; 8.")
+    ] = None,
+    grace_seconds: Annotated[
+        str | None, _option("--grace-seconds", "Time to finish what is in flight at a stop; 30.")
+    ] = None,
+    allow_volatile: Annotated[
+        bool | None, _option("--allow-volatile", "Accept a cache in memory, for a try.")
+    ] = None,
+    log_level: Annotated[
+        str | None, _option("--log-level", "debug, info, warning or error; default info.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the service on this node until it is told to stop (SIGTERM, SIGINT).
+
+    Every option can be given as CACHETIER_<NAME> or in cachetier.toml: see docs/configuration.md.
+    """
+    flags = {name: value for name, value in locals().items() if name not in ("config", "as_json")}
+    with reported(as_json):
+        from cachetier.config import load
+        from cachetier.service import Service
+
+        settings = load(flags, config=config)
+        set_up_logging(settings.log_level)
+        service = Service(settings)
+        service.start()
+    if as_json:
+        print_json({"state": "ready", "socket": service.socket, "http": service.url})
+        sys.stdout.flush()
+    run_to_the_end(service)
+
+
+def set_up_logging(level: str) -> None:
+    """Log to stderr; libraries only what matters."""
+    logging.basicConfig(level=level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    for name in ("uvicorn", "uvicorn.error", "botocore", "boto3", "urllib3", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def run_to_the_end(service: Service) -> None:
+    """Serve, stop, and end the process: a thread that hangs in the remote must not hold it up."""
+    service.run()
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,173 @@
+"""``cachetier put`` and ``cachetier get``: one shard in, one shard out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from cachetier.cli.output import AsJson, Url, print_json, progress, refuse, reported
+from cachetier.sizes import shown_size
+
+if TYPE_CHECKING:
+    from cachetier_client import Client, Receipt
+
+PIECE_BYTES = 4 << 20
+DEFAULT_SAVE_ID = "cli"
+
+Run = Annotated[
+    str, typer.Option("--run", envvar="CACHETIER_RUN", help="The training run.", show_envvar=True)
+]
+Step = Annotated[int, typer.Option("--step", help="The training step.")]
+Name = Annotated[str, typer.Option("--name", help="The shard's name in the step.")]
+SaveId = Annotated[
+    str,
+    typer.Option("--save-id", envvar="CACHETIER_SAVE_ID", help="Equal for all shards of a save."),
+]
+
+
+def put(
+    file: Annotated[str, typer.Argument(help="What to put; - for standard input.")],
+    run: Run,
+    step: Step,
+    name: Name,
+    rank: Annotated[int | None, typer.Option("--rank", help="Default: the environment's.")] = None,
+    world_size: Annotated[
+        int | None, typer.Option("--world-size", help="Default: the environment's.")
+    ] = None,
+    save_id: SaveId = DEFAULT_SAVE_ID,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a step that is published.")
+    ] = False,
+    seal: Annotated[
+        bool, typer.Option("--seal", help="Then seal the rank's part: the step is complete.")
+    ] = False,
+    ack: Annotated[str, typer.Option("--ack", help="local, or durable to wait for S3.")] = "local",
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for each call.")] = 60.0,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a file, or standard input, as one shard; return once it is safe on the node."""
+    part: dict[str, Any] = {
+        "rank": rank,
+        "world_size": world_size,
+        "save_id": save_id,
+        "overwrite": overwrite,
+        "timeout_seconds": timeout,
+    }
+    with reported(as_json):
+        from cachetier_client import Client
+
+        with Client(url) as client:
+            options = {**part, "ack": ack}
+            receipt = _put(client, file, {"run": run, "step": step, "name": name}, options, as_json)
+            sealed = client.seal(run, step, **part) if seal else ()
+        if as_json:
+            print_json({**asdict(receipt), "sealed_ranks": list(sealed)})
+        else:
+            safe = "safe in S3" if receipt.level == "durable" else "safe on this node"
+            typer.echo(
+                f"{run}/{step}/{name}: {shown_size(receipt.size_bytes)}, {receipt.digest}, {safe}"
+            )
+
+
+def _put(
+    client: Client, file: str, ids: dict[str, Any], options: dict[str, Any], as_json: bool
+) -> Receipt:
+    """Stream what has no length, or somebody watching; leave a plain file to the fast path."""
+    bar = progress(as_json)
+    if file != "-" and bar is None:
+        return client.put_shard(Path(file), **ids, **options)
+    with _opened(file) as source, client.open_shard(**ids, mode="wb", **options) as writer:
+        total = os.fstat(source.fileno()).st_size if file != "-" else None
+        for piece in _pieces(source, bar, f"put {ids['name']}", total):
+            writer.write(piece)
+    assert writer.receipt is not None
+    return writer.receipt
+
+
+def get(
+    run: Run,
+    step: Step,
+    name: Name,
+    file: Annotated[str, typer.Argument(help="Where to; - for standard output.")] = "-",
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for each call.")] = 300.0,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Get one shard, verified, from the nearest copy."""
+    if file == "-" and as_json:
+        refuse("--json and the shard cannot share standard output", "Name a file.", as_json=True)
+    if file == "-" and sys.stdout.isatty():
+        refuse("a shard is binary, and standard output is a terminal", "Name a file, or redirect.")
+    with reported(as_json):
+        from cachetier_client import Client
+
+        bar = progress(as_json)
+        with Client(url) as client:
+            with (
+                client.open_shard(run, step, name, "rb", timeout_seconds=timeout) as reader,
+                _written(file) as target,
+            ):
+                for piece in _pieces(reader, bar, f"get {name}", reader.size_bytes):
+                    target.write(piece)
+            size_bytes, digest = reader.size_bytes, reader.digest
+        if as_json:
+            ids = {"run": run, "step": step, "name": name}
+            print_json({**ids, "size_bytes": size_bytes, "digest": digest, "file": file})
+        elif file != "-":
+            typer.echo(f"{file}: {shown_size(size_bytes)}, {digest}")
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    if file == "-":
+        yield sys.stdin.buffer
+    else:
+        with open(file, "rb") as source:
+            yield source
+
+
+@contextmanager
+def _written(file: str) -> Iterator[BinaryIO]:
+    """Yield where to write; a file appears whole or not at all."""
+    if file == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    target = Path(file)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            yield out
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _pieces(source: Any, bar: Any, what: str, total: int | None) -> Iterator[bytes]:
+    """Yield what ``source`` has, and show on ``bar`` how far it is."""
+    if bar is None:
+        while piece := source.read(PIECE_BYTES):
+            yield piece
+        return
+    with bar:
+        task = bar.add_task(what, total=total)
+        while piece := source.read(PIECE_BYTES):
+            yield piece
+            bar.advance(task, len(piece))

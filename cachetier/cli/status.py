@@ -1,0 +1,197 @@
+"""``cachetier status``: the node at a glance, in eighty columns."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from cachetier.cli.output import AsJson, Url, console, print_json, reported
+from cachetier.sizes import shown_size, shown_span
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+BAR_CELLS = 34
+PENDING_ROWS = 10
+RUN_CELLS = 20
+_STYLES = {"ready": "bold green", "ok": "green", "throttled": "yellow", "unreachable": "bold red"}
+
+
+def status(url: Url = None, as_json: AsJson = False) -> None:
+    """Show what the node holds, what is not yet in S3, and what is wrong."""
+    with reported(as_json):
+        from cachetier_client import Client
+
+        with Client(url, fallback="fail") as client:
+            described = client.status()
+        if as_json:
+            print_json(described)
+        else:
+            console().print(rendered(described, time.time()))
+
+
+def rendered(status: dict[str, Any], now: float) -> Group:
+    """Return the status object as it is shown."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[Any] = [_headline(status), Text(), _facts(status)]
+    if status["pending"]:
+        parts += [Text(), _pending(status["pending"], now)]
+    for warning in _alarms(status):
+        parts += [Text(), Text(f"! {warning}", style="yellow")]
+    return Group(*parts)
+
+
+def _headline(status: dict[str, Any]) -> Text:
+    from rich.text import Text
+
+    state = str(status["state"])
+    line = Text.assemble(
+        (f"cachetier {status['version']}", "bold"),
+        "  ",
+        (state, _STYLES.get(state, "bold red")),
+        f"  up {shown_span(status['uptime_seconds'])}  pid {status['pid']}",
+    )
+    if status["reason"]:
+        line.append(f"\n{status['reason']}", "bold red")
+    return line
+
+
+def _facts(status: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row("cache", _bar(status))
+    grid.add_row("", _bytes(status))
+    for remote in status["remotes"]:
+        grid.add_row("remote", _remote(remote))
+    grid.add_row("drain", _drain(status["drain"]))
+    disk = status["disk"]
+    direct = "O_DIRECT" if disk["direct_io"] else "no O_DIRECT"
+    free = shown_size(disk["free_bytes"])
+    grid.add_row("disk", f"{disk['directory']} ({disk['filesystem']}, {direct}, {free} free)")
+    grid.add_row("socket", f"unix://{status['socket']}")
+    connections = _count(status["connections"], "connection")
+    grid.add_row("http", f"{status['http'] or 'off'}   {connections} at both")
+    return grid
+
+
+def _bar(status: dict[str, Any]) -> Text:
+    """Draw the capacity: dirty, clean and free cells, and room that is only reserved."""
+    from rich.text import Text
+
+    capacity, used = max(1, status["capacity_bytes"]), status["used_bytes"]
+    dirty = _cells(status["dirty_bytes"], capacity)
+    full = max(dirty, _cells(used, capacity))
+    bar = Text()
+    bar.append("█" * dirty, "yellow")
+    bar.append("█" * (full - dirty), "green")
+    bar.append("░" * (BAR_CELLS - full), "dim")
+    share = f"{100 * used / capacity:.0f} %"
+    bar.append(f"  {shown_size(used)} of {shown_size(capacity)}, {share}")
+    return bar
+
+
+def _cells(size_bytes: int, capacity: int) -> int:
+    """Return how many cells show ``size_bytes``: at least one for anything."""
+    return min(BAR_CELLS, max(int(size_bytes > 0), round(BAR_CELLS * size_bytes / capacity)))
+
+
+def _bytes(status: dict[str, Any]) -> Text:
+    from rich.text import Text
+
+    text = Text()
+    if status["dirty_shards"]:
+        age = shown_span(status["oldest_dirty_seconds"])
+        text.append("dirty ", "yellow")
+        text.append(
+            f"{shown_size(status['dirty_bytes'])} in {_count(status['dirty_shards'], 'shard')}, "
+            f"oldest {age}   "
+        )
+    else:
+        text.append("nothing dirty   ", "green")
+    text.append("clean ", "green")
+    text.append(shown_size(status["clean_bytes"]))
+    if status["quarantined_shards"]:
+        text.append(f"   {status['quarantined_shards']} quarantined", "bold red")
+    return text
+
+
+def _remote(remote: dict[str, Any]) -> Text:
+    from rich.text import Text
+
+    state = str(remote["state"])
+    text = Text.assemble(f"{remote['url']}  ", (state, _STYLES.get(state, "bold red")))
+    if remote["endpoint"]:
+        text.append(f"  at {remote['endpoint']}", "dim")
+    if remote["reason"]:
+        text.append(f"\n{remote['reason']}", "red")
+    return text
+
+
+def _drain(drain: dict[str, Any]) -> str:
+    pid = f"pid {drain['pid']}" if drain.get("pid") else "not running"
+    words = [pid]
+    if "in_flight" in drain:
+        words.append(f"{drain['in_flight']} in flight")
+    if "drained_bytes" in drain:
+        words.append(f"{shown_size(drain['drained_bytes'])} drained since start")
+    for count, noun in ((drain.get("failures"), "failure"), (drain.get("restarts"), "restart")):
+        if count:
+            words.append(_count(count, noun))
+    return ", ".join(words)
+
+
+def _pending(pending: list[dict[str, Any]], now: float) -> Table:
+    """Return the table of steps not yet durable; long names of runs are cut."""
+    from rich.table import Table
+
+    titles = ("pending run", "step", "state", "shards", "size", "dirty", "age")
+    rows = [
+        (
+            _cut(str(each["run"])),
+            str(each["step"]),
+            str(each["state"]),
+            str(each["shards"]),
+            shown_size(each["size_bytes"]),
+            shown_size(each["dirty_bytes"]),
+            shown_span(max(0.0, now - each["started_at"])),
+        )
+        for each in pending[:PENDING_ROWS]
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        table.add_column(
+            title,
+            justify="left" if title in ("pending run", "state") else "right",
+            no_wrap=True,
+        )
+    for row in rows:
+        table.add_row(*row)
+    if len(pending) > PENDING_ROWS:
+        table.add_row(f"and {len(pending) - PENDING_ROWS} more", style="dim")
+    return table
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _cut(run: str) -> str:
+    return run if len(run) <= RUN_CELLS else f"{run[: RUN_CELLS - 1]}…"
+
+
+def _alarms(status: dict[str, Any]) -> list[str]:
+    found = [str(warning) for warning in status["warnings"]]
+    if status["waiting_bytes"]:
+        found.append(f"puts wait for {shown_size(status['waiting_bytes'])} of room")
+    last = status["drain"].get("last_error")
+    if last:
+        found.append(f"the drain's last error: {last['message']} ({last['code']})")
+    found += [str(conflict) for conflict in status["drain"].get("conflicts", ())]
+    return found

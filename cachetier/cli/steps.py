@@ -1,0 +1,269 @@
+"""Verbs about runs and whole steps: list, seal, wait, flush, delete."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import typer
+
+from cachetier.cli.output import AsJson, Url, console, print_json, progress, refuse, reported
+from cachetier.cli.shards import DEFAULT_SAVE_ID, SaveId
+from cachetier.sizes import shown_size, shown_span
+
+if TYPE_CHECKING:
+    from cachetier_client import Client, ShardInfo, StepInfo
+
+SLICE_SECONDS = 1.0
+
+RunArgument = Annotated[str, typer.Argument(help="The training run.")]
+StepArgument = Annotated[int, typer.Argument(help="The training step.")]
+Level = Annotated[str, typer.Option("--level", help="local or durable.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.")]
+
+
+def _level(level: str, as_json: bool) -> Literal["local", "durable"]:
+    if level not in ("local", "durable"):
+        refuse(f"level {level!r} is neither local nor durable", "Choose one.", as_json=as_json)
+    return cast("Literal['local', 'durable']", level)
+
+
+def ls(
+    run: Annotated[str | None, typer.Argument(help="List its steps.")] = None,
+    step: Annotated[int | None, typer.Argument(help="List its shards.")] = None,
+    level: Annotated[
+        str | None, typer.Option("--level", help="Only steps that are local, or durable.")
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs, the steps of a run, or the shards of a step."""
+    wanted = None if level is None else _level(level, as_json)
+    with reported(as_json):
+        from cachetier_client import Client
+
+        with Client(url) as client:
+            if run is None:
+                _show_runs(client.runs(), as_json)
+            elif step is None:
+                _show_steps(run, client.steps(run, wanted), as_json)
+            else:
+                _show_step(client.step(run, step), as_json)
+
+
+def latest(
+    run: RunArgument, level: Level = "durable", url: Url = None, as_json: AsJson = False
+) -> None:
+    """Print the newest step that can be restored; exit 1 when there is none."""
+    wanted = _level(level, as_json)
+    with reported(as_json):
+        from cachetier_client import Client
+
+        with Client(url) as client:
+            found = client.latest(run, wanted)
+        if as_json:
+            print_json({"step": None if found is None else _step_json(found)})
+        elif found is not None:
+            typer.echo(found.step)
+        else:
+            typer.echo(f"No step of {run} can be restored at {level}.", err=True)
+    if found is None:
+        raise typer.Exit(1)
+
+
+def seal(
+    run: RunArgument,
+    step: StepArgument,
+    rank: Annotated[int | None, typer.Option("--rank", help="Default: the environment's.")] = None,
+    world_size: Annotated[
+        int | None, typer.Option("--world-size", help="Default: the environment's.")
+    ] = None,
+    save_id: SaveId = DEFAULT_SAVE_ID,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a step that is published.")
+    ] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say that a rank has put all its shards of a step."""
+    with reported(as_json):
+        from cachetier_client import Client
+
+        with Client(url) as client:
+            part = {"rank": rank, "world_size": world_size, "save_id": save_id}
+            sealed = client.seal(run, step, **cast("Any", part), overwrite=overwrite)
+        if as_json:
+            print_json({"sealed_ranks": list(sealed)})
+        else:
+            typer.echo(f"{run}/{step}: sealed here by ranks {', '.join(map(str, sealed))}")
+
+
+def wait(
+    run: RunArgument,
+    step: StepArgument,
+    name: Annotated[str | None, typer.Option("--name", help="Only this shard.")] = None,
+    level: Level = "durable",
+    timeout: Timeout = 60.0,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Wait until a step has reached a level; exit 3 when it does not in time."""
+    wanted = _level(level, as_json)
+    with reported(as_json):
+        from cachetier_client import Client
+
+        with Client(url) as client:
+            reached = client.wait(run, step, wanted, timeout, name=name)
+        if as_json:
+            print_json(asdict(reached))
+        else:
+            age = shown_span(reached.age_seconds)
+            typer.echo(f"{run}/{step}: {reached.level}, {age} after its save began")
+
+
+def flush(
+    run: Annotated[str | None, typer.Option("--run", help="Only this run.")] = None,
+    step: Annotated[int | None, typer.Option("--step", help="Only this step of it.")] = None,
+    timeout: Timeout = 60.0,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drain first what is asked for, and wait until nothing of it is dirty; exit 3 otherwise."""
+    if step is not None and run is None:
+        refuse("--step needs --run", "Name the run of the step.", as_json=as_json)
+    with reported(as_json):
+        from cachetier_client import Client
+
+        with Client(url) as client:
+            _flush(client, run, step, timeout, as_json)
+        if as_json:
+            print_json({"pending_shards": 0, "pending_bytes": 0})
+        else:
+            typer.echo("Everything asked for is durable.")
+
+
+def _flush(
+    client: Client, run: str | None, step: int | None, timeout: float, as_json: bool
+) -> None:
+    """Flush in one call, or in slices that move a bar."""
+    from cachetier_client import NotDurableError
+
+    bar = progress(as_json)
+    if bar is None:
+        client.flush(run, step, timeout)
+        return
+    deadline = time.monotonic() + timeout
+    with bar:
+        dirty = int(client.status()["dirty_bytes"])
+        task = bar.add_task("flush", total=dirty)
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                client.flush(run, step, max(0.0, min(SLICE_SECONDS, left)))
+            except NotDurableError as error:
+                still = int(client.status()["dirty_bytes"])
+                if left <= SLICE_SECONDS:
+                    message = (
+                        f"{shown_size(still)} on this node are not durable after {timeout:g} s"
+                    )
+                    raise NotDurableError(message, hint=error.hint) from None
+                bar.update(task, completed=dirty - still)
+            else:
+                return
+
+
+def delete(
+    run: RunArgument,
+    step: StepArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a step: here at once, and in S3 as soon as the drain gets to it."""
+    if not yes and not sys.stdin.isatty():
+        refuse("deleting a step needs a yes", "Add --yes.", as_json=as_json)
+    if not yes:
+        typer.confirm(f"Delete step {step} of {run}, here and in S3?", abort=True)
+    with reported(as_json):
+        from cachetier_client import Client
+
+        with Client(url) as client:
+            deleted = client.delete_step(run, step)
+        if as_json:
+            print_json({"deleted_shards": deleted})
+        else:
+            typer.echo(f"{run}/{step}: deleted; shards that were here: {deleted}")
+
+
+# --- how they look -------------------------------------------------------------------------------
+
+
+def _show_runs(runs: list[str], as_json: bool) -> None:
+    if as_json:
+        print_json({"runs": runs})
+    elif runs:
+        typer.echo("\n".join(runs))
+    else:
+        typer.echo("This node knows no run yet.", err=True)
+
+
+def _show_steps(run: str, steps: list[StepInfo], as_json: bool) -> None:
+    if as_json:
+        print_json({"steps": [_step_json(step) for step in steps]})
+        return
+    if not steps:
+        typer.echo(f"This node knows no such step of {run}.", err=True)
+        return
+    table = _table("step", "state", "restorable", "ranks", "shards", "size", "dirty", "age")
+    now = time.time()
+    for step in steps:
+        table.add_row(
+            str(step.step),
+            step.state,
+            ", ".join(step.levels) or "-",
+            f"{len(step.ranks)}/{step.world_size}",
+            str(step.shard_count),
+            shown_size(step.size_bytes),
+            shown_size(step.dirty_bytes) if step.dirty_bytes else "-",
+            shown_span(max(0.0, now - step.started_at)) if step.started_at else "-",
+        )
+    console().print(table)
+
+
+def _show_step(step: StepInfo, as_json: bool) -> None:
+    if as_json:
+        print_json({"step": _step_json(step)})
+        return
+    levels = ", ".join(step.levels) or "nowhere"
+    typer.echo(f"{step.run}/{step.step}: {step.state}, save {step.save_id}, restorable: {levels}")
+    table = _table("name", "rank", "size", "digest", "state")
+    for shard in step.shards:
+        table.add_row(*_shard_row(shard))
+    console().print(table)
+
+
+def _shard_row(shard: ShardInfo) -> tuple[str, ...]:
+    size = shown_size(shard.size_bytes)
+    return shard.name, str(shard.rank), size, shard.digest, shard.state
+
+
+def _table(*columns: str) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    numbers = {"step", "rank", "ranks", "shards", "size", "dirty", "age"}
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", no_wrap=True)
+    return table
+
+
+def _step_json(step: StepInfo) -> dict[str, Any]:
+    described = asdict(step)
+    if step.shards or not step.shard_count:
+        described["shards"] = [asdict(shard) for shard in step.shards]
+    else:
+        described["shards"] = step.shard_count
+    del described["shard_count"]
+    return described

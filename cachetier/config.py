@@ -1,0 +1,373 @@
+"""Settings of the service, read once: flag > ``CACHETIER_*`` > ``cachetier.toml`` > default.
+
+A setting that nobody knows is an error, with the nearest one that somebody does: a misspelt
+``capacity`` must not fill a disk.
+
+Source: docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from cachetier.errors import ConfigError
+from cachetier.ingest import WhenFull
+from cachetier.sizes import parsed_size
+
+PREFIX = "CACHETIER_"
+DEFAULT_FILE = "cachetier.toml"
+FILE_VARIABLE = "CACHETIER_CONFIG"
+# Variables that share the prefix but are not the service's: the client's, the tests', the
+# deployment's.
+FOREIGN_VARIABLES = frozenset(
+    f"{PREFIX}{name}"
+    for name in (
+        "ACCEPTANCE",
+        "BASE_IMAGE",
+        "CONFIG",
+        "FALLBACK",
+        "HTTP_PORT",
+        "IMAGE",
+        "RUN",
+        "SAVE_ID",
+        "SOCKET_DIR",
+        "URL",
+    )
+)
+FOREIGN_PREFIXES = (f"{PREFIX}BENCH_", f"{PREFIX}CLIENT_", f"{PREFIX}DEMO_", f"{PREFIX}TEST_")
+SOCKET_NAME = "cachetier.sock"
+SOCKET_PATH_LIMIT_BYTES = 107
+
+_BUCKET = re.compile(r"s3://([A-Za-z0-9][A-Za-z0-9._-]{1,62})(?:/(.*))?", re.ASCII | re.DOTALL)
+_PREFIX_SEGMENT = re.compile(r"[A-Za-z0-9._\-=+@]+", re.ASCII)
+
+
+class Settings(BaseSettings):
+    """What the service is told; see ``load``."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=PREFIX)
+
+    cache_dir: Path = Field(
+        description="Directory of the cache, on a local ext4 or XFS disk. Must be given.",
+    )
+    capacity: str = Field(
+        "80%",
+        description="Hard budget: a size (`200 GB`, `1.5 TiB`) or a share of the filesystem.",
+    )
+    socket: Path | None = Field(
+        None,
+        description="Unix socket for ranks on this node; default `<cache_dir>/cachetier.sock`.",
+    )
+    socket_mode: int = Field(0o600, description="Permissions of the socket, in octal.")
+    allowed_uids: Annotated[frozenset[int], NoDecode] = Field(
+        frozenset(),
+        description="Users beside the service's own who may use the socket: `1000,1001`.",
+    )
+    http: str = Field(
+        "127.0.0.1:7070",
+        description="Address of the HTTP door; empty for none, port 0 for a free one.",
+    )
+    token: SecretStr | None = Field(
+        None,
+        description="What HTTP callers send as `Authorization: Bearer`; needed beyond loopback.",
+    )
+    remote: str = Field(description="Where checkpoints go: `s3://bucket/prefix`. Must be given.")
+    remote_endpoint: str | None = Field(
+        None, description="URL of an S3-compatible store; AWS itself if not given."
+    )
+    remote_region: str | None = Field(
+        None, description="Region of the bucket; the AWS chain decides if not given."
+    )
+    remote_verify: Literal["checksum", "readback"] = Field(
+        "checksum",
+        description="`readback` for a store without CRC-64/NVME: objects are read back.",
+    )
+    conditional_writes: bool = Field(
+        True,
+        description="`off` for a store without `If-None-Match`: nodes may then overwrite.",
+    )
+    when_full: WhenFull = Field(
+        WhenFull.WAIT,
+        description="When only dirty bytes remain: `wait`, `write_through`, or `reject`.",
+    )
+    compression: str = Field("off", description="`off`; other values come with a later version.")
+    high_watermark: float = Field(
+        0.9, gt=0, le=1, description="Share of `capacity` above which clean shards are evicted."
+    )
+    low_watermark: float = Field(
+        0.8, gt=0, le=1, description="Share of `capacity` at which eviction stops."
+    )
+    drain_workers: int = Field(8, ge=1, le=64, description="Shards that the drain uploads at once.")
+    grace_seconds: float = Field(
+        30.0, ge=0, le=3600, description="How long a stopping service finishes what is in flight."
+    )
+    allow_volatile: bool = Field(
+        False, description="Accept a `cache_dir` in memory (tmpfs): nothing survives a power cut."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="How much the log says: `debug`, `info`, `warning` or `error`."
+    )
+
+    # --- what they mean ------------------------------------------------------------------------
+
+    @property
+    def socket_path(self) -> Path:
+        return self.socket or self.cache_dir / SOCKET_NAME
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        """(host, port) of the HTTP door, or None when it is off."""
+        return _address(self.http) if self.http else None
+
+    @property
+    def bucket(self) -> str:
+        return _remote(self.remote)[0]
+
+    @property
+    def prefix(self) -> str:
+        return _remote(self.remote)[1]
+
+    def capacity_bytes(self, filesystem_bytes: int) -> int:
+        """Return the budget on a filesystem of ``filesystem_bytes``."""
+        return _capacity(self.capacity, filesystem_bytes)
+
+    # --- checks --------------------------------------------------------------------------------
+
+    @field_validator("cache_dir", "socket")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return None if path is None else Path(os.path.abspath(path.expanduser()))
+
+    @field_validator("capacity", mode="before")
+    @classmethod
+    def _is_capacity(cls, text: object) -> str:
+        _capacity(str(text), 1 << 40)
+        return str(text)
+
+    @field_validator("socket_mode", mode="before")
+    @classmethod
+    def _octal(cls, mode: object) -> object:
+        """Read ``0600`` in octal; TOML writes it ``"0600"`` or ``0o600``."""
+        if isinstance(mode, str):
+            if not re.fullmatch(r"(?:0o)?[0-7]{3,4}", mode):
+                raise ValueError(f"{mode!r} is not a file mode such as '0600'")
+            mode = int(mode.removeprefix("0o"), 8)
+        if isinstance(mode, int) and not 0o600 <= mode & 0o777 <= 0o777:
+            raise ValueError("the service itself must be able to use its socket: at least 0600")
+        return mode
+
+    @field_validator("allowed_uids", mode="before")
+    @classmethod
+    def _uids(cls, uids: object) -> object:
+        if isinstance(uids, int):
+            return {uids}
+        return [uid for uid in re.split(r"[,\s]+", uids) if uid] if isinstance(uids, str) else uids
+
+    @field_validator("http")
+    @classmethod
+    def _is_address(cls, text: str) -> str:
+        if text:
+            _address(text)
+        return text
+
+    @field_validator("token", "remote_endpoint", "remote_region", "socket", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        return None if value == "" else value
+
+    @field_validator("remote")
+    @classmethod
+    def _is_remote(cls, text: str) -> str:
+        _remote(text)
+        return text
+
+    @field_validator("remote_endpoint")
+    @classmethod
+    def _is_url(cls, text: str | None) -> str | None:
+        if text is not None and not re.match(r"https?://[^/\s]+", text):
+            raise ValueError(f"{text!r} is not a URL such as 'http://127.0.0.1:8333'")
+        return text
+
+    @field_validator("compression")
+    @classmethod
+    def _only_off(cls, text: str) -> str:
+        if text.lower() not in ("off", "false"):
+            raise ValueError(f"{text!r} comes with a later version; only 'off' works now")
+        return "off"
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Settings:
+        if self.low_watermark > self.high_watermark:
+            raise ValueError("low_watermark is above high_watermark")
+        length = len(os.fsencode(self.socket_path))
+        if length > SOCKET_PATH_LIMIT_BYTES:
+            raise ValueError(
+                f"the socket's path {self.socket_path} has {length} bytes, "
+                f"the system takes {SOCKET_PATH_LIMIT_BYTES}: set a shorter `socket`"
+            )
+        return self
+
+
+def load(flags: Mapping[str, Any] | None = None, *, config: Path | None = None) -> Settings:
+    """Return the settings; ``flags`` that are None count as not given.
+
+    Raises:
+        ConfigError: A source cannot be read, names an unknown setting, or gives one a bad value.
+        Says which.
+    """
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    _refuse_unknown_variables()
+    path = _config_file(config)
+    in_file, text = _from_file(path) if path is not None else ({}, "")
+
+    class Sourced(Settings):
+        """Settings that read this file, below the environment."""
+
+        @classmethod
+        def settings_customise_sources(  # type: ignore[override]  # the other sources are not used
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            **_others: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, in_file)
+
+    try:
+        return Sourced(**given)
+    except ValidationError as error:
+        raise _explained(error, given, in_file, path, text) from None
+
+
+def _refuse_unknown_variables() -> None:
+    for variable in os.environ:
+        ours = variable.startswith(PREFIX) and variable not in FOREIGN_VARIABLES
+        if not ours or variable.startswith(FOREIGN_PREFIXES):
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name not in Settings.model_fields:
+            known = [f"{PREFIX}{field.upper()}" for field in Settings.model_fields]
+            raise _unknown(f"environment variable {variable}", variable, known)
+
+
+def _config_file(config: Path | None) -> Path | None:
+    if config is not None:
+        return config
+    if os.environ.get(FILE_VARIABLE):
+        return Path(os.environ[FILE_VARIABLE])
+    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).exists() else None
+
+
+def _from_file(path: Path) -> tuple[dict[str, Any], str]:
+    try:
+        text = path.read_bytes().decode()
+        values = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint=_FILE_HINT) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{path} is not UTF-8 (at line {line})", hint=_FILE_HINT) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}", hint=_FILE_HINT) from None
+    for name in values:
+        if name not in Settings.model_fields:
+            where = f"setting `{name}` in {path}{_line_of(name, text)}"
+            raise _unknown(where, name, Settings.model_fields)
+    return values, text
+
+
+_FILE_HINT = "Give a readable TOML file by --config or CACHETIER_CONFIG."
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    meant = f"did you mean {near[0]}?" if near else "see docs/configuration.md for all settings"
+    return ConfigError(f"unknown {what}: {meant}", hint="Correct or remove it, then start again.")
+
+
+def _line_of(name: str, text: str) -> str:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*[=.\]]|\s*\[{re.escape(name)}\b", line):
+            return f", line {number}"
+    return ""
+
+
+def _explained(
+    error: ValidationError,
+    given: Mapping[str, Any],
+    in_file: Mapping[str, Any],
+    path: Path | None,
+    text: str,
+) -> ConfigError:
+    """Say which setting is wrong, how, and who set it."""
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    cause = first["msg"].removeprefix("Value error, ")
+    flag, variable = f"--{name.replace('_', '-')}", f"{PREFIX}{name.upper()}"
+    if first["type"] == "missing":
+        return ConfigError(
+            f"`{name}` is not set",
+            hint=f"Give {flag}, set {variable}, or write {name} = ... in {DEFAULT_FILE}.",
+        )
+    if name in given:
+        origin = flag
+    elif variable in os.environ:
+        origin = variable
+    elif name in in_file:
+        origin = f"{path}{_line_of(name, text)}"
+    else:
+        return ConfigError(cause)
+    return ConfigError(f"`{name}` from {origin}: {cause}")
+
+
+# --- the small grammars
+# ----------------------------------------------------------------------------
+
+
+def _capacity(text: str, filesystem_bytes: int) -> int:
+    share = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    if share is None:
+        size_bytes = parsed_size(text)
+    elif 0 < float(share.group(1)) <= 100:
+        size_bytes = int(filesystem_bytes * float(share.group(1)) / 100)
+    else:
+        raise ValueError(f"{text!r} is not a share above 0% and up to 100%")
+    if size_bytes < 1:
+        raise ValueError(f"{text!r} leaves no room at all")
+    return size_bytes
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not an address such as '127.0.0.1:7070'")
+    return host, int(port)
+
+
+def _remote(text: str) -> tuple[str, str]:
+    match = _BUCKET.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a remote such as 's3://bucket/prefix'")
+    bucket, prefix = match.group(1), (match.group(2) or "").strip("/")
+    for segment in prefix.split("/") if prefix else ():
+        if not _PREFIX_SEGMENT.fullmatch(segment) or segment in (".", ".."):
+            raise ValueError(
+                f"{text!r} has a prefix that is not segments of A-Z a-z 0-9 . _ - = + @"
+            )
+    return bucket, prefix

@@ -1,0 +1,89 @@
+"""Put the HTTP application together: FastAPI for JSON, plain ASGI for bytes, a guard before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from cachetier import __version__
+from cachetier.doors.http.guard import Guard
+from cachetier.doors.http.limits import Limits
+from cachetier.doors.http.openapi import describe_shards
+from cachetier.doors.http.pools import Pools
+from cachetier.doors.http.problems import (
+    MethodError,
+    RouteError,
+    SchemaError,
+    internal,
+    problem_response,
+)
+from cachetier.doors.http.routes import NotReady, changing_routes, looking_routes, operation_routes
+from cachetier.doors.http.shards import Shards
+from cachetier.doors.operations import Operations
+from cachetier.errors import CachetierError
+
+
+def build(
+    operations: Operations,
+    pools: Pools,
+    *,
+    token: str | None,
+    not_ready: NotReady,
+    exposition: Callable[[], bytes],
+    limits: Limits,
+) -> Guard:
+    """Return the whole application."""
+    app = FastAPI(
+        title="cachetier",
+        version=__version__,
+        summary="Node-local write-back cache for checkpoints",
+        docs_url=None,  # the pages load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.include_router(looking_routes(operations, pools))
+    app.include_router(changing_routes(operations, pools))
+    app.include_router(
+        operation_routes(operations, pools, not_ready=not_ready, exposition=exposition)
+    )
+    _answer_with_problems(app)
+    describe_shards(app)
+    return Guard(app, Shards(operations, pools, limits), token=token, limits=limits)
+
+
+def _answer_with_problems(app: FastAPI) -> None:
+    @app.exception_handler(CachetierError)
+    async def ours(_request: Request, error: CachetierError) -> Response:
+        return problem_response(error)
+
+    @app.exception_handler(Exception)
+    async def defect(_request: Request, _error: Exception) -> Response:
+        return problem_response(internal())  # the guard logs what it was
+
+    @app.exception_handler(RequestValidationError)
+    async def schema(_request: Request, error: RequestValidationError) -> Response:
+        return problem_response(SchemaError(_first_cause(error.errors())))
+
+    @app.exception_handler(HTTPException)
+    async def framework(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 405:
+            response = problem_response(MethodError(f"{request.method} is not taken here"))
+            response.headers.update(error.headers or {})
+            return response
+        if error.status_code == 404:
+            return problem_response(RouteError("there is no such route"))
+        if 400 <= error.status_code < 500:
+            return problem_response(SchemaError(str(error.detail)))
+        return problem_response(internal())
+
+
+def _first_cause(errors: Any) -> str:
+    """Say what is wrong with the first field that is, without echoing the value."""
+    first = errors[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}"

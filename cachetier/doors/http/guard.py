@@ -1,0 +1,170 @@
+"""What stands before every route: who may come in, how many, which names; how errors leave.
+
+Everything here is plain ASGI and runs before a body is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cachetier.doors.http.limits import Limits
+from cachetier.doors.http.paths import target_of
+from cachetier.doors.http.problems import (
+    BodyCutShortError,
+    BusyError,
+    MediaTypeError,
+    SlowBodyError,
+    UnauthorizedError,
+    internal,
+    problem_response,
+)
+from cachetier.errors import CachetierError, DeadlineError, InvalidRequestError, StoppingError
+
+log = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({"/livez", "/readyz"})
+BODY_METHODS = frozenset({"POST", "PATCH", "PUT", "DELETE"})
+
+ShardRoute = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Guard:
+    """The outermost application: ``shards`` streams bodies, ``routes`` answers everything else."""
+
+    def __init__(
+        self, routes: ASGIApp, shards: ShardRoute, *, token: str | None, limits: Limits
+    ) -> None:
+        self._routes = routes
+        self._shards = shards
+        self._expected = f"Bearer {token}".encode() if token is not None else None
+        self._limits = limits
+        self._requests = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = _Exchange(scope, receive, send)
+        self._requests += 1
+        try:
+            async with asyncio.timeout(self._limits.request_seconds):
+                await self._serve(scope, exchange)
+        except CachetierError as error:
+            await exchange.answer_error(error)
+        except TimeoutError:
+            await exchange.answer_error(DeadlineError("the request took too long altogether"))
+        except asyncio.CancelledError:
+            await exchange.answer_error(StoppingError("the service stopped before it could answer"))
+            raise
+        except Exception:
+            log.exception("%s %r failed", scope["method"], scope["path"][:200])
+            await exchange.answer_error(internal())
+        finally:
+            self._requests -= 1
+
+    async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
+        open_path = scope["path"] in OPEN_PATHS
+        if not open_path:
+            self._authorize(Headers(scope=scope))
+            if self._requests > self._limits.requests:
+                raise BusyError(f"{self._limits.requests} requests are being served already")
+        target = target_of(scope["raw_path"])
+        if target is not None and target.name is not None:
+            scope["cachetier.target"] = target
+            await self._shards(scope, exchange.receive, exchange.send)
+            return
+        body = await self._small_body(scope, exchange.receive)
+        if body and not _is_json(Headers(scope=scope)):
+            raise MediaTypeError("the body is not JSON")
+        await self._routes(scope, _replay(body, exchange.receive), exchange.send)
+
+    def _authorize(self, headers: Headers) -> None:
+        """Compare tokens in constant time, before a byte of the body is read."""
+        if self._expected is None:
+            return
+        given = headers.get("authorization", "").encode("latin-1")
+        if not hmac.compare_digest(given, self._expected):
+            raise UnauthorizedError("this service wants its token")
+
+    async def _small_body(self, scope: Scope, receive: Receive) -> bytes:
+        """Read the body of a request for JSON: bounded in size and time."""
+        if scope["method"] not in BODY_METHODS:
+            return b""
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.progress_seconds):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise BodyCutShortError("the connection ended before the body did")
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > self._limits.json_bytes:
+                        raise InvalidRequestError(
+                            f"the body is larger than {self._limits.json_bytes} bytes"
+                        )
+        except TimeoutError:
+            raise SlowBodyError("the body did not come in time") from None
+        return bytes(body)
+
+
+def _is_json(headers: Headers) -> bool:
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return media_type == "application/json"
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a ``receive`` that gives ``body`` first, and then what the connection says."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replayed() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return replayed
+
+
+class _Exchange:
+    """One request and its answer: remembers how far they got, for an error to be told."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._started = False
+        self._ended = False
+        self._read = False
+        self.receive: Receive = receive if not self._expects_continue() else self._first_receive
+
+    async def send(self, message: Message) -> None:
+        self._started = True
+        self._ended = message["type"] == "http.response.body" and not message.get("more_body")
+        await self._send(message)
+
+    async def _first_receive(self) -> Message:
+        self._read = True
+        return await self._receive()
+
+    async def answer_error(self, error: CachetierError) -> None:
+        """Answer with a problem; an answer that has begun can only be cut off.
+
+        The server cuts it when the application returns before its end, so that nobody takes a part
+        for the whole.
+        """
+        if self._started:
+            if not self._ended:
+                log.error("an answer was cut off: %s", error.message)
+            return
+        # Who waits for `100 Continue` will not send its body now: the connection cannot go on.
+        close = self._expects_continue() and not self._read
+        await self._respond(problem_response(error, close=close))
+
+    async def _respond(self, response: Response) -> None:
+        await response(self._scope, self._receive, self._send)
+
+    def _expects_continue(self) -> bool:
+        return "expect" in Headers(scope=self._scope)

@@ -1,0 +1,37 @@
+"""Threads for what blocks: the loop itself only moves bytes.
+
+Three pools, so that who waits for room or for the drain never holds up a commit, and a commit's
+sync never holds up the blocks of another upload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Pools:
+    """``disk`` moves blocks, ``quick`` asks the catalog and commits, ``patient`` waits."""
+
+    def __init__(self, *, disk: int = 4, quick: int = 8, patient: int = 64) -> None:
+        self._disk = ThreadPoolExecutor(disk, thread_name_prefix="http-disk")
+        self._quick = ThreadPoolExecutor(quick, thread_name_prefix="http-quick")
+        self._patient = ThreadPoolExecutor(patient, thread_name_prefix="http-patient")
+
+    def disk(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        return asyncio.get_running_loop().run_in_executor(self._disk, call, *arguments)
+
+    def quick(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        return asyncio.get_running_loop().run_in_executor(self._quick, call, *arguments)
+
+    def patient(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        return asyncio.get_running_loop().run_in_executor(self._patient, call, *arguments)
+
+    def close(self) -> None:
+        """Let idle threads go; a call that still blocks ends with the process."""
+        for pool in (self._disk, self._quick, self._patient):
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,155 @@
+"""The HTTP/1.1 connection: uvicorn's, with the deadlines and bounds that it lacks.
+
+uvicorn waits for ever for the end of a head and for a reader that does not read, takes any number
+of headers, and accepts a length beside chunks. One watch for each connection ends what does not
+move on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn._types import HTTPScope
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from cachetier.doors.http.body import TAP, Feed, Tap
+from cachetier.doors.http.limits import Limits
+from cachetier.doors.http.problems import MEDIA_TYPE, problem_body
+from cachetier.errors import InvalidRequestError
+
+
+class BadHeadError(Exception):
+    """The head breaks a bound; the parser turns it into a 400 and closes."""
+
+
+class WatchedProtocol(HttpToolsProtocol):
+    """One connection; see ``protocol_with`` for its limits."""
+
+    limits = Limits()
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._in_head = False
+        self._head_bytes = 0
+        self._feed: Feed | None = None
+        self._resting_since = self.loop.time()
+        self._unsent_bytes = 0
+        self._stuck_since: float | None = None
+        self._watch: asyncio.TimerHandle | None = None
+
+    # --- connection ----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            transport.abort()
+            return
+        self._look_again()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > self.limits.head_bytes:
+                self.send_400_response("the head of the request is too large")
+
+    def send_400_response(self, msg: str) -> None:
+        body = problem_body(InvalidRequestError(msg))
+        head = (
+            f"HTTP/1.1 400 Bad Request\r\ncontent-type: {MEDIA_TYPE}\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    # --- parser --------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._head_bytes = 0
+        self._feed = None
+        self.scope["extensions"] = {TAP: {"tap": self._tap_for(self.scope)}}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.headers) > self.limits.headers:
+            raise BadHeadError("too many headers")
+
+    def on_headers_complete(self) -> None:
+        names = {name for name, _value in self.headers}
+        if b"content-length" in names and b"transfer-encoding" in names:
+            raise BadHeadError("both Content-Length and Transfer-Encoding")
+        super().on_headers_complete()
+        self._in_head = False
+
+    def on_body(self, body: bytes) -> None:
+        if self._feed is None or self.cycle.response_complete:
+            super().on_body(body)
+        elif self._feed(body):
+            self.flow.pause_reading()
+            self.cycle.message_event.set()
+
+    def _tap_for(self, scope: HTTPScope) -> Tap:
+        """Return how the application of one request may take its body as it is parsed."""
+
+        def tap(feed: Feed) -> bytes | None:
+            cycle = self.cycle
+            if cycle.scope is not scope or cycle.disconnected:
+                return None  # another request was pipelined behind it
+            self._feed = feed
+            earlier, cycle.body = bytes(cycle.body), bytearray()
+            return earlier
+
+        return tap
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._resting_since = self.loop.time()
+
+    # --- the watch -----------------------------------------------------------------------------
+
+    def _look_again(self) -> None:
+        seconds = min(self.limits.header_seconds, self.limits.progress_seconds) / 4
+        self._watch = self.loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """End a connection that rests too long between requests, or whose reader does not read."""
+        now = self.loop.time()
+        cycle: RequestResponseCycle | None = self.cycle
+        resting = cycle is None or cycle.response_complete
+        if self._reader_is_stuck(now):
+            self.transport.abort()
+        elif resting and now - self._resting_since > self.limits.header_seconds:
+            self.transport.close()
+            self._look_again()
+        else:
+            self._look_again()
+
+    def _reader_is_stuck(self, now: float) -> bool:
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if unsent_bytes == 0 or unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes, self._stuck_since = unsent_bytes, None
+            return False
+        if self._stuck_since is None:
+            self._stuck_since = now
+        return now - self._stuck_since > self.limits.progress_seconds
+
+
+def protocol_with(limits: Limits) -> type[WatchedProtocol]:
+    """Return the protocol bounded by ``limits``; uvicorn makes one instance for each connection."""
+    return type("LimitedProtocol", (WatchedProtocol,), {"limits": limits})

@@ -1,0 +1,47 @@
+"""Which bytes of a shard an answer carries: the one ``Range`` of RFC 9110 that is worth having."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cachetier.doors.http.problems import RangeError
+
+_ONE_RANGE = re.compile(r"\s*bytes\s*=\s*(\d*)\s*-\s*(\d*)\s*", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes from ``start`` up to and without ``end``."""
+
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
+def span_of(text: str | None, size_bytes: int) -> Span | None:
+    """Return what the header ``Range`` asks for, or None for the whole.
+
+    What is not one range of bytes is ignored, as RFC 9110 wants.
+
+    Raises:
+        RangeError: No byte lies in the range.
+    """
+    match = _ONE_RANGE.fullmatch(text) if text is not None and len(text) < 100 else None
+    if match is None:
+        return None
+    first, last = match.groups()
+    if first:
+        start, end = int(first), min(int(last) + 1, size_bytes) if last else size_bytes
+        if last and int(last) < int(first):
+            return None
+    elif last:
+        start, end = max(0, size_bytes - int(last)), size_bytes
+    else:
+        return None
+    if start >= end:
+        raise RangeError(f"{text!r} holds none of the shard's {size_bytes} bytes")
+    return Span(start, end)

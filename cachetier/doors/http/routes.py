@@ -1,0 +1,151 @@
+"""The JSON routes: the same operations as the socket's, under the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import JSONResponse, Response
+
+from cachetier.doors.http import schemas
+from cachetier.doors.http.pools import Pools
+from cachetier.doors.http.waiting import wait_for_flush, wait_for_level
+from cachetier.doors.operations import Operations
+from cachetier.errors import NotDurableError
+from cachetier.metrics import CONTENT_TYPE
+from cachetier.model import names
+from cachetier.model.levels import Level
+from cachetier.model.shard import SaveIds
+
+NotReady = Callable[[], str | None]
+
+
+def looking_routes(node: Operations, pools: Pools) -> APIRouter:
+    """Return the routes under ``/v1/runs`` that change nothing."""
+    router = APIRouter(tags=["checkpoints"])
+    checkpoints = node.checkpoints
+
+    @router.get("/v1/runs")
+    async def runs() -> schemas.Runs:
+        return schemas.Runs(runs=await pools.quick(checkpoints.runs))
+
+    @router.get("/v1/runs/{run}/steps", response_model=schemas.Steps)
+    async def steps(run: str, level: schemas.LevelName | None = None) -> dict[str, Any]:
+        wanted = None if level is None else Level(level)
+        views = await pools.patient(checkpoints.steps, run, wanted)
+        return {"steps": [view.as_json() for view in views]}
+
+    @router.get("/v1/runs/{run}/latest", response_model=schemas.Latest)
+    async def latest(run: str, level: schemas.LevelName = "durable") -> dict[str, Any]:
+        view = await pools.patient(checkpoints.latest, run, Level(level))
+        return {"step": None if view is None else view.as_json()}
+
+    @router.get("/v1/runs/{run}/steps/{step}", response_model=schemas.OneStep)
+    async def step(run: str, step: str) -> dict[str, Any]:
+        view, shards = await pools.patient(checkpoints.step, run, names.parsed_step(step))
+        return {"step": {**view.as_json(), "shards": [asdict(shard) for shard in shards]}}
+
+    @router.get("/v1/runs/{run}/steps/{step}/wait")
+    async def wait(
+        run: str,
+        step: str,
+        level: schemas.LevelName = "durable",
+        name: str | None = None,
+        timeout_seconds: schemas.Seconds = 60.0,
+    ) -> schemas.Reached:
+        wanted = Level(level)
+        shard = None if name is None else names.checked_name(name)
+        age = await wait_for_level(
+            node, pools, run, names.parsed_step(step), shard, wanted, timeout_seconds
+        )
+        return schemas.Reached(level=level, age_seconds=age)
+
+    return router
+
+
+def changing_routes(node: Operations, pools: Pools) -> APIRouter:
+    """Return the routes under ``/v1/runs`` that change a step."""
+    router = APIRouter(tags=["checkpoints"])
+    checkpoints = node.checkpoints
+
+    @router.delete("/v1/runs/{run}/steps/{step}")
+    async def delete_step(run: str, step: str) -> schemas.Deleted:
+        node.refuse_when_stopping()
+        deleted = await pools.patient(checkpoints.delete_step, run, names.parsed_step(step))
+        return schemas.Deleted(deleted_shards=deleted)
+
+    @router.post("/v1/runs/{run}/steps/{step}/seal")
+    async def seal(run: str, step: str, who: schemas.SealRequest) -> schemas.Sealed:
+        node.refuse_when_stopping()
+        sealed = await pools.quick(checkpoints.seal, _ids(run, step, who), who.ranks_on_node)
+        return schemas.Sealed(sealed_ranks=sealed)
+
+    @router.post("/v1/runs/{run}/steps/{step}/abort")
+    async def abort(run: str, step: str, who: schemas.SealRequest) -> dict[str, Any]:
+        await pools.quick(checkpoints.abort_rank, _ids(run, step, who))
+        return {}
+
+    return router
+
+
+def operation_routes(
+    node: Operations, pools: Pools, *, not_ready: NotReady, exposition: Callable[[], bytes]
+) -> APIRouter:
+    """Return the routes about the node as a whole."""
+    router = APIRouter(tags=["operations"])
+
+    @router.get("/v1/status")
+    async def status() -> dict[str, Any]:
+        return await pools.quick(node.status)
+
+    @router.post("/v1/flush")
+    async def flush(what: schemas.FlushRequest) -> schemas.Flushed:
+        run = None if what.run is None else names.checked_run(what.run)
+        shards, size_bytes = await wait_for_flush(node, pools, run, what.step, what.timeout_seconds)
+        if shards or size_bytes:
+            raise NotDurableError(
+                f"{shards} shards ({size_bytes} bytes) are not durable "
+                f"after {what.timeout_seconds:g} s",
+                pending_shards=shards,
+                pending_bytes=size_bytes,
+                run=run,
+                step=what.step,
+            )
+        return schemas.Flushed(pending_shards=0, pending_bytes=0)
+
+    @router.get("/v1/incidents", response_model=schemas.Incidents)
+    async def incidents(
+        client_id: Annotated[str, Query(min_length=1, max_length=64)], clear: bool = True
+    ) -> dict[str, Any]:
+        found = await pools.quick(lambda: node.incidents.take(client_id, clear=clear))
+        return {"incidents": [asdict(incident) for incident in found]}
+
+    @router.get("/livez")
+    async def livez() -> dict[str, str]:
+        return {"state": "live"}
+
+    @router.get("/readyz")
+    async def readyz() -> Response:
+        reason = not_ready()
+        if reason is None:
+            return JSONResponse({"state": "ready"})
+        return JSONResponse({"state": "not ready", "reason": reason}, status_code=503)
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        return Response(await pools.quick(exposition), media_type=CONTENT_TYPE)
+
+    return router
+
+
+def _ids(run: str, step: str, who: schemas.SealRequest) -> SaveIds:
+    return SaveIds(
+        run=run,
+        step=names.parsed_step(step),
+        save_id=who.save_id,
+        rank=who.rank,
+        world_size=who.world_size,
+        overwrite=who.overwrite,
+    ).checked()

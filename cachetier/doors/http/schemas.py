@@ -1,0 +1,127 @@
+"""What the JSON routes take and give; the OpenAPI description is made from it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+LevelName = Literal["local", "durable"]
+Seconds = Annotated[float, Field(ge=0, le=7 * 86_400)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class SealRequest(_Request):
+    """Who seals, or aborts, a rank's part."""
+
+    rank: Annotated[int, Field(ge=0, strict=True)] = 0
+    world_size: Annotated[int, Field(ge=1, strict=True)] = 1
+    save_id: str = "http"
+    ranks_on_node: Annotated[int, Field(ge=1, strict=True)] | None = None
+    overwrite: bool = False
+
+
+class FlushRequest(_Request):
+    """What to flush; everything when ``run`` is null."""
+
+    run: str | None = None
+    step: Annotated[int, Field(ge=0, strict=True)] | None = None
+    timeout_seconds: Seconds = 60.0
+
+
+class Runs(BaseModel):
+    runs: list[str]
+
+
+class ShardView(BaseModel):
+    name: str
+    rank: int
+    size_bytes: int
+    digest: str
+    state: str
+
+
+class StepView(BaseModel):
+    run: str
+    step: int
+    save_id: str
+    state: str
+    levels: list[str]
+    ranks: list[int]
+    world_size: int
+    shards: int
+    size_bytes: int
+    dirty_bytes: int
+    started_at: float
+    sealed_at: float | None
+    published_at: float | None
+
+
+class StepWithShards(BaseModel):
+    """The step object, its ``shards`` listed instead of counted."""
+
+    model_config = ConfigDict(extra="allow")
+
+    run: str
+    step: int
+    shards: list[ShardView]
+
+
+class Steps(BaseModel):
+    steps: list[StepView]
+
+
+class Latest(BaseModel):
+    step: StepView | None
+
+
+class OneStep(BaseModel):
+    step: StepWithShards
+
+
+class Deleted(BaseModel):
+    deleted_shards: int
+
+
+class Sealed(BaseModel):
+    sealed_ranks: list[int]
+
+
+class Reached(BaseModel):
+    level: str
+    age_seconds: float
+
+
+class Flushed(BaseModel):
+    pending_shards: int
+    pending_bytes: int
+
+
+class Incidents(BaseModel):
+    incidents: list[dict[str, Any]]
+
+
+class Receipt(BaseModel):
+    run: str
+    step: int
+    name: str
+    save_id: str
+    size_bytes: int
+    digest: str
+    level: str
+
+
+class Problem(BaseModel):
+    """An error; ``code`` is stable, ``hint`` says what to do next."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    hint: str

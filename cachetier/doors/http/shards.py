@@ -1,0 +1,259 @@
+"""The route of a shard's bytes: plain ASGI, as no framework may ever gather a body of gigabytes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+from cachetier_client import digests
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from cachetier.doors.http.body import TAP, Blocks, Body
+from cachetier.doors.http.download import Download
+from cachetier.doors.http.limits import Limits
+from cachetier.doors.http.paths import Target
+from cachetier.doors.http.pools import Pools
+from cachetier.doors.http.problems import BusyError, MethodError
+from cachetier.doors.http.queries import Query, digest_of, size_of
+from cachetier.doors.http.ranges import Span, span_of
+from cachetier.doors.http.upload import Put, put_large, put_small
+from cachetier.doors.http.waiting import wait_for_level
+from cachetier.doors.operations import Operations
+from cachetier.errors import InvalidRequestError
+from cachetier.model.levels import Level, checked_level
+from cachetier.model.shard import INLINE_BYTES, Receipt, SaveIds, Shard
+from cachetier.restore import Source
+
+PUT_PARAMETERS = (
+    "rank",
+    "world_size",
+    "save_id",
+    "overwrite",
+    "ack",
+    "timeout_seconds",
+    "client_id",
+)
+METHODS = ("PUT", "GET", "HEAD", "DELETE")
+
+
+class Shards:
+    """Serves ``/v1/runs/{run}/steps/{step}/shards/{name}``."""
+
+    def __init__(self, operations: Operations, pools: Pools, limits: Limits) -> None:
+        self._node = operations
+        self._pools = pools
+        self._limits = limits
+        self._blocks = Blocks()
+        self._uploads = asyncio.Semaphore(limits.uploads)
+        self._downloads = asyncio.Semaphore(limits.downloads)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        target: Target = scope["cachetier.target"]
+        serve = {
+            "PUT": self._put,
+            "GET": self._get,
+            "HEAD": self._head,
+            "DELETE": self._delete,
+        }.get(scope["method"])
+        if serve is None:
+            raise MethodError(f"a shard takes {', '.join(METHODS)}")
+        await serve(target, scope, receive, send)
+
+    # --- PUT -------------------------------------------------------------------------------------
+
+    async def _put(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
+        self._node.refuse_when_stopping()
+        query, headers = Query(scope["query_string"], PUT_PARAMETERS), Headers(scope=scope)
+        ack = checked_level(query.text("ack", Level.LOCAL))
+        started_at = time.monotonic()
+        put = _put_of(target, query, headers)
+        client_id = self._listen(query, target.run)
+        tap = scope.get("extensions", {}).get(TAP, {}).get("tap")
+        receipt = await self._take(put, Body(receive, self._limits, tap))
+        if ack is Level.DURABLE and receipt.level is not Level.DURABLE:
+            left = max(0.0, put.timeout_seconds - (time.monotonic() - started_at))
+            await wait_for_level(
+                self._node, self._pools, receipt.run, receipt.step, receipt.name, ack, left
+            )
+            receipt = _raised(receipt, ack)
+        answer = JSONResponse(receipt_json(receipt), status_code=201)
+        waiting = self._node.incidents.pending(client_id)
+        if waiting:
+            answer.headers["Cachetier-Incidents"] = str(waiting)
+        await answer(scope, receive, send)
+
+    async def _take(self, put: Put, body: Body) -> Receipt:
+        ingest = self._node.ingest
+        if put.size_bytes is None or put.size_bytes <= INLINE_BYTES:
+            beginning = await body.first(INLINE_BYTES)
+            if body.ended and len(beginning) <= INLINE_BYTES:
+                return await put_small(put, beginning, ingest, self._pools)
+        async with _slot(self._uploads, put.timeout_seconds, "uploads"):
+            return await put_large(put, body, ingest, self._pools, self._blocks)
+
+    def _listen(self, query: Query, run: str) -> str:
+        """Remember who uses the run, so that ``/v1/incidents`` tells it of what befalls it."""
+        client_id = query.text("client_id", "")
+        if len(client_id) > 64:
+            raise InvalidRequestError("client_id has more than 64 characters")
+        if client_id:
+            self._node.incidents.listen(client_id, time.time())
+            self._node.incidents.used(client_id, run)
+        return client_id
+
+    # --- GET, HEAD, DELETE -----------------------------------------------------------------------
+
+    async def _get(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
+        timeout_seconds = Query(scope["query_string"], ("timeout_seconds",)).seconds()
+        run, step, name = _ids(target)
+        async with _slot(self._downloads, timeout_seconds, "downloads"):
+            opened = await self._pools.patient(
+                self._node.restore.open, run, step, name, timeout_seconds
+            )
+            download = Download(
+                opened, self._node.restore, self._pools, self._blocks, timeout_seconds
+            )
+            try:
+                await self._answer(download, scope, receive, send)
+            finally:
+                download.close()
+
+    async def _answer(self, download: Download, scope: Scope, receive: Receive, send: Send) -> None:
+        shard, headers = download.opened.shard, Headers(scope=scope)
+        described = _headers(shard, download.opened.source)
+        if _matches(headers.get("if-none-match"), described["ETag"]):
+            await Response(status_code=304, headers=described)(scope, receive, send)
+            return
+        size_bytes = shard.content.size_bytes
+        wanted = headers.get("range")
+        if headers.get("if-range", described["ETag"]) != described["ETag"]:
+            wanted = None
+        span = span_of(wanted, size_bytes)
+        if span is not None:
+            described["Content-Range"] = f"bytes {span.start}-{span.end - 1}/{size_bytes}"
+        whole = Span(0, size_bytes)
+        described["Content-Length"] = str((span or whole).size_bytes)
+        status = 200 if span is None else 206
+        await _stream(download, span or whole, status, described, send)
+
+    async def _head(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
+        Query(scope["query_string"], ("timeout_seconds",))
+        run, step, name = _ids(target)
+        shard, source = await self._pools.patient(self._node.restore.look, run, step, name)
+        described = _headers(shard, source)
+        described["Content-Length"] = str(shard.content.size_bytes)
+        await Response(status_code=200, headers=described)(scope, receive, send)
+
+    async def _delete(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
+        self._node.refuse_when_stopping()
+        Query(scope["query_string"], ())
+        await self._pools.quick(self._node.checkpoints.delete_shard, *_ids(target))
+        await Response(status_code=204)(scope, receive, send)
+
+
+async def _stream(
+    download: Download, span: Span, status: int, headers: dict[str, str], send: Send
+) -> None:
+    """Send the head with the first verified bytes: a damaged shard is an error, not a stump."""
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    start = {"type": "http.response.start", "status": status, "headers": raw}
+    begun = False
+    async with aclosing(download.pieces(span)) as pieces:
+        async for piece in pieces:
+            if not begun:
+                await send(start)
+                begun = True
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    if not begun:
+        await send(start)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@asynccontextmanager
+async def _slot(slots: asyncio.Semaphore, timeout_seconds: float, what: str) -> AsyncIterator[None]:
+    """Hold one of a bounded number of places."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await slots.acquire()
+    except TimeoutError:
+        raise BusyError(f"all places for {what} are taken") from None
+    try:
+        yield
+    finally:
+        slots.release()
+
+
+def _put_of(target: Target, query: Query, headers: Headers) -> Put:
+    if "content-range" in headers:
+        raise InvalidRequestError("a shard is put whole: Content-Range is not taken")
+    run, step, name = _ids(target)
+    ids = SaveIds(
+        run=run,
+        step=step,
+        save_id=query.text("save_id", "http"),
+        rank=query.count("rank", 0),
+        world_size=query.count("world_size", 1),
+        overwrite=query.flag("overwrite"),
+    ).checked()
+    return Put(
+        ids=ids,
+        name=name,
+        size_bytes=size_of(headers.get("content-length")),
+        digest=digest_of(headers.get("cachetier-digest")),
+        timeout_seconds=query.seconds(),
+    )
+
+
+def _ids(target: Target) -> tuple[str, int, str]:
+    assert target.step is not None
+    assert target.name is not None
+    return target.run, target.step, target.name
+
+
+def _headers(shard: Shard, source: Source) -> dict[str, str]:
+    digest = digests.to_hex(shard.content.digest)
+    return {
+        "Content-Type": "application/octet-stream",
+        "Accept-Ranges": "bytes",
+        "ETag": f'"{digest}"',
+        "Cachetier-Digest": digest,
+        "Cachetier-Save": shard.save_id,
+        "Cachetier-Source": source,
+    }
+
+
+def _matches(text: str | None, etag: str) -> bool:
+    """Say whether ``If-None-Match`` names ``etag``."""
+    if text is None:
+        return False
+    return text.strip() == "*" or etag in [
+        tag.strip().removeprefix("W/") for tag in text.split(",")
+    ]
+
+
+def _raised(receipt: Receipt, level: Level) -> Receipt:
+    return Receipt(
+        run=receipt.run,
+        step=receipt.step,
+        name=receipt.name,
+        save_id=receipt.save_id,
+        size_bytes=receipt.size_bytes,
+        digest=receipt.digest,
+        level=level,
+    )
+
+
+def receipt_json(receipt: Receipt) -> dict[str, str | int]:
+    return {
+        "run": receipt.run,
+        "step": receipt.step,
+        "name": receipt.name,
+        "save_id": receipt.save_id,
+        "size_bytes": receipt.size_bytes,
+        "digest": digests.to_hex(receipt.digest),
+        "level": str(receipt.level),
+    }

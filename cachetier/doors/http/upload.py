@@ -1,0 +1,168 @@
+"""Put one shard from a request's body: admit, write block by block, commit; or leave nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+
+from cachetier_client import digests
+
+from cachetier.doors.http.body import Blocks, Body
+from cachetier.doors.http.pools import Pools
+from cachetier.errors import DigestMismatchError, SizeMismatchError
+from cachetier.ingest import GROWTH_BYTES, Ingest, RemoteStage, disk_error
+from cachetier.local.files import ALIGNMENT_BYTES
+from cachetier.local.store import Staged
+from cachetier.model.shard import BLOCK_BYTES, Content, Receipt, SaveIds
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """What a put says of itself."""
+
+    ids: SaveIds
+    name: str
+    size_bytes: int | None
+    digest: int | None
+    timeout_seconds: float
+
+
+async def put_small(put: Put, body: bytes, ingest: Ingest, pools: Pools) -> Receipt:
+    """Put a shard that fits into the catalog."""
+    _check_size(put, len(body))
+    digest = digests.digest_of(body)
+    _check_digest(put, digest)
+    return await pools.patient(
+        ingest.put_inline, put.ids, put.name, body, digest, put.timeout_seconds
+    )
+
+
+async def put_large(put: Put, body: Body, ingest: Ingest, pools: Pools, blocks: Blocks) -> Receipt:
+    """Put a shard into a data file, or straight to the remote when the cache is full."""
+    stage = await pools.patient(
+        ingest.begin, put.ids, put.name, put.size_bytes, put.timeout_seconds
+    )
+    sink = (
+        _FileSink(put, stage, ingest, pools)
+        if isinstance(stage, Staged)
+        else _RemoteSink(put, stage)
+    )
+    try:
+        await body.into_blocks(blocks, pools, sink)
+        _check_size(put, body.size_bytes)
+        content = sink.content(body.size_bytes)
+        _check_digest(put, content.digest)
+        if isinstance(stage, Staged):
+            assert stage.writer is not None
+            await pools.quick(os.ftruncate, stage.writer, content.size_bytes)
+    except BaseException:
+        await pools.quick(ingest.abort, stage)
+        raise
+    return await pools.quick(ingest.commit, stage, put.ids, put.name, content)
+
+
+class _Digests:
+    """The digests of the blocks that came, in whatever order they were taken."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, int] = {}
+
+    def add(self, block: memoryview, number: int) -> None:
+        self._by_number[number] = digests.digest_of(block)
+
+    def content(self, size_bytes: int) -> Content:
+        blocks = tuple(self._by_number[number] for number in range(len(self._by_number)))
+        return Content(size_bytes, digests.combine(blocks, size_bytes), blocks)
+
+
+class _FileSink:
+    """Blocks on their way into a data file, two at a time."""
+
+    depth = 2
+
+    def __init__(self, put: Put, stage: Staged, ingest: Ingest, pools: Pools) -> None:
+        assert stage.writer is not None
+        self._put = put
+        self._stage = stage
+        self._writer = stage.writer
+        self._ingest = ingest
+        self._pools = pools
+        self._digests = _Digests()
+        self._direct = _went_direct(stage.writer)
+        self.content = self._digests.content
+
+    async def expect(self, total_bytes: int) -> None:
+        """Refuse more than was declared; reserve more where nothing was."""
+        if self._put.size_bytes is not None and total_bytes > self._put.size_bytes:
+            _check_size(self._put, total_bytes)
+        if total_bytes > self._stage.reserved_bytes:
+            reserve = self._stage.reserved_bytes + GROWTH_BYTES
+            timeout_seconds = self._put.timeout_seconds
+            await self._pools.patient(self._ingest.extend, self._stage, reserve, timeout_seconds)
+
+    def write(self, block: memoryview, number: int, length: int) -> None:
+        self._digests.add(block[:length], number)
+        aligned = -(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES if self._direct else length
+        if aligned > length:
+            block[length:aligned] = bytes(aligned - length)
+        try:
+            _write_all(self._writer, block[:aligned], number * BLOCK_BYTES)
+        except OSError as error:
+            raise disk_error(error) from error
+
+
+class _RemoteSink:
+    """Blocks on their way straight to the remote, one after the other."""
+
+    depth = 1
+
+    def __init__(self, put: Put, stage: RemoteStage) -> None:
+        self._put = put
+        self._stage = stage
+        self._digests = _Digests()
+        self.content = self._digests.content
+
+    async def expect(self, total_bytes: int) -> None:
+        if self._put.size_bytes is not None and total_bytes > self._put.size_bytes:
+            _check_size(self._put, total_bytes)
+
+    def write(self, block: memoryview, number: int, length: int) -> None:
+        self._digests.add(block[:length], number)
+        self._stage.write(block[:length])
+
+
+def _went_direct(descriptor: int) -> bool:
+    """Switch the page cache off for ``descriptor``; return whether the disk took it."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+    except OSError:
+        return False
+    return True
+
+
+def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
+
+
+def _check_size(put: Put, size_bytes: int) -> None:
+    if put.size_bytes is not None and put.size_bytes != size_bytes:
+        raise SizeMismatchError(
+            f"{put.size_bytes} bytes were declared, {size_bytes} came",
+            run=put.ids.run,
+            step=put.ids.step,
+            name=put.name,
+        )
+
+
+def _check_digest(put: Put, digest: int) -> None:
+    if put.digest is not None and put.digest != digest:
+        raise DigestMismatchError(
+            f"the body's digest is {digests.to_hex(digest)}, not {digests.to_hex(put.digest)}",
+            run=put.ids.run,
+            step=put.ids.step,
+            name=put.name,
+        )

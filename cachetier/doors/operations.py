@@ -1,0 +1,28 @@
+"""What every door offers: the same operations, however the request came in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cachetier.checkpoints import Checkpoints
+from cachetier.incidents import Incidents
+from cachetier.ingest import Ingest
+from cachetier.restore import Restore
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """The node behind its doors.
+
+    ``refuse_when_stopping`` raises StoppingError once work is no longer taken.
+    """
+
+    store_id: str
+    ingest: Ingest
+    restore: Restore
+    checkpoints: Checkpoints
+    incidents: Incidents
+    status: Callable[[], dict[str, Any]]
+    refuse_when_stopping: Callable[[], None]

@@ -1,0 +1,195 @@
+"""What the drain is up to, for people and for metrics: ``drain`` in ``/v1/status``."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from cachetier.clock import Clock
+from cachetier.drain.work import Kind, Work
+
+THROTTLED_SECONDS = 15.0
+CONFLICTS_SHOWN = 100
+
+
+class DrainObserver:
+    """Hears of what the drain does; does nothing itself. Called on the desk's threads: be quick."""
+
+    def drained(self, remote: str, size_bytes: int, seconds: float) -> None:
+        """Tell that a shard was verified at ``remote``, ``seconds`` after its upload began."""
+
+    def throttled(self, remote: str, times: int) -> None:
+        """Tell that ``remote`` answered so many requests with "slow down"."""
+
+    def failed(self, remote: str, kind: str, code: str) -> None:
+        """Tell that an attempt at one item failed; it will be repeated."""
+
+    def quarantined(self, run: str, step: int, name: str) -> None:
+        """Tell that local bytes failed their digest and were not sent."""
+
+    def published(self, run: str, step: int, age_seconds: float) -> None:
+        """Tell that a step is published, ``age_seconds`` after its save began here."""
+
+    def restarted(self) -> None:
+        """Tell that the drain process died and was started again."""
+
+
+@dataclass(slots=True)
+class _Remote:
+    state: str = "ok"
+    reason: str = ""
+    since: float = 0.0
+    throttled_at: float | None = None
+
+
+@dataclass(slots=True)
+class _Counts:
+    drained_bytes: int = 0
+    drained_shards: int = 0
+    published: int = 0
+    failures: int = 0
+    throttled: int = 0
+    quarantined: int = 0
+    requests: int = 0
+
+
+@dataclass(slots=True)
+class _Process:
+    pid: int | None = None
+    started_at: float | None = None
+    restarts: int = 0
+    courtesy: dict[str, Any] = field(default_factory=dict)
+
+
+class Board:
+    """Collects what the drain reports. Thread-safe."""
+
+    def __init__(self, remote: str, clock: Clock) -> None:
+        self.remote = remote
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._process = _Process()
+        self._remote = _Remote(since=clock.now())
+        self._counts = _Counts()
+        self._last_error: dict[str, Any] | None = None
+        self._conflicts: OrderedDict[int, str] = OrderedDict()
+
+    # --- told by the desk and the supervisor -----------------------------------------------------
+
+    def process_started(self, pid: int, *, again: bool) -> None:
+        with self._lock:
+            self._process.pid = pid
+            self._process.started_at = self._clock.now()
+            self._process.restarts += int(again)
+
+    def process_ended(self) -> None:
+        with self._lock:
+            self._process.pid = None
+
+    def courtesy(self, report: dict[str, Any]) -> None:
+        with self._lock:
+            self._process.courtesy = report
+
+    def remote_state(self, state: str, reason: str) -> None:
+        """Record ``ok``, ``unreachable`` or ``refused``; ``since`` stays while the state does."""
+        with self._lock:
+            if state != self._remote.state:
+                self._remote.since = self._clock.now()
+            self._remote.state, self._remote.reason = state, reason
+
+    def calls(self, requests: int, throttled: int) -> None:
+        with self._lock:
+            self._counts.requests += requests
+            self._counts.throttled += throttled
+            if throttled:
+                self._remote.throttled_at = self._clock.now()
+
+    def drained(self, version: int, size_bytes: int) -> None:
+        with self._lock:
+            self._counts.drained_bytes += size_bytes
+            self._counts.drained_shards += 1
+            self._conflicts.pop(version, None)
+
+    def published(self) -> None:
+        with self._lock:
+            self._counts.published += 1
+
+    def quarantined(self) -> None:
+        with self._lock:
+            self._counts.quarantined += 1
+
+    def failed(self, work: Work, code: str, message: str) -> None:
+        with self._lock:
+            self._counts.failures += 1
+            self._last_error = {
+                "at": self._clock.now(),
+                "code": code,
+                "message": message,
+                "run": work.save.run,
+                "step": work.save.step,
+                "name": work.shard.name if work.shard is not None else None,
+            }
+
+    def conflict(self, version: int, message: str) -> bool:
+        """Remember a conflict and return whether it is new; the oldest go when there are many."""
+        with self._lock:
+            new = version not in self._conflicts
+            self._conflicts[version] = message
+            if len(self._conflicts) > CONFLICTS_SHOWN:
+                self._conflicts.popitem(last=False)
+            return new
+
+    # --- asked -----------------------------------------------------------------------------------
+
+    @property
+    def refused(self) -> bool:
+        """Whether the remote refuses the drain: a person has to mend something."""
+        return self._remote.state == "refused"
+
+    def as_json(self, in_flight: list[Work]) -> dict[str, Any]:
+        """Return the status object's ``drain``."""
+        with self._lock:
+            counts, process = self._counts, self._process
+            return {
+                "pid": process.pid,
+                "started_at": process.started_at,
+                "restarts": process.restarts,
+                "courtesy": dict(process.courtesy),
+                "in_flight": len(in_flight),
+                "uploading": [_shown(work) for work in in_flight if work.kind is Kind.UPLOAD],
+                "drained_bytes": counts.drained_bytes,
+                "drained_shards": counts.drained_shards,
+                "published_steps": counts.published,
+                "failures": counts.failures,
+                "quarantined": counts.quarantined,
+                "last_error": self._last_error,
+                "conflicts": list(self._conflicts.values()),
+                "remotes": [self._remote_json()],
+            }
+
+    def _remote_json(self) -> dict[str, Any]:
+        remote, state = self._remote, self._remote.state
+        throttled_at = remote.throttled_at
+        lately = throttled_at is not None and self._clock.now() - throttled_at < THROTTLED_SECONDS
+        if state == "ok" and lately:
+            state = "throttled"
+        return {
+            "name": self.remote,
+            "state": state,
+            "reason": remote.reason,
+            "since": remote.since,
+            "throttled": self._counts.throttled,
+            "requests": self._counts.requests,
+        }
+
+
+def _shown(work: Work) -> dict[str, Any]:
+    shard = work.shard
+    return {
+        "run": work.save.run,
+        "step": work.save.step,
+        "name": shard.name if shard is not None else None,
+        "size_bytes": shard.content.size_bytes if shard is not None else 0,
+    }

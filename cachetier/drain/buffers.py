@@ -1,0 +1,73 @@
+"""Memory for bytes on their way, under one budget: page-aligned, as O_DIRECT wants it."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from cachetier.model.uploads import PART_BYTES
+
+BUDGET_BYTES = 96 << 20
+
+
+class Buffers:
+    """Lends buffers of up to ``budget_bytes`` in all; whoever finds no room waits. Thread-safe.
+
+    Buffers of the usual part size are kept and lent again, as fresh memory is slow to touch.
+    A thread must not borrow a second buffer while it has one.
+    """
+
+    def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
+        self._budget_bytes = budget_bytes
+        self._changed = threading.Condition()
+        self._lent_bytes = 0
+        self._lent = 0
+        self._idle: list[mmap.mmap] = []
+
+    @contextmanager
+    def lend(self, size_bytes: int) -> Iterator[memoryview]:
+        """Lend at least ``size_bytes``, in whole pages; alone, more than the budget too."""
+        needed_bytes = max(1, -(-size_bytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+        memory = self._take(needed_bytes)
+        view = memoryview(memory)
+        try:
+            yield view
+        finally:
+            view.release()
+            self._give_back(memory)
+
+    def close(self) -> None:
+        """Let the kept buffers go."""
+        with self._changed:
+            self._idle.clear()
+
+    def _take(self, size_bytes: int) -> mmap.mmap:
+        with self._changed:
+            self._changed.wait_for(lambda: self._fits(size_bytes))
+            self._lent += 1
+            self._lent_bytes += size_bytes
+            if size_bytes == PART_BYTES and self._idle:
+                return self._idle.pop()
+            while self._idle and self._held_bytes() > self._budget_bytes:
+                self._idle.pop()
+        return mmap.mmap(-1, size_bytes)
+
+    def _fits(self, size_bytes: int) -> bool:
+        return not self._lent or self._lent_bytes + size_bytes <= self._budget_bytes
+
+    def _held_bytes(self) -> int:
+        return self._lent_bytes + len(self._idle) * PART_BYTES
+
+    def _give_back(self, memory: mmap.mmap) -> None:
+        size_bytes = len(memory)
+        with self._changed:
+            self._lent -= 1
+            self._lent_bytes -= size_bytes
+            if size_bytes == PART_BYTES and self._held_bytes() + size_bytes <= self._budget_bytes:
+                self._idle.append(memory)
+            else:
+                with suppress(BufferError):  # somebody still looks at it: it goes with that view
+                    memory.close()
+            self._changed.notify_all()

@@ -1,0 +1,240 @@
+"""The drain itself: a dispatcher that asks for work, workers that do it, parts in parallel.
+
+It runs as a process of its own (``process``), or on threads of another in tests. It ends when it is
+told to stop, or with its channel.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import islice
+
+from cachetier.clock import Clock
+from cachetier.drain.buffers import BUDGET_BYTES, Buffers
+from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
+from cachetier.drain.circuit import Circuit, Health
+from cachetier.drain.publisher import Found, Item, Publisher
+from cachetier.drain.upload import Uploader
+from cachetier.drain.work import Task
+from cachetier.drain.worker import Worker
+from cachetier.errors import StoppingError, ThrottledError
+from cachetier.remote.bucket import Bucket
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 30.0
+BUSY_SECONDS = 1.0
+UNANSWERED_SECONDS = 5.0
+BATCH_CALLS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much the drain may do at once; small shards count as uploads, large ones as parts too."""
+
+    uploads: int = 8
+    parts: int = 8
+    budget_bytes: int = BUDGET_BYTES
+
+
+class Signals:
+    """What may interrupt the drain: something to look at, or the wish that it ends."""
+
+    def __init__(self) -> None:
+        self._poked = threading.Event()
+        self._stopping = threading.Event()
+
+    def poke(self) -> None:
+        self._poked.set()
+
+    def stop(self) -> None:
+        """Let the drain end: parts in flight are finished, nothing new is begun."""
+        self._stopping.set()
+        self._poked.set()
+
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait to be poked."""
+        self._poked.wait(timeout_seconds)
+        self._poked.clear()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep between two attempts of a call.
+
+        Raises:
+            StoppingError: The drain stops.
+        """
+        if self._stopping.wait(seconds):
+            raise StoppingError("the drain stops")
+
+    def listen(self, channel: AskingEnd) -> threading.Thread:
+        """Receive on a thread until the channel closes; the drain ends with it."""
+
+        def receive() -> None:
+            channel.listen(self.poke)
+            self.stop()
+
+        thread = threading.Thread(target=receive, name="drain-receiver", daemon=True)
+        thread.start()
+        return thread
+
+
+class Calls:
+    """Counts calls to the remote, for ``serve`` to show."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests = self._throttled = 0
+
+    def observe(self, _operation: str, _seconds: float, _size_bytes: int, outcome: str) -> None:
+        with self._lock:
+            self._requests += 1
+            self._throttled += outcome == ThrottledError.code
+
+    def take(self) -> tuple[int, int]:
+        """Return (requests, throttled) since the last time."""
+        with self._lock:
+            taken = self._requests, self._throttled
+            self._requests = self._throttled = 0
+            return taken
+
+
+class InBatches:
+    """``map`` on a pool: in parallel and in order, with a bounded number of calls under way."""
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+
+    def __call__(
+        self, function: Callable[[Item], Found], items: Iterable[Item], /
+    ) -> Iterator[Found]:
+        rest = iter(items)
+        while batch := list(islice(rest, BATCH_CALLS)):
+            yield from self._pool.map(function, batch)
+
+
+class Drain:
+    """Drains to one bucket what ``serve``, at the other end of the channel, hands out."""
+
+    def __init__(
+        self,
+        channel: AskingEnd,
+        bucket: Bucket,
+        store_id: str,
+        clock: Clock,
+        *,
+        probe: Callable[[], None],
+        signals: Signals,
+        calls: Calls,
+        size: Size = Size(),
+    ) -> None:
+        self._channel = channel
+        self._signals = signals
+        self._calls = calls
+        self._size = size
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._outstanding = 0
+        self._parts = ThreadPoolExecutor(size.parts, thread_name_prefix="drain-part")
+        self._buffers = Buffers(size.budget_bytes)
+        self._circuit = Circuit(probe, self._report_health, clock)
+        publisher = Publisher(bucket, clock, each=InBatches(self._parts))
+        uploader = Uploader(bucket.objects, self._buffers, self._parts, stopping=signals.stopping)
+        self._worker = Worker(channel, bucket.layout, publisher, uploader, self._circuit, store_id)
+
+    def run(self) -> None:
+        """Drain until the channel closes or ``Signals.stop``; return once nothing is in flight."""
+        workers = [
+            threading.Thread(target=self._work, name=f"drain-worker-{number}")
+            for number in range(self._size.uploads)
+        ]
+        for worker in workers:
+            worker.start()
+        try:
+            self._dispatch()
+        except ChannelClosedError:
+            pass
+        finally:
+            self._signals.stop()
+            for _ in workers:
+                self._tasks.put(None)
+            for worker in workers:
+                worker.join()
+            self._parts.shutdown(cancel_futures=True)
+            self._buffers.close()
+
+    # --- the dispatcher --------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        while not self._signals.stopping():
+            self._circuit.probe()
+            room = self._room()
+            wait_seconds = self._fetch(room) if room > 0 else IDLE_SECONDS
+            if self._circuit.is_open:
+                wait_seconds = self._circuit.seconds_until_probe()
+            elif self._outstanding:
+                wait_seconds = min(wait_seconds, BUSY_SECONDS)
+            self._signals.wait(wait_seconds)
+            self._report_calls()
+
+    def _room(self) -> int:
+        """Return how many tasks to ask for: twice what the workers take, when half of it is done.
+
+        Each question makes ``serve`` look through its catalog, so few of them are asked.
+        """
+        if self._outstanding > self._size.uploads:
+            return 0
+        return min(2 * self._size.uploads, self._circuit.allowed) - self._outstanding
+
+    def _fetch(self, room: int) -> float:
+        """Take up to ``room`` tasks; return after how many seconds to look again."""
+        try:
+            fields = self._channel.ask("next_work", count=room).fields
+        except RefusedReportError as error:
+            log.warning("no work could be had: %s", error)
+            return UNANSWERED_SECONDS
+        tasks = [Task.from_json(task) for task in fields["tasks"]]
+        with self._lock:
+            self._outstanding += len(tasks)
+        for task in tasks:
+            self._tasks.put(task)
+        due_in_seconds = fields["due_in_seconds"]
+        if due_in_seconds is None and not self._outstanding:
+            self._circuit.succeeded()  # nothing is left that could tell
+        return IDLE_SECONDS if due_in_seconds is None else min(IDLE_SECONDS, due_in_seconds)
+
+    def _report_health(self, health: Health) -> None:
+        self._channel.tell("remote", **asdict(health))
+        self._signals.poke()
+
+    def _report_calls(self) -> None:
+        requests, throttled = self._calls.take()
+        if requests:
+            self._channel.tell("calls", requests=requests, throttled=throttled)
+
+    # --- the workers -----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            if self._signals.stopping():
+                continue
+            try:
+                if self._circuit.is_open:
+                    self._worker.hand_back(task)
+                else:
+                    self._worker.perform(task)
+            except ChannelClosedError:
+                self._signals.stop()
+            except Exception:
+                log.exception("the drain cannot go on after task %s", task.number)
+                self._signals.stop()  # the next drain gets the task again
+            with self._lock:
+                self._outstanding -= 1
+            self._signals.poke()

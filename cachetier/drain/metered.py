@@ -1,0 +1,29 @@
+"""Count what the drain reports."""
+
+from __future__ import annotations
+
+from cachetier.drain.board import DrainObserver
+from cachetier.metrics import Metrics
+
+
+class DrainMetrics(DrainObserver):
+    """Turns reports into metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def drained(self, _remote: str, size_bytes: int, _seconds: float) -> None:
+        self._metrics.drained_bytes.inc(size_bytes)
+        self._metrics.drained_shards.inc()
+
+    def throttled(self, _remote: str, times: int) -> None:
+        self._metrics.throttled.inc(times)
+
+    def failed(self, _remote: str, _kind: str, _code: str) -> None:
+        self._metrics.drain_failures.inc()
+
+    def published(self, _run: str, _step: int, _age_seconds: float) -> None:
+        self._metrics.published.inc()
+
+    def restarted(self) -> None:
+        self._metrics.drain_restarts.inc()

@@ -1,0 +1,278 @@
+"""Bring a save into the bucket: claim its step, write its parts, publish it, delete it.
+
+A library over ``Bucket``, by the rules of ``model.publication``: each method reads the manifest,
+decides, and writes under a condition; whoever loses a race reads again and decides again. All of it
+may be repeated at any time, after a crash or a lost reply.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from cachetier.clock import Clock
+from cachetier.errors import IntegrityError, RemoteRefusedError, TransientError
+from cachetier.model import publication
+from cachetier.model.checkpoint import SaveState
+from cachetier.model.documents import (
+    Manifest,
+    ManifestState,
+    Part,
+    PartReference,
+    ShardEntry,
+)
+from cachetier.model.publication import Claimant, Standing
+from cachetier.remote.bucket import Bucket, SeenManifest
+from cachetier.remote.presence import is_object_of
+
+RACES = 20
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+class Each(Protocol):
+    """``map``, or something that calls in parallel and keeps the order."""
+
+    def __call__(
+        self, function: Callable[[Item], Found], items: Iterable[Item], /
+    ) -> Iterator[Found]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a save ended; ``message`` is for its clients, empty where nothing went wrong."""
+
+    state: SaveState
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The save may write, at ``location``."""
+
+    location: str
+
+
+class LostShardsError(Exception):
+    """Shards that were verified are not in the bucket any more; ``names`` says which."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"not in the bucket any more: {', '.join(names[:5])}")
+        self.names = tuple(names)
+
+
+class Publisher:
+    """Claims, publishes and deletes saves in one bucket. Thread-safe."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        clock: Clock,
+        *,
+        each: Each = map,
+        nonce: Callable[[], str] = lambda: secrets.token_hex(8),
+    ) -> None:
+        self._bucket = bucket
+        self._clock = clock
+        self._each = each
+        self._nonce = nonce
+
+    def claim(self, save: Claimant) -> Located | Ended:
+        """Secure the step for ``save``, and with it the location of its objects.
+
+        Raises:
+            TransientError: Others keep changing the manifest.
+        """
+        for seen in self._tries(save):
+            standing = publication.standing(save, _manifest(seen))
+            if standing is Standing.CLAIM:
+                claimed = publication.claim(save, _manifest(seen), self._nonce())
+                if self._bucket.put_manifest(claimed, seen) is None:
+                    continue
+                return Located(claimed.location)
+            if standing in (Standing.SUPERSEDED, Standing.REFUSED, Standing.DELETED):
+                return _ended(save, standing, _manifest(seen))
+            return Located(publication.location_of(save, _manifest(seen)))
+        raise _too_many_races(save)
+
+    def write_part(
+        self, save: Claimant, location: str, rank: int, shards: Sequence[ShardEntry]
+    ) -> None:
+        """Write the part of ``rank``, after a HEAD of each of its ``shards``.
+
+        Raises:
+            LostShardsError: Some are not there as they were verified.
+            IntegrityError: Another part of this rank is there.
+        """
+        found = self._each(lambda shard: self._is_there(save, location, shard), shards)
+        lost = [shard.name for shard, there in zip(shards, found, strict=True) if not there]
+        if lost:
+            self._bucket.objects.check()  # a bucket that is gone looks the same
+            raise LostShardsError(lost)
+        part = Part(
+            run=save.run,
+            step=save.step,
+            save_id=save.save_id,
+            rank=rank,
+            world_size=save.world_size,
+            shards=tuple(sorted(shards, key=lambda shard: shard.name)),
+        )
+        self._bucket.put_part(part, location)
+
+    def publish(self, save: Claimant, location: str) -> Ended | None:
+        """Publish ``save`` if its every rank's part is there; None while it is not whole.
+
+        Raises:
+            IntegrityError: Its objects are elsewhere, or a part is damaged.
+            TransientError: Others keep changing the manifest.
+        """
+        for seen in self._tries(save):
+            manifest = _manifest(seen)
+            standing = publication.standing(save, manifest)
+            if standing not in (Standing.HOLD, Standing.CLAIM, Standing.REPLACE_WHEN_WHOLE):
+                return _ended(save, standing, manifest)
+            whole = self._whole(save, location)
+            if whole is None:
+                return None
+            if self._bucket.put_manifest(self._publication(save, location, seen, whole), seen):
+                self._sweep(save.run, location)
+                return Ended(SaveState.PUBLISHED)
+        raise _too_many_races(save)
+
+    def delete(self, save: Claimant, location: str) -> None:
+        """Take ``save`` off the bucket: its tombstone first, then its objects, and no other's.
+
+        Raises:
+            TransientError: Others keep changing the manifest.
+        """
+        for seen in self._tries(save):
+            tombstone = self._tombstone(save, location, _manifest(seen))
+            if tombstone is None or self._bucket.put_manifest(tombstone, seen) is not None:
+                break
+        else:
+            raise _too_many_races(save)
+        self._remove_objects(save, location)
+
+    # --- claiming and publishing -----------------------------------------------------------------
+
+    def _tries(self, save: Claimant) -> Iterator[SeenManifest | None]:
+        """Yield the manifest as it is now, again after each lost race."""
+        for _ in range(RACES):
+            yield self._bucket.manifest(save.run, save.step)
+
+    def _is_there(self, save: Claimant, location: str, shard: ShardEntry) -> bool:
+        key = self._bucket.layout.shard_key(save.run, location, shard.name)
+        info = self._bucket.objects.head(key)
+        return info is not None and is_object_of(
+            info, save.save_id, shard.size_bytes, int(shard.digest, 16)
+        )
+
+    def _whole(self, save: Claimant, location: str) -> list[tuple[Part, str]] | None:
+        """Return every rank's part, or None; those of another save do not count."""
+        ranks = range(save.world_size)
+        if not self._bucket.part_ranks(save.run, location).issuperset(ranks):
+            return None
+        parts = list(
+            self._each(lambda rank: self._bucket.part_with_digest(save.run, location, rank), ranks)
+        )
+        ours = (save.step, save.save_id, save.world_size)
+        if any((part.step, part.save_id, part.world_size) != ours for part, _ in parts):
+            return None
+        return parts
+
+    def _publication(
+        self,
+        save: Claimant,
+        location: str,
+        seen: SeenManifest | None,
+        parts: list[tuple[Part, str]],
+    ) -> Manifest:
+        manifest = _manifest(seen)
+        if manifest is not None and manifest.save_id == save.save_id:
+            if manifest.location != location:
+                raise IntegrityError(
+                    f"step {save.step} is claimed at {manifest.location}, not at {location}",
+                    run=save.run,
+                    step=save.step,
+                )
+            claimed = manifest
+        else:
+            claimed = publication.claim(save, manifest, "").model_copy(
+                update={"location": location}
+            )
+        return publication.published(
+            claimed,
+            at=self._clock.now(),
+            nonce=self._nonce(),
+            world_size=save.world_size,
+            parts=tuple(_reference(part, digest) for part, digest in parts),
+            shards=tuple(shard.summary() for part, _ in parts for shard in part.shards),
+        )
+
+    def _sweep(self, run: str, location: str) -> None:
+        """Abort uploads left behind by lost replies: every shard of the save is there."""
+        try:
+            self._abort_uploads(self._bucket.layout.location_prefix(run, location))
+        except (RemoteRefusedError, TransientError):
+            pass  # some stores cannot list uploads; the step is published all the same
+
+    # --- deleting --------------------------------------------------------------------------------
+
+    def _tombstone(self, save: Claimant, location: str, seen: Manifest | None) -> Manifest | None:
+        """Return the tombstone to write, or None where the manifest is another's or one already."""
+        if seen is None:
+            claimed = publication.claim(save, None, "").model_copy(update={"location": location})
+            return publication.deleted(claimed, self._nonce())
+        if seen.save_id != save.save_id or seen.state is ManifestState.DELETED:
+            return None
+        return publication.deleted(seen, self._nonce())
+
+    def _remove_objects(self, save: Claimant, location: str) -> None:
+        layout = self._bucket.layout
+        prefix = layout.location_prefix(save.run, location)
+        self._abort_uploads(prefix)
+        kept = layout.manifest_key(save.run, save.step)
+        keys = [key for key in self._bucket.objects.list(prefix).keys if key != kept]
+        for _ in self._each(self._bucket.objects.delete, keys):
+            pass
+
+    def _abort_uploads(self, prefix: str) -> None:
+        for key, upload_id in self._bucket.objects.list_uploads(prefix):
+            if key.startswith(prefix):
+                self._bucket.objects.abort_upload(key, upload_id)
+
+
+def _manifest(seen: SeenManifest | None) -> Manifest | None:
+    return seen.manifest if seen is not None else None
+
+
+def _reference(part: Part, digest: str) -> PartReference:
+    return PartReference(
+        rank=part.rank,
+        digest=digest,
+        shards=len(part.shards),
+        size_bytes=sum(shard.size_bytes for shard in part.shards),
+    )
+
+
+def _ended(save: Claimant, standing: Standing, seen: Manifest | None) -> Ended:
+    other = seen.save_id if seen is not None else ""
+    what = f"save {save.save_id} of step {save.step}"
+    if standing is Standing.PUBLISHED:
+        return Ended(SaveState.PUBLISHED)
+    if standing is Standing.DELETED:
+        return Ended(SaveState.DELETED)
+    if standing is Standing.REFUSED:
+        return Ended(SaveState.REFUSED, f"{what} is refused: save {other} is published")
+    published = seen is not None and seen.state is ManifestState.PUBLISHED
+    message = f"{what} is superseded: the newer save {other} is published" if published else ""
+    return Ended(SaveState.SUPERSEDED, message)
+
+
+def _too_many_races(save: Claimant) -> TransientError:
+    return TransientError(
+        f"the manifest of step {save.step} changes all the time", run=save.run, step=save.step
+    )

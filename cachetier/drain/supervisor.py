@@ -1,0 +1,172 @@
+"""Keeps a drain process running beside ``serve``, and says how it is.
+
+The drain may die at any time; what it had in flight is handed to its successor, which goes on from
+the last recorded part.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cachetier.changes import Changes
+from cachetier.clock import Clock
+from cachetier.drain.agenda import Agenda
+from cachetier.drain.board import Board, DrainObserver
+from cachetier.drain.desk import Desk, Office
+from cachetier.drain.link import DrainLink
+from cachetier.drain.loop import Size
+from cachetier.drain.process import LOCK_NAME
+from cachetier.incidents import Incidents
+from cachetier.local.store import Store
+from cachetier.remote.settings import RemoteSettings
+
+log = logging.getLogger(__name__)
+
+RESTART_SECONDS = 0.2
+RESTART_LIMIT_SECONDS = 10.0
+STEADY_SECONDS = 10.0
+KILLED_SECONDS = 5.0
+# glibc keeps memory for each thread that ever allocated; two arenas are enough for ours.
+ENVIRONMENT = {"MALLOC_ARENA_MAX": "2"}
+
+
+@dataclass(frozen=True, slots=True)
+class DrainSettings:
+    """Where to drain to, and how much at once."""
+
+    remote: RemoteSettings
+    cache_dir: Path
+    size: Size = field(default_factory=Size)
+
+
+def open_desk(office: Office, settings: DrainSettings) -> Desk:
+    """Return the desk of ``serve``; a drain on threads, as in tests, sits at one too."""
+    return Desk(
+        office,
+        {
+            "remote": settings.remote.as_json(),
+            "store_id": office.store.store_id,
+            "lock": str(settings.cache_dir / LOCK_NAME),
+            "size": asdict(settings.size),
+        },
+    )
+
+
+class Supervisor:
+    """Starts, watches, restarts and stops the drain process."""
+
+    def __init__(
+        self,
+        store: Store,
+        changes: Changes,
+        incidents: Incidents,
+        clock: Clock,
+        settings: DrainSettings,
+        *,
+        observer: DrainObserver | None = None,
+    ) -> None:
+        self.agenda = Agenda(clock)
+        self._board = Board(settings.remote.name, clock)
+        self._observer = observer or DrainObserver()
+        office = Office(store, self.agenda, self._board, changes, incidents, clock, self._observer)
+        self._desk = open_desk(office, settings)
+        self._changes = changes
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher = threading.Thread(target=self._watch, name="drain-watch", daemon=True)
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the drain, and keep it running until ``stop``."""
+        self._watcher.start()
+
+    def stop(self, grace_seconds: float) -> None:
+        """Let the drain finish the parts in flight, for up to ``grace_seconds``, then end it."""
+        self._stopping.set()
+        if self._watcher.ident is None:
+            return
+        for number, patience_seconds in (
+            (signal.SIGTERM, grace_seconds),
+            (signal.SIGKILL, KILLED_SECONDS),
+        ):
+            process = self._process
+            if process is not None:
+                process.send_signal(number)
+            self._watcher.join(patience_seconds)
+
+    def _watch(self) -> None:
+        """Run one drain after the other; this thread stays, as the kernel ends a drain with it."""
+        failures = 0
+        while not self._stopping.is_set():
+            started_at = self._clock.monotonic()
+            self._run_one(again=failures > 0)
+            if self._stopping.is_set():
+                break
+            steady = self._clock.monotonic() - started_at > STEADY_SECONDS
+            failures = 1 if steady else failures + 1
+            self._observer.restarted()
+            pause_seconds = RESTART_SECONDS * 2.0 ** min(failures - 1, 10)
+            self._stopping.wait(min(RESTART_LIMIT_SECONDS, pause_seconds))
+
+    def _run_one(self, *, again: bool) -> None:
+        ours, theirs = socket.socketpair()
+        link = DrainLink(ours, self._desk, self._changes)
+        link.start()
+        try:
+            with theirs:
+                process = _spawn(theirs)
+            self._process = process
+            self._board.process_started(process.pid, again=again)
+            if self._stopping.is_set():
+                process.terminate()
+            process.wait()
+        except OSError:
+            log.exception("the drain cannot be started; it is tried again")
+        finally:
+            self._process = None
+            self._board.process_ended()
+            link.close()
+            self.agenda.forget_tasks()
+
+    # --- asked by serve --------------------------------------------------------------------------
+
+    def hurry(self, run: str | None, step: int | None) -> None:
+        """Drain a step, a run, or (None) everything first."""
+        self.agenda.hurry(run, step)
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Let the drain look for work soon: a put waits for room."""
+        self._changes.ring()
+
+    @property
+    def refused(self) -> bool:
+        """Whether the remote refuses the drain: a person has to mend something."""
+        return self._board.refused
+
+    def state(self) -> dict[str, Any]:
+        """Return ``drain`` of the status object."""
+        return self._board.as_json(self.agenda.in_flight())
+
+
+def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """Start a drain in a session of its own, which gives it a scheduling group of its own."""
+    descriptor = theirs.fileno()
+    return subprocess.Popen(
+        [sys.executable, "-m", "cachetier.drain.process", str(descriptor), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        pass_fds=(descriptor,),
+        start_new_session=True,
+        env={**os.environ, **ENVIRONMENT},
+    )

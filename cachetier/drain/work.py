@@ -1,0 +1,117 @@
+"""The drain's work, item by item, and how it crosses the channel.
+
+``serve`` decides on *work* from what the catalog says; the drain process gets the same as a
+*task*: all it needs, and no reference to the catalog.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from cachetier.model.checkpoint import Save
+from cachetier.model.publication import Claimant
+from cachetier.model.shard import Shard
+
+
+class Kind(StrEnum):
+    """What there is to do; PUBLISH is repeated until the step's manifest exists."""
+
+    CLAIM = "claim"
+    UPLOAD = "upload"
+    WRITE_PART = "write_part"
+    PUBLISH = "publish"
+    DELETE = "delete"
+
+
+Key = tuple[int, Kind, str]
+
+CONFLICT = "conflict"  # the code of a failure that only a person can settle
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One item: of a save, of one of its ranks (WRITE_PART), or of one shard (UPLOAD)."""
+
+    kind: Kind
+    save: Save
+    rank: int | None = None
+    shard: Shard | None = None
+
+    @property
+    def key(self) -> Key:
+        """What this work has to itself while in flight.
+
+        For a shard it is the name, not the version: two versions must never race for one object.
+        """
+        if self.shard is not None:
+            return name_key(self.save.number, self.shard.name)
+        return self.save.number, self.kind, "" if self.rank is None else str(self.rank)
+
+
+def name_key(number: int, name: str) -> Key:
+    """Return the key of all work on the object called ``name`` of save ``number``."""
+    return number, Kind.UPLOAD, name
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Work as the drain process sees it; ``version``, ``name`` and the rest describe an upload."""
+
+    number: int
+    kind: Kind
+    save: int
+    claimant: Claimant
+    location: str | None
+    rank: int = 0
+    version: int = 0
+    name: str = ""
+    size_bytes: int = 0
+    digest: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Task:
+        claimant = dict(fields["claimant"])
+        claimant["replaced"] = tuple(claimant["replaced"])
+        return cls(
+            **{**fields, "kind": Kind(fields["kind"]), "claimant": Claimant(**claimant)},
+        )
+
+
+def claimant_of(save: Save, replaced: tuple[str, ...]) -> Claimant:
+    """Return ``save`` as the bucket's arbitration knows it; ``replaced`` came before it here."""
+    return Claimant(
+        run=save.run,
+        step=save.step,
+        save_id=save.save_id,
+        world_size=save.world_size,
+        overwrite=save.overwrite,
+        started_at=save.started_at,
+        replaced=replaced,
+    )
+
+
+def task_of(number: int, work: Work, replaced: tuple[str, ...]) -> Task:
+    """Return ``work`` as the task called ``number``."""
+    claimant = claimant_of(work.save, replaced)
+    shard = work.shard
+    if shard is None:
+        return Task(
+            number, work.kind, work.save.number, claimant, work.save.location, work.rank or 0
+        )
+    return Task(
+        number=number,
+        kind=work.kind,
+        save=work.save.number,
+        claimant=claimant,
+        location=work.save.location,
+        rank=shard.rank,
+        version=shard.version,
+        name=shard.name,
+        size_bytes=shard.content.size_bytes,
+        digest=shard.content.digest,
+    )

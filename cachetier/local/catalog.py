@@ -1,0 +1,377 @@
+"""The catalog: the only truth about what is committed, and the only place that writes SQL.
+
+Every method that changes something is one operation of a group commit: when it returns, it is
+synced. Decisions are taken inside the transaction, by the pure rules of ``model``. Reads go through
+``queries``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import apsw
+
+from cachetier.errors import BackpressureError, NotFoundError, SealedError
+from cachetier.local import queries, statements
+from cachetier.local.committer import Committer, Operation
+from cachetier.local.records import Incident, NewShard
+from cachetier.model import lifecycle
+from cachetier.model.checkpoint import PartState, Save, SaveState, admitted_save
+from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.shard import Content, SaveIds, Shard
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The outcome of a commit: the shard, and the shards it made superfluous.
+
+    ``repeated`` is True when the same bytes were committed before, so that the new file is not
+    needed.
+    """
+
+    shard: Shard
+    replaced: tuple[Shard, ...] = ()
+    repeated: bool = False
+
+
+class Catalog:
+    """Writes to the catalog. Thread-safe; every method may raise FencedError."""
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
+
+    def _run(self, operation: Operation[Result]) -> Result:
+        return self._committer.run(operation)
+
+    # --- puts, seals, aborts ---------------------------------------------------------------------
+
+    def commit_shard(
+        self,
+        ids: SaveIds,
+        name: str,
+        content: Content,
+        now: float,
+        *,
+        file_id: str | None = None,
+        body: bytes | None = None,
+    ) -> Committed:
+        """Commit one shard, in a data file or (``body``) inside the catalog.
+
+        Raises:
+            SealedError: The rank sealed with other bytes, or another rank uses the name for other
+            bytes. SaveSupersededError, StepPublishedError, AbortedError: See ``model.checkpoint``.
+        """
+
+        def operation(sql: apsw.Connection) -> Committed:
+            save = _admit(sql, ids, now)
+            existing = queries.shard_named(sql, save.number, name)
+            if existing is not None and _repeats(existing, content):
+                return Committed(existing, repeated=True)
+            _check_replaceable(sql, save, ids, name, existing)
+            if existing is not None:
+                sql.execute("DELETE FROM shards WHERE version = ?", (existing.version,))
+            new = NewShard(name, ids.rank, content, file_id, body)
+            shard = statements.insert_shard(sql, save, new, now)
+            return Committed(shard, (existing,) if existing is not None else ())
+
+        return self._run(operation)
+
+    def seal(self, ids: SaveIds, ranks_on_node: int | None, now: float) -> list[int]:
+        """Seal one rank's part and return the ranks sealed here; sealing twice changes nothing."""
+
+        def operation(sql: apsw.Connection) -> list[int]:
+            save = _admit(sql, ids, now)
+            sql.execute(
+                "INSERT INTO parts (save, rank, state, ranks_on_node, sealed_at) "
+                "VALUES (?, ?, 'sealed', ?, ?) ON CONFLICT (save, rank) DO UPDATE SET "
+                "state = 'sealed', ranks_on_node = excluded.ranks_on_node, "
+                "sealed_at = excluded.sealed_at WHERE state <> 'sealed'",
+                (save.number, ids.rank, ranks_on_node, now),
+            )
+            parts = queries.parts_of(sql, save.number)
+            return [part.rank for part in parts if part.state is PartState.SEALED]
+
+        return self._run(operation)
+
+    def abort_rank(self, ids: SaveIds) -> list[Shard]:
+        """Take back what one rank put in an unsealed part; return the shards removed.
+
+        Raises:
+            SealedError: The rank sealed already.
+        """
+
+        def operation(sql: apsw.Connection) -> list[Shard]:
+            save = queries.save_named(sql, ids.run, ids.step, ids.save_id)
+            if save is None:
+                return []  # it never put anything here
+            if queries.part_state(sql, save.number, ids.rank) is PartState.SEALED:
+                raise SealedError(
+                    f"rank {ids.rank} has sealed its part of step {ids.step}; it cannot be aborted",
+                    hint="Delete the step instead.",
+                    run=ids.run,
+                    step=ids.step,
+                    rank=ids.rank,
+                )
+            shards = [s for s in queries.shards_of(sql, save.number) if s.rank == ids.rank]
+            sql.execute("DELETE FROM shards WHERE save = ? AND rank = ?", (save.number, ids.rank))
+            sql.execute(
+                "INSERT INTO parts (save, rank, state) VALUES (?, ?, 'aborted') "
+                "ON CONFLICT (save, rank) DO UPDATE SET state = 'aborted'",
+                (save.number, ids.rank),
+            )
+            return shards
+
+        return self._run(operation)
+
+    def delete_shard(self, run: str, step: int, name: str) -> Shard:
+        """Remove one shard of an unsealed part.
+
+        Raises:
+            NotFoundError: There is none.
+            SealedError: Its rank sealed.
+        """
+
+        def operation(sql: apsw.Connection) -> Shard:
+            shard = queries.visible_shard(sql, run, step, name)
+            if shard is None:
+                raise NotFoundError(
+                    f"no shard {name} in step {step}", run=run, step=step, name=name
+                )
+            save = queries.save_named(sql, run, step, shard.save_id)
+            assert save is not None
+            sealed = queries.part_state(sql, save.number, shard.rank) is PartState.SEALED
+            if sealed or save.state is not SaveState.OPEN:
+                raise SealedError(
+                    f"shard {name} belongs to a sealed part",
+                    hint="Delete the whole step instead.",
+                    run=run,
+                    step=step,
+                    name=name,
+                )
+            sql.execute("DELETE FROM shards WHERE version = ?", (shard.version,))
+            return shard
+
+        return self._run(operation)
+
+    def delete_step(self, run: str, step: int) -> list[Shard]:
+        """Delete every save of a step here.
+
+        The drain then deletes it remotely. Returns its shards.
+        """
+
+        def operation(sql: apsw.Connection) -> list[Shard]:
+            removed: list[Shard] = []
+            for save in queries.saves_of(sql, run, step):
+                removed += queries.shards_of(sql, save.number)
+                sql.execute("DELETE FROM shards WHERE save = ?", (save.number,))
+                sql.execute("DELETE FROM parts WHERE save = ?", (save.number,))
+                statements.set_state(sql, save.number, SaveState.DELETED)
+            return removed
+
+        return self._run(operation)
+
+    def collect(self, number: int) -> list[Shard]:
+        """Drop the shards of a save that was superseded or refused; return them."""
+
+        def operation(sql: apsw.Connection) -> list[Shard]:
+            save = statements.require_save(sql, number)
+            if save.state not in (SaveState.SUPERSEDED, SaveState.REFUSED):
+                return []
+            shards = queries.shards_of(sql, number)
+            sql.execute("DELETE FROM shards WHERE save = ?", (number,))
+            return shards
+
+        return self._run(operation)
+
+    # --- straight to the remote ------------------------------------------------------------------
+
+    def admit(self, ids: SaveIds, now: float) -> Save:
+        """Return the save of ``ids``, beginning it without a shard if it is new.
+
+        Raises:
+            SaveSupersededError, StepPublishedError, AbortedError: See ``model.checkpoint``.
+        """
+        return self._run(lambda sql: _admit(sql, ids, now))
+
+    def reserve_version(self) -> int:
+        """Return a version that no shard had, nor will have."""
+
+        def operation(sql: apsw.Connection) -> int:
+            sql.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'shards'")
+            if not sql.changes():
+                sql.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('shards', 1)")
+            return int(sql.execute("SELECT seq FROM sqlite_sequence WHERE name = 'shards'").get)
+
+        return self._run(operation)
+
+    def commit_remote(
+        self, ids: SaveIds, name: str, content: Content, remote: str, now: float
+    ) -> Committed:
+        """Commit a shard whose bytes are verified at ``remote`` and not here: evicted from birth.
+
+        It never replaces a shard, as the remote may hold bytes of that one: a replacement waits
+        for room.
+
+        Raises:
+            BackpressureError: Other bytes are committed under this name.
+            SealedError, SaveSupersededError, StepPublishedError, AbortedError: As ``commit_shard``.
+        """
+
+        def operation(sql: apsw.Connection) -> Committed:
+            save = _admit(sql, ids, now)
+            existing = queries.shard_named(sql, save.number, name)
+            if existing is not None and _repeats(existing, content):
+                return Committed(existing, repeated=True)
+            _check_replaceable(sql, save, ids, name, existing)
+            if existing is not None:
+                raise BackpressureError(
+                    f"shard {name} can only be replaced once there is room",
+                    run=ids.run,
+                    step=ids.step,
+                    rank=ids.rank,
+                    name=name,
+                )
+            new = NewShard(name, ids.rank, content, state=ShardState.EVICTED)
+            shard = statements.insert_shard(sql, save, new, now)
+            sql.execute(
+                "INSERT INTO drains (version, remote, verified_at) VALUES (?, ?, ?)",
+                (shard.version, remote, now),
+            )
+            return Committed(shard)
+
+        return self._run(operation)
+
+    # --- local copies ----------------------------------------------------------------------------
+
+    def move(self, version: int, event: ShardEvent, incident: Incident | None, now: float) -> Shard:
+        """Move a shard between states; return it as it was before (with the file that is now free).
+
+        ``incident`` is recorded if the shard becomes quarantined.
+
+        Raises:
+            NotFoundError: It was replaced or deleted meanwhile.
+        """
+
+        def operation(sql: apsw.Connection) -> Shard:
+            shard = statements.require(sql, version)
+            state = lifecycle.after(shard.state, event)
+            if state is ShardState.EVICTED:
+                sql.execute("DELETE FROM bodies WHERE version = ?", (version,))
+                sql.execute(
+                    "UPDATE shards SET state = ?, file_id = NULL, inline = 0 WHERE version = ?",
+                    (state, version),
+                )
+            else:
+                sql.execute("UPDATE shards SET state = ? WHERE version = ?", (state, version))
+            became_quarantined = state is ShardState.QUARANTINED and state is not shard.state
+            if incident is not None and became_quarantined:
+                statements.insert_incident(sql, incident, now)
+            return shard
+
+        return self._run(operation)
+
+    def attach(self, version: int, file_id: str) -> Shard:
+        """Give an evicted shard its restored local file: it is clean again."""
+
+        def operation(sql: apsw.Connection) -> Shard:
+            shard = statements.require(sql, version)
+            state = lifecycle.after(shard.state, ShardEvent.RESTORED)
+            sql.execute(
+                "UPDATE shards SET state = ?, file_id = ? WHERE version = ?",
+                (state, file_id, version),
+            )
+            return statements.require(sql, version)
+
+        return self._run(operation)
+
+    def adopt(self, save: Save, shards: Sequence[tuple[str, int, Content]], now: float) -> None:
+        """Remember a published step; its ``shards`` (name, rank, content) are evicted here.
+
+        Changes nothing if the save was deleted here.
+        """
+
+        def operation(sql: apsw.Connection) -> None:
+            known = queries.save_named(sql, save.run, save.step, save.save_id)
+            if known is not None and known.state not in (SaveState.OPEN, SaveState.PUBLISHED):
+                return  # deleted here, and soon in the bucket too
+            number = known.number if known is not None else statements.insert_save(sql, save)
+            if known is None or known.state is SaveState.OPEN:
+                statements.publish(sql, number, save.published_at or now, save.location)
+            for name, rank, content in shards:
+                if queries.shard_named(sql, number, name) is None:
+                    adopted = statements.require_save(sql, number)
+                    statements.insert_shard(
+                        sql, adopted, NewShard(name, rank, content, state=ShardState.EVICTED), now
+                    )
+
+        self._run(operation)
+
+
+# --- inside a transaction ------------------------------------------------------------------------
+
+
+def _admit(sql: apsw.Connection, ids: SaveIds, now: float) -> Save:
+    """Return the save of ``ids``, beginning it (and superseding older ones) if it is new."""
+    saves = queries.saves_of(sql, ids.run, ids.step)
+    save = admitted_save(saves, ids)
+    if save is not None:
+        return save
+    for older in saves:
+        if older.state is SaveState.OPEN:
+            statements.set_state(sql, older.number, SaveState.SUPERSEDED)
+    begun = Save(
+        number=0,
+        run=ids.run,
+        step=ids.step,
+        save_id=ids.save_id,
+        state=SaveState.OPEN,
+        world_size=ids.world_size,
+        overwrite=ids.overwrite,
+        started_at=now,
+    )
+    return statements.require_save(sql, statements.insert_save(sql, begun))
+
+
+def _repeats(existing: Shard, content: Content) -> bool:
+    return existing.content == content and existing.state is not ShardState.QUARANTINED
+
+
+def _check_replaceable(
+    sql: apsw.Connection, save: Save, ids: SaveIds, name: str, existing: Shard | None
+) -> None:
+    if existing is not None and existing.rank != ids.rank:
+        raise SealedError(
+            f"shard {name} of step {ids.step} belongs to rank {existing.rank}, with other bytes",
+            hint="Give each rank's shards names of their own.",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+            name=name,
+        )
+    state = queries.part_state(sql, save.number, ids.rank)
+    if state is PartState.SEALED:
+        raise SealedError(
+            f"rank {ids.rank} has sealed step {ids.step}",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+            name=name,
+        )
+    if save.state is not SaveState.OPEN:
+        raise SealedError(
+            f"step {ids.step} is {save.state} already",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+            name=name,
+        )
+    if state is not PartState.OPEN:
+        sql.execute(
+            "INSERT INTO parts (save, rank, state) VALUES (?, ?, 'open') "
+            "ON CONFLICT (save, rank) DO UPDATE SET state = 'open'",
+            (save.number, ids.rank),
+        )

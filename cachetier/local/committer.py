@@ -1,0 +1,171 @@
+"""Group commit: operations that arrive together share one transaction, hence one sync.
+
+There is no writer thread. The caller that finds the catalog idle leads: it runs every waiting
+operation in one transaction, answers them all, and hands the lead to the next caller in line. A
+lone caller pays no thread switch.
+
+The first failed transaction is final (FAULTS, I7): SQLite would go on after a failed sync and
+report success, so from then on every operation is refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import apsw
+
+from cachetier.errors import BackpressureError, FencedError
+
+BATCH_LIMIT = 256
+
+Result = TypeVar("Result")
+Operation = Callable[[apsw.Connection], Result]
+
+
+class _Waiting(Generic[Result]):
+    """One operation in line, and where its caller waits."""
+
+    def __init__(self, operation: Operation[Result]) -> None:
+        self.operation = operation
+        self.result: Result | None = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.turn = threading.Lock()
+        self.turn.acquire()
+
+    def finish(self, error: BaseException | None) -> None:
+        self.error = error
+        self.done = True
+        self.turn.release()
+
+
+class Committer:
+    """Runs operations on the one connection that writes."""
+
+    def __init__(self, connection: apsw.Connection, on_fence: Callable[[str], None]) -> None:
+        self._connection = connection
+        self._on_fence = on_fence
+        self._lock = threading.Lock()
+        self._line: deque[_Waiting[Any]] = deque()
+        self._led = False
+        self._fenced: str | None = None
+
+    @property
+    def fenced(self) -> str | None:
+        """Why no more writes are taken, or None."""
+        return self._fenced
+
+    def fence(self, reason: str) -> None:
+        """Refuse every write from now on; the first reason stays."""
+        if self._fenced is None:
+            self._fenced = reason
+            self._on_fence(reason)
+
+    def close(self) -> None:
+        """Refuse every write after those in line, and close the connection."""
+
+        def last(_sql: apsw.Connection) -> None:
+            self._fenced = "the store is closed"
+
+        if self._fenced is None:
+            self.run(last)
+        self._connection.close()
+
+    def run(self, operation: Operation[Result]) -> Result:
+        """Run ``operation`` in a transaction and return its result once that is synced.
+
+        An operation that raises leaves no trace, and the others of its transaction are not touched.
+
+        Raises:
+            FencedError: A sync failed, now or before; whether this operation took effect is
+            unknown.
+        """
+        waiting = _Waiting(operation)
+        if self._join(waiting):
+            waiting.turn.acquire()
+        if not waiting.done:
+            self._lead()
+        if waiting.error is not None:
+            raise waiting.error
+        return waiting.result  # type: ignore[return-value]  # set by _attempt when there is no error
+
+    def _join(self, waiting: _Waiting[Any]) -> bool:
+        """Get in line; return whether somebody else leads."""
+        with self._lock:
+            self._line.append(waiting)
+            led, self._led = self._led, True
+            return led
+
+    def _lead(self) -> None:
+        with self._lock:
+            batch = [self._line.popleft() for _ in range(min(len(self._line), BATCH_LIMIT))]
+        try:
+            errors = self._transact(batch)
+        except BaseException as error:
+            self.fence(f"the catalog failed in an unforeseen way: {error!r}")
+            self._hand_over(batch, [FencedError(str(self._fenced)) for _ in batch])
+            raise
+        self._hand_over(batch, errors)
+
+    def _hand_over(
+        self, batch: list[_Waiting[Any]], errors: Sequence[BaseException | None]
+    ) -> None:
+        """Answer the batch, and let the next in line lead."""
+        with self._lock:
+            successor = self._line[0] if self._line else None
+            self._led = successor is not None
+        for waiting, error in zip(batch, errors, strict=True):
+            waiting.finish(error)
+        if successor is not None:
+            successor.turn.release()
+
+    def _transact(self, batch: list[_Waiting[Any]]) -> list[BaseException | None]:
+        if self._fenced is not None:
+            return [FencedError(self._fenced) for _ in batch]
+        try:
+            return self._all_or_apart(batch)
+        except apsw.FullError as error:
+            return self._give_back(batch, error)
+        except apsw.Error as error:
+            self.fence(f"the catalog failed to commit: {error}")
+            return [FencedError(str(self._fenced)) for _ in batch]
+
+    def _give_back(
+        self, batch: list[_Waiting[Any]], error: apsw.FullError
+    ) -> list[BaseException | None]:
+        """Undo a transaction that found no room: nothing was synced, so no sync lied."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        message = f"the disk has no room for the catalog: {error}"
+        return [BackpressureError(message, hint="Free space on the disk.") for _ in batch]
+
+    def _all_or_apart(self, batch: list[_Waiting[Any]]) -> list[BaseException | None]:
+        """Commit the batch; only when an operation fails is each kept apart by a savepoint."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        errors = [self._attempt(waiting) for waiting in batch]
+        if any(errors):
+            self._connection.execute("ROLLBACK")
+            self._connection.execute("BEGIN IMMEDIATE")
+            errors = [self._attempt_apart(waiting) for waiting in batch]
+        self._connection.execute("COMMIT")
+        return errors
+
+    def _attempt(self, waiting: _Waiting[Any]) -> BaseException | None:
+        try:
+            waiting.result = waiting.operation(self._connection)
+        except apsw.Error:
+            raise
+        except Exception as error:  # a refusal, or a defect: this caller gets it, the others do not
+            return error
+        return None
+
+    def _attempt_apart(self, waiting: _Waiting[Any]) -> BaseException | None:
+        self._connection.execute("SAVEPOINT operation")
+        error = self._attempt(waiting)
+        if error is not None:
+            self._connection.execute("ROLLBACK TO operation")
+        self._connection.execute("RELEASE operation")
+        return error

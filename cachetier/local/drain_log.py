@@ -1,0 +1,201 @@
+"""What the drain has reached, as the catalog records it: uploads, parts, verdicts.
+
+Only ``serve`` writes it; the drain process reports over its channel and waits for the answer, so
+what it was told is recorded is synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from cachetier.local import queries, rows, statements
+from cachetier.local.committer import Committer
+from cachetier.local.records import FinishedPart, Incident
+from cachetier.model import lifecycle
+from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.shard import Shard
+
+
+class DrainLog:
+    """Writes the drain's progress. Thread-safe; every method may raise FencedError.
+
+    Methods that name a shard's version raise NotFoundError when it was replaced or deleted
+    meanwhile: the drain then drops that work.
+    """
+
+    def __init__(self, committer: Committer) -> None:
+        self._run = committer.run
+
+    def begin_upload(self, version: int, remote: str, upload_id: str, part_bytes: int) -> None:
+        """Remember a multipart upload, so that it goes on after a crash."""
+
+        def operation(sql: apsw.Connection) -> None:
+            statements.require(sql, version)
+            sql.execute(
+                "DELETE FROM uploaded_parts WHERE version = ? AND remote = ?", (version, remote)
+            )
+            sql.execute(
+                "INSERT INTO drains (version, remote, upload_id, part_bytes) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (version, remote) DO UPDATE SET upload_id = excluded.upload_id, "
+                "part_bytes = excluded.part_bytes",
+                (version, remote, upload_id, part_bytes),
+            )
+
+        self._run(operation)
+
+    def forget_upload(self, version: int, remote: str) -> None:
+        """Forget an upload that the store no longer knows."""
+
+        def operation(sql: apsw.Connection) -> None:
+            sql.execute(
+                "DELETE FROM uploaded_parts WHERE version = ? AND remote = ?", (version, remote)
+            )
+            sql.execute(
+                "UPDATE drains SET upload_id = NULL, part_bytes = NULL "
+                "WHERE version = ? AND remote = ?",
+                (version, remote),
+            )
+
+        self._run(operation)
+
+    def record_parts(self, version: int, remote: str, parts: Sequence[FinishedPart]) -> None:
+        """Remember finished parts of an upload."""
+
+        def operation(sql: apsw.Connection) -> None:
+            statements.require(sql, version)
+            sql.executemany(
+                "INSERT OR REPLACE INTO uploaded_parts VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (version, remote, p.number, p.etag, p.size_bytes, rows.packed(p.digest))
+                    for p in parts
+                ],
+            )
+
+        self._run(operation)
+
+    def count_attempt(self, version: int, remote: str) -> int:
+        """Count one more attempt at draining a shard and return which it is."""
+
+        def operation(sql: apsw.Connection) -> int:
+            statements.require(sql, version)
+            sql.execute(
+                "INSERT INTO drains (version, remote, attempts) VALUES (?, ?, 1) "
+                "ON CONFLICT (version, remote) DO UPDATE SET attempts = attempts + 1",
+                (version, remote),
+            )
+            return int(
+                sql.execute(
+                    "SELECT attempts FROM drains WHERE version = ? AND remote = ?",
+                    (version, remote),
+                ).get
+            )
+
+        return self._run(operation)
+
+    def record_verified(
+        self, version: int, remote: str, required: Sequence[str], now: float
+    ) -> ShardState:
+        """Record that ``remote`` holds the shard, verified.
+
+        Clean once every required remote does.
+        """
+
+        def operation(sql: apsw.Connection) -> ShardState:
+            shard = statements.require(sql, version)
+            sql.execute(
+                "INSERT INTO drains (version, remote, verified_at) VALUES (?, ?, ?) "
+                "ON CONFLICT (version, remote) DO UPDATE SET verified_at = excluded.verified_at",
+                (version, remote, now),
+            )
+            if not set(required) <= queries.verified_remotes(sql, version):
+                return shard.state
+            state = lifecycle.after(shard.state, ShardEvent.VERIFIED_REMOTELY)
+            sql.execute("UPDATE shards SET state = ? WHERE version = ?", (state, version))
+            return state
+
+        return self._run(operation)
+
+    def record_location(self, number: int, location: str) -> None:
+        """Record where a save's objects go; it never changes afterwards."""
+        self._run(
+            lambda sql: sql.execute(
+                "UPDATE saves SET location = ? WHERE number = ? AND location IS NULL",
+                (location, number),
+            ).fetchall()
+        )
+
+    def record_part_uploaded(self, number: int, rank: int) -> None:
+        """Record that a rank's part document is in the bucket."""
+        self._run(
+            lambda sql: sql.execute(
+                "UPDATE parts SET uploaded = 1 WHERE save = ? AND rank = ?", (number, rank)
+            ).fetchall()
+        )
+
+    def record_lost(self, version: int, remote: str) -> ShardState:
+        """Record that ``remote`` lost a shard; it is dirty again if its bytes are here."""
+
+        def operation(sql: apsw.Connection) -> ShardState:
+            shard = statements.require(sql, version)
+            if shard.state is not ShardState.CLEAN:
+                return shard.state
+            state = lifecycle.after(shard.state, ShardEvent.LOST_REMOTELY)
+            sql.execute("DELETE FROM drains WHERE version = ? AND remote = ?", (version, remote))
+            sql.execute("UPDATE shards SET state = ? WHERE version = ?", (state, version))
+            return state
+
+        return self._run(operation)
+
+    def record_outcome(
+        self, number: int, state: SaveState, incident: Incident | None, now: float
+    ) -> list[Shard]:
+        """Record how a save ended: published, superseded, refused or deleted.
+
+        What was decided here in the meantime stays: a deleted save is never published, a published
+        one never superseded by a late report. Returns the shards removed, for their files to go.
+        """
+
+        def operation(sql: apsw.Connection) -> list[Shard]:
+            if not _may_end(sql, statements.require_save(sql, number), state):
+                return []
+            if incident is not None:
+                statements.insert_incident(sql, incident, now)
+            if state is SaveState.PUBLISHED:
+                statements.publish(sql, number, now, None)
+                return []
+            statements.set_state(sql, number, state)
+            if state is not SaveState.DELETED:
+                return []
+            shards = queries.shards_of(sql, number)
+            sql.execute("DELETE FROM shards WHERE save = ?", (number,))
+            sql.execute("DELETE FROM parts WHERE save = ?", (number,))
+            return shards
+
+        return self._run(operation)
+
+    def forget_save(self, number: int) -> None:
+        """Forget a deleted save once its objects are gone; its tombstone stays in the bucket."""
+        self._run(
+            lambda sql: sql.execute(
+                "UPDATE saves SET location = NULL WHERE number = ? AND state = 'deleted'", (number,)
+            ).fetchall()
+        )
+
+    def add_incident(self, incident: Incident, now: float) -> None:
+        self._run(lambda sql: statements.insert_incident(sql, incident, now))
+
+
+def _may_end(sql: apsw.Connection, save: Save, state: SaveState) -> bool:
+    """Return whether a report that ``save`` ended as ``state`` still tells something new."""
+    if save.state is SaveState.OPEN:
+        return True
+    if save.state is not SaveState.SUPERSEDED or state is not SaveState.PUBLISHED:
+        return False
+    # It was published before the save that superseded it here, unless that one is published too.
+    return not any(
+        later.number > save.number and later.state is SaveState.PUBLISHED
+        for later in queries.saves_of(sql, save.run, save.step)
+    )

@@ -1,0 +1,301 @@
+"""Data files on the node's disk: created here, written by ranks through descriptors, synced here.
+
+A file's name is random and says nothing of the shard, so no request can name a path. What a file
+holds is written in an extended attribute at commit, so that an orphan can be told from rubbish and
+a lost catalog rebuilt.
+
+Source: docs/architecture.md, "State"; FAULTS sections 3.1 to 3.4 for what each sync is for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from cachetier.errors import ConfigError, FencedError, OpenForWritingError
+
+FILE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+IDENTITY_ATTRIBUTE = "user.cachetier.shard"
+ALIGNMENT_BYTES = 4096
+WRITER_PATIENCE_TRIES = 10
+WRITER_PATIENCE_SECONDS = 0.005
+_FOLDERS = frozenset(f"{number:02x}" for number in range(256))
+
+
+class Files(Protocol):
+    """What the store needs of a disk; ``testing`` has one that fails and one that forgets."""
+
+    def create(self, size_bytes: int) -> tuple[str, int]:
+        """Create a preallocated data file; return its id and a descriptor open for writing.
+
+        Raises:
+            OSError: ENOSPC or EDQUOT when the disk is full; nothing is left behind.
+        """
+
+    def open(self, file_id: str) -> int:
+        """Open a data file for reading."""
+
+    def preallocate(self, file_id: str, size_bytes: int) -> None:
+        """Make room for ``size_bytes`` in all, so that writing cannot run out of space."""
+
+    def seal(self, descriptor: int, identity: bytes) -> None:
+        """Refuse if anybody can still write to the file, mark it with ``identity``, and sync it.
+
+        Raises:
+            OpenForWritingError: A descriptor or mapping can still write to it.
+            FencedError: The sync failed; the file must be abandoned and no write taken any more.
+        """
+
+    def sync_name(self, file_id: str) -> None:
+        """Sync the directory that names the file.
+
+        Raises:
+            FencedError: The sync failed.
+            OSError: It was not tried, as the directory could not be opened.
+        """
+
+    def unread(self, file_id: str) -> bool:
+        """Return whether nobody has the file open."""
+
+    def remove(self, file_id: str) -> None:
+        """Remove the file; a missing one is no error."""
+
+    def set_aside(self, file_id: str) -> None:
+        """Move a file that no row names to ``lost+found`` for a person to look at."""
+
+    def identity(self, file_id: str) -> bytes | None:
+        """Return the identity the file was marked with, or None."""
+
+    def all(self) -> Iterator[tuple[str, int]]:
+        """Yield (file_id, size_bytes) of every data file."""
+
+    def free_bytes(self) -> int:
+        """Return how much the disk could still take."""
+
+
+class DiskFiles:
+    """``Files`` under ``<cache_dir>/data``."""
+
+    def __init__(self, cache_dir: Path) -> None:
+        self._data = cache_dir / "data"
+        self._lost = cache_dir / "lost+found"
+
+    def prepare(self) -> None:
+        """Create the directories and sync their names."""
+        self._lost.mkdir(mode=0o700, exist_ok=True)
+        self._data.mkdir(mode=0o700, exist_ok=True)
+        for name in sorted(_FOLDERS.difference(os.listdir(self._data))):
+            (self._data / name).mkdir(mode=0o700)
+        sync_directory(self._data)
+        sync_directory(self._data.parent)
+
+    def create(self, size_bytes: int) -> tuple[str, int]:
+        file_id = secrets.token_hex(16)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self._path(file_id), flags, 0o600)
+        try:
+            _allocate(descriptor, size_bytes)
+        except BaseException:
+            os.close(descriptor)
+            self.remove(file_id)
+            raise
+        return file_id, descriptor
+
+    def open(self, file_id: str) -> int:
+        return os.open(self._path(file_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def preallocate(self, file_id: str, size_bytes: int) -> None:
+        descriptor = os.open(self._path(file_id), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _allocate(descriptor, size_bytes)
+        finally:
+            os.close(descriptor)
+
+    def seal(self, descriptor: int, identity: bytes) -> None:
+        _wait_for_writers(descriptor)
+        with contextlib.suppress(OSError):  # without attributes only a rebuild is lost: see doctor
+            os.setxattr(descriptor, IDENTITY_ATTRIBUTE, identity)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise FencedError(f"syncing a data file failed: {error.strerror}") from error
+
+    def sync_name(self, file_id: str) -> None:
+        descriptor = _open_directory(self._path(file_id).parent)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise FencedError(f"syncing a data directory failed: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+
+    def unread(self, file_id: str) -> bool:
+        try:
+            descriptor = self.open(file_id)
+        except FileNotFoundError:
+            return True
+        try:
+            _lease(descriptor, fcntl.F_WRLCK)
+        except OSError:
+            return False
+        else:
+            return True
+        finally:
+            os.close(descriptor)
+
+    def remove(self, file_id: str) -> None:
+        self._path(file_id).unlink(missing_ok=True)
+
+    def set_aside(self, file_id: str) -> None:
+        os.replace(self._path(file_id), self._lost / file_id)
+
+    def identity(self, file_id: str) -> bytes | None:
+        try:
+            return os.getxattr(self._path(file_id), IDENTITY_ATTRIBUTE)
+        except OSError:
+            return None
+
+    def all(self) -> Iterator[tuple[str, int]]:
+        for name in sorted(_FOLDERS.intersection(os.listdir(self._data))):
+            with os.scandir(os.path.join(self._data, name)) as entries:
+                for entry in entries:
+                    if FILE_ID.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                        yield entry.name, entry.stat(follow_symlinks=False).st_size
+
+    def free_bytes(self) -> int:
+        status = os.statvfs(self._data)
+        return status.f_bavail * status.f_frsize
+
+    def _path(self, file_id: str) -> Path:
+        if not FILE_ID.fullmatch(file_id):
+            raise ValueError(f"{file_id!r} is not a data file's id")
+        return self._data / file_id[:2] / file_id
+
+
+def probe(cache_dir: Path) -> dict[str, bool]:
+    """Try what the disk can do, by doing it; return ``direct_io``, ``leases`` and ``attributes``.
+
+    Raises:
+        ConfigError: It cannot sync a file, or cannot tell whether a file is open for writing.
+    """
+    files = DiskFiles(cache_dir)
+    files.prepare()
+    file_id, descriptor = files.create(ALIGNMENT_BYTES)
+    try:
+        direct = _takes_direct_io(descriptor)
+        os.fsync(descriptor)
+        if not _leases_tell_writers(files, file_id):
+            raise ConfigError(
+                f"the filesystem of {cache_dir} cannot tell whether a file is open for writing",
+                hint="Put cache_dir on a local ext4 or XFS disk, not on overlayfs or NFS.",
+            )
+        attributes = _takes_attributes(descriptor)
+    except OSError as error:
+        raise ConfigError(
+            f"the filesystem of {cache_dir} cannot sync a file: {error.strerror}",
+            hint="Put cache_dir on a local ext4 or XFS disk.",
+        ) from error
+    finally:
+        os.close(descriptor)
+        files.remove(file_id)
+    return {"direct_io": direct, "leases": True, "attributes": attributes}
+
+
+def _takes_direct_io(descriptor: int) -> bool:
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+    except OSError:
+        return False
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+    return True
+
+
+def _leases_tell_writers(files: DiskFiles, file_id: str) -> bool:
+    """Return whether a lease is refused for a file that the caller has open for writing."""
+    reader = files.open(file_id)
+    try:
+        _refuse_writers(reader)
+    except OpenForWritingError:
+        return True
+    except ConfigError:
+        return False
+    else:
+        return False
+    finally:
+        os.close(reader)
+
+
+def _takes_attributes(descriptor: int) -> bool:
+    try:
+        os.setxattr(descriptor, IDENTITY_ATTRIBUTE, b"probe")
+    except OSError:
+        return False
+    return True
+
+
+def _wait_for_writers(descriptor: int) -> None:
+    """Give a process that was forked in the middle of a put a moment to close what it inherited."""
+    for _ in range(WRITER_PATIENCE_TRIES):
+        try:
+            return _refuse_writers(descriptor)
+        except OpenForWritingError:
+            time.sleep(WRITER_PATIENCE_SECONDS)
+    return _refuse_writers(descriptor)
+
+
+def _refuse_writers(descriptor: int) -> None:
+    """Take and drop a read lease: the kernel grants it only if nobody can write to the file."""
+    try:
+        _lease(descriptor, fcntl.F_RDLCK)
+    except OSError as error:
+        if error.errno == errno.EAGAIN:
+            raise OpenForWritingError("the staged file is still open for writing") from None
+        raise ConfigError(
+            f"the filesystem does not grant leases: {error.strerror}",
+            hint="Put cache_dir on a local ext4 or XFS disk.",
+        ) from error
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+
+def _lease(descriptor: int, kind: int) -> None:
+    """Take a lease on a file; whoever opens it meanwhile waits until it is dropped.
+
+    The kernel tells the holder by a signal, and the default one, SIGIO, ends a process that does
+    not expect it; SIGURG is ignored by default.
+    """
+    fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, kind)
+
+
+def _allocate(descriptor: int, size_bytes: int) -> None:
+    """Allocate whole aligned blocks, so that the last O_DIRECT write stays inside the file."""
+    if size_bytes:
+        aligned = -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        try:
+            os.posix_fallocate(descriptor, 0, aligned)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+
+
+def _open_directory(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory survive the loss of power."""
+    descriptor = _open_directory(path)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,83 @@
+"""Which filesystem a directory lies on, and whether the promise of a commit can be kept there.
+
+A write lease is granted on overlayfs although a mapping can still write, a network filesystem
+acknowledges what a server may lose, and memory forgets everything: so they are refused before a
+byte is taken. What is not refused here is tried by ``files.probe``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from cachetier.errors import ConfigError
+
+VOLATILE = frozenset({"tmpfs", "ramfs", "hugetlbfs"})
+OVERLAYS = frozenset({"overlay", "aufs", "overlayfs"})
+NETWORK = frozenset(
+    {
+        *("9p", "afs", "beegfs", "ceph", "cifs", "fuse", "gfs2", "glusterfs", "gpfs", "lustre"),
+        *("nfs", "nfs4", "ocfs2", "panfs", "pvfs2", "smb2", "smb3", "smbfs", "virtiofs"),
+    }
+)
+_HINT = "Put cache_dir on a local ext4 or XFS disk."
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A mounted filesystem: where, and of which kind."""
+
+    point: str
+    kind: str
+
+
+def mount_of(path: Path, mountinfo: str) -> Mount:
+    """Return the mount that ``path`` (absolute, no links) lies on, by the text of ``mountinfo``.
+
+    Of two mounts on one point the later one hides the earlier.
+    """
+    found = Mount("/", "unknown")
+    for line in mountinfo.splitlines():
+        fields = line.split(" ")
+        if "-" not in fields[6:] or len(fields) < 9:
+            continue
+        point = _OCTAL.sub(lambda match: chr(int(match.group(1), 8)), fields[4])
+        kind = fields[fields.index("-", 6) + 1]
+        inside = point == "/" or f"{path}/".startswith(f"{point}/")
+        if inside and len(point) >= len(found.point):
+            found = Mount(point, kind)
+    return found
+
+
+def refuse_unsafe(path: Path, mount: Mount, *, allow_volatile: bool) -> None:
+    """Refuse a directory on a filesystem of a kind that cannot keep the promise.
+
+    Raises:
+        ConfigError: Says which kind it is, and why not.
+    """
+    kind = mount.kind.partition(".")[0]
+    if kind in OVERLAYS:
+        reason = "cannot tell whether a file is still open for writing"
+    elif kind in NETWORK:
+        reason = "is on a network, or outside of the kernel's control, and may lose what it synced"
+    elif kind in VOLATILE and not allow_volatile:
+        reason = "is in memory: nothing there survives the loss of power"
+    else:
+        return
+    hint = f"{_HINT} For a try, --allow-volatile accepts memory." if kind in VOLATILE else _HINT
+    raise ConfigError(f"cache_dir {path} is on {mount.kind}, which {reason}", hint=hint)
+
+
+def checked_mount(cache_dir: Path, *, allow_volatile: bool) -> Mount:
+    """Return the mount of ``cache_dir``, which need not exist yet, or refuse it.
+
+    Raises:
+        ConfigError: The promise of a commit cannot be kept there.
+    """
+    path = Path(os.path.realpath(cache_dir))
+    mount = mount_of(path, Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    refuse_unsafe(path, mount, allow_volatile=allow_volatile)
+    return mount

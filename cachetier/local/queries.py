@@ -1,0 +1,218 @@
+"""Reads of the catalog.
+
+Each function takes a connection, so that decisions inside a transaction and reads outside of it see
+rows through the same eyes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import apsw
+
+from cachetier.local import rows
+from cachetier.local.records import FinishedPart, Incident, Summary, Totals, UploadProgress
+from cachetier.model.checkpoint import PartState, RankPart, Save, visible_save
+from cachetier.model.shard import Shard
+
+_SHARDS = f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save"
+
+
+def saves_of(sql: apsw.Connection, run: str, step: int) -> list[Save]:
+    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE run = ? AND step = ? ORDER BY number"
+    return [rows.save_of(row) for row in sql.execute(query, (run, step))]
+
+
+def save_named(sql: apsw.Connection, run: str, step: int, save_id: str) -> Save | None:
+    return next((save for save in saves_of(sql, run, step) if save.save_id == save_id), None)
+
+
+def save_by_number(sql: apsw.Connection, number: int) -> Save | None:
+    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE number = ?"
+    row = sql.execute(query, (number,)).fetchone()
+    return rows.save_of(row) if row else None
+
+
+def saves_of_run(sql: apsw.Connection, run: str) -> list[Save]:
+    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE run = ? ORDER BY step, number"
+    return [rows.save_of(row) for row in sql.execute(query, (run,))]
+
+
+def unfinished_saves(sql: apsw.Connection) -> list[Save]:
+    """Return saves that the drain still owes something: open, or deleted with objects left."""
+    query = (
+        f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE state = 'open' "
+        "OR (state = 'deleted' AND location IS NOT NULL) ORDER BY number"
+    )
+    return [rows.save_of(row) for row in sql.execute(query)]
+
+
+def superfluous_saves(sql: apsw.Connection, before: float) -> list[Save]:
+    """Return superseded and refused saves with shards here that may be collected.
+
+    They may once their step is published, or when they began before ``before``.
+    """
+    query = (
+        f"SELECT {rows.SAVE_COLUMNS} FROM saves AS old WHERE state IN ('superseded', 'refused') "
+        "AND EXISTS (SELECT 1 FROM shards WHERE save = old.number) "
+        "AND (started_at < ? OR EXISTS (SELECT 1 FROM saves AS new WHERE new.run = old.run "
+        "AND new.step = old.step AND new.state = 'published'))"
+    )
+    return [rows.save_of(row) for row in sql.execute(query, (before,))]
+
+
+def runs(sql: apsw.Connection) -> list[str]:
+    return [row[0] for row in sql.execute("SELECT DISTINCT run FROM saves ORDER BY run")]
+
+
+def parts_of(sql: apsw.Connection, number: int) -> list[RankPart]:
+    query = f"SELECT {rows.PART_COLUMNS} FROM parts WHERE save = ? ORDER BY rank"
+    return [rows.part_of(row) for row in sql.execute(query, (number,))]
+
+
+def part_state(sql: apsw.Connection, number: int, rank: int) -> PartState | None:
+    query = "SELECT state FROM parts WHERE save = ? AND rank = ?"
+    row = sql.execute(query, (number, rank)).fetchone()
+    return PartState(row[0]) if row else None
+
+
+def shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
+    query = f"{_SHARDS} WHERE shards.save = ? ORDER BY shards.version"
+    return [rows.shard_of(row) for row in sql.execute(query, (number,))]
+
+
+def summary_of(sql: apsw.Connection, number: int) -> Summary:
+    query = (
+        "SELECT count(*), coalesce(sum(size_bytes), 0), coalesce(sum(state = 'dirty'), 0), "
+        "coalesce(sum(iif(state = 'dirty', size_bytes, 0)), 0), "
+        "coalesce(sum(state = 'quarantined'), 0) FROM shards WHERE save = ?"
+    )
+    row = sql.execute(query, (number,)).fetchone()
+    assert row is not None
+    return Summary(*row)
+
+
+def dirty_shards_of(sql: apsw.Connection, number: int, limit: int = -1) -> list[Shard]:
+    """Return the dirty shards of a save, oldest first; up to ``limit`` unless it is negative."""
+    query = (
+        f"{_SHARDS} WHERE shards.save = ? AND shards.state = 'dirty' "
+        "ORDER BY shards.version LIMIT ?"
+    )
+    return [rows.shard_of(row) for row in sql.execute(query, (number, limit))]
+
+
+def shards_of_rank(
+    sql: apsw.Connection, number: int, rank: int, after: int, limit: int
+) -> list[Shard]:
+    """Return up to ``limit`` shards of a rank's part with versions above ``after``, ascending."""
+    query = (
+        f"{_SHARDS} WHERE shards.save = ? AND shards.rank = ? AND shards.version > ? "
+        "ORDER BY shards.version LIMIT ?"
+    )
+    return [rows.shard_of(row) for row in sql.execute(query, (number, rank, after, limit))]
+
+
+def unsound_ranks(sql: apsw.Connection, number: int) -> frozenset[int]:
+    """Return the ranks of a save that have a quarantined shard."""
+    query = "SELECT DISTINCT rank FROM shards WHERE save = ? AND state = 'quarantined'"
+    return frozenset(row[0] for row in sql.execute(query, (number,)))
+
+
+def replaced_by(sql: apsw.Connection, save: Save) -> tuple[str, ...]:
+    """Return the ids of the saves of the step that this node saw before ``save``."""
+    query = "SELECT save_id FROM saves WHERE run = ? AND step = ? AND number < ? ORDER BY number"
+    return tuple(row[0] for row in sql.execute(query, (save.run, save.step, save.number)))
+
+
+def shard_named(sql: apsw.Connection, number: int, name: str) -> Shard | None:
+    query = f"{_SHARDS} WHERE shards.save = ? AND shards.name = ?"
+    row = sql.execute(query, (number, name)).fetchone()
+    return rows.shard_of(row) if row else None
+
+
+def shard_by_version(sql: apsw.Connection, version: int) -> Shard | None:
+    row = sql.execute(f"{_SHARDS} WHERE shards.version = ?", (version,)).fetchone()
+    return rows.shard_of(row) if row else None
+
+
+def visible_shard(sql: apsw.Connection, run: str, step: int, name: str) -> Shard | None:
+    """Return the shard that readers of the step see."""
+    save = visible_save(saves_of(sql, run, step))
+    return shard_named(sql, save.number, name) if save else None
+
+
+def body_of(sql: apsw.Connection, version: int) -> bytes | None:
+    row = sql.execute("SELECT body FROM bodies WHERE version = ?", (version,)).fetchone()
+    return bytes(row[0]) if row else None
+
+
+def clean_local_shards(sql: apsw.Connection) -> list[Shard]:
+    """Return every shard whose local bytes may go, oldest first."""
+    query = (
+        f"{_SHARDS} WHERE shards.state = 'clean' AND (shards.file_id IS NOT NULL OR shards.inline) "
+        "ORDER BY shards.version"
+    )
+    return [rows.shard_of(row) for row in sql.execute(query)]
+
+
+def files(sql: apsw.Connection) -> Iterator[tuple[str, int, int]]:
+    """Yield (file_id, version, size_bytes) of every data file that must be there."""
+    query = "SELECT file_id, version, size_bytes FROM shards WHERE file_id IS NOT NULL"
+    yield from sql.execute(query)
+
+
+def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadProgress:
+    row = sql.execute(
+        "SELECT upload_id, part_bytes, attempts, verified_at FROM drains "
+        "WHERE version = ? AND remote = ?",
+        (version, remote),
+    ).fetchone()
+    if row is None:
+        return UploadProgress(None, None, 0, None)
+    parts = sql.execute(
+        "SELECT number, etag, size_bytes, digest FROM uploaded_parts "
+        "WHERE version = ? AND remote = ? ORDER BY number",
+        (version, remote),
+    )
+    finished = tuple(FinishedPart(n, etag, size, rows.unpacked(d)) for n, etag, size, d in parts)
+    upload_id, part_bytes, attempts, verified_at = row
+    return UploadProgress(upload_id, part_bytes, attempts, verified_at, finished)
+
+
+def verified_remotes(sql: apsw.Connection, version: int) -> set[str]:
+    query = "SELECT remote FROM drains WHERE version = ? AND verified_at IS NOT NULL"
+    return {row[0] for row in sql.execute(query, (version,))}
+
+
+def totals(sql: apsw.Connection) -> Totals:
+    """Return what lies here, state by state: a walk over every shard would take too long."""
+    dirty_bytes, dirty_shards, oldest_dirty_at = sql.execute(
+        "SELECT coalesce(sum(size_bytes), 0), count(*), min(committed_at) "
+        "FROM shards WHERE state = 'dirty'"
+    ).get
+    clean_bytes = sql.execute(
+        "SELECT coalesce(sum(size_bytes), 0) FROM shards "
+        "WHERE state = 'clean' AND (file_id IS NOT NULL OR inline)"
+    ).get
+    quarantined_bytes, quarantined_shards = sql.execute(
+        "SELECT coalesce(sum(size_bytes), 0), count(*) FROM shards WHERE state = 'quarantined'"
+    ).get
+    return Totals(
+        local_bytes=clean_bytes + dirty_bytes + quarantined_bytes,
+        dirty_bytes=dirty_bytes,
+        dirty_shards=dirty_shards,
+        oldest_dirty_at=oldest_dirty_at,
+        quarantined_shards=quarantined_shards,
+    )
+
+
+def incidents_after(sql: apsw.Connection, number: int, limit: int = 100) -> list[Incident]:
+    query = (
+        "SELECT code, message, hint, run, step, name, rank, number, at FROM incidents "
+        "WHERE number > ? ORDER BY number LIMIT ?"
+    )
+    return [Incident(*row) for row in sql.execute(query, (number, limit))]
+
+
+def newest_incident(sql: apsw.Connection) -> int:
+    return int(sql.execute("SELECT coalesce(max(number), 0) FROM incidents").get)

@@ -1,0 +1,78 @@
+"""Records of the catalog that are no rule of the model: incidents and finished upload parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import Content
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that went wrong behind a caller's back; raised at its next call."""
+
+    code: str
+    message: str
+    hint: str
+    run: str
+    step: int
+    name: str | None = None
+    rank: int | None = None
+    number: int = 0
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedPart:
+    """One part of a multipart upload that the store acknowledged."""
+
+    number: int
+    etag: str
+    size_bytes: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadProgress:
+    """How far the drain of one shard to one remote got."""
+
+    upload_id: str | None
+    part_bytes: int | None
+    attempts: int
+    verified_at: float | None
+    parts: tuple[FinishedPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The shards of one save, counted."""
+
+    shards: int
+    size_bytes: int
+    dirty_shards: int
+    dirty_bytes: int
+    quarantined_shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What lies on this node, in bytes and shards."""
+
+    local_bytes: int
+    dirty_bytes: int
+    dirty_shards: int
+    oldest_dirty_at: float | None
+    quarantined_shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewShard:
+    """A shard about to get its row: its bytes in a file, in ``body``, or only remote."""
+
+    name: str
+    rank: int
+    content: Content
+    file_id: str | None = None
+    body: bytes | None = None
+    state: ShardState = ShardState.DIRTY

@@ -1,0 +1,189 @@
+"""Open a cache directory: start-up is recovery, whether the last stop was clean or a power cut.
+
+1. Take the directory's lock, or refuse: two services on one directory would lose data.
+2. Refuse a catalog that is damaged, newer, missing where there was one, or of another store.
+3. Files no row names: unmarked ones were never acknowledged and go; marked ones go to
+   ``lost+found``.
+4. Rows whose file is missing or has the wrong size: clean ones become evicted, dirty ones
+   quarantined.
+
+Every step may be cut short and run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from cachetier.clock import Clock
+from cachetier.errors import CatalogDamagedError, DirectoryInUseError
+from cachetier.local import connection, queries, wal
+from cachetier.local.committer import Committer
+from cachetier.local.files import DiskFiles, Files, sync_directory
+from cachetier.local.records import Incident
+from cachetier.local.space import Space
+from cachetier.local.store import Store
+from cachetier.model.lifecycle import ShardEvent, ShardState
+
+CATALOG_NAME = "catalog.db"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What start-up found: the store, and what it had to put right."""
+
+    store: Store
+    rubbish_files: int
+    set_aside_files: int
+    lost_shards: int
+
+
+def lock_directory(cache_dir: Path) -> int:
+    """Take the directory for this process; the descriptor holds it until the process ends.
+
+    Raises:
+        DirectoryInUseError: Another service has it.
+    """
+    _make_directory(cache_dir)
+    descriptor = os.open(cache_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise DirectoryInUseError(f"another cachetier serves {cache_dir}") from None
+    return descriptor
+
+
+def _make_directory(cache_dir: Path) -> None:
+    """Create the directory and those above it, so that their names survive the loss of power."""
+    above = cache_dir.absolute().parent
+    if not above.is_dir():
+        _make_directory(above)
+    cache_dir.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(PermissionError):  # not ours to read, so not ours to create either
+        sync_directory(above)
+
+
+def open_store(
+    cache_dir: Path,
+    capacity_bytes: int,
+    clock: Clock,
+    *,
+    files: Files | None = None,
+    vfs: str | None = None,
+    on_fence: Callable[[str], None] = lambda _reason: None,
+) -> Recovered:
+    """Open the store of a locked ``cache_dir``, creating it if it is new.
+
+    Raises:
+        CatalogDamagedError: The catalog may have lost acknowledged shards; a person decides.
+    """
+    if files is None:
+        disk = DiskFiles(cache_dir)
+        disk.prepare()
+        files = disk
+    catalog_path = cache_dir / CATALOG_NAME
+    _refuse_lost_catalog(catalog_path, files)
+    wal.check(catalog_path.with_name(f"{CATALOG_NAME}-wal"))
+    writer = connection.open_writer(catalog_path, clock.now(), vfs)
+    try:
+        store_id = connection.store_id_of(writer)
+        _check_store_id(cache_dir, store_id)
+        reader = connection.open_reader(catalog_path, vfs)
+    except BaseException:
+        connection.abandon(writer)
+        raise
+    committer = Committer(writer, on_fence)
+    store = Store(store_id, files, committer, reader, Space(capacity_bytes), clock)
+    try:
+        return _reconciled(store, clock)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _refuse_lost_catalog(catalog_path: Path, files: Files) -> None:
+    if catalog_path.exists():
+        return
+    if _store_id_path(catalog_path.parent).exists() or any(True for _ in files.all()):
+        raise CatalogDamagedError(
+            f"{catalog_path.name} is missing, which held or named acknowledged shards"
+        )
+
+
+def _store_id_path(cache_dir: Path) -> Path:
+    return cache_dir / "store-id"
+
+
+def _check_store_id(cache_dir: Path, store_id: str) -> None:
+    """Tie catalog and data together: a catalog moved beside other data files would disown them.
+
+    The id is written once the catalog is synced, so wherever there is one, there was a catalog.
+    """
+    path = _store_id_path(cache_dir)
+    try:
+        found = path.read_text().strip()
+    except FileNotFoundError:
+        _write_synced(path, f"{store_id}\n")
+        return
+    if found != store_id:
+        raise CatalogDamagedError(f"the catalog is of store {store_id}, the data files of {found}")
+
+
+def _write_synced(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".new")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def _reconciled(store: Store, clock: Clock) -> Recovered:
+    named = {file_id: (version, size) for file_id, version, size in store.read(_named_files)}
+    rubbish = aside = 0
+    for file_id, size_bytes in list(store.files.all()):
+        expected = named.get(file_id)
+        if expected is not None:
+            if expected[1] == size_bytes:
+                del named[file_id]
+        elif store.files.identity(file_id) is None:
+            store.files.remove(file_id)
+            rubbish += 1
+        else:
+            store.files.set_aside(file_id)
+            aside += 1
+    for file_id, (version, _size) in named.items():
+        _report_lost(store, version, file_id, clock)
+    store.space.account(store.read(queries.totals).local_bytes)
+    return Recovered(store, rubbish, aside, len(named))
+
+
+def _named_files(sql: apsw.Connection) -> list[tuple[str, int, int]]:
+    return list(queries.files(sql))
+
+
+def _report_lost(store: Store, version: int, file_id: str, clock: Clock) -> None:
+    """A row without its bytes is an incident; a clean one still has them remotely."""
+    shard = store.read(lambda sql: queries.shard_by_version(sql, version))
+    if shard is None or shard.state is ShardState.QUARANTINED:
+        return
+    incident = Incident(
+        code="integrity",
+        message=f"the data file {file_id} of shard {shard.name} is missing or has another size",
+        hint="Restore the step from its remote, or save it again.",
+        run=shard.run,
+        step=shard.step,
+        name=shard.name,
+        rank=shard.rank,
+    )
+    before = store.catalog.move(version, ShardEvent.LOCAL_DAMAGE, incident, clock.now())
+    if before.state is ShardState.CLEAN:
+        store.files.remove(file_id)  # it may be there, with another size

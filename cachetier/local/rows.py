@@ -1,0 +1,99 @@
+"""Rows of the catalog to the model's objects and back.
+
+Every shard row carries a digest of its identity.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from awscrt.checksums import crc64nvme
+
+from cachetier.errors import CatalogDamagedError
+from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import Content, Shard
+
+Row = tuple[Any, ...]
+
+SAVE_COLUMNS = (
+    "number, run, step, save_id, state, world_size, overwrite, started_at, location, published_at"
+)
+PART_COLUMNS = "rank, state, ranks_on_node, sealed_at, uploaded"
+SHARD_COLUMNS = (
+    "shards.version, saves.run, saves.step, saves.save_id, shards.name, shards.rank, "
+    "shards.size_bytes, shards.digest, shards.block_digests, shards.state, shards.file_id, "
+    "shards.inline, shards.committed_at, shards.row_digest"
+)
+
+
+def packed(digest: int) -> bytes:
+    return digest.to_bytes(8, "big")
+
+
+def unpacked(digest: bytes) -> int:
+    return int.from_bytes(digest, "big")
+
+
+def packed_blocks(content: Content) -> bytes:
+    return struct.pack(f"!{len(content.block_digests)}Q", *content.block_digests)
+
+
+def row_digest(save_id: str, name: str, rank: int, content: Content) -> bytes:
+    """Return the digest of what a shard row promises; its state and place may change."""
+    identity = f"{save_id}\0{name}\0{rank}\0{content.size_bytes}\0{content.digest}\0".encode()
+    return packed(int(crc64nvme(identity + packed_blocks(content))))
+
+
+def save_of(row: Row) -> Save:
+    number, run, step, save_id, state, world_size, overwrite, started_at, location, published = row
+    return Save(
+        number=number,
+        run=run,
+        step=step,
+        save_id=save_id,
+        state=SaveState(state),
+        world_size=world_size,
+        overwrite=bool(overwrite),
+        started_at=started_at,
+        location=location,
+        published_at=published,
+    )
+
+
+def part_of(row: Row) -> RankPart:
+    rank, state, ranks_on_node, sealed_at, uploaded = row
+    return RankPart(rank, PartState(state), ranks_on_node, sealed_at, bool(uploaded))
+
+
+def shard_of(row: Row) -> Shard:
+    """Read a shard row.
+
+    Raises:
+        CatalogDamagedError: The row is not what was written.
+    """
+    version, run, step, save_id, name, rank, size, digest, blocks, *rest = row
+    state, file_id, inline, committed_at, checked = rest
+    block_digests = struct.unpack(f"!{len(blocks) // 8}Q", blocks[: len(blocks) // 8 * 8])
+    content = Content(size, unpacked(digest), block_digests)
+    if row_digest(save_id, name, rank, content) != checked:
+        raise CatalogDamagedError(
+            f"the catalog's row of shard {name} does not match its own digest",
+            run=run,
+            step=step,
+            name=name,
+        )
+    return Shard(
+        version=version,
+        run=run,
+        step=step,
+        save_id=save_id,
+        name=name,
+        rank=rank,
+        content=content,
+        state=ShardState(state),
+        file_id=file_id,
+        inline=bool(inline),
+        committed_at=committed_at,
+    )

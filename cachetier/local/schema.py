@@ -1,0 +1,101 @@
+"""The catalog's tables, version by version: a released migration is never edited.
+
+``shards.body`` of small shards lies in a table of its own so that walking the shards never reads
+bodies. ``row_digest`` covers a row's identity: SQLite stores a flipped bit as readily as a sound
+one. Most shards are evicted, sooner or later; the partial indexes find the others without a walk
+over a million of those.
+"""
+
+from __future__ import annotations
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE store (
+        id TEXT NOT NULL,
+        created_at REAL NOT NULL
+    ) STRICT;
+
+    CREATE TABLE saves (
+        number INTEGER PRIMARY KEY,
+        run TEXT NOT NULL,
+        step INTEGER NOT NULL,
+        save_id TEXT NOT NULL,
+        state TEXT NOT NULL,
+        world_size INTEGER NOT NULL,
+        overwrite INTEGER NOT NULL,
+        started_at REAL NOT NULL,
+        location TEXT,
+        published_at REAL,
+        UNIQUE (run, step, save_id)
+    ) STRICT;
+
+    CREATE TABLE parts (
+        save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
+        rank INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        ranks_on_node INTEGER,
+        sealed_at REAL,
+        uploaded INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (save, rank)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE shards (
+        version INTEGER PRIMARY KEY AUTOINCREMENT,
+        save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        rank INTEGER NOT NULL,
+        size_bytes INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        block_digests BLOB NOT NULL,
+        file_id TEXT,
+        inline INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        committed_at REAL NOT NULL,
+        row_digest BLOB NOT NULL,
+        UNIQUE (save, name)
+    ) STRICT;
+    CREATE INDEX dirty_shards ON shards (save, version) WHERE state = 'dirty';
+    CREATE INDEX quarantined_shards ON shards (save, rank) WHERE state = 'quarantined';
+    CREATE INDEX evictable_shards ON shards (version, size_bytes)
+        WHERE state = 'clean' AND (file_id IS NOT NULL OR inline);
+
+    CREATE TABLE bodies (
+        version INTEGER PRIMARY KEY REFERENCES shards (version) ON DELETE CASCADE,
+        body BLOB NOT NULL
+    ) STRICT;
+
+    CREATE TABLE drains (
+        version INTEGER NOT NULL REFERENCES shards (version) ON DELETE CASCADE,
+        remote TEXT NOT NULL,
+        upload_id TEXT,
+        part_bytes INTEGER,
+        attempts INTEGER NOT NULL DEFAULT 0,
+        verified_at REAL,
+        PRIMARY KEY (version, remote)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE uploaded_parts (
+        version INTEGER NOT NULL,
+        remote TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        etag TEXT NOT NULL,
+        size_bytes INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        PRIMARY KEY (version, remote, number),
+        FOREIGN KEY (version, remote) REFERENCES drains (version, remote) ON DELETE CASCADE
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE incidents (
+        number INTEGER PRIMARY KEY,
+        at REAL NOT NULL,
+        code TEXT NOT NULL,
+        message TEXT NOT NULL,
+        hint TEXT NOT NULL,
+        run TEXT NOT NULL,
+        step INTEGER NOT NULL,
+        name TEXT,
+        rank INTEGER
+    ) STRICT;
+    """,
+)
+VERSION = len(MIGRATIONS)

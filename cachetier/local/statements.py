@@ -1,0 +1,114 @@
+"""Statements that several operations share; each runs inside its caller's transaction."""
+
+from __future__ import annotations
+
+import apsw
+
+from cachetier.errors import NotFoundError
+from cachetier.local import queries, rows
+from cachetier.local.records import Incident, NewShard
+from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.shard import Shard
+
+
+def insert_save(sql: apsw.Connection, save: Save) -> int:
+    sql.execute(
+        "INSERT INTO saves (run, step, save_id, state, world_size, overwrite, "
+        "started_at, location) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            save.run,
+            save.step,
+            save.save_id,
+            save.state,
+            save.world_size,
+            int(save.overwrite),
+            save.started_at,
+            save.location,
+        ),
+    )
+    return sql.last_insert_rowid()
+
+
+def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) -> Shard:
+    """Insert a shard and return it."""
+    sql.execute(
+        "INSERT INTO shards (save, name, rank, size_bytes, digest, block_digests, file_id, inline, "
+        "state, committed_at, row_digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            save.number,
+            new.name,
+            new.rank,
+            new.content.size_bytes,
+            rows.packed(new.content.digest),
+            rows.packed_blocks(new.content),
+            new.file_id,
+            int(new.body is not None),
+            new.state,
+            now,
+            rows.row_digest(save.save_id, new.name, new.rank, new.content),
+        ),
+    )
+    version = sql.last_insert_rowid()
+    if new.body is not None:
+        sql.execute("INSERT INTO bodies VALUES (?, ?)", (version, new.body))
+    return Shard(
+        version=version,
+        run=save.run,
+        step=save.step,
+        save_id=save.save_id,
+        name=new.name,
+        rank=new.rank,
+        content=new.content,
+        state=new.state,
+        file_id=new.file_id,
+        inline=new.body is not None,
+        committed_at=now,
+    )
+
+
+def insert_incident(sql: apsw.Connection, incident: Incident, now: float) -> None:
+    sql.execute(
+        "INSERT INTO incidents (at, code, message, hint, run, step, name, rank) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            now,
+            incident.code,
+            incident.message,
+            incident.hint,
+            incident.run,
+            incident.step,
+            incident.name,
+            incident.rank,
+        ),
+    )
+
+
+def publish(sql: apsw.Connection, number: int, at: float, location: str | None) -> None:
+    """Mark a save published; whatever was published or open before it is superseded."""
+    sql.execute(
+        "UPDATE saves SET state = 'superseded' WHERE number <> ?1 AND state = 'published' AND "
+        "(run, step) = (SELECT run, step FROM saves WHERE number = ?1)",
+        (number,),
+    )
+    sql.execute(
+        "UPDATE saves SET state = 'published', published_at = ?, "
+        "location = coalesce(location, ?) WHERE number = ?",
+        (at, location, number),
+    )
+
+
+def set_state(sql: apsw.Connection, number: int, state: SaveState) -> None:
+    sql.execute("UPDATE saves SET state = ? WHERE number = ?", (state, number))
+
+
+def require(sql: apsw.Connection, version: int) -> Shard:
+    shard = queries.shard_by_version(sql, version)
+    if shard is None:
+        raise NotFoundError(f"shard version {version} was replaced or deleted")
+    return shard
+
+
+def require_save(sql: apsw.Connection, number: int) -> Save:
+    save = queries.save_by_number(sql, number)
+    assert save is not None
+    return save

@@ -1,0 +1,276 @@
+"""The local store: data files and the catalog, kept in step.
+
+The order of a commit is the promise: the file is closed to writers and synced, its name is synced,
+and only then does the catalog's transaction make the shard exist. Removal goes the other way round:
+the row first, then the file. A crash between two steps leaves a file without a row, which start-up
+clears away; never a row without its file.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import apsw
+
+from cachetier.clock import Clock
+from cachetier.errors import FencedError, SizeMismatchError
+from cachetier.local import queries
+from cachetier.local.catalog import Catalog, Committed
+from cachetier.local.committer import Committer
+from cachetier.local.drain_log import DrainLog
+from cachetier.local.files import Files
+from cachetier.local.space import Space
+from cachetier.model.lifecycle import ShardEvent
+from cachetier.model.shard import Content, SaveIds, Shard
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class Staged:
+    """A file being written.
+
+    ``writer`` goes to the rank; ``reader`` stays, to check and sync with.
+    """
+
+    file_id: str
+    writer: int | None
+    reader: int
+    reserved_bytes: int
+
+    def close_writer(self) -> None:
+        if self.writer is not None:
+            os.close(self.writer)
+            self.writer = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCopy:
+    """The local bytes of a shard: a descriptor, which the receiver closes, or the bytes."""
+
+    shard: Shard
+    descriptor: int | None
+    body: bytes | None
+
+
+class Store:
+    """Commits, reads and removes shards on this node. Thread-safe."""
+
+    def __init__(
+        self,
+        store_id: str,
+        files: Files,
+        committer: Committer,
+        reader: apsw.Connection,
+        space: Space,
+        clock: Clock,
+    ) -> None:
+        self.store_id = store_id
+        self.space = space
+        self.files = files
+        self.catalog = Catalog(committer)
+        self.drain_log = DrainLog(committer)
+        self._committer = committer
+        self._reader = reader
+        self._reader_lock = threading.Lock()
+        self._clock = clock
+
+    @property
+    def fenced(self) -> str | None:
+        """Why no more writes are taken, or None."""
+        return self._committer.fenced
+
+    def read(self, query: Callable[[apsw.Connection], Result]) -> Result:
+        """Run ``query`` on the reading connection."""
+        with self._reader_lock:
+            return query(self._reader)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def stage(self, size_bytes: int) -> Staged:
+        """Create a file for ``size_bytes`` that the caller has reserved in ``space``.
+
+        Raises:
+            FencedError: The disk failed a sync before.
+            OSError: The disk is full, or refuses.
+        """
+        self._refuse_if_fenced()
+        file_id, writer = self.files.create(size_bytes)
+        try:
+            return Staged(file_id, writer, self.files.open(file_id), size_bytes)
+        except BaseException:
+            os.close(writer)
+            self.files.remove(file_id)
+            raise
+
+    def extend(self, staged: Staged, size_bytes: int) -> None:
+        """Make room on the disk for ``size_bytes`` in all.
+
+        The caller has reserved the difference.
+        """
+        self.files.preallocate(staged.file_id, size_bytes)
+        staged.reserved_bytes = size_bytes
+
+    def commit(self, staged: Staged, ids: SaveIds, name: str, content: Content) -> Committed:
+        """Make a staged shard safe on this node; on any error nothing of it is kept.
+
+        Raises:
+            SizeMismatchError, OpenForWritingError: The file is not what was declared.
+            FencedError: A sync failed. Nothing is acknowledged by this store any more.
+        """
+        try:
+            self._refuse_if_fenced()
+            self._sync(staged, ids, name, content)
+            committed = self.catalog.commit_shard(
+                ids, name, content, self._clock.now(), file_id=staged.file_id
+            )
+        except BaseException:
+            self.discard(staged)
+            raise
+        if committed.repeated:
+            self.discard(staged)
+        else:
+            self._keep(staged, content)
+        self.drop(committed.replaced)
+        return committed
+
+    def commit_inline(self, ids: SaveIds, name: str, content: Content, body: bytes) -> Committed:
+        """Make a small shard safe inside the catalog; the caller has reserved its size."""
+        try:
+            committed = self.catalog.commit_shard(ids, name, content, self._clock.now(), body=body)
+        except BaseException:
+            self.space.release(content.size_bytes)
+            raise
+        if committed.repeated:
+            self.space.release(content.size_bytes)
+        self.drop(committed.replaced)
+        return committed
+
+    def restored(self, staged: Staged, shard: Shard) -> Shard:
+        """Give an evicted shard the staged file that now holds its bytes again."""
+        ids = SaveIds(shard.run, shard.step, shard.save_id, shard.rank)
+        try:
+            self._sync(staged, ids, shard.name, shard.content)
+            attached = self.catalog.attach(shard.version, staged.file_id)
+        except BaseException:
+            self.discard(staged)
+            raise
+        self._keep(staged, shard.content)
+        return attached
+
+    def discard(self, staged: Staged) -> None:
+        """Forget a staged file and give its room back.
+
+        Once fenced, the file stays for the next start-up to judge: its row may have been committed.
+        """
+        staged.close_writer()
+        os.close(staged.reader)
+        if self.fenced is None:
+            self._remove(staged.file_id)
+        self.space.release(staged.reserved_bytes)
+
+    # --- reading and removing --------------------------------------------------------------------
+
+    def local_copy(self, shard: Shard) -> LocalCopy | None:
+        """Return the local bytes of ``shard``, or None when it has none here.
+
+        Raises:
+            FileNotFoundError: The file was removed meanwhile, or is lost: look the shard up again.
+        """
+        if shard.inline:
+            body = self.read(lambda sql: queries.body_of(sql, shard.version))
+            return LocalCopy(shard, None, body) if body is not None else None
+        if shard.file_id is None:
+            return None
+        return LocalCopy(shard, self.files.open(shard.file_id), None)
+
+    def evict(self, shard: Shard) -> bool:
+        """Drop the local bytes of a clean shard unless somebody reads them.
+
+        Return whether they went.
+        """
+        if shard.file_id is not None and not self.files.unread(shard.file_id):
+            return False
+        before = self.catalog.move(shard.version, ShardEvent.EVICT, None, self._clock.now())
+        self.drop([before])
+        return True
+
+    def drop(self, shards: Iterable[Shard]) -> None:
+        """Remove the local bytes of shards whose rows are gone or no longer name them."""
+        for shard in shards:
+            if shard.file_id is not None and not self._remove(shard.file_id):
+                continue  # its bytes are still there, and still counted
+            if shard.file_id is not None or shard.inline:
+                self.space.release(shard.content.size_bytes)
+
+    def _remove(self, file_id: str) -> bool:
+        """Remove a file that no row names; start-up takes what cannot be removed now."""
+        try:
+            self.files.remove(file_id)
+        except OSError as error:
+            log.warning("data file %s cannot be removed: %s", file_id, error)
+            return False
+        return True
+
+    def _keep(self, staged: Staged, content: Content) -> None:
+        """The staged file is a shard's now: count what it really takes."""
+        os.close(staged.reader)
+        self.space.release(staged.reserved_bytes - content.size_bytes)
+
+    def close(self) -> None:
+        """Close the catalog: a clean stop only saves the next start some time."""
+        with self._reader_lock:
+            self._reader.close()
+        self._committer.close()  # last, as only who may write can put the log into the database
+
+    # --- failing ---------------------------------------------------------------------------------
+
+    def fence(self, reason: str) -> None:
+        """Take no more writes: a sync failed, and a later success would prove nothing."""
+        self._committer.fence(reason)
+
+    def _refuse_if_fenced(self) -> None:
+        if self.fenced is not None:
+            raise FencedError(self.fenced)
+
+    def _sync(self, staged: Staged, ids: SaveIds, name: str, content: Content) -> None:
+        staged.close_writer()
+        size_bytes = os.fstat(staged.reader).st_size
+        declared, reserved = content.size_bytes, staged.reserved_bytes
+        if size_bytes != declared or size_bytes > reserved:
+            raise SizeMismatchError(
+                f"{declared} bytes declared and {reserved} reserved, but the file has {size_bytes}",
+                run=ids.run,
+                step=ids.step,
+                rank=ids.rank,
+                name=name,
+            )
+        try:
+            self.files.seal(staged.reader, _identity(self.store_id, ids, name, content))
+            self.files.sync_name(staged.file_id)
+        except FencedError as error:
+            self.fence(error.message)
+            raise
+
+
+def _identity(store_id: str, ids: SaveIds, name: str, content: Content) -> bytes:
+    """Return what is written on a data file, so that ``fsck`` can tell whose it is."""
+    identity = {
+        "store": store_id,
+        "run": ids.run,
+        "step": ids.step,
+        "save": ids.save_id,
+        "rank": ids.rank,
+        "name": name,
+        "size_bytes": content.size_bytes,
+        "digest": f"{content.digest:016x}",
+    }
+    return json.dumps(identity, separators=(",", ":")).encode()

@@ -1,0 +1,101 @@
+"""Every metric of the node, in one registry that the service owns.
+
+Counters and histograms are driven by what happens; gauges are asked of the node when somebody
+scrapes, so that they can never go stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What the node looks like at one instant."""
+
+    dirty_bytes: int = 0
+    dirty_shards: int = 0
+    oldest_dirty_seconds: float = 0.0
+    used_bytes: int = 0
+    capacity_bytes: int = 0
+    quarantined_shards: int = 0
+    fenced: bool = False
+    remote_refused: bool = False
+    open_connections: int = 0
+    waiting_puts_bytes: int = 0
+
+
+class Metrics:
+    """The registry and what drives it. Thread-safe."""
+
+    def __init__(self, levels: Callable[[], Levels]) -> None:
+        """Make all metrics; ``levels`` is asked at each scrape."""
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(_LevelsCollector(levels))
+        self.put_seconds = self._histogram(
+            "put_seconds", "From the admission of a shard to its acknowledgement."
+        )
+        self.put_bytes = self._counter("put_bytes", "Bytes acknowledged.")
+        self.get_seconds = self._histogram(
+            "get_seconds", "From the request for a shard until its first byte can be read."
+        )
+        self.restored_bytes = self._counter(
+            "restored_bytes", "Bytes brought back from the remote to this node."
+        )
+        self.evicted_bytes = self._counter("evicted_bytes", "Bytes of clean shards evicted.")
+        self.backpressure = self._counter("backpressure", "Puts turned away for want of room.")
+        self.drained_bytes = self._counter("drained_bytes", "Bytes verified at the remote.")
+        self.drained_shards = self._counter("drained_shards", "Shards verified at the remote.")
+        self.published = self._counter("published", "Steps published by this node.")
+        self.throttled = self._counter("throttled", "Requests that the remote throttled.")
+        self.drain_failures = self._counter("drain_failures", "Attempts to drain that failed.")
+        self.drain_restarts = self._counter("drain_restarts", "Times the drain was restarted.")
+
+    def exposition(self) -> bytes:
+        """Return everything in the text format of Prometheus (``CONTENT_TYPE``)."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, help_text: str) -> Counter:
+        return Counter(f"cachetier_{name}_total", help_text, registry=self.registry)
+
+    def _histogram(self, name: str, help_text: str) -> Histogram:
+        return Histogram(f"cachetier_{name}", help_text, registry=self.registry, buckets=_SECONDS)
+
+
+class _LevelsCollector(Collector):
+    """Turns ``Levels`` into gauges at the moment of a scrape."""
+
+    def __init__(self, levels: Callable[[], Levels]) -> None:
+        self._levels = levels
+
+    def collect(self) -> Iterable[Metric]:
+        now = self._levels()
+        for name, help_text, value in (
+            ("dirty_bytes", "Bytes that are not yet at the remote.", now.dirty_bytes),
+            ("dirty_shards", "Shards that are not yet at the remote.", now.dirty_shards),
+            (
+                "oldest_dirty_seconds",
+                "Age of the oldest shard not yet at the remote.",
+                now.oldest_dirty_seconds,
+            ),
+            ("used_bytes", "Bytes accounted to the cache, reservations included.", now.used_bytes),
+            ("capacity_bytes", "Hard budget of the cache.", now.capacity_bytes),
+            ("fenced", "1 once a sync failed and no more writes are taken.", now.fenced),
+            ("remote_refused", "1 while the remote refuses the drain.", now.remote_refused),
+            ("open_connections", "Connections open at the doors.", now.open_connections),
+            ("waiting_puts_bytes", "Bytes that puts wait for room for.", now.waiting_puts_bytes),
+        ):
+            yield GaugeMetricFamily(f"cachetier_{name}", help_text, value=float(value))
+        yield CounterMetricFamily(
+            "cachetier_quarantined",
+            "Shards whose local bytes failed their digest before they were durable.",
+            value=now.quarantined_shards,
+        )

@@ -1,0 +1,141 @@
+"""Saves and parts: what makes a step restorable here, and which save of a step counts.
+
+A *save* is one attempt to write a step; its id is compared only for equality. On a node, saves are
+ordered by arrival: a new one supersedes every older save of the step that is not published. Across
+nodes ``publication`` decides.
+
+Source: docs/architecture.md, "Checkpoints".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cachetier.errors import (
+    AbortedError,
+    InvalidRequestError,
+    SaveSupersededError,
+    StepPublishedError,
+)
+from cachetier.model.shard import SaveIds
+
+
+class SaveState(StrEnum):
+    OPEN = "open"
+    PUBLISHED = "published"
+    SUPERSEDED = "superseded"
+    REFUSED = "refused"
+    DELETED = "deleted"
+
+
+class PartState(StrEnum):
+    OPEN = "open"
+    SEALED = "sealed"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """One save of a step as this node knows it; ``number`` orders saves by arrival here."""
+
+    number: int
+    run: str
+    step: int
+    save_id: str
+    state: SaveState
+    world_size: int
+    overwrite: bool
+    started_at: float
+    location: str | None = None
+    published_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankPart:
+    """One rank's part of a save on this node."""
+
+    rank: int
+    state: PartState
+    ranks_on_node: int | None
+    sealed_at: float | None
+    uploaded: bool
+
+
+def admitted_save(saves: Sequence[Save], ids: SaveIds) -> Save | None:
+    """Return the save that ``ids`` belongs to, or None when a new one may begin.
+
+    Raises:
+        SaveSupersededError: ``ids`` belongs to a save that a newer one replaced.
+        AbortedError: The save was deleted.
+        InvalidRequestError: The save has another world size.
+        StepPublishedError: Another save is published and ``overwrite`` is not set.
+    """
+    for save in saves:
+        if save.save_id == ids.save_id:
+            return _still_writable(save, ids)
+    published = [save for save in saves if save.state is SaveState.PUBLISHED]
+    if published and not ids.overwrite:
+        raise StepPublishedError(
+            f"step {ids.step} is published already (save {published[0].save_id})",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+        )
+    return None
+
+
+def _still_writable(save: Save, ids: SaveIds) -> Save:
+    if save.world_size != ids.world_size:
+        raise InvalidRequestError(
+            f"save {save.save_id} has world_size {save.world_size}, not {ids.world_size}",
+            hint="Give each save of a job an id of its own: see docs/save-identity.md.",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+        )
+    if save.state is SaveState.SUPERSEDED:
+        raise SaveSupersededError(
+            f"save {save.save_id} of step {save.step} was superseded by a newer save",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+        )
+    if save.state is SaveState.REFUSED:
+        raise StepPublishedError(
+            f"step {save.step} was published by another save before {save.save_id}",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+        )
+    if save.state is SaveState.DELETED:
+        raise AbortedError(
+            f"save {save.save_id} of step {save.step} was deleted",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+        )
+    return save
+
+
+def visible_save(saves: Sequence[Save]) -> Save | None:
+    """Return the save that readers see: the newest published one, else the newest still open."""
+    for state in (SaveState.PUBLISHED, SaveState.OPEN):
+        candidates = [save for save in saves if save.state is state]
+        if candidates:
+            return max(candidates, key=lambda save: save.number)
+    return None
+
+
+def sealed_here(parts: Sequence[RankPart]) -> bool:
+    """Return whether every rank expected on this node has sealed.
+
+    The ranks say at seal how many of them the node has; where none did, every rank seen must have
+    sealed.
+    """
+    sealed = [part for part in parts if part.state is PartState.SEALED]
+    expected = [part.ranks_on_node for part in sealed if part.ranks_on_node is not None]
+    if expected:
+        return len(sealed) >= max(expected)
+    return bool(sealed) and len(sealed) == len(parts)

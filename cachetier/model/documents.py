@@ -1,0 +1,125 @@
+"""The JSON documents in the bucket: a rank's part and a step's manifest.
+
+They are read from a place that others can write, so every field is checked; whoever reads a lie
+gets an IntegrityError, never wrong bytes.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cachetier.errors import IntegrityError
+from cachetier.model.shard import SHARD_LIMIT_BYTES, Content
+
+FORMAT: Literal[1] = 1
+HexDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ShardSummary(_Document):
+    """One shard as the manifest lists it; ``codec`` is ``raw`` until another is chosen."""
+
+    name: str
+    rank: Count
+    size_bytes: Annotated[int, Field(ge=0, le=SHARD_LIMIT_BYTES)]
+    stored_bytes: Count
+    digest: HexDigest
+    codec: Literal["raw"] = "raw"
+
+
+class ShardEntry(ShardSummary):
+    """One shard as its rank's part describes it: with block digests, so that ranges verify."""
+
+    block_digests: str = Field(pattern=r"^([0-9a-f]{16})*$")
+
+    @classmethod
+    def of(cls, name: str, rank: int, content: Content) -> ShardEntry:
+        return cls(
+            name=name,
+            rank=rank,
+            size_bytes=content.size_bytes,
+            stored_bytes=content.size_bytes,
+            digest=f"{content.digest:016x}",
+            block_digests="".join(f"{digest:016x}" for digest in content.block_digests),
+        )
+
+    def content(self) -> Content:
+        packed = self.block_digests
+        blocks = tuple(int(packed[at : at + 16], 16) for at in range(0, len(packed), 16))
+        return Content(self.size_bytes, int(self.digest, 16), blocks)
+
+    def summary(self) -> ShardSummary:
+        return ShardSummary.model_validate(self.model_dump())
+
+
+class Part(_Document):
+    """What one rank of one save put: written once, after a HEAD of each of its shards."""
+
+    format: Literal[1] = FORMAT
+    run: str
+    step: Count
+    save_id: str
+    rank: Count
+    world_size: Annotated[int, Field(ge=1)]
+    shards: tuple[ShardEntry, ...]
+
+
+class ManifestState(StrEnum):
+    CLAIMED = "claimed"
+    PUBLISHED = "published"
+    DELETED = "deleted"
+
+
+class PartReference(_Document):
+    """A rank's part, pinned by size and digest so that it cannot change under a reader."""
+
+    rank: Count
+    digest: HexDigest
+    shards: Count
+    size_bytes: Count
+
+
+class Manifest(_Document):
+    """The step's one mutable document; ``nonce`` tells our own lost reply from another writer."""
+
+    format: Literal[1] = FORMAT
+    state: ManifestState
+    run: str
+    step: Count
+    save_id: str
+    location: str
+    nonce: str
+    started_at: float
+    replaces: tuple[str, ...] = ()
+    world_size: Annotated[int, Field(ge=1)] = 1
+    published_at: float | None = None
+    parts: tuple[PartReference, ...] = ()
+    shards: tuple[ShardSummary, ...] = ()
+
+
+DocumentType = TypeVar("DocumentType", bound=_Document)
+
+
+def encode(document: BaseModel) -> bytes:
+    return document.model_dump_json(exclude_none=True).encode()
+
+
+def decode(kind: type[DocumentType], body: bytes, key: str) -> DocumentType:
+    """Read a document of ``kind``.
+
+    Raises:
+        IntegrityError: It is not one; names ``key``.
+    """
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise IntegrityError(
+            f"{key} is not a {kind.__name__.lower()} of format {FORMAT}: {error.errors()[0]['msg']}"
+        ) from None

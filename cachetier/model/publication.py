@@ -1,0 +1,127 @@
+"""Who owns a step's manifest: the only arbitration between saves of different nodes.
+
+``manifest.json`` moves absent → claimed → published → deleted by conditional puts of a small
+document with a nonce. The first save to claim an absent manifest takes the plain keys; any other
+save uses keys of its own, so data keys are written by one save only. A claim reserves keys; it
+never stands in the way of a newer save:
+
+=============  ============================  =======================================
+manifest is    and belongs to                then this save
+=============  ============================  =======================================
+absent         —                             claims it, at the plain location
+claimed        this save                     uses the location of the claim
+claimed        an older save                 claims it, at a location of its own
+claimed        a newer save                  is superseded
+published      this save                     is published
+published      another; overwrite is set     replaces it, once this save is whole
+published      another                       is refused
+deleted        this save                     is deleted
+deleted        another                       as if claimed by it
+=============  ============================  =======================================
+
+Save ids have no order. A save is newer than another if its node saw the other arrive first, or if
+the manifest says so; otherwise the later start wins. The outcome of a wrong clock is that the older
+of two complete saves is published: never a mix of the two, never a lost byte.
+
+Source: docs/design/0002-save-identity.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from cachetier.model.documents import Manifest, ManifestState
+from cachetier.model.layout import own_location, plain_location
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """A save that wants its step; ``replaced`` are the saves this node saw it supersede."""
+
+    run: str
+    step: int
+    save_id: str
+    world_size: int
+    overwrite: bool
+    started_at: float
+    replaced: tuple[str, ...] = ()
+
+
+class Standing(Enum):
+    """What a save may do, given the manifest."""
+
+    CLAIM = auto()
+    HOLD = auto()
+    REPLACE_WHEN_WHOLE = auto()
+    PUBLISHED = auto()
+    SUPERSEDED = auto()
+    REFUSED = auto()
+    DELETED = auto()
+
+
+def standing(save: Claimant, seen: Manifest | None) -> Standing:
+    """Return where ``save`` stands against the manifest ``seen``."""
+    if seen is None:
+        return Standing.CLAIM
+    if seen.save_id == save.save_id:
+        return {
+            ManifestState.CLAIMED: Standing.HOLD,
+            ManifestState.PUBLISHED: Standing.PUBLISHED,
+            ManifestState.DELETED: Standing.DELETED,
+        }[seen.state]
+    if seen.state is ManifestState.PUBLISHED and not save.overwrite:
+        return Standing.REFUSED
+    if not is_newer(save, seen):
+        return Standing.SUPERSEDED
+    if seen.state is ManifestState.PUBLISHED:
+        return Standing.REPLACE_WHEN_WHOLE
+    return Standing.CLAIM
+
+
+def is_newer(save: Claimant, seen: Manifest) -> bool:
+    """Return whether ``save`` comes after the save that wrote ``seen``."""
+    if save.save_id in seen.replaces:
+        return False
+    return seen.save_id in save.replaced or save.started_at > seen.started_at
+
+
+def location_of(save: Claimant, seen: Manifest | None) -> str:
+    """Return where the shards of ``save`` go, once its standing allows it to write."""
+    if seen is None:
+        return plain_location(save.step)
+    if seen.save_id == save.save_id:
+        return seen.location
+    return own_location(save.step, save.save_id)
+
+
+def claim(save: Claimant, seen: Manifest | None, nonce: str) -> Manifest:
+    """Return the document that claims the step for ``save`` over ``seen``."""
+    return Manifest(
+        state=ManifestState.CLAIMED,
+        run=save.run,
+        step=save.step,
+        save_id=save.save_id,
+        location=location_of(save, seen),
+        nonce=nonce,
+        started_at=save.started_at,
+        replaces=_replaces(save, seen),
+        world_size=save.world_size,
+    )
+
+
+def _replaces(save: Claimant, seen: Manifest | None) -> tuple[str, ...]:
+    earlier = () if seen is None else (*seen.replaces, seen.save_id)
+    return tuple(sorted({*earlier, *save.replaced} - {save.save_id}))
+
+
+def published(claimed: Manifest, *, at: float, nonce: str, **content: object) -> Manifest:
+    """Return ``claimed`` as a published manifest, its parts and shards being ``content``."""
+    update = {"state": ManifestState.PUBLISHED, "published_at": at, "nonce": nonce, **content}
+    return claimed.model_copy(update=update)
+
+
+def deleted(seen: Manifest, nonce: str) -> Manifest:
+    """Return the tombstone of ``seen``: readers treat the step as gone before its objects go."""
+    update = {"state": ManifestState.DELETED, "nonce": nonce, "parts": (), "shards": ()}
+    return seen.model_copy(update=update)

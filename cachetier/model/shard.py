@@ -1,0 +1,77 @@
+"""What a put says, and what cachetier remembers of a shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cachetier.model import names
+from cachetier.model.levels import Level
+from cachetier.model.lifecycle import ShardState
+
+BLOCK_BYTES = 4 << 20
+INLINE_BYTES = 64 << 10
+# S3 takes 10,000 parts, and a part is read into memory whole: 64 MiB of it at most.
+SHARD_LIMIT_BYTES = 10_000 * (64 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class SaveIds:
+    """Who is saving: one rank's part of one save of one step. Check with ``checked``."""
+
+    run: str
+    step: int
+    save_id: str
+    rank: int = 0
+    world_size: int = 1
+    overwrite: bool = False
+
+    def checked(self) -> SaveIds:
+        """Return self, or raise InvalidNameError or InvalidRequestError."""
+        names.checked_run(self.run)
+        names.checked_step(self.step)
+        names.checked_save_id(self.save_id)
+        names.checked_ranks(self.rank, self.world_size)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The bytes of a shard, described: size, digest of the whole, digest of each block."""
+
+    size_bytes: int
+    digest: int
+    block_digests: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One committed shard.
+
+    ``version`` grows with every commit on a node and names the bytes for ever. ``file_id`` names
+    the data file; without one the bytes are in the catalog (``inline``), or only remote.
+    """
+
+    version: int
+    run: str
+    step: int
+    save_id: str
+    name: str
+    rank: int
+    content: Content
+    state: ShardState
+    file_id: str | None
+    inline: bool
+    committed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The promise given for one shard."""
+
+    run: str
+    step: int
+    name: str
+    save_id: str
+    size_bytes: int
+    digest: int
+    level: Level

@@ -1,0 +1,171 @@
+"""The one interface between cachetier and an object store.
+
+``ObjectStore`` is narrow on purpose: what S3, SeaweedFS, Ceph and MinIO all do. Behaviour (retries,
+pace, measurement) is added by wrappers that are ``ObjectStore`` themselves; nothing outside
+``remote/s3.py`` knows that boto3 exists. Every implementation passes ``tests/conformance``.
+
+A digest is our CRC-64/NVME of the whole object as an unsigned integer; an ETag is only a version
+name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+Metadata = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store says of one object.
+
+    ``digest`` is None where the store keeps no CRC-64/NVME; ``complete_upload`` tells no metadata.
+    """
+
+    key: str
+    size_bytes: int
+    etag: str
+    digest: int | None
+    metadata: Metadata = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedPart:
+    """One finished part of a multipart upload."""
+
+    number: int
+    etag: str
+    size_bytes: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """When a put may take effect: only if the key is absent, or only over the version ``etag``."""
+
+    absent: bool = False
+    etag: str | None = None
+
+
+IF_ABSENT = Condition(absent=True)
+
+
+def if_match(etag: str) -> Condition:
+    return Condition(etag=etag)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One listing: objects under the prefix, and common prefixes where a delimiter was given."""
+
+    keys: tuple[str, ...]
+    prefixes: tuple[str, ...]
+
+
+class ObjectStore(Protocol):
+    """Blocking, thread-safe access to one bucket.
+
+    Every method may raise ThrottledError, TransientError (outcome unknown) or RemoteRefusedError.
+    Arbitration happens by conditional ``put`` alone: a conditional multipart completion has several
+    winners on some stores.
+    """
+
+    @property
+    def keeps_digests(self) -> bool:
+        """True when ``head`` returns the store's own CRC-64/NVME, so that HEAD verifies an object.
+
+        Where it is False (declared ``verify = readback``) ``head`` reports no digest and the caller
+        reads the object back to verify it.
+        """
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Describe the object under ``key``, or None when there is none.
+
+        S3 answers HEAD without a code, so a bucket that is gone looks the same; ``check`` tells
+        them apart.
+        """
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Return ``length`` bytes from ``start`` (the rest when None).
+
+        Raises:
+            ObjectMissingError: No such object.
+            RemoteDigestError: The object has no such range, or the whole of it fails the store's
+                digest.
+            TransientError: The body broke off; read again.
+        """
+
+    def read_into(self, key: str, start: int, view: memoryview) -> None:
+        """Fill ``view`` with the bytes from ``start``, without a second copy of the range.
+
+        After an error the content of ``view`` is undefined. Raises as ``get`` does; the range is
+        not checked against a digest, as no store keeps one of it.
+        """
+
+    def put(
+        self,
+        key: str,
+        body: bytes | memoryview,
+        *,
+        digest: int,
+        metadata: Metadata | None = None,
+        condition: Condition | None = None,
+    ) -> ObjectInfo:
+        """Store a whole object; the store checks ``digest`` where ``keeps_digests``.
+
+        Raises:
+            PreconditionFailedError: ``condition`` did not hold. It may be our own earlier success.
+            RemoteDigestError: The store received other bytes.
+        """
+
+    def create_upload(self, key: str, metadata: Metadata | None = None) -> str:
+        """Begin a multipart upload with a full-object CRC-64/NVME and return its id."""
+
+    def upload_part(
+        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+    ) -> UploadedPart:
+        """Send part ``number`` (from 1).
+
+        Raises:
+            UploadGoneError: The upload id is unknown.
+            RemoteDigestError: The store received other bytes.
+        """
+
+    def list_parts(self, key: str, upload_id: str) -> dict[int, tuple[str, int]]:
+        """Map each part number the store holds to its (etag, size_bytes).
+
+        Raises:
+            UploadGoneError: The upload id is unknown.
+        """
+
+    def complete_upload(
+        self, key: str, upload_id: str, parts: Sequence[UploadedPart], *, digest: int
+    ) -> ObjectInfo:
+        """Make the parts one object, giving the full-object digest for the store to check.
+
+        Raises:
+            UploadGoneError: The upload id, or one of the parts, is unknown: HEAD whether an earlier
+                call that seemed to fail has completed it, else begin again.
+            RemoteDigestError: The store's digest of the whole differs.
+        """
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """Forget a multipart upload; an unknown id is no error."""
+
+    def list_uploads(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """Yield (key, upload_id) of unfinished multipart uploads under ``prefix``."""
+
+    def list(self, prefix: str, delimiter: str | None = None) -> Listing:
+        """List every key (and common prefix) under ``prefix``, paging through all of them."""
+
+    def delete(self, key: str) -> None:
+        """Remove an object; a missing one is no error."""
+
+    def check(self) -> None:
+        """Return when the bucket answers and may be read.
+
+        Raises:
+            RemoteRefusedError: Bucket missing, access denied, or credentials unusable.
+        """

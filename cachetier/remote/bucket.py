@@ -1,0 +1,137 @@
+"""A bucket as checkpoints see it: manifests, parts and steps, by the rules of ``model``.
+
+Both sides use it: the drain to claim and publish, restore to find what is published.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from cachetier_client.digests import digest_of, to_hex
+
+from cachetier.errors import IntegrityError, ObjectMissingError, PreconditionFailedError
+from cachetier.model.documents import Manifest, ManifestState, Part, decode, encode
+from cachetier.model.layout import Layout, rank_of_part
+from cachetier.remote.base import IF_ABSENT, ObjectStore, if_match
+
+_NONCE_KEY = "cachetier-nonce"
+_READS_OF_A_MOVING_MANIFEST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SeenManifest:
+    """A manifest and the version it was read at."""
+
+    manifest: Manifest
+    etag: str
+
+
+class Bucket:
+    """The checkpoints in one remote."""
+
+    def __init__(self, objects: ObjectStore, layout: Layout) -> None:
+        self.objects = objects
+        self.layout = layout
+
+    def steps(self, run: str) -> list[int]:
+        """Return the steps that have any object, ascending; published or not."""
+        listing = self.objects.list(self.layout.run_prefix(run), "/")
+        return self.layout.steps_in(run, listing.prefixes)
+
+    def manifest(self, run: str, step: int) -> SeenManifest | None:
+        """Read the step's manifest, whatever its state.
+
+        Raises:
+            IntegrityError: It is there, but is no manifest of this step.
+        """
+        key = self.layout.manifest_key(run, step)
+        for _ in range(_READS_OF_A_MOVING_MANIFEST):
+            info = self.objects.head(key)
+            if info is None:
+                return None
+            try:
+                manifest = decode(Manifest, self.objects.get(key), key)
+            except ObjectMissingError:
+                return None
+            # The body and the ETag come from two calls: the nonce in the metadata ties them
+            # together.
+            if info.metadata.get(_NONCE_KEY) == manifest.nonce:
+                break
+        else:
+            raise IntegrityError(f"{key} was not written by cachetier, or changes all the time")
+        if (manifest.run, manifest.step) != (run, step):
+            raise IntegrityError(f"{key} is the manifest of {manifest.run}/{manifest.step}")
+        return SeenManifest(manifest, info.etag)
+
+    def put_manifest(self, manifest: Manifest, over: SeenManifest | None) -> SeenManifest | None:
+        """Write ``manifest`` if the step's manifest is still ``over`` (absent when None).
+
+        Returns what was written, or None when another writer was first. A lost reply to our own
+        write is recognised by the nonce.
+        """
+        key = self.layout.manifest_key(manifest.run, manifest.step)
+        body = encode(manifest)
+        condition = IF_ABSENT if over is None else if_match(over.etag)
+        try:
+            info = self.objects.put(
+                key,
+                body,
+                digest=digest_of(body),
+                metadata={_NONCE_KEY: manifest.nonce},
+                condition=condition,
+            )
+        except PreconditionFailedError:
+            seen = self.manifest(manifest.run, manifest.step)
+            return seen if seen is not None and seen.manifest.nonce == manifest.nonce else None
+        return SeenManifest(manifest, info.etag)
+
+    def published(self, run: str, step: int) -> Manifest | None:
+        """Return the step's manifest if it is published: the only steps that readers trust."""
+        seen = self.manifest(run, step)
+        if seen is None or seen.manifest.state is not ManifestState.PUBLISHED:
+            return None
+        return seen.manifest
+
+    def put_part(self, part: Part, location: str) -> None:
+        """Write a rank's part once; writing the same part again changes nothing.
+
+        Raises:
+            IntegrityError: Another part of this rank is there.
+        """
+        key = self.layout.part_key(part.run, location, part.rank)
+        body = encode(part)
+        with contextlib.suppress(PreconditionFailedError):
+            self.objects.put(key, body, digest=digest_of(body), condition=IF_ABSENT)
+            return
+        if self.objects.get(key) != body:
+            raise IntegrityError(f"{key} holds another part than rank {part.rank} put here")
+
+    def part_ranks(self, run: str, location: str) -> set[int]:
+        """Return the ranks whose parts are there."""
+        keys = self.objects.list(self.layout.parts_prefix(run, location)).keys
+        return {rank for key in keys if (rank := rank_of_part(key)) is not None}
+
+    def part(self, run: str, location: str, rank: int, digest: str | None = None) -> Part:
+        """Read a rank's part, checked against the manifest's ``digest`` when given.
+
+        Raises:
+            IntegrityError: It is missing, damaged, or of another rank.
+        """
+        part, found = self.part_with_digest(run, location, rank)
+        if digest is not None and found != digest:
+            key = self.layout.part_key(run, location, rank)
+            raise IntegrityError(f"{key} is not the part that the manifest names")
+        return part
+
+    def part_with_digest(self, run: str, location: str, rank: int) -> tuple[Part, str]:
+        """Read a rank's part and the digest that pins it in a manifest; raises as ``part`` does."""
+        key = self.layout.part_key(run, location, rank)
+        try:
+            body = self.objects.get(key)
+        except ObjectMissingError:
+            raise IntegrityError(f"{key} is missing", run=run, rank=rank) from None
+        part = decode(Part, body, key)
+        if (part.run, part.rank) != (run, rank):
+            raise IntegrityError(f"{key} is the part of {part.run}, rank {part.rank}")
+        return part, to_hex(digest_of(body))

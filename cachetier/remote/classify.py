@@ -1,0 +1,122 @@
+"""What an answer of an object store means: which error, hence which next move.
+
+Pure tables. A code that S3 or a kin of it documents decides first, then the HTTP status; a failure
+below HTTP is judged by the class of the exception. Message texts are never looked at: stores word
+them as they like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+from cachetier.errors import (
+    ObjectMissingError,
+    PreconditionFailedError,
+    RemoteDigestError,
+    RemoteError,
+    RemoteRefusedError,
+    ThrottledError,
+    TransientError,
+    UploadGoneError,
+)
+
+ErrorKind = type[RemoteError]
+
+
+def _table(rows: Mapping[ErrorKind, str]) -> dict[str, ErrorKind]:
+    return {name: kind for kind, names in rows.items() for name in names.split()}
+
+
+KIND_OF_CODE = _table(
+    {
+        ThrottledError: """
+            SlowDown SlowDownRead SlowDownWrite ServiceUnavailable Throttling ThrottlingException
+            ThrottledException RequestThrottled RequestThrottledException RequestLimitExceeded
+            TooManyRequests TooManyRequestsException BandwidthLimitExceeded ServerBusy
+        """,
+        # OperationAborted and ConditionalRequestConflict are 409s that ask to repeat the request.
+        TransientError: """
+            InternalError InternalFailure RequestTimeout RequestTimeoutException IncompleteBody
+            OperationAborted ConditionalRequestConflict
+        """,
+        RemoteRefusedError: """
+            AccessDenied AccountProblem AllAccessDisabled AuthorizationHeaderMalformed ExpiredToken
+            IllegalLocationConstraintException InvalidAccessKeyId InvalidBucketName InvalidSecurity
+            InvalidToken KMS.DisabledException KMS.NotFoundException MethodNotAllowed NoSuchBucket
+            NotImplemented NotSignedUp PermanentRedirect QuotaExceeded RequestTimeTooSkewed
+            SignatureDoesNotMatch TokenRefreshRequired UnauthorizedAccess XMinioStorageFull
+        """,
+        ObjectMissingError: "NoSuchKey NoSuchVersion NotFound",
+        # A part that the store does not know, or knows by another etag, is mended by a new upload.
+        UploadGoneError: "NoSuchUpload InvalidPart",
+        PreconditionFailedError: "PreconditionFailed",
+        RemoteDigestError: """
+            BadDigest InvalidDigest InvalidRange
+            XAmzContentChecksumMismatch XAmzContentSHA256Mismatch
+        """,
+    }
+)
+
+KIND_OF_STATUS: dict[int, ErrorKind] = {
+    404: ObjectMissingError,
+    408: TransientError,
+    409: TransientError,
+    412: PreconditionFailedError,
+    416: RemoteDigestError,
+    425: TransientError,
+    429: ThrottledError,
+    501: RemoteRefusedError,
+    503: ThrottledError,
+    507: RemoteRefusedError,
+}
+
+# botocore's and urllib3's exceptions by name, so that this module imports neither. The nearest base
+# class that is listed decides.
+KIND_OF_EXCEPTION = _table(
+    {
+        RemoteRefusedError: """
+            CredentialRetrievalError EndpointProviderError InvalidRegionError LoginError
+            NoAuthTokenError NoCredentialsError NoRegionError PartialCredentialsError
+            ProfileNotFound SSOError SSLCertVerificationError TokenRetrievalError BotoCoreError
+        """,
+        TransientError: """
+            ConnectionError EndpointConnectionError HTTPClientError IncompleteReadError
+            ResponseParserError HTTPError OSError
+        """,
+    }
+)
+
+
+def kind_of_answer(code: str, status: int) -> ErrorKind:
+    """Return the error that an answer with ``code`` and HTTP ``status`` means."""
+    known = KIND_OF_CODE.get(code) or KIND_OF_STATUS.get(status)
+    if known is not None:
+        return known
+    # An unknown code: the server's own trouble may pass, a request it rejects stays rejected. A
+    # status below 300 comes with an error that followed it in the body.
+    return RemoteRefusedError if 300 <= status < 500 else TransientError
+
+
+def kind_of_exception(error: BaseException) -> ErrorKind | None:
+    """Return the error that a failure below HTTP means; None when it is not the remote's."""
+    for base in type(error).__mro__:
+        if base.__name__ == "SSLError" and error.__context__ is not None:
+            # A broken connection and an untrusted certificate differ only in what lies underneath.
+            return kind_of_exception(error.__context__)
+        if base.__name__ in KIND_OF_EXCEPTION:
+            return KIND_OF_EXCEPTION[base.__name__]
+    return None
+
+
+def retry_after_seconds(header: str | None, now: float) -> float | None:
+    """Read a ``Retry-After`` header: seconds or a date; None where it says nothing usable."""
+    if header is None:
+        return None
+    text = header.strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+    except ValueError:
+        return None

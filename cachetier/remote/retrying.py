@@ -1,0 +1,86 @@
+"""The one place that retries a call to a store.
+
+Throttled and transient calls are repeated with full jitter; everything else is the caller's to
+decide. The outcome of a transient call is unknown, so a repeated call may meet its own earlier
+success:
+
+- ``put`` under a condition then raises PreconditionFailedError: HEAD, and compare digests;
+- ``complete_upload`` then raises UploadGoneError: HEAD likewise;
+- ``create_upload`` may leave an upload behind that nobody knows: ``list_uploads`` finds it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cachetier.errors import RemoteError, ThrottledError, TransientError
+from cachetier.remote.base import ObjectStore
+from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How hard to try: ``attempts`` calls in all, none begun after ``deadline_seconds``."""
+
+    attempts: int = 6
+    base_seconds: float = 0.1
+    cap_seconds: float = 20.0
+    deadline_seconds: float = 120.0
+
+
+def wait_before_next(
+    policy: RetryPolicy, error: RemoteError, attempt: int, elapsed_seconds: float, fraction: float
+) -> float | None:
+    """Return the seconds to wait after ``attempt`` (from 1) failed, or None to give up.
+
+    Args:
+        fraction: Uniform in [0, 1): how much of the exponential step to wait (full jitter). A time
+            that the store asked for is waited in full, with the jitter on top, so that those told
+            the same do not come back together.
+    """
+    if attempt >= policy.attempts or not isinstance(error, ThrottledError | TransientError):
+        return None
+    doublings = min(attempt - 1, 60)  # beyond any cap, and still a float
+    step_seconds = min(policy.cap_seconds, policy.base_seconds * 2.0**doublings)
+    wait_seconds = (error.retry_after_seconds or 0.0) + fraction * step_seconds
+    return wait_seconds if elapsed_seconds + wait_seconds < policy.deadline_seconds else None
+
+
+class RetryingObjectStore(WrappedObjectStore):
+    """Repeats throttled and transient calls as ``policy`` says, then raises the last error."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        policy: RetryPolicy | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+        fraction: Callable[[], float] = random.random,
+    ) -> None:
+        """Wrap ``store``; a ``sleep`` that raises lets a stopping owner cut a wait short."""
+        super().__init__(store)
+        self._policy = policy or RetryPolicy()
+        self._clock = clock
+        self._sleep = sleep
+        self._fraction = fraction
+
+    def _around(
+        self, _operation: Operation, _size_bytes: int, call: Callable[[], Answer]
+    ) -> Answer:
+        started_at = self._clock()
+        attempt = 1
+        while True:
+            try:
+                return call()
+            except (ThrottledError, TransientError) as error:
+                wait_seconds = wait_before_next(
+                    self._policy, error, attempt, self._clock() - started_at, self._fraction()
+                )
+                if wait_seconds is None:
+                    raise
+            self._sleep(wait_seconds)
+            attempt += 1

@@ -1,0 +1,399 @@
+"""``ObjectStore`` over S3: one boto3 call for each method, the rank's digest along with the bytes.
+
+The only module that knows boto3. What it makes boto3 do, and why:
+
+- **No retries**: ``RetryingObjectStore`` is the one place that retries.
+- **No payload signing**: it hashes every byte twice as slowly as the wire takes them; the
+  CRC-64/NVME in a signed header protects them instead.
+- **No copies**: a body goes as a ``ReadableView``. boto3 refuses a ``memoryview``, its signer
+  copies one, and urllib3 sends one whole under the time-out that is meant for connecting.
+- **No** ``Expect: 100-continue``: it costs every put a round trip, and a second where a server
+  does not know it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import boto3.session
+from awscrt.checksums import crc64nvme
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.handlers import add_expect_header
+
+from cachetier.errors import (
+    ConfigError,
+    ObjectMissingError,
+    PreconditionFailedError,
+    RemoteDigestError,
+    RemoteError,
+    RemoteRefusedError,
+    UploadGoneError,
+)
+from cachetier.remote import classify
+from cachetier.remote.base import Condition, Listing, Metadata, ObjectInfo, UploadedPart
+from cachetier.remote.bodies import ReadableView, first_byte, read_slices
+from cachetier.remote.checksums import from_base64, to_base64
+
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client
+
+Verify = Literal["checksum", "readback"]
+Answer = dict[str, Any]  # what a boto3 call returns
+
+DEFAULT_REGION = "us-east-1"  # what S3-compatible stores expect where nobody names a region
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """An access key of its own; without one the usual AWS chain decides."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long to wait for a connection or for a slice to be taken, and for an answer."""
+
+    connect_seconds: float = 10.0
+    read_seconds: float = 60.0
+
+
+def connect(
+    *,
+    endpoint: str | None = None,
+    region: str | None = None,
+    credentials: Credentials | None = None,
+    max_connections: int = 32,
+    timeouts: Timeouts | None = None,
+) -> S3Client:
+    """Return a boto3 client set up as this module needs it. It opens no connection yet.
+
+    Raises:
+        ConfigError: The endpoint is no URL, or the AWS profile does not exist.
+    """
+    timeouts = timeouts or Timeouts()
+    config = Config(
+        connect_timeout=timeouts.connect_seconds,
+        read_timeout=timeouts.read_seconds,
+        max_pool_connections=max_connections,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        retries={"mode": "standard", "total_max_attempts": 1},
+        s3={
+            "addressing_style": "path" if endpoint else "auto",
+            "payload_signing_enabled": False,
+        },
+        tcp_keepalive=True,
+    )
+    try:
+        session = boto3.session.Session(
+            aws_access_key_id=credentials.access_key if credentials else None,
+            aws_secret_access_key=credentials.secret_key if credentials else None,
+            aws_session_token=credentials.session_token if credentials else None,
+        )
+        client = session.client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name=region or session.region_name or DEFAULT_REGION,
+            config=config,
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"cannot set up the remote: {error}") from error
+    client.meta.events.unregister("before-call.s3", add_expect_header)
+    if endpoint:
+        client.meta.events.register("before-call.s3", _follow_no_redirect)
+    return client
+
+
+class S3ObjectStore:
+    """One bucket of S3, or of a store that speaks its protocol.
+
+    Args:
+        verify: ``checksum`` where the store keeps and judges CRC-64/NVME; ``readback`` where it
+            does not: then none is sent, and ``head`` reports none.
+        conditional_writes: False where the store ignores ``If-None-Match``: a condition is then
+            judged by a HEAD just before the put, which two writers can pass at once.
+        max_connections: As many as threads that call this store at once.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        *,
+        endpoint: str | None = None,
+        region: str | None = None,
+        verify: Verify = "checksum",
+        conditional_writes: bool = True,
+        max_connections: int = 32,
+        credentials: Credentials | None = None,
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        self._bucket = bucket
+        self._checksums = verify == "checksum"
+        self._conditional_writes = conditional_writes
+        self._read_timeout_seconds = (timeouts or Timeouts()).read_seconds
+        self._client = connect(
+            endpoint=endpoint,
+            region=region,
+            credentials=credentials,
+            max_connections=max_connections,
+            timeouts=timeouts,
+        )
+
+    @property
+    def keeps_digests(self) -> bool:
+        return self._checksums
+
+    def head(self, key: str) -> ObjectInfo | None:
+        mode = {"ChecksumMode": "ENABLED"} if self._checksums else {}
+        try:
+            answer = self._call("head_object", key, **mode)
+        except ObjectMissingError:
+            return None
+        return self._info(key, answer["ContentLength"], answer)
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        if length == 0:
+            return self._nothing(key, start)
+        answer = self._open(key, start, length)
+        size_bytes = answer["ContentLength"]
+        with _judged("get_object", key):
+            data = b"".join(read_slices(answer["Body"], size_bytes, self._read_timeout_seconds))
+        kept = self._kept_digest(answer)
+        if kept is not None and start == 0 and length is None and crc64nvme(data) != kept:
+            raise RemoteDigestError(f"{key}: the bytes read are not those that were put", key=key)
+        return data
+
+    def read_into(self, key: str, start: int, view: memoryview) -> None:
+        if view.nbytes == 0:
+            self._nothing(key, start)
+            return
+        answer = self._open(key, start, view.nbytes)
+        rest = view.cast("B")
+        with _judged("get_object", key):
+            for piece in read_slices(answer["Body"], view.nbytes, self._read_timeout_seconds):
+                rest[: len(piece)] = piece
+                rest = rest[len(piece) :]
+
+    def put(
+        self,
+        key: str,
+        body: bytes | memoryview,
+        *,
+        digest: int,
+        metadata: Metadata | None = None,
+        condition: Condition | None = None,
+    ) -> ObjectInfo:
+        content = ReadableView(body)
+        options: dict[str, Any] = {"Metadata": dict(metadata or {}), **self._checksum(digest)}
+        if condition is not None and self._conditional_writes:
+            options |= _conditions(condition)
+        elif condition is not None:
+            self._judge_condition(key, condition)
+        try:
+            answer = self._call("put_object", key, Body=content, **options)
+        except ObjectMissingError:
+            if condition is None:
+                raise
+            # S3's answer to If-Match when there is no object at all.
+            raise PreconditionFailedError(f"{key}: no object to replace", key=key) from None
+        return self._stored(key, len(content), answer | {"Metadata": options["Metadata"]}, digest)
+
+    def create_upload(self, key: str, metadata: Metadata | None = None) -> str:
+        options: dict[str, Any] = {"Metadata": dict(metadata or {})}
+        if self._checksums:
+            options |= {"ChecksumAlgorithm": "CRC64NVME", "ChecksumType": "FULL_OBJECT"}
+        return str(self._call("create_multipart_upload", key, **options)["UploadId"])
+
+    def upload_part(
+        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+    ) -> UploadedPart:
+        content = ReadableView(body)
+        answer = self._call(
+            "upload_part",
+            key,
+            UploadId=upload_id,
+            PartNumber=number,
+            Body=content,
+            **self._checksum(digest),
+        )
+        stored = self._stored(key, len(content), answer, digest)
+        return UploadedPart(number, stored.etag, stored.size_bytes, digest)
+
+    def list_parts(self, key: str, upload_id: str) -> dict[int, tuple[str, int]]:
+        parts: dict[int, tuple[str, int]] = {}
+        more: dict[str, Any] = {}
+        while True:
+            answer = self._call("list_parts", key, UploadId=upload_id, **more)
+            for part in answer.get("Parts", ()):
+                parts[part["PartNumber"]] = (part["ETag"], part["Size"])
+            if not answer.get("IsTruncated"):
+                return parts
+            more = {"PartNumberMarker": answer["NextPartNumberMarker"]}
+
+    def complete_upload(
+        self, key: str, upload_id: str, parts: Sequence[UploadedPart], *, digest: int
+    ) -> ObjectInfo:
+        ordered = sorted(parts, key=lambda part: part.number)
+        size_bytes = sum(part.size_bytes for part in ordered)
+        entries = [
+            {"PartNumber": part.number, "ETag": part.etag, **self._checksum(part.digest)}
+            for part in ordered
+        ]
+        options: dict[str, Any] = {"UploadId": upload_id, "MultipartUpload": {"Parts": entries}}
+        if self._checksums:
+            options |= {"ChecksumType": "FULL_OBJECT", "MpuObjectSize": size_bytes}
+            options |= self._checksum(digest)
+        answer = self._call("complete_multipart_upload", key, **options)
+        return self._stored(key, size_bytes, answer, digest)
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        try:
+            self._call("abort_multipart_upload", key, UploadId=upload_id)
+        except UploadGoneError:
+            pass  # as wanted
+
+    def list_uploads(self, prefix: str) -> Iterator[tuple[str, str]]:
+        more: dict[str, Any] = {}
+        while True:
+            answer = self._call("list_multipart_uploads", None, Prefix=prefix, **more)
+            for upload in answer.get("Uploads", ()):
+                yield upload["Key"], upload["UploadId"]
+            if not answer.get("IsTruncated"):
+                return
+            more = {
+                "KeyMarker": answer["NextKeyMarker"],
+                "UploadIdMarker": answer.get("NextUploadIdMarker", ""),
+            }
+
+    def list(self, prefix: str, delimiter: str | None = None) -> Listing:
+        keys: list[str] = []
+        prefixes: list[str] = []
+        more: dict[str, Any] = {"Delimiter": delimiter} if delimiter else {}
+        while True:
+            answer = self._call("list_objects_v2", None, Prefix=prefix, **more)
+            keys.extend(entry["Key"] for entry in answer.get("Contents", ()))
+            prefixes.extend(entry["Prefix"] for entry in answer.get("CommonPrefixes", ()))
+            if not answer.get("IsTruncated"):
+                return Listing(tuple(keys), tuple(prefixes))
+            more["ContinuationToken"] = answer["NextContinuationToken"]
+
+    def delete(self, key: str) -> None:
+        try:
+            self._call("delete_object", key)
+        except ObjectMissingError:
+            pass  # S3 says nothing; some stores do
+
+    def check(self) -> None:
+        try:
+            self._call("head_bucket", None)
+        except ObjectMissingError:
+            raise RemoteRefusedError(f"no bucket {self._bucket}", bucket=self._bucket) from None
+
+    def _call(self, operation: str, key: str | None, **options: Any) -> Answer:
+        if key is not None:
+            options["Key"] = key
+        with _judged(operation, key):
+            answer: Answer = getattr(self._client, operation)(Bucket=self._bucket, **options)
+            return answer
+
+    def _open(self, key: str, start: int, length: int | None) -> Answer:
+        """Begin to read a range, and make sure that it is the one asked for."""
+        options: dict[str, Any] = {}
+        if start or length is not None:
+            last = "" if length is None else start + length - 1
+            options["Range"] = f"bytes={start}-{last}"
+        elif self._checksums:
+            options["ChecksumMode"] = "ENABLED"
+        answer = self._call("get_object", key, **options)
+        announced = answer.get("ContentLength")
+        begins_at = first_byte(answer.get("ContentRange"))
+        if announced is None or begins_at != start or (length is not None and announced != length):
+            answer["Body"].close()
+            raise RemoteDigestError(
+                f"{key}: asked for {length} bytes from {start}, "
+                f"the store has {announced} from {begins_at}",
+                key=key,
+            )
+        return answer
+
+    def _nothing(self, key: str, start: int) -> bytes:
+        """Answer for an empty range, which HTTP cannot ask for."""
+        found = self.head(key)
+        if found is None:
+            raise ObjectMissingError(f"{key}: no such object", key=key)
+        if start > found.size_bytes:
+            raise RemoteDigestError(f"{key} has {found.size_bytes} bytes, none at {start}", key=key)
+        return b""
+
+    def _judge_condition(self, key: str, condition: Condition) -> None:
+        found = self.head(key)
+        etag = None if found is None else found.etag
+        holds = found is None if condition.absent else etag == condition.etag
+        if not holds:
+            raise PreconditionFailedError(f"{key}: the store has version {etag}", key=key)
+
+    def _checksum(self, digest: int) -> dict[str, str]:
+        return {"ChecksumCRC64NVME": to_base64(digest)} if self._checksums else {}
+
+    def _kept_digest(self, answer: Answer) -> int | None:
+        text = answer.get("ChecksumCRC64NVME")
+        return from_base64(text) if text and self._checksums else None
+
+    def _stored(self, key: str, size_bytes: int, answer: Answer, digest: int) -> ObjectInfo:
+        """Describe what a write has stored, and refuse a store's word that it kept other bytes."""
+        info = self._info(key, size_bytes, answer)
+        if info.digest not in (None, digest):
+            raise RemoteDigestError(f"{key}: the store kept {info.digest:016x}, not {digest:016x}")
+        return info
+
+    def _info(self, key: str, size_bytes: int, answer: Answer) -> ObjectInfo:
+        etag, metadata = answer.get("ETag", ""), answer.get("Metadata", {})
+        return ObjectInfo(key, size_bytes, etag, self._kept_digest(answer), metadata)
+
+
+def _follow_no_redirect(context: dict[str, Any], **_: object) -> None:
+    """Tell boto3 that it has followed a redirect already.
+
+    Redirects lead to another region of AWS. A store that answers everything with one, as a gateway
+    to https does, would send boto3 round in circles.
+    """
+    context.setdefault("s3_redirect", {})["redirected"] = True
+
+
+def _conditions(condition: Condition) -> dict[str, str]:
+    return {"IfNoneMatch": "*"} if condition.absent else {"IfMatch": str(condition.etag)}
+
+
+@contextmanager
+def _judged(operation: str, key: str | None) -> Iterator[None]:
+    """Turn boto3's and the network's errors into ours."""
+    try:
+        yield
+    except ClientError as error:
+        answer = error.response
+        code = answer.get("Error", {}).get("Code", "")
+        said = answer.get("Error", {}).get("Message", "")
+        meta = answer.get("ResponseMetadata", {})
+        status = meta.get("HTTPStatusCode", 0)
+        kind = classify.kind_of_answer(code, status)
+        raised = kind(
+            f"{operation} {key or ''}: {said} ({code}, {status})", key=key, remote_code=code
+        )
+        header = meta.get("HTTPHeaders", {}).get("retry-after")
+        raised.retry_after_seconds = classify.retry_after_seconds(header, time.time())
+        raise raised from error
+    except RemoteError:
+        raise
+    except Exception as error:
+        below_http = classify.kind_of_exception(error)
+        if below_http is None:
+            raise
+        raise below_http(f"{operation} {key or ''}: {error}", key=key) from error

@@ -1,0 +1,35 @@
+"""What a remote is, as a person writes it down; credentials come from the usual AWS chain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSettings:
+    """One bucket to drain to and restore from.
+
+    Args:
+        name: What the catalog, the status and the metrics call it.
+        prefix: Where runs begin in the bucket; empty for its root.
+        endpoint: The URL of an S3-compatible store; None for AWS.
+        verify: ``checksum`` where the store keeps and judges CRC-64/NVME, else ``readback``.
+        conditional_writes: False for a store that ignores ``If-None-Match``.
+    """
+
+    name: str
+    bucket: str
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str | None = None
+    verify: Literal["checksum", "readback"] = "checksum"
+    conditional_writes: bool = True
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> RemoteSettings:
+        return cls(**fields)

@@ -1,0 +1,126 @@
+"""The plain part of every wrapper: each call goes to the inner store through one method."""
+
+from __future__ import annotations
+
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, TypeVar
+
+from cachetier.remote.base import (
+    Condition,
+    Listing,
+    Metadata,
+    ObjectInfo,
+    ObjectStore,
+    UploadedPart,
+)
+
+Operation = Literal[
+    "head",
+    "get",
+    "read_into",
+    "put",
+    "create_upload",
+    "upload_part",
+    "list_parts",
+    "complete_upload",
+    "abort_upload",
+    "list_uploads",
+    "list",
+    "delete",
+    "check",
+]
+Answer = TypeVar("Answer")
+
+
+class WrappedObjectStore(ABC):
+    """An ``ObjectStore`` that forwards; ``_around`` says what happens around each call."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    @abstractmethod
+    def _around(
+        self, operation: Operation, size_bytes: int, call: Callable[[], Answer], /
+    ) -> Answer:
+        """Do ``call``, once or more often, and return its answer.
+
+        ``size_bytes`` is the body a call carries: 0 where it has none, or where its answer is the
+        body.
+        """
+
+    @property
+    def keeps_digests(self) -> bool:
+        return self._store.keeps_digests
+
+    def head(self, key: str) -> ObjectInfo | None:
+        return self._around("head", 0, lambda: self._store.head(key))
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        return self._around("get", 0, lambda: self._store.get(key, start, length))
+
+    def read_into(self, key: str, start: int, view: memoryview) -> None:
+        return self._around(
+            "read_into", view.nbytes, lambda: self._store.read_into(key, start, view)
+        )
+
+    def put(
+        self,
+        key: str,
+        body: bytes | memoryview,
+        *,
+        digest: int,
+        metadata: Metadata | None = None,
+        condition: Condition | None = None,
+    ) -> ObjectInfo:
+        return self._around(
+            "put",
+            memoryview(body).nbytes,
+            lambda: self._store.put(
+                key, body, digest=digest, metadata=metadata, condition=condition
+            ),
+        )
+
+    def create_upload(self, key: str, metadata: Metadata | None = None) -> str:
+        return self._around("create_upload", 0, lambda: self._store.create_upload(key, metadata))
+
+    def upload_part(
+        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+    ) -> UploadedPart:
+        return self._around(
+            "upload_part",
+            memoryview(body).nbytes,
+            lambda: self._store.upload_part(key, upload_id, number, body, digest=digest),
+        )
+
+    def list_parts(self, key: str, upload_id: str) -> dict[int, tuple[str, int]]:
+        return self._around("list_parts", 0, lambda: self._store.list_parts(key, upload_id))
+
+    def complete_upload(
+        self, key: str, upload_id: str, parts: Sequence[UploadedPart], *, digest: int
+    ) -> ObjectInfo:
+        return self._around(
+            "complete_upload",
+            0,
+            lambda: self._store.complete_upload(key, upload_id, parts, digest=digest),
+        )
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        return self._around("abort_upload", 0, lambda: self._store.abort_upload(key, upload_id))
+
+    def list_uploads(self, prefix: str) -> Iterator[tuple[str, str]]:
+        # Read to its end inside the call, as a failure half-way belongs to the call.
+        found = self._around(
+            "list_uploads", 0, lambda: builtins.list(self._store.list_uploads(prefix))
+        )
+        return iter(found)
+
+    def list(self, prefix: str, delimiter: str | None = None) -> Listing:
+        return self._around("list", 0, lambda: self._store.list(prefix, delimiter))
+
+    def delete(self, key: str) -> None:
+        return self._around("delete", 0, lambda: self._store.delete(key))
+
+    def check(self) -> None:
+        return self._around("check", 0, self._store.check)

@@ -1,0 +1,377 @@
+"""The composition root: build the node, start it, watch it, stop it in order.
+
+Start-up is recovery, so a clean stop only saves time: it lets what is in flight end within the
+grace time, and loses nothing if it cannot.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import FrameType
+from typing import Any, Protocol
+
+from cachetier.changes import Changes
+from cachetier.checkpoints import Checkpoints
+from cachetier.clock import Clock, SystemClock
+from cachetier.config import Settings
+from cachetier.doors.http.door import HttpDoor
+from cachetier.doors.operations import Operations
+from cachetier.doors.unix.door import UnixDoor
+from cachetier.drain.agenda import Agenda
+from cachetier.drain.board import DrainObserver
+from cachetier.drain.loop import Size
+from cachetier.drain.metered import DrainMetrics
+from cachetier.drain.supervisor import DrainSettings, Supervisor
+from cachetier.errors import ConfigError, StoppingError
+from cachetier.evict import Evictor, Watermarks
+from cachetier.housekeeping import Housekeeping
+from cachetier.incidents import Incidents
+from cachetier.ingest import OpenRemoteStage, WhenFull
+from cachetier.local import files, queries
+from cachetier.local.connection import sqlite_version
+from cachetier.local.filesystem import checked_mount
+from cachetier.local.recovery import lock_directory, open_store
+from cachetier.local.store import Store
+from cachetier.measured import MeasuredIngest, MeasuredRestore
+from cachetier.metrics import Levels, Metrics
+from cachetier.model.shard import Shard
+from cachetier.remote import presence
+from cachetier.remote.bucket import Bucket
+from cachetier.remote.factory import open_remote
+from cachetier.remote.retrying import RetryPolicy
+from cachetier.remote.settings import RemoteSettings
+from cachetier.status import Machine, Moment, levels_of, status_of
+from cachetier.write_through import WriteThrough
+
+log = logging.getLogger(__name__)
+
+REMOTE_NAME = "durable"
+# Somebody waits for the answer: the drain, which retries for ever, has more patience.
+ASKING = RetryPolicy(attempts=4, cap_seconds=5.0, deadline_seconds=30.0)
+
+
+class Drain(Protocol):
+    """What the service needs of whoever drains."""
+
+    agenda: Agenda
+
+    @property
+    def refused(self) -> bool:
+        """Whether the remote refuses, so that a person has to mend something."""
+
+    def start(self) -> None: ...
+
+    def stop(self, grace_seconds: float) -> None: ...
+
+    def hurry(self, run: str | None, step: int | None) -> None: ...
+
+    def nudge(self) -> None: ...
+
+    def state(self) -> dict[str, Any]:
+        """Return the status object's ``drain``."""
+
+
+OpenDrain = Callable[[Store, Changes, Incidents, DrainObserver], Drain]
+
+
+class Service:
+    """One node's service. ``start``, then ``run`` or ``stop``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        bucket: Bucket | None = None,
+        open_drain: OpenDrain | None = None,
+    ) -> None:
+        """Prepare a service; ``bucket`` and ``open_drain`` stand in for the real ones in tests."""
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._remote = _remote_settings(settings)
+        self._bucket = bucket or open_remote(self._remote, policy=ASKING)
+        self._open_drain = open_drain or self._supervisor
+        self._changes = Changes(self._clock)
+        self._stopping = False
+        self._closing = ExitStack()
+
+    # --- start -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Recover the cache directory and open the doors.
+
+        Raises:
+            ConfigError: The directory, the socket or the address cannot be used.
+            DirectoryInUseError: Another service has the directory.
+            CatalogDamagedError: The catalog may have lost acknowledged shards; a person decides.
+        """
+        with ExitStack() as undo:
+            self._open_store(undo)
+            self._build()
+            self._drain.start()
+            undo.callback(lambda: self._drain.stop(self._settings.grace_seconds))
+            self._housekeeping.start()
+            undo.callback(lambda: self._housekeeping.stop(1.0))
+            self._open_doors(undo)
+            self._closing = undo.pop_all()
+        log.info("serving %s at %s", self._settings.cache_dir, self._settings.socket_path)
+        if self._http is not None:
+            log.info("serving HTTP at %s", self._http.url)
+
+    def _open_store(self, undo: ExitStack) -> None:
+        settings = self._settings
+        cache_dir = settings.cache_dir
+        mount = checked_mount(cache_dir, allow_volatile=settings.allow_volatile)
+        lock = _locked(settings)
+        undo.callback(os.close, lock)
+        disk = files.probe(cache_dir)
+        status = os.statvfs(cache_dir)
+        capacity_bytes = settings.capacity_bytes(status.f_blocks * status.f_frsize)
+        recovered = open_store(cache_dir, capacity_bytes, self._clock, on_fence=self._fenced)
+        self.store = recovered.store
+        undo.callback(self.store.close)
+        log.info(
+            "recovered: %d unacknowledged files removed, %d set aside, %d shards without bytes",
+            recovered.rubbish_files,
+            recovered.set_aside_files,
+            recovered.lost_shards,
+        )
+        self._machine = Machine(
+            cache_dir=str(cache_dir),
+            filesystem=mount.kind,
+            disk=disk,
+            sqlite_version=sqlite_version(),
+            remote=self._remote,
+            when_full=settings.when_full,
+            started_at=self._clock.now(),
+        )
+
+    def _build(self) -> None:
+        settings, store, clock = self._settings, self.store, self._clock
+        self.metrics = Metrics(self._levels)
+        self._incidents = Incidents(store)
+        self._drain = self._open_drain(
+            store, self._changes, self._incidents, DrainMetrics(self.metrics)
+        )
+        marks = Watermarks(settings.high_watermark, settings.low_watermark)
+        evictor = Evictor(store, clock, self._still_remote, watermarks=marks)
+        self._housekeeping = Housekeeping(
+            evictor,
+            store.space,
+            self._changes,
+            clock,
+            high_watermark=settings.high_watermark,
+            on_evicted=self.metrics.evicted_bytes.inc,
+        )
+        ingest = MeasuredIngest(
+            self.metrics,
+            clock,
+            store,
+            when_full=settings.when_full,
+            make_room=self._make_room,
+            open_remote_stage=self._write_through(),
+            on_committed=self._committed,
+        )
+        self._restore = MeasuredRestore(
+            self.metrics,
+            clock,
+            store,
+            self._bucket,
+            clock,
+            make_room=self._changes.ring,
+            on_used=evictor.touch,
+            on_restored=lambda shard: self.metrics.restored_bytes.inc(shard.content.size_bytes),
+        )
+        self.operations = Operations(
+            store_id=store.store_id,
+            ingest=ingest,
+            restore=self._restore,
+            checkpoints=Checkpoints(
+                store, self._bucket, self._changes, clock, hurry=self._drain.hurry
+            ),
+            incidents=self._incidents,
+            status=self.status,
+            refuse_when_stopping=self._refuse_when_stopping,
+        )
+
+    def _open_doors(self, undo: ExitStack) -> None:
+        settings = self._settings
+        undo.callback(self._restore.close)
+        self._unix = UnixDoor(
+            settings.socket_path,
+            self.operations,
+            mode=settings.socket_mode,
+            uids=settings.allowed_uids,
+        )
+        self._http = self._http_door()
+        # Doors close first, and share the grace time: see `stop`.
+        undo.callback(self._close_doors)
+        self._unix.start()
+        if self._http is not None:
+            self._http.start()
+
+    def _http_door(self) -> HttpDoor | None:
+        address, token = self._settings.http_address, self._settings.token
+        if address is None:
+            return None
+        return HttpDoor(
+            address,
+            self.operations,
+            token=token.get_secret_value() if token is not None else None,
+            not_ready=self.not_ready,
+            exposition=self.metrics.exposition,
+        )
+
+    def _supervisor(
+        self, store: Store, changes: Changes, incidents: Incidents, observer: DrainObserver
+    ) -> Drain:
+        size = Size(uploads=self._settings.drain_workers)
+        settings = DrainSettings(self._remote, self._settings.cache_dir, size)
+        return Supervisor(store, changes, incidents, self._clock, settings, observer=observer)
+
+    def _write_through(self) -> OpenRemoteStage:
+        observer = DrainMetrics(self.metrics)
+        return WriteThrough(
+            self.store,
+            self._bucket,
+            self._drain.agenda,
+            self._clock,
+            remote=REMOTE_NAME,
+            on_drained=lambda size_bytes: observer.drained(REMOTE_NAME, size_bytes, 0.0),
+        ).open
+
+    # --- run and stop ----------------------------------------------------------------------------
+
+    @property
+    def socket(self) -> str:
+        return str(self._settings.socket_path)
+
+    @property
+    def url(self) -> str | None:
+        """The address of the HTTP door, or None."""
+        return self._http.url if self._http is not None else None
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then stop; a second signal ends the process at once."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            if self._stopping:
+                os._exit(128 + number)
+            os.write(writer, b"\0")
+
+        previous = {
+            number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            os.read(reader, 1)
+            self.stop()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            os.close(reader)
+            os.close(writer)
+
+    def stop(self) -> None:
+        """Take no new work, let what is in flight end within the grace time, and close in order."""
+        if not self._stopping:
+            log.info("stopping: in flight requests have %g s", self._settings.grace_seconds)
+            self._stopping = True
+            self._changes.close()
+            self._closing.close()
+            log.info("stopped")
+
+    def _close_doors(self) -> None:
+        deadline = time.monotonic() + self._settings.grace_seconds
+        if self._http is not None:
+            self._http.stop(self._settings.grace_seconds)
+        self._unix.stop(max(0.0, deadline - time.monotonic()))
+
+    def _refuse_when_stopping(self) -> None:
+        if self._stopping:
+            raise StoppingError("the service is stopping")
+
+    # --- what the node says ----------------------------------------------------------------------
+
+    def not_ready(self) -> str | None:
+        """Return why no work is taken, or None."""
+        if self._stopping:
+            return "the service is stopping"
+        return self.store.fenced
+
+    def status(self) -> dict[str, Any]:
+        """Return the status object; see docs/http.md."""
+        drain = self._drain.state()
+        moment = Moment(
+            state="stopping" if self._stopping else "fenced" if self.store.fenced else "ready",
+            reason=self.not_ready(),
+            drain=drain,
+            socket=self.socket,
+            http=self.url,
+            connections=self._connections(),
+        )
+        return status_of(self.store, self._clock, self._machine, moment)
+
+    def _connections(self) -> int:
+        over_http = self._http.connections if self._http is not None else 0
+        return self._unix.connections + over_http
+
+    def _levels(self) -> Levels:
+        return levels_of(
+            self.store,
+            self._clock,
+            connections=self._connections(),
+            remote_refused=self._drain.refused,
+        )
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def _fenced(self, reason: str) -> None:
+        log.critical("no more writes are taken: %s", reason)
+        self._changes.ring()
+
+    def _committed(self, _shard: Shard) -> None:
+        self._changes.ring()
+
+    def _make_room(self) -> None:
+        """Make room for a put: who can wait is helped by housekeeping, others evict themselves."""
+        if self._settings.when_full is WhenFull.WAIT:
+            self._changes.ring()
+            self._drain.nudge()
+        else:
+            self._housekeeping.make_room()
+
+    def _still_remote(self, shard: Shard) -> bool:
+        save = self.store.read(
+            lambda sql: queries.save_named(sql, shard.run, shard.step, shard.save_id)
+        )
+        if save is None or save.location is None:
+            return False
+        return presence.holds(self._bucket, shard, save.location)
+
+
+def _locked(settings: Settings) -> int:
+    try:
+        return lock_directory(settings.cache_dir)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot use cache_dir {settings.cache_dir}: {error.strerror}",
+            hint="Choose a directory that the service's user may create and write.",
+        ) from error
+
+
+def _remote_settings(settings: Settings) -> RemoteSettings:
+    return RemoteSettings(
+        name=REMOTE_NAME,
+        bucket=settings.bucket,
+        prefix=settings.prefix,
+        endpoint=settings.remote_endpoint,
+        region=settings.remote_region,
+        verify=settings.remote_verify,
+        conditional_writes=settings.conditional_writes,
+    )

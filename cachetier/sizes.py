@@ -1,0 +1,43 @@
+"""Sizes and spans of time as people write and read them."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.ASCII | re.IGNORECASE)
+_PREFIXES = "kmgtp"
+_SHOWN = ("B", "kB", "MB", "GB", "TB", "PB")
+_SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def parsed_size(text: str) -> int:
+    """Return the bytes that ``text`` writes: ``200 GB``, ``64MiB``, ``1.5T``, ``4096``.
+
+    Raises:
+        ValueError: It is no size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or (match.group(3) and not match.group(2)):
+        raise ValueError(f"{text!r} is not a size such as '200 GB', '1.5 TiB' or '4096'")
+    number, prefix, binary = match.groups()
+    power = _PREFIXES.index(prefix.lower()) + 1 if prefix else 0
+    return int(Decimal(number) * (1024 if binary else 1000) ** power)
+
+
+def shown_size(size_bytes: float) -> str:
+    """Return ``size_bytes`` in three digits and a decimal unit: ``7 B``, ``4.1 kB``, ``200 GB``."""
+    power = 0
+    while size_bytes >= 999.5 and power < len(_SHOWN) - 1:
+        size_bytes, power = size_bytes / 1000, power + 1
+    digits = 1 if power and size_bytes < 99.95 else 0
+    return f"{size_bytes:.{digits}f} {_SHOWN[power]}"
+
+
+def shown_span(seconds: float) -> str:
+    """Return a span of time roughly: ``3.2 s``, ``4.0 min``, ``12 h``."""
+    for unit_seconds, unit in _SPANS:
+        if seconds >= unit_seconds:
+            amount = seconds / unit_seconds
+            return f"{amount:.0f} {unit}" if amount >= 10 else f"{amount:.1f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

@@ -1,0 +1,161 @@
+"""What the node says of itself: one stable object for ``GET /v1/status`` and ``cachetier status``.
+
+Source: docs/http.md, "Status".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cachetier import __version__
+from cachetier.clock import Clock
+from cachetier.local import queries
+from cachetier.local.store import Store
+from cachetier.metrics import Levels
+from cachetier.model.lifecycle import ShardState
+from cachetier.remote.settings import RemoteSettings
+
+PENDING_LIMIT = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What start-up found out: it does not change while the service runs."""
+
+    cache_dir: str
+    filesystem: str
+    disk: dict[str, bool]
+    sqlite_version: str
+    remote: RemoteSettings
+    when_full: str
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What only the service knows at this moment."""
+
+    state: str
+    reason: str | None
+    drain: dict[str, Any]
+    socket: str
+    http: str | None
+    connections: int
+
+
+def levels_of(store: Store, clock: Clock, *, connections: int, remote_refused: bool) -> Levels:
+    """Measure the node for a scrape."""
+    totals = store.read(queries.totals)
+    oldest = totals.oldest_dirty_at
+    return Levels(
+        dirty_bytes=totals.dirty_bytes,
+        dirty_shards=totals.dirty_shards,
+        oldest_dirty_seconds=max(0.0, clock.now() - oldest) if oldest is not None else 0.0,
+        used_bytes=store.space.used_bytes,
+        capacity_bytes=store.space.capacity_bytes,
+        quarantined_shards=totals.quarantined_shards,
+        fenced=store.fenced is not None,
+        remote_refused=remote_refused,
+        open_connections=connections,
+        waiting_puts_bytes=store.space.wanted_bytes,
+    )
+
+
+def status_of(store: Store, clock: Clock, machine: Machine, moment: Moment) -> dict[str, Any]:
+    """Return the status object."""
+    totals = store.read(queries.totals)
+    now, oldest = clock.now(), totals.oldest_dirty_at
+    return {
+        "version": __version__,
+        "store_id": store.store_id,
+        "pid": os.getpid(),
+        "state": moment.state,
+        "reason": moment.reason,
+        "started_at": machine.started_at,
+        "uptime_seconds": max(0.0, now - machine.started_at),
+        "capacity_bytes": store.space.capacity_bytes,
+        "used_bytes": store.space.used_bytes,
+        "dirty_bytes": totals.dirty_bytes,
+        "clean_bytes": max(0, totals.local_bytes - totals.dirty_bytes),
+        "waiting_bytes": store.space.wanted_bytes,
+        "dirty_shards": totals.dirty_shards,
+        "oldest_dirty_seconds": max(0.0, now - oldest) if oldest is not None else 0.0,
+        "quarantined_shards": totals.quarantined_shards,
+        "fenced": store.fenced,
+        "when_full": machine.when_full,
+        "disk": {
+            "directory": machine.cache_dir,
+            "filesystem": machine.filesystem,
+            "free_bytes": store.files.free_bytes(),
+            **machine.disk,
+        },
+        "remotes": [_remote(machine.remote, moment.drain)],
+        "drain": {name: value for name, value in moment.drain.items() if name != "remotes"},
+        "pending": pending_of(store),
+        "socket": moment.socket,
+        "http": moment.http,
+        "connections": moment.connections,
+        "sqlite_version": machine.sqlite_version,
+        "warnings": _warnings(machine),
+    }
+
+
+def _remote(remote: RemoteSettings, drain: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe the remote: as it was set, and as the drain finds it."""
+    found: Mapping[str, Any] = next(
+        (each for each in drain.get("remotes", ()) if each["name"] == remote.name), {}
+    )
+    return {
+        "name": remote.name,
+        "url": f"s3://{remote.bucket}/{remote.prefix}".rstrip("/"),
+        "endpoint": remote.endpoint,
+        "verify": remote.verify,
+        "conditional_writes": remote.conditional_writes,
+        "state": "ok",
+        "reason": "",
+        **found,
+    }
+
+
+def _warnings(machine: Machine) -> list[str]:
+    """Name what was chosen, or found, that weakens a promise or costs speed."""
+    found = []
+    if not machine.remote.conditional_writes:
+        found.append(
+            "conditional_writes is off: two nodes that save one step may overwrite each other"
+        )
+    if machine.filesystem in ("tmpfs", "ramfs"):
+        found.append("the cache is in memory: nothing survives the loss of power")
+    if not machine.disk.get("direct_io", False):
+        found.append("the disk refuses O_DIRECT: puts go through the page cache, slower")
+    if not machine.disk.get("attributes", False):
+        found.append("the disk keeps no extended attributes: a lost catalog could not be rebuilt")
+    return found
+
+
+def pending_of(store: Store) -> list[dict[str, Any]]:
+    """List the steps with something left to drain, oldest first, at most ``PENDING_LIMIT``."""
+    pending = []
+    for save in store.read(queries.unfinished_saves):
+        number = save.number
+        shards = store.read(lambda sql, n=number: queries.shards_of(sql, n))  # type: ignore[misc]
+        dirty = [shard for shard in shards if shard.state is ShardState.DIRTY]
+        pending.append(
+            {
+                "run": save.run,
+                "step": save.step,
+                "save_id": save.save_id,
+                "state": str(save.state),
+                "shards": len(shards),
+                "dirty_shards": len(dirty),
+                "dirty_bytes": sum(shard.content.size_bytes for shard in dirty),
+                "size_bytes": sum(shard.content.size_bytes for shard in shards),
+                "started_at": save.started_at,
+            }
+        )
+        if len(pending) == PENDING_LIMIT:
+            break
+    return pending

@@ -1,0 +1,101 @@
+"""Put checkpoint shards into this node's cachetier, and get them back.
+
+    from cachetier_client import Client
+
+    with Client() as client:
+        with client.checkpoint("my-run", step) as checkpoint:
+            checkpoint.put("model/rank-0", tensor)
+        newest = client.latest("my-run", level="local")
+        restored = client.get_shard("my-run", newest.step, "model/rank-0")
+
+Where the service is (``CACHETIER_URL``), which run this is (``CACHETIER_RUN``) and which rank come
+from the environment.
+"""
+
+from cachetier_client.checkpoint import Checkpoint
+from cachetier_client.client import Client
+from cachetier_client.default import default_client, get_shard, put_shard
+from cachetier_client.errors import (
+    AbortedError,
+    BackgroundError,
+    BackpressureError,
+    BusyError,
+    CachetierClientError,
+    DeadlineError,
+    DigestMismatchError,
+    FencedError,
+    FixCallError,
+    ForbiddenError,
+    GiveUpError,
+    IncompleteError,
+    IntegrityError,
+    InvalidNameError,
+    InvalidRequestError,
+    LookAtRunError,
+    NotDurableError,
+    NotFoundError,
+    OpenForWritingError,
+    ProtocolMismatchError,
+    RemoteRefusedError,
+    RemoteUnavailableError,
+    SaveIdentityError,
+    SaveSupersededError,
+    SealedError,
+    ServiceUnavailableError,
+    SizeMismatchError,
+    StagedIOError,
+    StepPublishedError,
+    StoppingError,
+    WaitError,
+    error_for,
+)
+from cachetier_client.reader import ShardReader
+from cachetier_client.results import Incident, LevelReached, Receipt, ShardInfo, StepInfo
+from cachetier_client.writer import ShardWriter
+
+__all__ = [
+    "Client",
+    "Checkpoint",
+    "ShardReader",
+    "ShardWriter",
+    "default_client",
+    "get_shard",
+    "put_shard",
+    "Incident",
+    "LevelReached",
+    "Receipt",
+    "ShardInfo",
+    "StepInfo",
+    "CachetierClientError",
+    "WaitError",
+    "BackpressureError",
+    "BusyError",
+    "DeadlineError",
+    "NotDurableError",
+    "RemoteUnavailableError",
+    "ServiceUnavailableError",
+    "StoppingError",
+    "FixCallError",
+    "DigestMismatchError",
+    "ForbiddenError",
+    "InvalidNameError",
+    "InvalidRequestError",
+    "OpenForWritingError",
+    "ProtocolMismatchError",
+    "SaveIdentityError",
+    "SizeMismatchError",
+    "LookAtRunError",
+    "AbortedError",
+    "IncompleteError",
+    "NotFoundError",
+    "SaveSupersededError",
+    "SealedError",
+    "StepPublishedError",
+    "GiveUpError",
+    "BackgroundError",
+    "FencedError",
+    "IntegrityError",
+    "RemoteRefusedError",
+    "StagedIOError",
+    "error_for",
+]

@@ -1,0 +1,104 @@
+"""See a caller's data as plain bytes, without copying them.
+
+Anything C-contiguous will do: bytes, arrays, CPU tensors of any type (bfloat16 too, which has no
+buffer protocol). torch and numpy are never imported; a tensor is recognised only where its library
+is loaded already.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from cachetier_client.aligned import address_of, view_at
+from cachetier_client.errors import InvalidRequestError
+
+_CONTIGUOUS_HINT = "Pass data.contiguous() (torch) or numpy.ascontiguousarray(data)."
+
+
+def is_source(data: object) -> bool:
+    """Return whether ``data`` is a path or an open file rather than memory."""
+    return isinstance(data, os.PathLike) or callable(getattr(data, "read", None))
+
+
+def bytes_of(data: Any, *, writable: bool = False) -> memoryview:
+    """Return the bytes of ``data`` as a flat view on its memory.
+
+    Args:
+        data: A C-contiguous buffer or CPU tensor.
+        writable: Refuse memory that may not be written.
+
+    Raises:
+        InvalidRequestError: Not memory, not contiguous, not on the CPU, or read-only.
+    """
+    if isinstance(data, str):
+        raise InvalidRequestError(
+            "a str is not a shard's data", hint="Pass bytes, or pathlib.Path(...) for a file."
+        )
+    if _is_tensor(data):
+        return _bytes_of_tensor(data)
+    try:
+        view = memoryview(data)
+    except (TypeError, ValueError) as error:  # ValueError: an array of a type outside the protocol
+        return _bytes_of_array(data, writable, error)
+    if not view.c_contiguous:
+        raise InvalidRequestError("the data are not contiguous in memory", hint=_CONTIGUOUS_HINT)
+    if view.format == "O":
+        raise InvalidRequestError(
+            "the array holds Python objects, not values", hint="Convert it to a numeric type."
+        )
+    if writable and view.readonly:
+        raise InvalidRequestError("the buffer is read-only", hint="Pass writable memory as out=.")
+    return _flat(view)
+
+
+def _flat(view: memoryview) -> memoryview:
+    if view.nbytes == 0:
+        return memoryview(bytearray())
+    try:
+        return view.cast("B")
+    except (TypeError, ValueError):  # a format that cast does not know: take the memory itself
+        return view_at(address_of(view), view.nbytes, view)
+
+
+def _is_tensor(data: object) -> bool:
+    torch = sys.modules.get("torch")
+    kind = getattr(torch, "Tensor", None)  # half-way through its import torch has none
+    return kind is not None and isinstance(data, kind)
+
+
+def _bytes_of_tensor(tensor: Any) -> memoryview:
+    if hasattr(tensor, "to_local"):
+        raise InvalidRequestError(
+            "a DTensor is spread over ranks", hint="Pass its local part: data.to_local()."
+        )
+    if tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided":
+        raise InvalidRequestError(
+            f"the tensor is {tensor.layout} on {tensor.device}",
+            hint="Pass a dense tensor in CPU memory: data.cpu().",
+        )
+    if not tensor.is_contiguous():
+        raise InvalidRequestError("the tensor is not contiguous", hint=_CONTIGUOUS_HINT)
+    if tensor.is_conj() or tensor.is_neg():
+        raise InvalidRequestError(
+            "the tensor's memory is not its value (a lazy conjugate or negative)",
+            hint="Pass data.resolve_conj().resolve_neg().",
+        )
+    return view_at(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor)
+
+
+def _bytes_of_array(data: Any, writable: bool, error: Exception) -> memoryview:
+    """Read numpy's own description, for types such as ``ml_dtypes.bfloat16``."""
+    described = getattr(data, "__array_interface__", None)
+    if not isinstance(described, dict) or not described.get("data"):
+        raise InvalidRequestError(
+            f"{type(data).__name__} has no bytes to store: {error}",
+            hint="Pass bytes, an array, a CPU tensor, a pathlib.Path or an open file.",
+        ) from None
+    address, read_only = described["data"]
+    if described.get("strides") is not None:
+        raise InvalidRequestError("the array is not contiguous", hint=_CONTIGUOUS_HINT)
+    if writable and read_only:
+        raise InvalidRequestError("the buffer is read-only", hint="Pass writable memory as out=.")
+    return view_at(address, int(data.nbytes), data)

@@ -1,0 +1,360 @@
+"""The client: put shards, seal steps, find and get them back, over either door."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal, Self, SupportsIndex, cast, get_args, overload
+
+from cachetier_client import saves
+from cachetier_client.blockfile import Files
+from cachetier_client.buffers import bytes_of
+from cachetier_client.caller import Caller, checked_ack
+from cachetier_client.checkpoint import Checkpoint
+from cachetier_client.deadline import Clock, SystemClock
+from cachetier_client.doors import DEFAULT_URL, greeting, transport_for
+from cachetier_client.errors import InvalidRequestError
+from cachetier_client.names import Part, checked_name, checked_save_id, checked_step
+from cachetier_client.place import place_of
+from cachetier_client.reader import ShardReader
+from cachetier_client.repeating import Fallback, RepeatingTransport
+from cachetier_client.results import AckLevel, Receipt
+from cachetier_client.runs import PUT_SECONDS, Runs
+from cachetier_client.workers import Workers
+from cachetier_client.writer import ShardWriter
+
+GET_SECONDS = 300.0
+
+
+class Client(Runs):
+    """Talks to this node's cachetier. Thread-safe, fork-safe; every call has a deadline.
+
+    Nothing is connected before the first call. Idle, it keeps ``threads - 1`` threads, a few
+    connections and up to ``threads`` blocks of 4 MiB.
+
+    Args:
+        url: ``unix:///path`` or ``http://host:port``; default ``CACHETIER_URL``, then
+            ``unix:///run/cachetier/cachetier.sock``. Over HTTP, ``CACHETIER_TOKEN`` goes along.
+        run: For calls that name none; default ``CACHETIER_RUN``.
+        fallback: What to do while the service is away: ``wait`` and repeat until the call's
+            deadline, or ``fail`` at once; default ``CACHETIER_FALLBACK``, then ``wait``.
+        threads: How many write or read the blocks of a large shard, the caller's among them.
+        clock: Seam for tests.
+        files: Seam for tests.
+
+    Raises:
+        ValueError: An address or a fallback that there is not.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        run: str | None = None,
+        fallback: Fallback | None = None,
+        threads: int = 4,
+        clock: Clock | None = None,
+        files: Files | None = None,
+    ) -> None:
+        if threads < 1:
+            raise ValueError(f"threads={threads} leaves nobody to work")
+        clock = clock or SystemClock()
+        hello, workers = greeting(clock.now()), Workers(threads)
+        single = transport_for(
+            url or os.environ.get("CACHETIER_URL") or DEFAULT_URL,
+            hello,
+            workers=workers,
+            token=os.environ.get("CACHETIER_TOKEN", ""),
+            files=files,
+        )
+        repeating = RepeatingTransport(single, _checked_fallback(fallback), clock)
+        self.url = single.url
+        super().__init__(Caller(single, repeating, hello, clock, workers), run)
+
+    # --- shards ----------------------------------------------------------------------------------
+
+    def put_shard(  # noqa: PLR0913 - the ids, fixed names all
+        self,
+        data: Any,
+        *,
+        step: SupportsIndex,
+        name: str,
+        run: str | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        ack: AckLevel = "local",
+        timeout_seconds: float = PUT_SECONDS,
+        save_id: str | None = None,
+        overwrite: bool = False,
+    ) -> Receipt:
+        """Store one shard on the node and return once it is safe there.
+
+        Args:
+            data: C-contiguous memory (bytes, array, CPU tensor), whose raw bytes are stored
+                uncopied, and which must not change before the return. Or a ``pathlib.Path`` or an
+                open binary file, read once: a large one is not sent again if the service goes away.
+            step: Training step.
+            name: Unique in the step; ``/`` is allowed.
+            run: Default: the client's.
+            rank: Default: the environment's, see ``cachetier_client.place``.
+            world_size: The same.
+            ack: ``local``: survives the loss of power here; ``durable``: of the node.
+            timeout_seconds: Whole call, including waits for room and for a service that is away.
+            save_id: Equal on all ranks, new for every save; default: see
+                ``cachetier_client.saves``.
+            overwrite: Replace a step that is published already.
+
+        Returns:
+            Receipt with ``size_bytes``, the CRC-64/NVME of the bytes and the level reached.
+
+        Raises:
+            BackpressureError: No room before the deadline; safe to call again.
+            ServiceUnavailableError, DeadlineError: Not there, or not in time; safe to call again.
+            NotDurableError: With ``ack="durable"``: safe on the node, not yet durable.
+            BackgroundError: Something put earlier failed since; this call has done nothing.
+            CachetierClientError: See ``cachetier_client.errors``.
+
+        Source: docs/protocol.md, "Put".
+        """
+        with self._caller.calling("put_shard", run=run, step=step, rank=rank, name=name) as ids:
+            part, _ = self._part(run, step, rank, world_size, save_id, overwrite=overwrite)
+            ids.update(run=part.run, rank=part.rank)
+            return self._caller.put(part, name, data, checked_ack(ack), timeout_seconds)
+
+    def get_shard(
+        self,
+        run: str | None,
+        step: SupportsIndex,
+        name: str,
+        *,
+        out: Any = None,
+        timeout_seconds: float = GET_SECONDS,
+    ) -> memoryview:
+        """Return one shard's bytes, verified, from the nearest copy.
+
+        Args:
+            run: None: the client's.
+            step: Training step.
+            name: The shard's.
+            out: Writable C-contiguous memory of exactly the shard's size (a CPU tensor, say),
+                filled without another copy. After an error its content is undefined.
+            timeout_seconds: Whole call, including a restore from the remote.
+
+        Returns:
+            A writable view: of ``out``, or of fresh memory, page-aligned if larger than 64 KiB.
+
+        Raises:
+            NotFoundError: There is no such shard.
+            IntegrityError: No copy has the bytes that were put.
+            SizeMismatchError: ``out`` has another size; it was not touched.
+        """
+        with self._caller.calling("get_shard", run=run, step=step, name=name) as ids:
+            into = None if out is None else bytes_of(out, writable=True)
+            which_run = ids["run"] = self._run_of(run)
+            where = (which_run, checked_step(step), checked_name(name))
+            deadline = self._caller.deadline(timeout_seconds)
+            return self._caller.transport.get(*where, into, deadline)
+
+    @overload
+    def open_shard(
+        self,
+        run: str | None,
+        step: SupportsIndex,
+        name: str,
+        mode: Literal["wb"] = "wb",
+        **options: Any,
+    ) -> ShardWriter: ...
+
+    @overload
+    def open_shard(
+        self, run: str | None, step: SupportsIndex, name: str, mode: Literal["rb"], **options: Any
+    ) -> ShardReader: ...
+
+    def open_shard(
+        self,
+        run: str | None,
+        step: SupportsIndex,
+        name: str,
+        mode: Literal["wb", "rb"] = "wb",
+        **options: Any,
+    ) -> ShardWriter | ShardReader:
+        """Open a shard as a binary stream: ``wb`` for one of unknown length, ``rb`` to read parts.
+
+        A written stream becomes a shard when it is closed, and leaves nothing when it is left by an
+        exception. The options are those of ``put_shard``; ``timeout_seconds`` bounds each call on
+        the stream.
+        """
+        with self._caller.calling("open_shard", run=run, step=step, name=name):
+            if mode == "wb":
+                return self._open_writer(run, step, name, **options)
+            if mode == "rb":
+                return self._open_reader(run, step, name, **options)
+            raise InvalidRequestError(f"mode {mode!r} is neither 'wb' nor 'rb'")
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def checkpoint(
+        self,
+        run: str | None,
+        step: SupportsIndex,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        save_id: str | None = None,
+        overwrite: bool = False,
+        ack: AckLevel = "local",
+        timeout_seconds: float = PUT_SECONDS,
+    ) -> Checkpoint:
+        """Begin this rank's part of a save, for a ``with``: sealed at its end, or aborted.
+
+        Args:
+            run: None: the client's.
+            step: Training step.
+            rank, world_size, save_id, overwrite: See ``put_shard``.
+            ack: With ``durable`` the end of the ``with`` waits until this rank's shards are.
+            timeout_seconds: Of each call inside, and of the end.
+        """
+        with self._caller.calling("checkpoint", run=run, step=step, rank=rank):
+            part, ranks_on_node = self._part(
+                run, step, rank, world_size, save_id, overwrite=overwrite
+            )
+            return Checkpoint(
+                self._caller,
+                part,
+                ranks_on_node=ranks_on_node,
+                ack=checked_ack(ack),
+                timeout_seconds=timeout_seconds,
+                on_end=self._counting(part),
+            )
+
+    def seal(
+        self,
+        run: str | None,
+        step: SupportsIndex,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        save_id: str | None = None,
+        overwrite: bool = False,
+        timeout_seconds: float = PUT_SECONDS,
+    ) -> tuple[int, ...]:
+        """Say that this rank has put all its shards of a step; ``checkpoint`` does it by itself.
+
+        Returns:
+            The ranks of this save that have sealed on this node.
+        """
+        with self._caller.calling("seal", run=run, step=step, rank=rank):
+            part, ranks_on_node = self._part(
+                run, step, rank, world_size, save_id, overwrite=overwrite
+            )
+            sealed = self._caller.seal(part, ranks_on_node, timeout_seconds)
+            self._counting(part)()
+            return sealed
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let connections and threads go.
+
+        Raises:
+            BackgroundError: Something failed in the background that no call has told of.
+        """
+        untold = self._caller.close()
+        if untold is not None:
+            raise untold
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed."""
+        return self._caller.closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        untold = self._caller.close()
+        if untold is not None and error is None:
+            raise untold
+        if untold is not None and error is not None:
+            error.add_note(f"and before that: {untold}")
+
+    # --- what calls are about --------------------------------------------------------------------
+
+    def _part(
+        self,
+        run: str | None,
+        step: SupportsIndex,
+        rank: int | None,
+        world_size: int | None,
+        save_id: str | None,
+        *,
+        overwrite: bool,
+    ) -> tuple[Part, int | None]:
+        """Return the part that a put or a seal belongs to, and how many ranks this node has."""
+        place = place_of(os.environ, rank, world_size)
+        which_run, which_step = self._run_of(run), checked_step(step)
+        if save_id is None:
+            save_id = saves.THIS_PROCESS.derive(os.environ, place)
+            if overwrite:
+                save_id = saves.THIS_PROCESS.overwriting(save_id, which_run, which_step)
+        ids = (which_run, which_step, place.rank, place.world_size, checked_save_id(save_id))
+        part = Part(*ids, overwrite)
+        return part, place.ranks_on_node
+
+    def _counting(self, part: Part) -> Callable[[], None]:
+        """Return what to do when a save ends: the next that overwrites is another."""
+
+        def count() -> None:
+            if part.overwrite:
+                saves.THIS_PROCESS.ended(part.run, part.step)
+
+        return count
+
+    def _open_writer(  # noqa: PLR0913 - the ids, fixed names all
+        self,
+        run: str | None,
+        step: SupportsIndex,
+        name: str,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        ack: AckLevel = "local",
+        timeout_seconds: float = PUT_SECONDS,
+        save_id: str | None = None,
+        overwrite: bool = False,
+    ) -> ShardWriter:
+        part, _ = self._part(run, step, rank, world_size, save_id, overwrite=overwrite)
+        return self._caller.open_writer(part, name, checked_ack(ack), timeout_seconds)
+
+    def _open_reader(
+        self,
+        run: str | None,
+        step: SupportsIndex,
+        name: str,
+        *,
+        timeout_seconds: float = GET_SECONDS,
+    ) -> ShardReader:
+        caller, which_run = self._caller, self._run_of(run)
+        where = (which_run, checked_step(step), checked_name(name))
+        return ShardReader(
+            caller.transport.open_source(*where, caller.deadline(timeout_seconds)),
+            guard=lambda: caller.calling(
+                "open_shard", tells=False, run=which_run, step=step, name=name
+            ),
+            deadline=lambda: caller.deadline(timeout_seconds),
+        )
+
+
+def _checked_fallback(fallback: str | None) -> Fallback:
+    chosen = fallback or os.environ.get("CACHETIER_FALLBACK") or "wait"
+    if chosen == "s3":
+        raise ValueError("fallback='s3' is not in this version: use 'wait' or 'fail'")
+    if chosen not in get_args(Fallback):
+        raise ValueError(f"fallback={chosen!r} is neither 'wait' nor 'fail'")
+    return cast("Fallback", chosen)

@@ -1,0 +1,75 @@
+"""CRC-64/NVME of bytes, of blocks, and of the whole from its blocks.
+
+The rank takes one digest for each block while it writes; the whole shard's digest is combined from
+them, so every byte is read once. Blocks let a range, or a part of an upload, be verified alone.
+
+Source: docs/protocol.md, "Frames".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from awscrt.checksums import combine_crc64nvme, crc64nvme
+
+BLOCK_BYTES = 4 << 20
+
+
+def digest_of(data: bytes | bytearray | memoryview, previous: int = 0) -> int:
+    """Return the digest of ``data``, or of ``previous``'s bytes followed by it."""
+    return int(crc64nvme(data, previous))
+
+
+def block_lengths(size_bytes: int) -> list[int]:
+    """Return the length of each block of a shard of ``size_bytes``."""
+    whole, rest = divmod(size_bytes, BLOCK_BYTES)
+    return [BLOCK_BYTES] * whole + ([rest] if rest else [])
+
+
+def combine(digests: Sequence[int], size_bytes: int) -> int:
+    """Return the digest of ``size_bytes`` whose blocks have ``digests``.
+
+    Raises:
+        ValueError: The number of digests is not the number of blocks.
+    """
+    lengths = block_lengths(size_bytes)
+    if len(lengths) != len(digests):
+        raise ValueError(
+            f"{size_bytes} bytes have {len(lengths)} blocks, but {len(digests)} digests came"
+        )
+    whole = 0
+    for digest, length in zip(digests, lengths, strict=True):
+        whole = int(combine_crc64nvme(whole, digest, length))
+    return whole
+
+
+def pack(digests: Sequence[int]) -> bytes:
+    """Pack block digests as big-endian 64-bit words."""
+    return struct.pack(f"!{len(digests)}Q", *digests)
+
+
+def unpack(packed: bytes | bytearray | memoryview) -> tuple[int, ...]:
+    """Undo ``pack``.
+
+    Raises:
+        ValueError: The length is not a multiple of eight.
+    """
+    if len(packed) % 8:
+        raise ValueError(f"packed block digests are {len(packed)} bytes, not a multiple of eight")
+    return struct.unpack(f"!{len(packed) // 8}Q", packed)
+
+
+def to_hex(digest: int) -> str:
+    return f"{digest:016x}"
+
+
+def from_hex(text: str) -> int:
+    """Read 16 hex digits.
+
+    Raises:
+        ValueError: Not exactly 16 hex digits.
+    """
+    if len(text) != 16 or not all(character in "0123456789abcdef" for character in text):
+        raise ValueError(f"a digest is 16 lower-case hex digits, got {text!r}")
+    return int(text, 16)

@@ -1,0 +1,71 @@
+"""Which door of the service a client uses, and how it introduces itself there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from importlib import metadata
+from urllib.parse import urlsplit
+
+from cachetier_client import wire
+from cachetier_client.blockfile import Files
+from cachetier_client.connection import SOCKET_PATH_LIMIT_BYTES
+from cachetier_client.http import HttpTransport
+from cachetier_client.transport import Transport
+from cachetier_client.unix import UnixTransport
+from cachetier_client.wire import Header
+from cachetier_client.workers import Workers
+
+DEFAULT_URL = "unix:///run/cachetier/cachetier.sock"
+_HTTP_PORT = 80
+
+
+def greeting(now: float) -> Header:
+    """Return what a client says of itself; incidents from ``now`` on concern it."""
+    try:
+        version = metadata.version("cachetier-client")
+    except metadata.PackageNotFoundError:
+        version = "unknown"
+    return {
+        "protocol": wire.PROTOCOL,
+        "client": f"cachetier-client/{version}",
+        "client_id": secrets.token_hex(8),
+        "since": now,
+    }
+
+
+def transport_for(
+    url: str, hello: Header, *, workers: Workers, token: str = "", files: Files | None = None
+) -> Transport:
+    """Return the transport for ``unix:///path`` or ``http://host:port``; nothing is connected yet.
+
+    Raises:
+        ValueError: Another kind of address.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return UnixTransport(_socket_path(url), hello, workers, files)
+    if parts.scheme == "http" and parts.hostname and parts.username is None:
+        return HttpTransport(
+            parts.hostname,
+            parts.port or _HTTP_PORT,
+            prefix=parts.path.rstrip("/"),
+            token=token,
+            client_id=str(hello["client_id"]),
+        )
+    raise ValueError(
+        f"{url!r} is no address of a service: use unix:///path/to/cachetier.sock or "
+        "http://host:port (https: end it in front of the client)"
+    )
+
+
+def _socket_path(url: str) -> str:
+    path = url.removeprefix("unix:").removeprefix("//")
+    if not path.startswith("/"):
+        raise ValueError(f"{url!r} needs an absolute path: unix:///path/to/cachetier.sock")
+    if len(os.fsencode(path)) > SOCKET_PATH_LIMIT_BYTES:
+        raise ValueError(
+            f"the socket's path {path!r} is longer than {SOCKET_PATH_LIMIT_BYTES} bytes, which "
+            "no socket can have: choose a shorter `socket` for the service"
+        )
+    return path

@@ -1,0 +1,110 @@
+"""The grammar of names, checked before anything is sent, and what a save's calls are about.
+
+Source: docs/protocol.md, "Names".
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+from cachetier_client.errors import InvalidNameError, InvalidRequestError
+
+STEP_LIMIT = 2**53
+RUN_LIMIT_CHARACTERS = 128
+NAME_LIMIT_CHARACTERS = 255
+SAVE_ID_LIMIT_CHARACTERS = 64
+
+_SEGMENT = r"[A-Za-z0-9._\-=+@]+"
+_RUN = re.compile(rf"(?!-){_SEGMENT}")
+_NAME = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
+_SAVE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]*")
+_RESERVED = frozenset({".", "..", ".cachetier"})
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One rank's part of one save of a step: the ids that puts and seals carry."""
+
+    run: str
+    step: int
+    rank: int
+    world_size: int
+    save_id: str
+    overwrite: bool = False
+
+    def fields(self) -> dict[str, Any]:
+        """Return the ids as a request carries them."""
+        return {
+            "run": self.run,
+            "step": self.step,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "save_id": self.save_id,
+            "overwrite": self.overwrite,
+        }
+
+
+def checked_run(run: object) -> str:
+    """Return ``run`` if it is in the grammar; raise InvalidNameError otherwise."""
+    fine = isinstance(run, str) and len(run) <= RUN_LIMIT_CHARACTERS and _RUN.fullmatch(run)
+    if not fine or run in _RESERVED:
+        raise InvalidNameError(
+            f"run {_shown(run)} is not 1 to 128 characters of A-Z a-z 0-9 . _ - = + @"
+        )
+    return str(run)
+
+
+def checked_step(step: SupportsIndex) -> int:
+    """Return ``step`` as a plain integer; raise InvalidNameError if it is not a step."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if isinstance(step, bool) or not 0 <= number < STEP_LIMIT:
+        raise InvalidNameError(f"step {_shown(step)} is not an integer from 0 to 2^53 - 1")
+    return number
+
+
+def checked_name(name: object) -> str:
+    """Return ``name`` if it is in the grammar; raise InvalidNameError otherwise."""
+    fine = isinstance(name, str) and len(name) <= NAME_LIMIT_CHARACTERS and _NAME.fullmatch(name)
+    if not fine or not _RESERVED.isdisjoint(str(name).split("/")):
+        raise InvalidNameError(
+            f"shard name {_shown(name)} is not 1 to 255 characters of A-Z a-z 0-9 . _ - = + @ in "
+            "segments joined by '/', without '.', '..' or '.cachetier' as a segment"
+        )
+    return str(name)
+
+
+def checked_save_id(save_id: object) -> str:
+    """Return ``save_id`` if it is in the grammar; raise InvalidNameError otherwise."""
+    fine = (
+        isinstance(save_id, str)
+        and len(save_id) <= SAVE_ID_LIMIT_CHARACTERS
+        and _SAVE_ID.fullmatch(save_id)
+    )
+    if not fine:
+        raise InvalidNameError(
+            f"save_id {_shown(save_id)} is not 1 to 64 characters of A-Z a-z 0-9 . _ - "
+            "starting with a letter or digit"
+        )
+    return str(save_id)
+
+
+def checked_place(rank: int, world_size: int) -> tuple[int, int]:
+    """Return rank and world size; raise InvalidRequestError unless 0 <= rank < world_size."""
+    if not 0 <= rank < world_size:
+        raise InvalidRequestError(
+            f"rank {rank} is not from 0 to world_size - 1 = {world_size - 1}",
+            hint="Pass rank= and world_size= together, or set RANK and WORLD_SIZE.",
+        )
+    return rank, world_size
+
+
+def _shown(value: object) -> str:
+    """Show a hostile value on one short line."""
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,122 @@
+"""Repeat a call whose service was away, until the call's deadline: the one place that retries.
+
+Every operation may be repeated: what a broken connection had staged is gone, and a put or seal that
+did happen gives the same receipt again. Pauses are random from zero up (full jitter), so that ranks
+do not come back in step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.errors import (
+    BusyError,
+    OpenForWritingError,
+    ServiceUnavailableError,
+    StoppingError,
+)
+from cachetier_client.names import Part
+from cachetier_client.transport import ConnectionLostError, Reply, Sink, Source, Transport
+
+Fallback = Literal["wait", "fail"]
+
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+
+_Result = TypeVar("_Result")
+
+
+class RepeatingTransport:
+    """A transport whose calls outlast a service that is away for a while.
+
+    Args:
+        inner: Makes single attempts.
+        fallback: ``wait`` repeats until the deadline, ``fail`` gives up at the first loss.
+        clock: Sleeps between attempts.
+        jitter: Returns the part of the longest pause to sleep, from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        inner: Transport,
+        fallback: Fallback,
+        clock: Clock,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.url = inner.url
+        self._inner = inner
+        self._fallback = fallback
+        self._clock = clock
+        self._jitter = jitter
+
+    def put(self, part: Part, name: str, data: memoryview, deadline: Deadline) -> Reply:
+        return self._repeat(lambda: self._inner.put(part, name, data, deadline), deadline)
+
+    def get(
+        self, run: str, step: int, name: str, out: memoryview | None, deadline: Deadline
+    ) -> memoryview:
+        return self._repeat(lambda: self._inner.get(run, step, name, out, deadline), deadline)
+
+    def call(self, op: str, fields: dict[str, Any], deadline: Deadline) -> Reply:
+        return self._repeat(lambda: self._inner.call(op, fields, deadline), deadline)
+
+    def open_sink(self, part: Part, name: str, size_bytes: int | None, deadline: Deadline) -> Sink:
+        return self._repeat(
+            lambda: self._inner.open_sink(part, name, size_bytes, deadline), deadline
+        )
+
+    def open_source(self, run: str, step: int, name: str, deadline: Deadline) -> Source:
+        return self._repeat(lambda: self._inner.open_source(run, step, name, deadline), deadline)
+
+    def noticed_incidents(self) -> bool:
+        return self._inner.noticed_incidents()
+
+    def forget_idle(self) -> None:
+        self._inner.forget_idle()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _repeat(self, attempt: Callable[[], _Result], deadline: Deadline) -> _Result:
+        attempts = 0
+        held_open = 0
+        while True:
+            attempts += 1
+            try:
+                return attempt()
+            except ConnectionLostError as error:
+                self._inner.forget_idle()  # the others are as old
+                if error.was_idle and attempts == 1:
+                    continue  # the service has restarted since; it may well be there
+                self._pause_or_raise(unavailable(self.url, error), attempts, deadline)
+            except (StoppingError, BusyError) as error:
+                self._inner.forget_idle()
+                self._pause_or_raise(error, attempts, deadline)
+            except OpenForWritingError:
+                held_open += 1
+                if held_open > 1:
+                    raise
+
+    def _pause_or_raise(
+        self,
+        error: ServiceUnavailableError | StoppingError | BusyError,
+        attempts: int,
+        deadline: Deadline,
+    ) -> None:
+        longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(attempts, 10))
+        pause = self._jitter() * max(longest, error.retry_after_seconds or 0.0)
+        if self._fallback == "fail" or pause >= deadline.remaining():
+            raise error
+        self._clock.sleep(pause)
+
+
+def unavailable(url: str, lost: ConnectionLostError) -> ServiceUnavailableError:
+    """Return the error that tells of a lost connection, with its cause."""
+    error = ServiceUnavailableError(str(lost))
+    error.__cause__ = lost.__cause__
+    if url not in error.message:
+        error.message = f"{error.message} ({url})"
+    return error

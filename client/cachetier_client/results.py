@@ -1,0 +1,147 @@
+"""What calls return: frozen values, read from replies that may carry more fields than we know.
+
+Source: docs/protocol.md, "Operations".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Level = Literal["local", "replicated", "durable"]
+AckLevel = Literal["local", "durable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The promise that a shard is safe at ``level``; ``digest`` is its CRC-64/NVME in hex."""
+
+    run: str
+    step: int
+    name: str
+    save_id: str
+    size_bytes: int
+    digest: str
+    level: str
+
+    @classmethod
+    def from_reply(cls, reply: Mapping[str, Any]) -> Receipt:
+        """Read a receipt."""
+        return cls(
+            run=str(reply["run"]),
+            step=int(reply["step"]),
+            name=str(reply["name"]),
+            save_id=str(reply["save_id"]),
+            size_bytes=int(reply["size_bytes"]),
+            digest=str(reply["digest"]),
+            level=str(reply["level"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """One shard of a step; ``state`` is dirty, clean, evicted, quarantined or remote."""
+
+    name: str
+    rank: int
+    size_bytes: int
+    digest: str
+    state: str
+
+    @classmethod
+    def from_reply(cls, reply: Mapping[str, Any]) -> ShardInfo:
+        """Read a shard of a step object."""
+        return cls(
+            name=str(reply["name"]),
+            rank=int(reply.get("rank") or 0),
+            size_bytes=int(reply.get("size_bytes") or 0),
+            digest=str(reply.get("digest") or ""),
+            state=str(reply.get("state") or ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """One step: how far it is, where it can be restored from, and what is still only here.
+
+    ``levels`` are those at which the whole step can be restored; ``ranks`` have sealed on this
+    node. ``shards`` is filled by ``Client.step`` alone; ``shard_count`` always is. Instants are UTC
+    seconds.
+    """
+
+    run: str
+    step: int
+    save_id: str
+    state: str
+    levels: tuple[str, ...]
+    ranks: tuple[int, ...]
+    world_size: int
+    shard_count: int
+    size_bytes: int
+    dirty_bytes: int
+    started_at: float | None
+    sealed_at: float | None
+    published_at: float | None
+    shards: tuple[ShardInfo, ...] = ()
+
+    @classmethod
+    def from_reply(cls, reply: Mapping[str, Any]) -> StepInfo:
+        """Read a step object, with its shards or with their number."""
+        listed = reply.get("shards")
+        shards = tuple(map(ShardInfo.from_reply, listed)) if isinstance(listed, list) else ()
+        return cls(
+            run=str(reply["run"]),
+            step=int(reply["step"]),
+            save_id=str(reply.get("save_id") or ""),
+            state=str(reply.get("state") or ""),
+            levels=tuple(reply.get("levels") or ()),
+            ranks=tuple(reply.get("ranks") or ()),
+            world_size=int(reply.get("world_size") or 0),
+            shard_count=listed if isinstance(listed, int) else len(shards),
+            size_bytes=int(reply.get("size_bytes") or 0),
+            dirty_bytes=int(reply.get("dirty_bytes") or 0),
+            started_at=reply.get("started_at"),
+            sealed_at=reply.get("sealed_at"),
+            published_at=reply.get("published_at"),
+            shards=shards,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LevelReached:
+    """What a wait ended with: the level, and how long after the save's start it was looked at."""
+
+    level: str
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that failed in the background, after the call it concerns had succeeded."""
+
+    code: str
+    message: str
+    hint: str
+    run: str | None = None
+    step: int | None = None
+    rank: int | None = None
+    name: str | None = None
+
+    @classmethod
+    def from_reply(cls, reply: Mapping[str, Any]) -> Incident:
+        """Read an incident."""
+        return cls(
+            code=str(reply.get("code") or "internal"),
+            message=str(reply.get("message") or ""),
+            hint=str(reply.get("hint") or ""),
+            run=reply.get("run"),
+            step=reply.get("step"),
+            rank=reply.get("rank"),
+            name=reply.get("name"),
+        )
+
+    def __str__(self) -> str:
+        ids = {"run": self.run, "step": self.step, "rank": self.rank, "shard": self.name}
+        where = " ".join(f"{word}={value}" for word, value in ids.items() if value is not None)
+        return f"{where}: {self.message} Next: {self.hint}" if where else self.message

@@ -1,0 +1,139 @@
+"""The socket door: small shards in one frame, large ones through a descriptor.
+
+Source: docs/protocol.md, "Put" and "Get".
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from cachetier_client import digests
+from cachetier_client.aligned import BlockPool
+from cachetier_client.blockfile import BlockFile, Files, SystemFiles
+from cachetier_client.connection import INLINE_BYTES, Connection, ConnectionPool
+from cachetier_client.deadline import Deadline
+from cachetier_client.digests import digest_of
+from cachetier_client.names import Part
+from cachetier_client.opened import OpenedShard, memory_for
+from cachetier_client.staged import DescriptorSink, OwnedDescriptor, StreamSink, check_plane
+from cachetier_client.transport import Reply
+from cachetier_client.wire import Frame, Header
+from cachetier_client.workers import Workers
+
+
+class UnixTransport:
+    """A service on this node, reached by its socket. Thread-safe and fork-safe."""
+
+    def __init__(
+        self, path: str, greeting: Header, workers: Workers, files: Files | None = None
+    ) -> None:
+        self.url = f"unix://{path}"
+        self._inline_bytes = INLINE_BYTES
+        self._connections = ConnectionPool(path, greeting)
+        self._workers = workers
+        self._blocks = BlockPool(workers.threads)
+        self._files = files or SystemFiles()
+
+    # --- in --------------------------------------------------------------------------------------
+
+    def put(self, part: Part, name: str, data: memoryview, deadline: Deadline) -> Reply:
+        if len(data) <= self._inline_bytes:
+            fields = {
+                **part.fields(),
+                "name": name,
+                "size_bytes": len(data),
+                "digest": digests.to_hex(digest_of(data)),
+                "timeout_seconds": deadline.for_service(),
+            }
+            return self.call("put", fields, deadline, data)
+        sink = self.open_sink(part, name, len(data), deadline)
+        try:
+            taken = sink.write_whole(data, self._workers, deadline)
+            return sink.commit(len(data), taken, deadline)
+        except BaseException:
+            sink.abort(deadline)
+            raise
+
+    def open_sink(
+        self, part: Part, name: str, size_bytes: int | None, deadline: Deadline
+    ) -> DescriptorSink | StreamSink:
+        request = {"op": "begin", **part.fields(), "name": name, "size_bytes": size_bytes}
+        request["timeout_seconds"] = deadline.for_service()
+        connection = self._take(deadline)
+        try:
+            begun = connection.request(request, deadline)
+        except BaseException:
+            self._connections.give_back(connection)
+            raise
+        descriptor = None if begun.descriptor is None else OwnedDescriptor(begun.descriptor)
+        try:
+            check_plane(begun.header, descriptor)
+            if descriptor is None:
+                return StreamSink(connection, begun.header, self._connections.give_back)
+            file = self.block_file(descriptor)
+            give_back = self._connections.give_back
+            return DescriptorSink(connection, begun.header, give_back, descriptor, file)
+        except BaseException:
+            connection.close()  # which ends what it staged
+            if descriptor is not None:
+                descriptor.close()
+            raise
+
+    # --- out -------------------------------------------------------------------------------------
+
+    def get(
+        self, run: str, step: int, name: str, out: memoryview | None, deadline: Deadline
+    ) -> memoryview:
+        source = self.open_source(run, step, name, deadline)
+        try:
+            into = memory_for(out, source.size_bytes)
+            source.read_whole(into, self._workers, deadline)
+            return into
+        finally:
+            source.close()
+
+    def open_source(self, run: str, step: int, name: str, deadline: Deadline) -> OpenedShard:
+        return OpenedShard(self, run, step, name, deadline)
+
+    def open_file(self, ids: Header, deadline: Deadline) -> tuple[Frame, OwnedDescriptor | None]:
+        fields = {**ids, "timeout_seconds": deadline.for_service()}
+        frame = self._request("open", fields, deadline)
+        return frame, None if frame.descriptor is None else OwnedDescriptor(frame.descriptor)
+
+    def block_file(self, descriptor: OwnedDescriptor) -> BlockFile:
+        return BlockFile(descriptor.number, self._blocks, self._files)
+
+    # --- the rest --------------------------------------------------------------------------------
+
+    def call(
+        self, op: str, fields: dict[str, Any], deadline: Deadline, body: memoryview | bytes = b""
+    ) -> Reply:
+        frame = self._request(op, fields, deadline, body)
+        if frame.descriptor is not None:
+            os.close(frame.descriptor)  # nobody asked for one
+        return frame.header
+
+    def forget_idle(self) -> None:
+        self._connections.forget_idle()
+
+    def close(self) -> None:
+        self._connections.close()
+        self._blocks.clear()
+
+    def noticed_incidents(self) -> bool:
+        return self._connections.noticed_incidents()
+
+    def _request(
+        self, op: str, fields: Header, deadline: Deadline, body: memoryview | bytes = b""
+    ) -> Frame:
+        connection = self._take(deadline)
+        try:
+            return connection.request({"op": op, **fields}, deadline, body)
+        finally:
+            self._connections.give_back(connection)
+
+    def _take(self, deadline: Deadline) -> Connection:
+        connection = self._connections.take(deadline)
+        self._inline_bytes = connection.inline_bytes
+        return connection

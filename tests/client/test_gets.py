@@ -1,0 +1,156 @@
+"""Shards on their way out over the socket."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from cachetier_client import (
+    Client,
+    IntegrityError,
+    InvalidRequestError,
+    NotFoundError,
+    SizeMismatchError,
+)
+from cachetier_client import aligned as memory
+from cachetier_client.digests import BLOCK_BYTES
+
+from tests.client.fake_service import FakeService
+from tests.client.fakes import FaultyFiles
+from tests.client.test_puts import SIZES, patterned
+
+
+def flipped(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+@pytest.mark.parametrize("size_bytes", SIZES)
+def test_what_was_put_comes_back_writable(client: Client, size_bytes: int) -> None:
+    data = patterned(size_bytes)
+    client.put_shard(data, step=7, name="s")
+
+    got = client.get_shard("a-run", 7, "s")
+
+    assert got == data
+    assert not got.readonly
+
+
+@pytest.mark.parametrize("offset", [0, 1, 512])
+def test_it_comes_back_into_the_callers_memory(client: Client, offset: int) -> None:
+    data = patterned(BLOCK_BYTES + 70_000)
+    client.put_shard(data, step=7, name="s")
+    room = memory.aligned_memory(len(data) + offset + 1)
+    out = room[offset : offset + len(data)]
+
+    got = client.get_shard("a-run", 7, "s", out=out)
+
+    assert got == out == data
+    assert room[offset + len(data)] == 0  # nothing beyond it was touched
+
+
+def test_without_direct_io_it_comes_back_too(service: FakeService) -> None:
+    data = patterned(2 * BLOCK_BYTES + 1)
+    files = FaultyFiles(refuses_direct=True)
+    with Client(service.url, run="a-run", files=files) as client:
+        client.put_shard(data, step=7, name="s")
+
+        assert client.get_shard("a-run", 7, "s") == data
+
+    assert files.fired == 2
+
+
+@pytest.mark.parametrize("size_bytes", [4, 70_000])
+def test_a_buffer_of_another_size_is_refused_untouched(client: Client, size_bytes: int) -> None:
+    client.put_shard(bytes(size_bytes), step=7, name="s")
+    out = bytearray(b"untouched")
+
+    with pytest.raises(SizeMismatchError):
+        client.get_shard("a-run", 7, "s", out=out)
+
+    assert out == b"untouched"
+
+
+def test_a_read_only_buffer_is_refused(client: Client) -> None:
+    with pytest.raises(InvalidRequestError):
+        client.get_shard("a-run", 7, "s", out=b"read-only")
+
+
+def test_an_unknown_shard_is_not_found(client: Client) -> None:
+    with pytest.raises(NotFoundError, match="get_shard run=a-run step=7 shard=s"):
+        client.get_shard("a-run", 7, "s")
+
+
+def test_a_damaged_local_copy_is_reported_and_the_remote_one_taken(
+    service: FakeService, client: Client
+) -> None:
+    data = patterned(2 * BLOCK_BYTES)
+    client.put_shard(data, step=7, name="s")
+    service.damage = flipped
+    service.ops.clear()
+
+    assert client.get_shard("a-run", 7, "s") == data
+
+    assert service.ops == ["open", "verify", "open"]
+
+
+def test_bytes_that_stay_damaged_are_an_error_never_data(
+    service: FakeService, client: Client
+) -> None:
+    client.put_shard(patterned(2 * BLOCK_BYTES), step=7, name="s")
+    service.damage = flipped
+    service.answers["verify"] = {"sound": True}
+
+    with pytest.raises(IntegrityError, match="does not match its digest"):
+        client.get_shard("a-run", 7, "s")
+
+
+def test_a_file_cut_short_is_an_error(service: FakeService, client: Client) -> None:
+    client.put_shard(patterned(2 * BLOCK_BYTES), step=7, name="s")
+    service.damage = lambda content: content[:-1000]
+    service.answers["verify"] = {"sound": True}
+
+    with pytest.raises(IntegrityError, match="cut off"):
+        client.get_shard("a-run", 7, "s")
+
+
+def test_a_stream_reads_any_part_and_each_block_once(service: FakeService, client: Client) -> None:
+    data = patterned(2 * BLOCK_BYTES + 1000)
+    client.put_shard(data, step=7, name="s")
+
+    with client.open_shard("a-run", 7, "s", "rb") as stream:
+        assert stream.size_bytes == len(data)
+        assert stream.read(10) == data[:10]
+        assert stream.seek(-1005, io.SEEK_END) == len(data) - 1005
+        assert stream.read() == data[-1005:]
+        assert stream.read(1) == b""
+        stream.seek(BLOCK_BYTES - 3)
+        across = bytearray(BLOCK_BYTES + 6)
+        assert stream.readinto(across) == len(across)
+        assert across == data[BLOCK_BYTES - 3 : 2 * BLOCK_BYTES + 3]
+        assert stream.tell() == 2 * BLOCK_BYTES + 3
+
+    assert service.ops.count("open") == 1
+    with pytest.raises(ValueError, match="closed"):
+        stream.read(1)
+
+
+def test_a_small_shard_streams_from_the_reply(client: Client) -> None:
+    client.put_shard(b"line 1\nline 2\n", step=7, name="s")
+
+    with client.open_shard("a-run", 7, "s", "rb") as stream:
+        assert stream.readlines() == [b"line 1\n", b"line 2\n"]
+        with pytest.raises(ValueError, match="seek"):
+            stream.seek(-1)
+
+
+def test_a_stream_over_a_damaged_copy_goes_on_with_the_remote_one(
+    service: FakeService, client: Client
+) -> None:
+    data = patterned(2 * BLOCK_BYTES)
+    client.put_shard(data, step=7, name="s")
+    service.damage = flipped
+
+    with client.open_shard("a-run", 7, "s", "rb") as stream:
+        assert stream.read() == data
+
+    assert service.ops.count("verify") == 1

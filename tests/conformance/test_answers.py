@@ -1,0 +1,185 @@
+"""What ``S3ObjectStore`` makes of answers that no well-behaved server gives."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from awscrt.checksums import crc64nvme
+
+from cachetier.errors import RemoteDigestError, RemoteRefusedError, ThrottledError, TransientError
+from cachetier.remote.base import ObjectStore, UploadedPart
+from cachetier.remote.checksums import to_base64
+from cachetier.remote.s3 import Credentials, S3ObjectStore, Timeouts
+
+BODY = b"0123456789"
+SENT = to_base64(crc64nvme(BODY))
+Serve = Callable[[bytes], S3ObjectStore]
+
+
+def answer(status: str, body: bytes = b"", *headers: str, length: int | None = None) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body) if length is None else length}"]
+    return "\r\n".join([*lines, *headers, "", ""]).encode() + body
+
+
+def error_body(code: str) -> bytes:
+    return f"<Error><Code>{code}</Code><Message>as told</Message></Error>".encode()
+
+
+@contextmanager
+def canned_server(reply: bytes) -> Iterator[str]:
+    """Answer every request with ``reply`` and close; with nothing at all when it is empty."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    held: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            held.append(connection)
+            without_body = connection.recv(65536).startswith(b"HEAD")
+            if reply:
+                head, mark, body = reply.partition(b"\r\n\r\n")
+                connection.sendall(head + mark + (b"" if without_body else body))
+                connection.shutdown(socket.SHUT_WR)
+
+    thread = threading.Thread(target=serve, name="canned-server")
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for each in (listener, *held):
+            each.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start a server that always gives the same answer, and return a store that talks to it."""
+    with ExitStack() as stack:
+
+        def started(reply: bytes) -> S3ObjectStore:
+            return S3ObjectStore(
+                "bucket",
+                endpoint=stack.enter_context(canned_server(reply)),
+                credentials=Credentials("key", "secret"),
+                timeouts=Timeouts(connect_seconds=2.0, read_seconds=0.5),
+            )
+
+        yield started
+
+
+def put(store: ObjectStore) -> object:
+    return store.put("a", BODY, digest=crc64nvme(BODY))
+
+
+def test_a_body_that_breaks_off_is_a_passing_trouble(serve: Serve) -> None:
+    store = serve(answer("200 OK", BODY[:4], length=10))
+
+    with pytest.raises(TransientError):
+        store.get("a")
+
+
+def test_a_range_that_breaks_off_is_a_passing_trouble(serve: Serve) -> None:
+    store = serve(answer("206 Partial", BODY[:4], "Content-Range: bytes 0-9/50", length=10))
+
+    with pytest.raises(TransientError):
+        store.read_into("a", 0, memoryview(bytearray(10)))
+
+
+def test_the_whole_object_instead_of_a_range_is_not_taken_for_it(serve: Serve) -> None:
+    store = serve(answer("200 OK", BODY))
+
+    with pytest.raises(RemoteDigestError):
+        store.get("a", 5, 5)
+    with pytest.raises(RemoteDigestError):
+        store.get("a", 0, 5)
+
+
+def test_another_range_is_not_taken_for_the_one_asked_for(serve: Serve) -> None:
+    store = serve(answer("206 Partial", BODY[4:9], "Content-Range: bytes 4-8/10"))
+
+    with pytest.raises(RemoteDigestError):
+        store.get("a", 5, 5)
+
+
+def test_bytes_that_fail_the_stored_digest_are_not_returned(serve: Serve) -> None:
+    flipped = bytes([BODY[0] ^ 1]) + BODY[1:]
+    store = serve(answer("200 OK", flipped, f"x-amz-checksum-crc64nvme: {SENT}"))
+
+    with pytest.raises(RemoteDigestError):
+        store.get("a")
+
+
+def test_a_put_that_the_store_says_it_kept_otherwise_is_refused(serve: Serve) -> None:
+    store = serve(answer("200 OK", b"", 'ETag: "x"', f"x-amz-checksum-crc64nvme: {to_base64(1)}"))
+
+    with pytest.raises(RemoteDigestError):
+        put(store)
+
+
+def test_a_composite_checksum_is_no_digest(serve: Serve) -> None:
+    store = serve(answer("200 OK", BODY, 'ETag: "x-2"', "x-amz-checksum-crc64nvme: AAAA-2"))
+
+    assert store.get("a") == BODY
+
+
+def test_the_time_a_store_asks_for_is_passed_on(serve: Serve) -> None:
+    store = serve(answer("503 Slow Down", error_body("SlowDown"), "Retry-After: 7"))
+
+    with pytest.raises(ThrottledError) as caught:
+        put(store)
+    assert caught.value.retry_after_seconds == 7.0
+
+
+def test_an_error_inside_a_success_is_an_error(serve: Serve) -> None:
+    store = serve(answer("200 OK", error_body("InternalError")))
+    part = UploadedPart(1, '"x"', len(BODY), crc64nvme(BODY))
+
+    with pytest.raises(TransientError):
+        store.complete_upload("a", "upload", [part], digest=crc64nvme(BODY))
+
+
+def test_half_a_listing_is_a_passing_trouble(serve: Serve) -> None:
+    store = serve(answer("200 OK", b"<ListBucketResult><Contents><Key>a"))
+
+    with pytest.raises(TransientError):
+        store.list("")
+
+
+def test_a_redirect_to_another_region_is_for_a_person(serve: Serve) -> None:
+    store = serve(answer("301 Moved Permanently", error_body("PermanentRedirect")))
+
+    with pytest.raises(RemoteRefusedError):
+        put(store)
+
+
+def test_something_that_is_no_http_is_a_passing_trouble(serve: Serve) -> None:
+    store = serve(b"SSH-2.0-not-an-object-store\r\n")
+
+    with pytest.raises(TransientError):
+        put(store)
+
+
+def test_a_server_that_never_answers_is_given_up_after_its_time(serve: Serve) -> None:
+    store = serve(b"")
+
+    with pytest.raises(TransientError):
+        put(store)
+    with pytest.raises(TransientError):
+        store.get("a")
+
+
+def test_an_error_names_the_key_and_what_the_store_said(serve: Serve) -> None:
+    store = serve(answer("403 Forbidden", error_body("AccessDenied")))
+
+    with pytest.raises(RemoteRefusedError) as caught:
+        put(store)
+    assert caught.value.context == {"key": "a", "remote_code": "AccessDenied"}
+    assert "as told" in str(caught.value)

@@ -1,0 +1,97 @@
+"""Conditional puts arbitrate: whoever races, one wins, and its bytes are kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from awscrt.checksums import crc64nvme
+
+from cachetier.errors import PreconditionFailedError
+from cachetier.remote.base import IF_ABSENT, Condition, ObjectStore, if_match
+from cachetier.testing.s3_endpoint import S3Endpoint
+
+RACERS = 8
+
+
+def put(store: ObjectStore, key: str, body: bytes, condition: Condition | None = None) -> str:
+    return store.put(key, body, digest=crc64nvme(body), condition=condition).etag
+
+
+def race(attempt: Callable[[bytes], object]) -> list[bytes]:
+    """Let each racer put a body of its own at once, and return the bodies of those who won."""
+    start = threading.Barrier(RACERS)
+
+    def run(number: int) -> bytes | None:
+        body = f"racer {number}".encode() * 1000
+        start.wait(10)
+        try:
+            attempt(body)
+        except PreconditionFailedError:
+            return None
+        return body
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        return [body for body in pool.map(run, range(RACERS)) if body is not None]
+
+
+def test_put_if_absent_takes_an_unused_key_once(store: ObjectStore, folder: str) -> None:
+    put(store, folder + "a", b"first", IF_ABSENT)
+
+    with pytest.raises(PreconditionFailedError):
+        put(store, folder + "a", b"second", IF_ABSENT)
+    assert store.get(folder + "a") == b"first"
+
+
+def test_put_if_match_replaces_the_version_it_names(store: ObjectStore, folder: str) -> None:
+    first = put(store, folder + "a", b"first")
+    second = put(store, folder + "a", b"second", if_match(first))
+
+    with pytest.raises(PreconditionFailedError):
+        put(store, folder + "a", b"third", if_match(first))
+    assert store.get(folder + "a") == b"second"
+    found = store.head(folder + "a")
+    assert found is not None
+    assert found.etag == second
+
+
+def test_put_if_match_does_not_create(store: ObjectStore, folder: str) -> None:
+    with pytest.raises(PreconditionFailedError):
+        put(store, folder + "a", b"body", if_match('"00000000000000000000000000000000"'))
+    assert store.head(folder + "a") is None
+
+
+@pytest.mark.parametrize("heat", range(3))
+def test_one_of_many_racers_creates_a_key(store: ObjectStore, folder: str, heat: int) -> None:
+    winners = race(lambda body: put(store, folder + "raced", body, IF_ABSENT))
+
+    assert len(winners) == 1
+    assert store.get(folder + "raced") == winners[0]
+
+
+@pytest.mark.parametrize("heat", range(3))
+def test_one_of_many_racers_replaces_a_version(store: ObjectStore, folder: str, heat: int) -> None:
+    before = put(store, folder + "raced", b"before")
+
+    winners = race(lambda body: put(store, folder + "raced", body, if_match(before)))
+
+    assert len(winners) == 1
+    assert store.get(folder + "raced") == winners[0]
+
+
+def test_without_conditional_writes_a_head_judges_the_condition(
+    server: S3Endpoint, folder: str
+) -> None:
+    store = server.store(conditional_writes=False)
+    first = put(store, folder + "a", b"first", IF_ABSENT)
+    put(store, folder + "a", b"second", if_match(first))
+
+    with pytest.raises(PreconditionFailedError):
+        put(store, folder + "a", b"third", IF_ABSENT)
+    with pytest.raises(PreconditionFailedError):
+        put(store, folder + "a", b"third", if_match(first))
+    with pytest.raises(PreconditionFailedError):
+        put(store, folder + "missing", b"third", if_match(first))
+    assert store.get(folder + "a") == b"second"

@@ -1,0 +1,67 @@
+"""What every test gets: a clean environment, a marker for its tier, acceptance only when asked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from cachetier.testing.fixtures import moto_s3, seaweed_s3  # noqa: F401  # shared by all tiers
+
+TESTS = Path(__file__).parent
+TIERS = ("unit", "conformance", "stateful", "crash", "integration", "client", "acceptance")
+ACCEPTANCE = "CACHETIER_ACCEPTANCE"
+
+# A developer's own settings must not reach a test, nor a test a developer's bucket.
+FOREIGN_PREFIXES = ("CACHETIER_", "AWS_", "SLURM_", "OMPI_", "TORCHELASTIC_")
+FOREIGN_NAMES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+KEPT_NAMES = (ACCEPTANCE, "CACHETIER_BASE_IMAGE")
+HERMETIC = {
+    "AWS_ACCESS_KEY_ID": "cachetier-tests",
+    "AWS_SECRET_ACCESS_KEY": "cachetier-tests-secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "NO_PROXY": "127.0.0.1,localhost",
+    "OMP_NUM_THREADS": "1",
+}
+
+SLOW_DATA = hypothesis.HealthCheck.too_slow  # two shared cores are slow now and then
+hypothesis.settings.register_profile(
+    "default", deadline=None, print_blob=True, suppress_health_check=[SLOW_DATA]
+)
+hypothesis.settings.register_profile(
+    "ci", hypothesis.settings.get_profile("default"), derandomize=True
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the environment hermetic before a test module is imported; children inherit it."""
+    for name in list(os.environ):
+        foreign = name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES
+        if foreign and name not in KEPT_NAMES:
+            del os.environ[name]
+    os.environ.update(HERMETIC)
+    hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with the folder it lives in, and skip acceptance unless asked for."""
+    wanted = os.environ.get(ACCEPTANCE) == "1"
+    skipped = pytest.mark.skip(reason=f"needs containers: set {ACCEPTANCE}=1 to run it")
+    for item in items:
+        tier = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+        if tier in TIERS and tier != "acceptance":
+            item.add_marker(tier)
+        if item.get_closest_marker("acceptance") and not wanted:
+            item.add_marker(skipped)

@@ -1,0 +1,141 @@
+"""Judge what a power cut left: open it, and hold it against what was promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from cachetier_client.digests import digest_of
+
+from cachetier.clock import Clock
+from cachetier.errors import CachetierError, FencedError
+from cachetier.local import queries
+from cachetier.model.checkpoint import PartState
+from cachetier.model.documents import Manifest
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import SaveIds
+from cachetier.remote.base import ObjectStore
+from tests.crash.workload import NAMES, RUN, STEPS, Promise
+from tests.stateful.invariants import ViolationError, judge_bytes, judge_rows, require
+from tests.stateful.model import Model
+from tests.stateful.node import Node
+from tests.stateful.reading import bytes_of
+
+
+def judge(node: Node, promise: Promise) -> None:
+    """Check every invariant of a node that has just started, and read everything it promised."""
+    require(node.store.fenced is None, "fenced after start-up")
+    require(node.recovered.lost_shards == 0, f"{node.recovered.lost_shards} rows lost their files")
+    judge_bytes(node)
+    quarantined = [row.name for row in node.rows() if row.state is ShardState.QUARANTINED]
+    require(not quarantined, f"{quarantined} are quarantined")
+    judge_rows(node)
+    judge_manifests(node, promise)
+    matches = [m for m in (promise.before, promise.after) if sealed_as(node, m)]
+    require(matches, "seals were lost or made up")
+    found = {step: readable(node, step) for step in STEPS}
+    matches = [m for m in matches if found == {step: m.readable(RUN, step) for step in STEPS}]
+    require(matches, f"readers get {_described(found)}, promised {_promised(promise)}")
+
+
+def judge_manifests(node: Node, promise: Promise) -> None:
+    """What is published is whole at the remote, and is one save's."""
+    for step in STEPS:
+        manifest = node.bucket.published(RUN, step)
+        if manifest is None:
+            continue
+        require(len(manifest.parts) == manifest.world_size, f"step {step} misses parts")
+        for shard in manifest.shards:
+            key = node.bucket.layout.shard_key(RUN, manifest.location, shard.name)
+            info = node.bucket.objects.head(key)
+            there = info is not None and info.digest == int(shard.digest, 16)
+            require(there, f"published {key} is not there")
+        models = (promise.before, promise.after)
+        require(any(_is_of(manifest, m) for m in models), f"published step {step} mixes saves")
+
+
+def _is_of(manifest: Manifest, model: Model) -> bool:
+    save = model.save_named(RUN, manifest.step, manifest.save_id)
+    if save is None:
+        return False
+    if save.state == "deleted":
+        return True  # its tombstone is on its way
+    listed = {shard.name: shard.digest for shard in manifest.shards}
+    return listed == {name: f"{digest_of(s.data):016x}" for name, s in save.shards.items()}
+
+
+def sealed_as(node: Node, model: Model) -> bool:
+    """Return whether the parts sealed here are those of ``model``."""
+    for step in STEPS:
+        saves = node.store.read(lambda sql, step=step: queries.saves_of(sql, RUN, step))  # type: ignore[misc]
+        for save in saves:
+            number = save.number
+            parts = node.store.read(lambda sql, n=number: queries.parts_of(sql, n))  # type: ignore[misc]
+            sealed = {part.rank for part in parts if part.state is PartState.SEALED}
+            known = model.save_named(RUN, step, save.save_id)
+            if known is None or known.sealed() != sealed:
+                return False
+    return True
+
+
+def readable(node: Node, step: int) -> dict[str, bytes]:
+    """Read what a client could read of a step."""
+    found = {}
+    for name in NAMES:
+        try:
+            found[name] = node.get(RUN, step, name)
+        except CachetierError as error:
+            require(error.code == "not_found", f"reading {name} of step {step}: {error}")
+    return found
+
+
+def judge_fenced(node: Node) -> None:
+    """A sync failed: nothing is acknowledged any more, and what is here can still be read."""
+    require(node.store.fenced is not None, "a failed sync did not fence")
+    ids = SaveIds("after", 1, "save", 0, 1)
+    calls: dict[str, Callable[[], object]] = {
+        "put": lambda: node.put(ids, "x", b"small"),
+        "put of a file": lambda: node.put(ids, "y", bytes(100_000)),
+        "seal": lambda: node.checkpoints.seal(ids, 1),
+        "abort": lambda: node.checkpoints.abort_rank(ids),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except FencedError:
+            continue
+        raise ViolationError(f"{name} is acknowledged after a failed sync")
+    for row in node.rows():
+        body = bytes_of(node.store, row)
+        if body is not None:
+            require(digest_of(body) == row.content.digest, f"{row.name} cannot be read any more")
+
+
+def judge_works(node: Node) -> None:
+    """A node that has started takes a new save, and gives it back."""
+    ids = SaveIds("after", 1, "save", 0, 1)
+    node.put(ids, "x", b"after the power cut")
+    require(node.get("after", 1, "x") == b"after the power cut", "a new shard cannot be read")
+
+
+def open_node(
+    cache_dir: Path, remote: ObjectStore, clock: Clock, *, capacity_bytes: int, vfs: str
+) -> Node:
+    """Open what a power cut left; a refusal to start is a broken promise too."""
+    try:
+        return Node(cache_dir, remote, clock, capacity_bytes=capacity_bytes, vfs=vfs)
+    except CachetierError as error:
+        raise ViolationError(f"start-up refuses: {error}") from error
+
+
+def _described(found: dict[int, dict[str, bytes]]) -> str:
+    return str(
+        {step: {n: f"{len(b)}:{digest_of(b):x}" for n, b in s.items()} for step, s in found.items()}
+    )
+
+
+def _promised(promise: Promise) -> str:
+    return " or ".join(
+        _described({step: model.readable(RUN, step) for step in STEPS})
+        for model in (promise.before, promise.after)
+    )

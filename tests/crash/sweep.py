@@ -1,0 +1,260 @@
+"""Cut the power at every step of a life, in every way, and judge what is left."""
+
+from __future__ import annotations
+
+import copy
+import random
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cachetier.errors import FencedError
+from cachetier.testing.fake_clock import FakeClock
+from cachetier.testing.memory_store import MemoryObjectStore
+from cachetier.testing.power_loss import (
+    DATA_ONLY,
+    NAMES_ONLY,
+    PROCESS_ONLY,
+    WORST,
+    Fate,
+    Image,
+    Luck,
+    Survivor,
+    TornLog,
+)
+from cachetier.testing.strict_disk import StrictDisk
+from tests.crash.judge import judge, judge_works, open_node
+from tests.crash.workload import Promise, Workload
+from tests.stateful.fake_drain import FakeDrain
+from tests.stateful.invariants import ViolationError
+from tests.stateful.node import MakeDrain, Node
+from tests.stateful.unsynced import unsynced
+
+CAPACITY_BYTES = 64 << 20
+CALLS = 15
+
+
+class Remote(MemoryObjectStore):
+    """A remote of which a copy can be taken: it outlives the node as it was at the power cut."""
+
+    def __init__(self) -> None:
+        super().__init__(minimum_part_bytes=1)
+
+    def copy(self) -> Remote:
+        fresh = Remote()
+        with self._lock:
+            fresh._objects = dict(self._objects)
+            fresh._uploads = copy.deepcopy(self._uploads)
+        fresh._numbers = self._numbers
+        return fresh
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Everything there is just before a step."""
+
+    step: int
+    image: Image
+    promise: Promise
+    remote: Remote
+    now: float
+    disk: StrictDisk  # for its trace
+
+    @property
+    def where(self) -> str:
+        trace = self.disk.trace[self.step : self.step + 1] or ["the end"]
+        return f"step {self.step + 1} ({trace[0]})"
+
+
+@dataclass(slots=True)
+class Report:
+    """How much a sweep has seen."""
+
+    steps: int = 0
+    states: int = 0
+    seen: set[tuple[int, int, int]] = field(default_factory=set)
+
+    def is_new(self, survivor: Survivor, moment: Moment) -> bool:
+        """Count a state, unless the same one was judged by the same promise before."""
+        key = (survivor.identity, id(moment.promise), len(moment.remote.list("").keys))
+        if key in self.seen:
+            return False
+        self.seen.add(key)
+        self.states += 1
+        return True
+
+
+def fates(seed: int, lucks: int) -> Iterator[tuple[str, Fate]]:
+    """Yield the ways in which power goes, the worst first."""
+    yield "worst", WORST
+    yield "process only", PROCESS_ONLY
+    yield "names only", NAMES_ONLY
+    yield "data only", DATA_ONLY
+    for number in range(lucks):
+        yield f"luck {number}", Luck(seed * 1_000 + number)
+        yield f"torn log {number}", TornLog(seed * 1_000 + number)
+
+
+class Life:
+    """One scripted life on a strict disk, and every moment of it."""
+
+    def __init__(self, top: Path, seed: int, make_drain: MakeDrain = FakeDrain) -> None:
+        top.mkdir()
+        self.disk = StrictDisk(top)
+        self.moments: list[Moment] = []
+        self._top = top
+        self._remote, self._clock = Remote(), FakeClock()
+        self._make_drain = make_drain
+        self._seed = seed
+        self.workload = Workload(self._make_node, self._clock, seed)
+
+    @property
+    def node(self) -> Node:
+        return self.workload.node
+
+    def play(self, calls: int = CALLS, at_the_end: Callable[[], None] = lambda: None) -> None:
+        """Live until the end, or until the node fences itself; it is killed then."""
+        self.disk.on_step = self._remember
+        with self.disk.recording(), _repeatable(self._seed):
+            try:
+                self.workload.play(calls)
+            except FencedError:
+                assert self.disk.failed_syncs, "fenced without a reason"
+            at_the_end()
+            self._remember()
+            self.disk.on_step = lambda: None
+            self.node.die()
+
+    def _remember(self) -> None:
+        moment = Moment(
+            self.disk.steps,
+            self.disk.image(),
+            self.workload.promise,
+            self._remote.copy(),
+            self._clock.now(),
+            self.disk,
+        )
+        self.moments.append(moment)
+
+    def _make_node(self) -> Node:
+        return Node(
+            self._top / "cache",
+            self._remote,
+            self._clock,
+            capacity_bytes=CAPACITY_BYTES,
+            vfs=self.disk.vfs,
+            make_drain=self._make_drain,
+        )
+
+
+@contextmanager
+def _repeatable(seed: int) -> Iterator[None]:
+    """Draw ids from ``seed``, so that a step number means the same in every run."""
+    real, dice = secrets.token_hex, random.Random(seed)
+    secrets.token_hex = lambda nbytes=None: dice.randbytes(nbytes or 32).hex()
+    try:
+        yield
+    finally:
+        secrets.token_hex = real
+
+
+def live(
+    top: Path, seed: int, calls: int = CALLS, make_drain: MakeDrain = FakeDrain
+) -> list[Moment]:
+    """Live one life; return every moment of it."""
+    life = Life(top, seed, make_drain)
+    life.play(calls)
+    return life.moments
+
+
+def sweep(
+    place: Path,
+    seed: int,
+    *,
+    calls: int = CALLS,
+    lucks: int = 1,
+    restarts: int = 0,
+    make_drain: MakeDrain = FakeDrain,
+) -> Report:
+    """Live a life, cut the power at each of its steps in every way, and judge what is left.
+
+    Args:
+        place: Where to work.
+        seed: Chooses the life, and how power goes.
+        calls: How long the life is, after its first calls.
+        lucks: How often each step is judged by luck, beside the fixed ways.
+        restarts: In how many of the states the power is cut once more, at each step of the
+            start-up that follows; 0 for none, else one in so many.
+        make_drain: Makes the drain of the node.
+
+    Raises:
+        ViolationError: Names the seed, the step and the way, so that it can be repeated.
+    """
+    moments = live(place / f"life-{seed}", seed, calls, make_drain)
+    report = Report(steps=len(moments))
+    with unsynced() as vfs:
+        for moment in moments:
+            for way, fate in fates(seed * 10_000 + moment.step, lucks):
+                survivor = moment.image.survivor(fate)
+                if report.is_new(survivor, moment):
+                    with _named(f"seed {seed}, {moment.where}, {way}"):
+                        starts = 2 if report.states % 4 == 0 else 1
+                        judge_start(place / "arena", survivor, moment, vfs, starts)
+                        if restarts and report.states % restarts == 0:
+                            _sweep_start(place, survivor, moment, vfs, report)
+    return report
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    try:
+        yield
+    except ViolationError as broken:
+        raise ViolationError(f"{where}: {broken}") from None
+
+
+def judge_start(arena: Path, survivor: Survivor, moment: Moment, vfs: str, starts: int = 1) -> None:
+    """Start a node on what is left and judge it; judge again after each further start."""
+    arena.mkdir(exist_ok=True)
+    survivor.write_to(arena)
+    remote = moment.remote.copy()
+    for start in range(starts):
+        clock = FakeClock(moment.now + 1)
+        node = open_node(arena / "cache", remote, clock, capacity_bytes=CAPACITY_BYTES, vfs=vfs)
+        try:
+            judge(node, moment.promise)
+            if start:
+                judge_works(node)
+        finally:
+            node.die()
+
+
+def _sweep_start(place: Path, survivor: Survivor, moment: Moment, vfs: str, report: Report) -> None:
+    """Cut the power at each step of a start-up, and judge what the next one makes of it."""
+    for image in start(place / "start", survivor, moment):
+        for way, fate in (("worst", WORST), ("process only", PROCESS_ONLY)):
+            left = image.survivor(fate)
+            if report.is_new(left, moment):
+                with _named(f"cut again in the start-up, {way}"):
+                    judge_start(place / "arena", left, moment, vfs)
+
+
+def start(top: Path, survivor: Survivor, moment: Moment) -> list[Image]:
+    """Start a node on a strict disk; return the disk before each step of the start-up."""
+    top.mkdir(exist_ok=True)
+    survivor.write_to(top)
+    disk, images = StrictDisk(top), []
+    disk.on_step = lambda: images.append(disk.image())
+    with disk.recording():
+        node = open_node(
+            top / "cache",
+            moment.remote.copy(),
+            FakeClock(moment.now + 1),
+            capacity_bytes=CAPACITY_BYTES,
+            vfs=disk.vfs,
+        )
+        disk.on_step = lambda: None
+        node.die()
+    return images

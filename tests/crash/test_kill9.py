@@ -1,0 +1,67 @@
+"""kill -9 of the real service at random instants under load; nothing acknowledged may be lost."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cachetier_client import Client
+
+from cachetier.testing.s3_endpoint import S3Endpoint
+from cachetier.testing.s3proxy import S3Proxy
+from tests.crash.killing import RANKS, History, Rank, Tier, judge
+
+KILLS = 5
+ATTEMPTS = 15
+
+
+@pytest.fixture(scope="module")
+def slow_s3(seaweed_s3: S3Endpoint) -> Iterator[S3Endpoint]:
+    """SeaweedFS as far away as S3: 35 ms for each request keep shards dirty for a while."""
+    with S3Proxy(seaweed_s3.url, latency_seconds=0.035) as proxy:
+        yield seaweed_s3.behind(proxy.url)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(10))
+def test_nothing_acknowledged_is_lost_when_the_service_is_killed(
+    slow_s3: S3Endpoint, seaweed_s3: S3Endpoint, tmp_path: Path, seed: int
+) -> None:
+    dice, history, run = random.Random(seed), History(), f"seed-{seed}"
+    with Tier(tmp_path, slow_s3) as tier:
+        counted = attempts = 0
+        while counted < KILLS:
+            attempts += 1
+            assert attempts <= ATTEMPTS, f"{counted} of {ATTEMPTS} kills hit dirty shards"
+            counted += _killed_under_load(tier, history, run, dice)
+        tier.start()
+        with Client(tier.url) as client:
+            client.flush(run, timeout_seconds=120)
+            for step in history.steps_sealed_by_all():
+                client.wait(run, step, "durable", timeout_seconds=60)
+        tier.stop()
+    shutil.rmtree(tier.cache_dir)
+    judge(seaweed_s3, run, history)
+
+
+def _killed_under_load(tier: Tier, history: History, run: str, dice: random.Random) -> bool:
+    """Load, kill, and say whether it counts: acknowledged shards were dirty, ranks cut off."""
+    tier.start()
+    first_step = 1 + max((step for step, _ in history.tried), default=0)
+    ranks = [
+        Rank(tier.url, run, rank, dice.randrange(1 << 30), first_step, history)
+        for rank in range(RANKS)
+    ]
+    for rank in ranks:
+        rank.start()
+    time.sleep(dice.uniform(0.05, 0.8))
+    tier.kill()
+    for rank in ranks:
+        rank.join(30)
+    dirty = tier.dirty()
+    cut_off = all(rank.refusal is not None for rank in ranks)
+    return cut_off and any(shard in dirty for shard in history.acked)

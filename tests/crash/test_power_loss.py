@@ -1,0 +1,65 @@
+"""Power is cut at every step of the durable core, by the strictest reading of POSIX.
+
+The run is void unless it stopped inside every kind of step, and unless the harness reports every
+planted bug: see ``test_planted_bugs``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash.sweep import live, sweep
+from tests.crash.workload import Promise
+
+SEEDS = range(3)
+STATES = 1_400  # at the least, for each seed
+
+STEPS_OF_THE_PATH = {
+    "create cache/data",
+    "allocate cache/data",
+    "write cache/data",
+    "mark cache/data",
+    "sync cache/data",
+    "unlink cache/data",
+    "write cache/catalog.db-wal",
+    "sync cache/catalog.db-wal",
+    "write cache/catalog.db",
+    "sync cache/catalog.db",
+    "truncate cache/catalog.db-wal",
+    "rename cache/store-id.new",
+    "sync cache",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_promised_is_lost_when_the_power_goes_at_any_step(
+    tmp_path: Path, seed: int
+) -> None:
+    report = sweep(tmp_path, seed, restarts=40)
+
+    assert report.states >= STATES
+
+
+def test_a_life_stops_inside_every_kind_of_step(tmp_path: Path) -> None:
+    moments = live(tmp_path / "life", seed=0)
+
+    trace = moments[-1].disk.trace
+    assert {kind for kind in STEPS_OF_THE_PATH if any(step.startswith(kind) for step in trace)} == (
+        STEPS_OF_THE_PATH
+    )
+
+
+def test_acknowledged_bytes_are_dirty_at_many_of_the_cuts(tmp_path: Path) -> None:
+    """A cut that finds everything drained proves little."""
+    moments = live(tmp_path / "life", seed=0)
+
+    assert sum(_promises_bytes(moment.promise) for moment in moments) > len(moments) / 2
+
+
+def _promises_bytes(promise: Promise) -> bool:
+    saves = [save for saves in promise.before.steps.values() for save in saves]
+    return any(save.shards for save in saves if save.state == "open")

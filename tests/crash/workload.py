@@ -1,0 +1,217 @@
+"""A scripted life of a node, and what it was promised at every instant."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cachetier.errors import BackpressureError, CachetierError, FencedError
+from cachetier.model.shard import BLOCK_BYTES, SaveIds
+from cachetier.testing.fake_clock import FakeClock
+from tests.stateful.model import OK, Model, ModelSave
+from tests.stateful.node import Node
+
+RUN = "run"
+WORLD_SIZE = 2
+STEPS = (1, 2)
+NAMES = ("a", "b/c")
+SMALL, LARGE, TWO_BLOCKS = 300, 70_000, BLOCK_BYTES + 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What readers may rely on: ``before`` the call that is under way, or ``after`` it."""
+
+    before: Model
+    after: Model
+
+    @classmethod
+    def nothing(cls) -> Promise:
+        return cls(Model(), Model())
+
+
+class Workload:
+    """Plays calls on a node and keeps its promise up to date."""
+
+    def __init__(self, make_node: Callable[[], Node], clock: FakeClock, seed: int) -> None:
+        self._make_node = make_node
+        self._clock = clock
+        self._dice = random.Random(seed)
+        self._saves = dict.fromkeys(STEPS, 0)
+        self.promise = Promise.nothing()
+        self.node: Node
+        self.make_room: Callable[[], None] | None = None
+
+    def play(self, calls: int) -> None:
+        """Play a life that begins with one of everything and goes on at random."""
+        self.node = self._make_node()
+        for call in self._overture():
+            call()
+        kinds = [
+            self.put,
+            self.put,
+            self.put,
+            self.seal,
+            self.seal,
+            self.abort,
+            self.drain_one,
+            self.drain_one,
+            self.publish,
+            self.evict,
+            self.get,
+            self.delete,
+            self.save_again,
+            self.restart,
+            self.kill,
+        ]
+        for _ in range(calls):
+            self._dice.choice(kinds)()
+
+    def _overture(self) -> list[Callable[[], None]]:
+        def both_ranks(step: int) -> list[Callable[[], None]]:
+            return [
+                lambda: self._put(self._ids(step, 0), "a", SMALL),
+                lambda: self._put(self._ids(step, 1), "b/c", LARGE),
+                lambda: self._put(self._ids(step, 1), "b/c", LARGE),
+                lambda: self._seal(self._ids(step, 0)),
+                lambda: self._seal(self._ids(step, 1)),
+            ]
+
+        return [
+            *both_ranks(1),
+            self.drain_one,
+            lambda: self._publish(1),
+            self.evict,
+            self.drain_one,
+            self.kill,
+            lambda: self._publish(1),
+            self.evict,
+            self.get,
+            lambda: self._put(self._ids(2, 0), "a", TWO_BLOCKS),
+            lambda: self._abort(self._ids(2, 0)),
+            lambda: self._delete(1),
+            self.restart,
+            *both_ranks(2),
+        ]
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def put(self) -> None:
+        ids = self._some_ids()
+        size = self._dice.choice((0, SMALL, SMALL, LARGE, LARGE))
+        self._put(ids, self._name_of(ids.rank), size)
+
+    def seal(self) -> None:
+        self._seal(self._some_ids())
+
+    def abort(self) -> None:
+        self._abort(self._some_ids())
+
+    def delete(self) -> None:
+        self._delete(self._dice.choice(STEPS))
+
+    def publish(self) -> None:
+        self._publish(self._dice.choice(STEPS))
+
+    def drain_one(self) -> None:
+        self._call(lambda _model: OK, self.node.drain.drain_one)
+
+    def evict(self) -> None:
+        """Try to evict every shard: only those that the remote holds may go."""
+        for shard in self.node.rows():
+            self._call(lambda _model: OK, lambda shard=shard: self.node.evict(shard))  # type: ignore[misc]
+
+    def get(self) -> None:
+        """Read everything: what is only remote comes back."""
+        for step in STEPS:
+            for name in NAMES:
+                self._get(step, name)
+
+    def save_again(self) -> None:
+        """Let the next calls belong to a new save of a step."""
+        step = self._dice.choice(STEPS)
+        self._saves[step] += 1
+
+    def restart(self) -> None:
+        self.node.close()
+        self.node = self._make_node()
+
+    def kill(self) -> None:
+        self.node.die()
+        self.node = self._make_node()
+
+    def _put(self, ids: SaveIds, name: str, size_bytes: int) -> None:
+        data = self._dice.randbytes(size_bytes)
+        self._call(lambda model: model.put(ids, name, data), lambda: self.node.put(ids, name, data))
+
+    def _get(self, step: int, name: str) -> None:
+        self._call(
+            lambda model: OK if name in model.readable(RUN, step) else "not_found",
+            lambda: self.node.get(RUN, step, name),
+        )
+
+    def _seal(self, ids: SaveIds) -> None:
+        self._call(
+            lambda model: model.seal(ids), lambda: self.node.checkpoints.seal(ids, WORLD_SIZE)
+        )
+
+    def _abort(self, ids: SaveIds) -> None:
+        self._call(lambda model: model.abort(ids), lambda: self.node.checkpoints.abort_rank(ids))
+
+    def _delete(self, step: int) -> None:
+        self._call(
+            lambda model: model.delete_step(RUN, step),
+            lambda: self.node.checkpoints.delete_step(RUN, step),
+        )
+
+    def _publish(self, step: int) -> None:
+        self._call(
+            lambda model: self._published(model, step),
+            lambda: self.node.drain.publish_step(RUN, step),
+        )
+
+    # --- promises --------------------------------------------------------------------------------
+
+    def _call(self, effect: Callable[[Model], str], act: Callable[[], object]) -> None:
+        self._clock.advance(1.0)
+        after = self.promise.before.copy()
+        expected = effect(after)
+        self.promise = Promise(self.promise.before, after)
+        try:
+            act()
+            answer = OK
+        except FencedError:
+            raise
+        except BackpressureError:
+            if self.make_room is None:
+                raise
+            self.make_room()
+            self.promise = Promise(self.promise.before, self.promise.before)
+            return
+        except CachetierError as error:
+            answer = error.code
+        assert answer == expected, f"answered {answer}, not {expected}"
+        self.promise = Promise(after, after)
+
+    def _published(self, model: Model, step: int) -> str:
+        """Publish the step's open save in ``model`` if it is whole and everything is clean."""
+        saves = model.steps.get((RUN, step), [])
+        for save in saves:
+            if save.state == "open" and save.whole() and self._is_clean(save, step):
+                model.publish(save, RUN, step)
+        return OK
+
+    def _is_clean(self, save: ModelSave, step: int) -> bool:
+        rows = [s for s in self.node.rows() if (s.step, s.save_id) == (step, save.save_id)]
+        return all(row.state in ("clean", "evicted") for row in rows)
+
+    def _some_ids(self) -> SaveIds:
+        return self._ids(self._dice.choice(STEPS), self._dice.randrange(WORLD_SIZE))
+
+    def _ids(self, step: int, rank: int) -> SaveIds:
+        number = self._saves[step]
+        return SaveIds(RUN, step, f"save-{number}", rank, WORLD_SIZE, overwrite=number % 2 == 1)
+
+    def _name_of(self, rank: int) -> str:
+        return NAMES[rank] if self._dice.random() < 0.9 else NAMES[1 - rank]

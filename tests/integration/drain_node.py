@@ -1,0 +1,210 @@
+"""A node without doors for tests of the drain: a real store, and a drain on threads."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cachetier_client import digests
+
+from cachetier.changes import Changes
+from cachetier.checkpoints import Checkpoints, StepView
+from cachetier.clock import SystemClock
+from cachetier.drain.agenda import Agenda
+from cachetier.drain.board import Board, DrainObserver
+from cachetier.drain.channel import AskingEnd
+from cachetier.drain.desk import Desk, Office
+from cachetier.drain.link import DrainLink
+from cachetier.drain.loop import Calls, Drain, Signals, Size
+from cachetier.incidents import Incidents
+from cachetier.ingest import Ingest, WhenFull
+from cachetier.local import queries
+from cachetier.local.records import Incident
+from cachetier.local.recovery import open_store
+from cachetier.local.store import Staged, Store
+from cachetier.model.checkpoint import Save
+from cachetier.model.layout import Layout
+from cachetier.model.levels import Level
+from cachetier.model.shard import Content, Receipt, SaveIds, Shard
+from cachetier.remote.base import ObjectStore
+from cachetier.remote.bucket import Bucket
+from cachetier.write_through import WriteThrough
+
+BLOCK = digests.BLOCK_BYTES
+REMOTE = "durable"
+
+
+def content_of(data: bytes) -> Content:
+    blocks = tuple(digests.digest_of(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK))
+    return Content(len(data), digests.combine(blocks, len(data)), blocks)
+
+
+def patterned(size_bytes: int, seed: int = 0) -> bytes:
+    """Return bytes of which no two blocks are equal."""
+    word = b"".join((seed + number).to_bytes(8, "big") for number in range(1024))
+    return b"".join(
+        number.to_bytes(8, "big") + word[8:] for number in range(-(-size_bytes // 8192))
+    )[:size_bytes]
+
+
+@dataclass
+class Seen(DrainObserver):
+    """What the drain told."""
+
+    drained_bytes: int = 0
+    steps: list[int] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    codes: list[str] = field(default_factory=list)
+    restarts: int = 0
+
+    def drained(self, remote: str, size_bytes: int, seconds: float) -> None:
+        self.drained_bytes += size_bytes
+
+    def failed(self, remote: str, kind: str, code: str) -> None:
+        self.codes.append(code)
+
+    def quarantined(self, run: str, step: int, name: str) -> None:
+        self.damaged.append(name)
+
+    def published(self, run: str, step: int, age_seconds: float) -> None:
+        self.steps.append(step)
+
+    def restarted(self) -> None:
+        self.restarts += 1
+
+
+class Node:
+    """A store with everything around it that the drain needs."""
+
+    def __init__(
+        self,
+        cache_dir: Path,
+        objects: ObjectStore,
+        *,
+        capacity_bytes: int = 1 << 30,
+        when_full: WhenFull = WhenFull.WAIT,
+    ) -> None:
+        self.cache_dir = cache_dir
+        cache_dir.mkdir(exist_ok=True)
+        self.clock = SystemClock()
+        self.store: Store = open_store(cache_dir, capacity_bytes, self.clock).store
+        self.changes = Changes(self.clock)
+        self.incidents = Incidents(self.store)
+        self.bucket = Bucket(objects, Layout("ckpt"))
+        self.seen = Seen()
+        self.agenda = Agenda(self.clock)
+        self.board = Board(REMOTE, self.clock)
+        self.checkpoints = Checkpoints(
+            self.store, self.bucket, self.changes, self.clock, hurry=self.agenda.hurry
+        )
+        self.through = WriteThrough(self.store, self.bucket, self.agenda, self.clock, remote=REMOTE)
+        self.ingest = Ingest(
+            self.store,
+            when_full=when_full,
+            make_room=self.changes.ring,
+            open_remote_stage=self.through.open,
+            on_committed=lambda _shard: self.changes.ring(),
+        )
+
+    @property
+    def office(self) -> Office:
+        return Office(
+            self.store,
+            self.agenda,
+            self.board,
+            self.changes,
+            self.incidents,
+            self.clock,
+            self.seen,
+        )
+
+    def put(self, ids: SaveIds, name: str, data: bytes) -> Receipt:
+        if len(data) <= 65536:
+            return self.ingest.put_inline(ids, name, data, digests.digest_of(data), 5.0)
+        staged = self.ingest.begin(ids, name, len(data), 5.0)
+        if not isinstance(staged, Staged):
+            for at in range(0, len(data), BLOCK):
+                staged.write(data[at : at + BLOCK])
+            return self.ingest.commit(staged, ids, name, content_of(data))
+        assert staged.writer is not None
+        with open(staged.writer, "wb", closefd=False) as file:
+            file.write(data)
+            file.truncate()
+        staged.close_writer()
+        return self.ingest.commit(staged, ids, name, content_of(data))
+
+    def seal(self, ids: SaveIds) -> None:
+        self.checkpoints.seal(ids, None)
+
+    def wait_durable(self, ids: SaveIds, timeout_seconds: float = 30.0) -> StepView:
+        self.checkpoints.wait(ids.run, ids.step, None, Level.DURABLE, timeout_seconds)
+        return self.checkpoints.step(ids.run, ids.step)[0]
+
+    def wait_until(self, reached: Callable[[], bool], timeout_seconds: float = 30.0) -> None:
+        """Wait for something that may ring no bell."""
+        assert self.changes.wait_for(reached, timeout_seconds, 0.02), self.state()
+
+    def wait_clean(self, ids: SaveIds, name: str, timeout_seconds: float = 30.0) -> None:
+        self.checkpoints.wait(ids.run, ids.step, name, Level.DURABLE, timeout_seconds)
+
+    def shard(self, ids: SaveIds, name: str) -> Shard | None:
+        return self.store.read(lambda sql: queries.visible_shard(sql, ids.run, ids.step, name))
+
+    def key(self, ids: SaveIds, name: str, location: str | None = None) -> str:
+        return self.bucket.layout.shard_key(ids.run, location or str(ids.step), name)
+
+    def state(self) -> dict[str, Any]:
+        return self.board.as_json(self.agenda.in_flight())
+
+    def save(self, ids: SaveIds) -> Save:
+        saves = self.store.read(lambda sql: queries.saves_of(sql, ids.run, ids.step))
+        return next(save for save in saves if save.save_id == ids.save_id)
+
+    def told(self) -> list[Incident]:
+        return self.store.read(lambda sql: queries.incidents_after(sql, 0))
+
+    @contextmanager
+    def draining(
+        self,
+        size: Size = Size(uploads=4, parts=4),  # noqa: B008  frozen
+        *,
+        abruptly: bool = False,
+    ) -> Iterator[Drain]:
+        """Drain on threads of this process; ``abruptly`` hangs up in the end, as a dying serve."""
+        ours, theirs = socket.socketpair()
+        desk = Desk(self.office, {})
+        link = DrainLink(ours, desk, self.changes)
+        link.start()
+        channel, signals = AskingEnd(theirs), Signals()
+        receiver = signals.listen(channel)
+        drain = Drain(
+            channel,
+            self.bucket,
+            self.store.store_id,
+            self.clock,
+            probe=self.bucket.objects.check,
+            signals=signals,
+            calls=Calls(),
+            size=size,
+        )
+        thread = threading.Thread(target=drain.run, name="drain")
+        thread.start()
+        try:
+            yield drain
+        finally:
+            if not abruptly:
+                signals.stop()
+                thread.join()
+            link.close()
+            thread.join()
+            channel.close()
+            receiver.join()
+            self.agenda.forget_tasks()
+
+    def close(self) -> None:
+        self.store.close()

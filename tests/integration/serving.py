@@ -1,0 +1,204 @@
+"""A whole service in this process, its remote in memory, and a caller who may be rude."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cachetier_client.digests import digest_of
+
+from cachetier.clock import SystemClock
+from cachetier.config import load
+from cachetier.drain.agenda import Agenda
+from cachetier.local import queries
+from cachetier.model.layout import Layout
+from cachetier.model.uploads import object_metadata
+from cachetier.remote.bucket import Bucket
+from cachetier.service import REMOTE_NAME, Service
+from cachetier.testing.memory_store import MemoryObjectStore
+
+SECONDS = 20.0
+
+
+class IdleDrain:
+    """A drain that never does anything; it remembers what it was asked to hurry."""
+
+    def __init__(self) -> None:
+        self.agenda = Agenda(SystemClock())
+        self.refused = False
+        self.hurried: list[tuple[str | None, int | None]] = []
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def stop(self, grace_seconds: float) -> None:
+        """Nothing to stop."""
+
+    def hurry(self, run: str | None, step: int | None) -> None:
+        self.hurried.append((run, step))
+
+    def nudge(self) -> None:
+        """Nothing to wake."""
+
+    def state(self) -> dict[str, Any]:
+        return {"pid": None}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        """The problem's code; the answer must be a well-formed problem."""
+        assert self.headers["content-type"] == "application/problem+json", self
+        problem = self.json
+        assert problem["status"] == self.status
+        assert all(problem[field] for field in ("type", "title", "detail", "hint"))
+        return str(problem["code"])
+
+
+class Caller:
+    """Speaks HTTP to one port."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        body: bytes | Iterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        try:
+            chunked = body is not None and not isinstance(body, bytes)
+            connection.request(
+                method, path, body=body, headers=dict(headers or {}), encode_chunked=chunked
+            )
+            response = connection.getresponse()
+            fields = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, fields, response.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, document: Mapping[str, Any]) -> Answer:
+        kind = {"Content-Type": "application/json"}
+        return self("POST", path, json.dumps(document).encode(), kind)
+
+    @contextmanager
+    def raw(self) -> Iterator[socket.socket]:
+        """Lend a bare connection."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS) as connection:
+            yield connection
+
+    def send_raw(self, data: bytes) -> bytes:
+        """Send bytes as they are; return everything until the service hangs up or falls silent."""
+        with self.raw() as connection:
+            connection.sendall(data)
+            return received(connection)
+
+
+def received(connection: socket.socket, seconds: float = SECONDS) -> bytes:
+    """Return what comes until the other side closes; an abort counts as closing."""
+    connection.settimeout(seconds)
+    data = b""
+    try:
+        while piece := connection.recv(65536):
+            data += piece
+    except ConnectionResetError:
+        pass
+    return data
+
+
+class Served:
+    """A running service."""
+
+    def __init__(self, service: Service, objects: MemoryObjectStore, drain: IdleDrain) -> None:
+        self.service = service
+        self.objects = objects
+        self.drain = drain
+        assert service.url is not None
+        self.call = Caller(int(service.url.rsplit(":", 1)[1]))
+
+    @property
+    def unix_url(self) -> str:
+        return f"unix://{self.service.socket}"
+
+    @property
+    def cache_dir(self) -> Path:
+        return Path(self.service.status()["disk"]["directory"])
+
+    def data_files(self) -> list[Path]:
+        return [path for path in (self.cache_dir / "data").rglob("*") if path.is_file()]
+
+    def holds_nothing(self) -> bool:
+        """Whether no byte is kept or accounted: what a refused put must leave behind."""
+        return not self.data_files() and self.service.store.space.used_bytes == 0
+
+    def put(self, name: str, data: bytes, **parameters: Any) -> Answer:
+        query = "&".join(f"{key}={value}" for key, value in parameters.items())
+        return self.call("PUT", f"{shard_path(name)}?{query}", data)
+
+    def drained(self, name: str, data: bytes) -> None:
+        """Do what the drain does: have the object in the remote, and the shard clean."""
+        store = self.service.store
+        shard = store.read(lambda sql: queries.visible_shard(sql, "r", 1, name))
+        assert shard is not None
+        save = store.read(lambda sql: queries.save_named(sql, "r", 1, shard.save_id))
+        assert save is not None
+        location = save.location or "1"
+        store.drain_log.record_location(save.number, location)
+        metadata = object_metadata(shard.save_id, store.store_id, shard.version, shard.content)
+        key = Layout("p").shard_key("r", location, name)
+        self.objects.put(key, data, digest=digest_of(data), metadata=metadata)
+        now = SystemClock().now()
+        store.drain_log.record_verified(shard.version, REMOTE_NAME, [REMOTE_NAME], now)
+
+
+def shard_path(name: str) -> str:
+    return f"/v1/runs/r/steps/1/shards/{name}"
+
+
+@contextmanager
+def serving(cache_dir: Path | None = None, **settings: Any) -> Iterator[Served]:
+    """Serve on a free port until the block ends."""
+    scratch = Path(tempfile.mkdtemp(prefix="ct-"))  # a socket's path must be short
+    objects, drain = MemoryObjectStore(), IdleDrain()
+    chosen: dict[str, Any] = {
+        "cache_dir": cache_dir or scratch / "cache",
+        "socket": scratch / "s",
+        "http": "127.0.0.1:0",
+        "remote": "s3://bucket/p",
+        "capacity": "1 GB",
+        "grace_seconds": 5,
+        **settings,
+    }
+    service = Service(
+        load(chosen),
+        bucket=Bucket(objects, Layout("p")),
+        open_drain=lambda *_parts: drain,
+    )
+    try:
+        service.start()
+        yield Served(service, objects, drain)
+    finally:
+        service.stop()
+        shutil.rmtree(scratch)

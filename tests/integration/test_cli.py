@@ -1,0 +1,319 @@
+"""The verbs against a real service, by exit code, text and JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cachetier.cli.main import app
+from tests.integration.serving import Served, serving, shard_path
+from tests.integration.test_http_shards import LARGE, noise
+
+STEP = ["--run", "r", "--step", "1"]
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with serving() as served:
+        yield served
+
+
+class Outcome:
+    """What a verb did."""
+
+    def __init__(self, result: Any) -> None:
+        assert result.exception is None or isinstance(result.exception, SystemExit), result
+        self.code: int = result.exit_code
+        self.out: str = result.stdout
+        self.err: str = result.stderr
+        self.bytes: bytes = result.stdout_bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def run(served: Served | None, *arguments: str, stdin: bytes = b"") -> Outcome:
+    environment = {"CACHETIER_URL": served.unix_url if served is not None else ""}
+    return Outcome(CliRunner().invoke(app, list(arguments), input=stdin, env=environment))
+
+
+def test_a_file_goes_in_and_comes_out(served: Served, tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(noise(LARGE))
+    put = run(served, "put", str(source), *STEP, "--name", "a/b", "--seal", "--json")
+    assert put.code == 0
+    assert (put.json["size_bytes"], put.json["sealed_ranks"]) == (LARGE, [0])
+    got = run(served, "get", *STEP, "--name", "a/b", str(target), "--json")
+    assert (got.code, got.json["digest"]) == (0, put.json["digest"])
+    assert target.read_bytes() == source.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_standard_input_and_output_will_do(served: Served) -> None:
+    put = run(served, "put", "-", *STEP, "--name", "x", stdin=b"from a pipe")
+    assert put.code == 0
+    assert "safe on this node" in put.out
+    assert run(served, "get", *STEP, "--name", "x").bytes == b"from a pipe"
+
+
+def test_puts_one_by_one_belong_to_one_save(served: Served) -> None:
+    for name in "ab":
+        run(served, "put", "-", *STEP, "--name", name, stdin=name.encode())
+    assert run(served, "seal", "r", "1", "--json").json == {"sealed_ranks": [0]}
+    step = run(served, "ls", "r", "1", "--json").json["step"]
+    assert [shard["name"] for shard in step["shards"]] == ["a", "b"]
+    assert step["state"] == "sealed"
+
+
+def test_ls_lists_runs_steps_and_shards(served: Served) -> None:
+    assert run(served, "ls", "--json").json == {"runs": []}
+    assert run(served, "ls").code == 0
+    run(served, "put", "-", *STEP, "--name", "model/rank-0", "--seal", stdin=b"x" * 2000)
+    assert run(served, "ls").out == "r\n"
+    steps = run(served, "ls", "r").out
+    assert "sealed" in steps
+    assert "2.0 kB" in steps
+    assert run(served, "ls", "r", "--json", "--level", "durable").json == {"steps": []}
+    shards = run(served, "ls", "r", "1").out
+    assert "model/rank-0" in shards
+    assert "dirty" in shards
+
+
+def test_latest_prints_the_step_or_fails(served: Served) -> None:
+    assert run(served, "latest", "r", "--level", "local").code == 1
+    run(served, "put", "-", *STEP, "--name", "x", "--seal", stdin=b"x")
+    assert run(served, "latest", "r", "--level", "local").out == "1\n"
+    assert run(served, "latest", "r", "--level", "local", "--json").json["step"]["step"] == 1
+    assert run(served, "latest", "r", "--json").json == {"step": None}
+
+
+def test_wait_and_flush_end_with_3_while_bytes_are_dirty(served: Served) -> None:
+    run(served, "put", "-", *STEP, "--name", "x", "--seal", stdin=b"x")
+    assert run(served, "wait", "r", "1", "--level", "local").code == 0
+    waited = run(served, "wait", "r", "1", "--timeout", "0.1", "--json")
+    assert (waited.code, waited.json["error"]["code"]) == (3, "not_durable")
+    flushed = run(served, "flush", "--timeout", "0.1")
+    assert flushed.code == 3
+    assert flushed.err.startswith("Error: ")
+    assert "\nNext: " in flushed.err
+    served.drained("x", b"x")
+    assert run(served, "wait", "r", "1", "--name", "x", "--json").json["level"] == "durable"
+
+
+def test_flush_of_an_empty_node_is_done(served: Served) -> None:
+    assert run(served, "flush", "--json").json == {"pending_shards": 0, "pending_bytes": 0}
+
+
+def test_delete_needs_a_yes(served: Served) -> None:
+    run(served, "put", "-", *STEP, "--name", "x", "--seal", stdin=b"x")
+    assert run(served, "delete", "r", "1").code == 2
+    assert run(served, "delete", "r", "1", "--yes", "--json").json == {"deleted_shards": 1}
+    assert served.holds_nothing()
+
+
+def test_status_is_for_people_and_for_programs(served: Served) -> None:
+    run(served, "put", "-", *STEP, "--name", "x", stdin=b"x" * 2000)
+    assert run(served, "status", "--json").json["dirty_bytes"] == 2000
+    text = run(served, "status").out
+    for words in ("ready", "2.0 kB in 1 shard", "s3://bucket/p", "pending run"):
+        assert words in text
+
+
+def test_verbs_work_over_http_too(served: Served) -> None:
+    assert served.service.url is not None
+    url = ["--url", served.service.url]
+    assert run(None, "put", "-", *STEP, "--name", "x", *url, stdin=b"x").code == 0
+    assert run(None, "get", *STEP, "--name", "x", *url).bytes == b"x"
+    assert run(None, "status", *url, "--json").json["state"] == "ready"
+
+
+# --- exit codes ----------------------------------------------------------------------------------
+
+
+def test_what_is_not_there_is_1(served: Served, tmp_path: Path) -> None:
+    missing = run(served, "get", *STEP, "--name", "x", str(tmp_path / "out"))
+    assert missing.code == 1
+    assert "Traceback" not in missing.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["put", "-", *STEP, "--name", ".."],
+        ["put", "-", "--run", "a/b", "--step", "1", "--name", "x"],
+        ["put", "-", *STEP],
+        ["put", "/nowhere/at/all", *STEP, "--name", "x"],
+        ["put", "-", *STEP, "--name", "x", "--ack", "never"],
+        ["wait", "r", "one"],
+        ["wait", "r", "1", "--level", "best"],
+        ["flush", "--step", "1"],
+        ["get", *STEP, "--name", "x", "--json"],
+        ["nonsense"],
+        ["status", "--url", "ftp://x"],
+        ["serve", "--cache-dir", "/c", "--remote", "nowhere"],
+        ["serve"],
+    ],
+)
+def test_usage_is_2(served: Served, arguments: list[str]) -> None:
+    assert run(served, *arguments).code == 2
+
+
+def test_nobody_there_is_4(tmp_path: Path) -> None:
+    url = ["--url", f"unix://{tmp_path}/none"]
+    outcome = run(None, "status", *url)
+    assert outcome.code == 4
+    assert "cachetier serve" in outcome.err
+
+
+def test_damage_is_5(served: Served, tmp_path: Path) -> None:
+    run(served, "put", "-", *STEP, "--name", "x", stdin=noise(LARGE))
+    with served.data_files()[0].open("r+b") as file:
+        file.write(b"damage")
+    outcome = run(served, "get", *STEP, "--name", "x", str(tmp_path / "out"))
+    assert outcome.code == 5
+    assert not list(tmp_path.iterdir())
+
+
+def test_full_is_6(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(noise(LARGE))
+    with serving(capacity="1 MB", when_full="reject") as served:
+        put = ["put", str(tmp_path / "in"), *STEP, "--name", "x", "--timeout", "1"]
+        assert run(served, *put).code == 6
+
+
+# --- the real process ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    ours = {
+        "CACHETIER_CACHE_DIR": str(tmp_path / "cache"),
+        "CACHETIER_SOCKET": str(tmp_path / "s"),
+        "CACHETIER_HTTP": "127.0.0.1:0",
+        "CACHETIER_REMOTE": "s3://bucket/p",
+        "CACHETIER_REMOTE_ENDPOINT": "http://127.0.0.1:1",
+        "CACHETIER_GRACE_SECONDS": "3",
+    }
+    return {**os.environ, **ours}
+
+
+def start(environment: dict[str, str], log: Path) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    """Start ``python -m cachetier serve --json`` and return it with what it says when ready."""
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cachetier", "serve", "--json"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, log.read_text()
+    return process, json.loads(line)
+
+
+def end(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    try:
+        return process.wait(30)
+    finally:
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_ends_well_when_it_is_told_to(
+    environment: dict[str, str], tmp_path: Path, number: signal.Signals
+) -> None:
+    process, ready = start(environment, tmp_path / "log")
+    assert ready["state"] == "ready"
+    url = ["--url", f"unix://{ready['socket']}"]
+    assert run(None, "put", "-", *STEP, "--name", "x", *url, stdin=noise(LARGE)).code == 0
+    drain = run(None, "status", *url, "--json").json["drain"]["pid"]
+    process.send_signal(number)
+    assert end(process) == 0
+    assert not Path(f"/proc/{drain}").exists() or _is_zombie(drain)
+    assert run(None, "status", *url).code == 4
+    log = (tmp_path / "log").read_text()
+    assert "Traceback" not in log
+    process, ready = start(environment, tmp_path / "log")
+    assert run(None, "get", *STEP, "--name", "x", *url).bytes == noise(LARGE)
+    process.terminate()
+    end(process)
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_second_signal_ends_it_at_once(environment: dict[str, str], tmp_path: Path) -> None:
+    import socket
+
+    process, ready = start({**environment, "CACHETIER_GRACE_SECONDS": "60"}, tmp_path / "log")
+    port = int(ready["http"].rsplit(":", 1)[1])
+    head = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: h\r\nContent-Length: 500000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(head.encode())  # in flight, and never finished
+        time.sleep(0.3)
+        process.terminate()
+        time.sleep(0.5)
+        assert process.poll() is None
+        process.terminate()
+        started_at = time.monotonic()
+        assert end(process) == 128 + signal.SIGTERM
+        assert time.monotonic() - started_at < 5
+
+
+def test_serve_says_what_is_wrong_without_a_traceback(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    process, _ready = start(environment, tmp_path / "log")
+    try:
+        second = subprocess.run(
+            [sys.executable, "-m", "cachetier", "serve"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert second.returncode == 1
+        assert "nother cachetier serves" in second.stderr
+        assert "Traceback" not in second.stderr
+    finally:
+        process.terminate()
+        end(process)
+
+
+def test_dev_needs_nothing(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cachetier", "dev", "--http", "127.0.0.1:0", "--json"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        url = ["--url", ready["url"]]
+        put = ["put", "-", *STEP, "--name", "x", "--seal", "--ack", "durable", *url]
+        assert run(None, *put, stdin=b"x").code == 0
+        assert run(None, "wait", "r", "1", *url, "--timeout", "60").code == 0
+        assert run(None, "latest", "r", *url).out == "1\n"
+    finally:
+        process.terminate()
+        end(process)
+    assert not list(tmp_path.glob("cachetier-*"))

@@ -1,0 +1,153 @@
+"""Requests and answers between serve and its drain: many threads, one socket, no lost worker."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from cachetier.drain.channel import (
+    AnsweringEnd,
+    AskingEnd,
+    ChannelClosedError,
+    RefusedReportError,
+    Reply,
+)
+from cachetier.errors import FencedError, NotFoundError
+
+Answer = Callable[[dict[str, Any]], Reply]
+
+
+class Pair:
+    """Both ends, with a pool that answers as ``serve`` does."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.serve = AnsweringEnd(ours)
+        self.drain = AskingEnd(theirs)
+        self.answer: Answer = lambda request: Reply({"echo": request.get("value")})
+        self.told: list[dict[str, Any]] = []
+        self.woken = threading.Event()
+        self._pool = ThreadPoolExecutor(4)
+        self._threads = [
+            threading.Thread(target=self._receive),
+            threading.Thread(target=self.drain.listen, args=(self.woken.set,)),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _receive(self) -> None:
+        while (request := self.serve.receive()) is not None:
+            if "id" not in request:
+                self.told.append(request)
+            self._pool.submit(self.serve.reply, request, self.answer)
+
+    def close(self) -> None:
+        self.drain.close()
+        self.serve.close()
+        for thread in self._threads:
+            thread.join()
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.close()
+
+
+def test_each_thread_gets_its_own_answer(pair: Pair) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda value: pair.drain.ask("echo", value=value), range(500)))
+
+    assert [reply.fields["echo"] for reply in answers] == list(range(500))
+
+
+def test_an_answer_may_carry_bytes_and_a_descriptor(pair: Pair) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"through")
+    os.close(writer)
+    pair.answer = lambda _request: Reply({}, b"body", reader)
+    reply = pair.drain.ask("open")
+
+    assert bytes(reply.body) == b"body"
+    assert reply.descriptor is not None
+    assert os.read(reply.descriptor, 100) == b"through"
+    os.close(reply.descriptor)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(reader)  # serve keeps no descriptor that it gave away
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (NotFoundError("gone"), NotFoundError),
+        (FencedError("broken disk"), RefusedReportError),
+        (KeyError("a defect"), RefusedReportError),
+    ],
+)
+def test_an_error_is_an_answer(pair: Pair, error: Exception, raised: type[Exception]) -> None:
+    def fail(_request: dict[str, Any]) -> Reply:
+        raise error
+
+    pair.answer = fail
+    with pytest.raises(raised):
+        pair.drain.ask("report")
+
+
+def test_an_answer_that_is_too_large_is_refused_and_the_channel_lives(pair: Pair) -> None:
+    pair.answer = lambda _request: Reply({}, bytes((16 << 20) + 1))
+    with pytest.raises(RefusedReportError, match="too large"):
+        pair.drain.ask("entries")
+
+    pair.answer = lambda _request: Reply({"ok": True})
+    assert pair.drain.ask("again").fields["ok"]
+
+
+def test_serve_wakes_the_drain(pair: Pair) -> None:
+    pair.serve.wake()
+
+    assert pair.woken.wait(10)
+
+
+def test_what_is_told_needs_no_answer(pair: Pair) -> None:
+    pair.drain.tell("calls", requests=3)
+    pair.drain.ask("echo")  # frames keep their order
+
+    assert pair.told == [{"op": "calls", "requests": 3}]
+
+
+@pytest.mark.parametrize("end", ["serve", "drain"])
+def test_nobody_waits_for_an_end_that_is_gone(pair: Pair, end: str) -> None:
+    hanging = threading.Event()
+
+    def hang(_request: dict[str, Any]) -> Reply:
+        hanging.set()
+        pair.woken.wait(10)
+        return Reply({})
+
+    pair.answer = hang
+    failures: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            pair.drain.ask("hang")
+        except ChannelClosedError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert hanging.wait(10)
+    getattr(pair, end).close()
+    thread.join(10)
+    pair.woken.set()
+
+    assert len(failures) == 1
+    with pytest.raises(ChannelClosedError):
+        pair.drain.ask("anything")

@@ -1,0 +1,287 @@
+"""The drain as a process of its own, over real S3 servers: killed, refused, stopped, restarted."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cachetier.drain.loop import Size
+from cachetier.drain.process import LOCK_NAME
+from cachetier.drain.supervisor import DrainSettings, Supervisor
+from cachetier.local import queries
+from cachetier.model.shard import SaveIds
+from cachetier.remote.factory import open_remote
+from cachetier.remote.settings import RemoteSettings
+from cachetier.testing.http_wire import Head
+from cachetier.testing.s3_endpoint import S3Endpoint
+from cachetier.testing.s3proxy import S3Proxy
+from cachetier.testing.troubles import Trouble, Troubles
+from tests.integration.drain_node import REMOTE, Node, patterned
+
+IDS = SaveIds("run", 7, "save-1")
+LARGE = 40 << 20
+PART = re.compile(r"partNumber=(\d+)")
+
+
+class Gate(Troubles):
+    """Lets some upload parts pass, and holds the others back until it is opened."""
+
+    def __init__(self, passing: int) -> None:
+        super().__init__()
+        self._passing = passing
+        self._turn = threading.Lock()
+        self._open = threading.Event()
+        self.holds = threading.Event()
+        self.parts: list[int] = []
+
+    def open(self) -> None:
+        self._open.set()
+
+    def strike(self, request: Head) -> Trouble | None:
+        match = PART.search(request.first[1])
+        if request.method == "PUT" and match is not None:
+            with self._turn:
+                self._passing -= 1
+                held = self._passing < 0
+            if held:
+                self.holds.set()
+                self._open.wait(60)
+            with self._turn:
+                self.parts.append(int(match.group(1)))
+        return super().strike(request)
+
+
+def remote_of(
+    server: S3Endpoint, bucket: str | None = None, url: str | None = None
+) -> RemoteSettings:
+    return RemoteSettings(
+        name=REMOTE,
+        bucket=bucket or server.bucket,
+        prefix="ckpt",
+        endpoint=url or server.url,
+        verify=server.verify,
+    )
+
+
+@contextmanager
+def node_at(cache_dir: Path, remote: RemoteSettings, server: S3Endpoint) -> Iterator[Node]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment().items():
+            patch.setenv(name, value)
+        node = Node(cache_dir, open_remote(remote).objects)
+        yield node
+        node.close()
+
+
+@contextmanager
+def supervised(node: Node, remote: RemoteSettings) -> Iterator[Supervisor]:
+    settings = DrainSettings(remote, node.cache_dir, Size(uploads=4, parts=4))
+    supervisor = Supervisor(
+        node.store, node.changes, node.incidents, node.clock, settings, observer=node.seen
+    )
+    supervisor.start()
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop(10.0)
+
+
+@pytest.fixture(params=["moto_s3", pytest.param("seaweed_s3", marks=pytest.mark.slow)])
+def server(request: pytest.FixtureRequest) -> S3Endpoint:
+    endpoint: S3Endpoint = request.getfixturevalue(request.param)
+    return endpoint
+
+
+@pytest.fixture
+def bucket(server: S3Endpoint, request: pytest.FixtureRequest) -> str:
+    """A bucket of the test's own: the servers are shared."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:60].strip("-")
+    server.create_bucket(name)
+    return name
+
+
+def test_a_step_is_drained_and_published(tmp_path: Path, server: S3Endpoint, bucket: str) -> None:
+    remote = remote_of(server, bucket)
+    large = patterned(LARGE)
+    with node_at(tmp_path / "cache", remote, server) as node:
+        node.put(IDS, "small", b"hello")
+        node.put(IDS, "empty", b"")
+        node.put(IDS, "large", large)
+        node.seal(IDS)
+        with supervised(node, remote) as supervisor:
+            node.wait_durable(IDS, 60)
+            state = supervisor.state()
+
+        objects = node.bucket.objects
+        assert objects.get(node.key(IDS, "small")) == b"hello"
+        assert objects.get(node.key(IDS, "large")) == large
+        assert state["remotes"][0]["state"] == "ok"
+        assert state["courtesy"]["nice"] == 19
+        assert state["courtesy"]["io"] == "idle"
+        assert node.seen.drained_bytes == LARGE + 5
+
+
+def test_a_drain_killed_in_an_upload_goes_on_from_its_finished_parts(
+    tmp_path: Path, server: S3Endpoint, bucket: str
+) -> None:
+    gate = Gate(passing=1)
+    with S3Proxy(server.url, troubles=gate) as proxy:
+        remote = remote_of(server, bucket, proxy.url)
+        with node_at(tmp_path / "cache", remote_of(server, bucket), server) as node:
+            node.put(IDS, "large", patterned(LARGE))
+            node.seal(IDS)
+            with supervised(node, remote) as supervisor:
+                assert gate.holds.wait(30)
+                node.wait_until(lambda: len(recorded_parts(node)) == 1)
+                first = supervisor.state()["pid"]
+                os.kill(first, signal.SIGKILL)
+                node.wait_until(lambda: supervisor.state()["pid"] not in (first, None))
+                finished = list(recorded_parts(node))
+                gate.open()
+                node.wait_durable(IDS, 60)
+                assert supervisor.state()["restarts"] == 1
+
+            assert len(finished) == 1
+            assert gate.parts.count(finished[0]) == 1
+            assert set(gate.parts) == {1, 2, 3}
+            assert node.bucket.objects.get(node.key(IDS, "large")) == patterned(LARGE)
+
+
+def recorded_parts(node: Node) -> list[int]:
+    shard = node.shard(IDS, "large")
+    assert shard is not None
+    progress = node.store.read(lambda sql: queries.progress_of(sql, shard.version, REMOTE))
+    return [part.number for part in progress.parts]
+
+
+def test_a_missing_bucket_keeps_everything_and_heals_by_itself(
+    tmp_path: Path, moto_s3: S3Endpoint
+) -> None:
+    remote = remote_of(moto_s3, "not-there-yet")
+    with node_at(tmp_path / "cache", remote, moto_s3) as node:
+        node.put(IDS, "small", b"hello")
+        node.seal(IDS)
+        with supervised(node, remote) as supervisor:
+            node.wait_until(lambda: supervisor.refused)
+            said = supervisor.state()["remotes"][0]
+            assert said["state"] == "refused"
+            assert "not-there-yet" in said["reason"] or "NoSuchBucket" in said["reason"]
+            assert node.checkpoints.step("run", 7)[0].dirty_bytes == 5
+
+            moto_s3.create_bucket("not-there-yet")
+            node.wait_durable(IDS)
+            assert not supervisor.refused
+
+
+def test_a_stop_in_an_upload_leaves_it_to_the_next_drain(
+    tmp_path: Path, moto_s3: S3Endpoint
+) -> None:
+    gate = Gate(passing=1)
+    with S3Proxy(moto_s3.url, troubles=gate) as proxy:
+        remote = remote_of(moto_s3, url=proxy.url)
+        ids = SaveIds("stopped", 7, "save-1")
+        with node_at(tmp_path / "cache", remote_of(moto_s3), moto_s3) as node:
+            node.put(ids, "large", patterned(LARGE))
+            node.seal(ids)
+            with supervised(node, remote):
+                assert gate.holds.wait(30)
+                threading.Timer(0.5, gate.open).start()
+            sent = len(gate.parts)
+            assert sent >= 1
+            with supervised(node, remote):
+                node.wait_durable(ids)
+
+            assert sorted(gate.parts) == [1, 2, 3]
+
+
+def test_a_drain_that_hangs_is_ended_by_its_supervisor(tmp_path: Path, moto_s3: S3Endpoint) -> None:
+    remote = remote_of(moto_s3)
+    with node_at(tmp_path / "cache", remote, moto_s3) as node:
+        with supervised(node, remote) as supervisor:
+            node.wait_until(lambda: supervisor.state()["courtesy"] != {})
+            pid = supervisor.state()["pid"]
+            os.kill(pid, signal.SIGSTOP)
+            supervisor.stop(0.1)
+
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_drain_waits_for_the_lock_of_its_predecessor(tmp_path: Path, moto_s3: S3Endpoint) -> None:
+    remote = remote_of(moto_s3)
+    ids = SaveIds("locked", 7, "save-1")
+    with node_at(tmp_path / "cache", remote, moto_s3) as node:
+        node.put(ids, "small", b"hello")
+        node.seal(ids)
+        descriptor = os.open(node.cache_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with supervised(node, remote) as supervisor:
+            node.wait_until(lambda: supervisor.state()["courtesy"] != {})
+            assert node.checkpoints.step("locked", 7)[0].dirty_bytes == 5
+            os.close(descriptor)
+            node.wait_durable(ids)
+
+
+def test_the_drain_ends_with_the_process_that_started_it(
+    tmp_path: Path, moto_s3: S3Endpoint
+) -> None:
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from tests.integration.drain_node import Node\n"
+        "from tests.integration.test_drain_process import supervised\n"
+        "from cachetier.remote.factory import open_remote\n"
+        "from cachetier.remote.settings import RemoteSettings\n"
+        "remote = RemoteSettings('durable', 'cachetier', endpoint=sys.argv[2])\n"
+        "node = Node(Path(sys.argv[1]), open_remote(remote).objects)\n"
+        "with supervised(node, remote) as supervisor:\n"
+        "    node.wait_until(lambda: supervisor.state()['courtesy'] != {})\n"
+        "    print(supervisor.state()['pid'], flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    serve = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "cache"), moto_s3.url],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **moto_s3.environment()},
+    )
+    with serve:
+        assert serve.stdout is not None
+        drain = Path(f"/proc/{int(serve.stdout.readline())}")
+        assert drain.exists()
+        serve.kill()
+        serve.wait()
+        deadline = time.monotonic() + 10
+        while drain.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    assert not drain.exists()
+
+
+def test_a_remote_that_throttles_is_shown_and_everything_arrives(
+    tmp_path: Path, moto_s3: S3Endpoint
+) -> None:
+    ids = SaveIds("throttled", 7, "save-1")
+    troubles = Troubles(slowdown_rate=20.0)
+    with S3Proxy(moto_s3.url, troubles=troubles) as proxy:
+        remote = remote_of(moto_s3, url=proxy.url)
+        with node_at(tmp_path / "cache", remote_of(moto_s3), moto_s3) as node:
+            for number in range(30):
+                node.put(ids, f"shard-{number}", b"hello")
+            node.seal(ids)
+            with supervised(node, remote) as supervisor:
+                node.wait_until(lambda: supervisor.state()["remotes"][0]["throttled"] > 0)
+                assert supervisor.state()["remotes"][0]["state"] == "throttled"
+                node.wait_durable(ids, 60)
+
+    assert troubles.fired[Trouble.SLOW_DOWN] > 0

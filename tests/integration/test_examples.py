@@ -1,0 +1,43 @@
+"""The small examples run as they are, against `cachetier dev`, as their first lines say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STOP_SECONDS = 20.0
+
+
+@pytest.fixture
+def dev_url() -> Iterator[str]:
+    """The socket of a `cachetier dev` that runs beside the test."""
+    command = [sys.executable, "-m", "cachetier", "dev", "--http", "127.0.0.1:0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())["url"]
+        finally:
+            process.terminate()
+            process.wait(STOP_SECONDS)
+
+
+def test_the_first_put_becomes_durable_as_often_as_it_is_run(dev_url: str) -> None:
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, ROOT / "examples" / "first_put.py"],
+            env={**os.environ, "CACHETIER_URL": dev_url},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        assert done.returncode == 0, done.stderr
+        assert "1048576 bytes are safe on this node" in done.stdout
+        assert "step 1 is durable" in done.stdout

@@ -1,0 +1,269 @@
+"""What a hostile, broken or slow caller may send: a clear refusal, and nothing left behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from cachetier.doors.http.door import HttpDoor
+from cachetier.doors.http.limits import Limits
+from tests.integration.serving import Caller, Served, received, serving, shard_path
+
+BAD_NAMES = [
+    "..",
+    "../../etc/passwd",
+    "a/../b",
+    "./a",
+    "a//b",
+    "/a",
+    "a/",
+    "",
+    ".cachetier/manifest.json",
+    "a/.cachetier/b",
+    "%2e%2e",
+    "%2e%2e%2fetc%2fpasswd",
+    "a%2f..%2fb",
+    "%252e%252e",
+    "a%00b",
+    "%00",
+    "a%0d%0aX-Injected:%20yes",
+    "a%0ab",
+    "%ff%fe",
+    "%c0%ae%c0%ae",
+    "caf%c3%a9",
+    "a%20b",
+    "a+b%20",
+    "a~b",
+    "a:b",
+    "a*b",
+    "a%5c..%5cb",
+    "a%7fb",
+    "x" * 256,
+    "x" * 300,
+    "a/" * 128 + "a",
+    "%e2%80%ae",
+    "a%",
+    "a%zz",
+]
+BAD_RUNS = ["..", ".", "%2e%2e", "a%2fb", "-r", "%00", "%ff", "r%0d%0a", "x" * 129, "", "a~b"]
+BAD_STEPS = ["-1", "01", "1.0", "1e3", "%31%00", "9007199254740992", "x", "", "+1", "1" * 400]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Served]:
+    with serving() as served:
+        yield served
+        assert served.holds_nothing()
+
+
+def bare(shared: Served, method: str, path: str, body: bytes = b"x") -> tuple[int, bytes]:
+    """Send a path exactly as it is; no library tidies it up."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n"
+    answer = shared.call.send_raw(f"{head}Connection: close\r\n\r\n".encode() + body)
+    status, _, rest = answer.partition(b"\r\n")
+    return int(status.split()[1]), rest
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+@pytest.mark.parametrize("method", ["PUT", "GET", "DELETE"])
+def test_a_hostile_shard_name_is_refused_up_front(shared: Served, method: str, name: str) -> None:
+    status, rest = bare(shared, method, shard_path(name), b"x" if method == "PUT" else b"")
+    assert status == 400
+    assert b'"code": "invalid_name"' in rest
+    assert b"X-Injected" not in rest.partition(b"\r\n\r\n")[0]
+
+
+@pytest.mark.parametrize("run", BAD_RUNS)
+@pytest.mark.parametrize("rest", ["steps", "latest", "steps/1", "steps/1/shards/x"])
+def test_a_hostile_run_is_refused_up_front(shared: Served, run: str, rest: str) -> None:
+    status, body = bare(shared, "GET", f"/v1/runs/{run}/{rest}", b"")
+    assert status == 400
+    assert b'"code": "invalid_name"' in body
+
+
+@pytest.mark.parametrize("step", BAD_STEPS)
+@pytest.mark.parametrize("rest", ["", "/seal", "/wait", "/shards/x"])
+def test_a_hostile_step_is_refused_up_front(shared: Served, step: str, rest: str) -> None:
+    method = {"": "DELETE", "/seal": "POST", "/wait": "GET", "/shards/x": "PUT"}[rest]
+    status, body = bare(shared, method, f"/v1/runs/r/steps/{step}{rest}", b"")
+    assert status == 400
+    assert b'"code": "invalid_name"' in body
+
+
+def test_slashes_may_be_written_either_way(shared: Served) -> None:
+    shared.call("PUT", shard_path("a%2Fb"), b"one")
+    assert shared.call("GET", shard_path("a/b")).body == b"one"
+    assert shared.call("DELETE", shard_path("a/b")).status == 204
+
+
+HEAD = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: h\r\n"
+BAD_HEADS = {
+    "length and chunks": HEAD
+    + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    "chunks and length": HEAD
+    + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    "two lengths": HEAD + "Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+    "a negative length": HEAD + "Content-Length: -5\r\n\r\nhello",
+    "a length that is no number": HEAD + "Content-Length: five\r\n\r\nhello",
+    "an endless length": HEAD + f"Content-Length: {'9' * 40}\r\n\r\nhello",
+    "an unknown coding": HEAD + "Transfer-Encoding: gzip\r\n\r\nhello",
+    "a bad chunk": HEAD + "Transfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n\r\n",
+    "too many headers": HEAD + "".join(f"X-{n}: y\r\n" for n in range(5000)) + "\r\n",
+    "a huge header": HEAD + f"X: {'y' * 200_000}\r\n\r\n",
+    "a huge path": f"GET {shard_path('x' * 200_000)} HTTP/1.1\r\nHost: h\r\n\r\n",
+    "no HTTP": "hello, is this the cache?\r\n\r\n",
+    "a folded header": HEAD + "X: a\r\n b\r\nContent-Length: 1\r\n\r\nx",
+    "NUL in a header": HEAD + "X: a\x00b\r\nContent-Length: 1\r\n\r\nx",
+    "a space before the colon": HEAD + "Content-Length : 1\r\n\r\nx",
+}
+
+
+@pytest.mark.parametrize("kind", BAD_HEADS)
+def test_a_malformed_head_is_refused_and_the_connection_closed(shared: Served, kind: str) -> None:
+    answer = shared.call.send_raw(BAD_HEADS[kind].encode())
+    assert answer.startswith(b"HTTP/1.1 400"), answer[:200]
+    assert b"201 Created" not in answer
+    assert shared.call("GET", shard_path("x")).status == 404
+
+
+def test_a_sender_who_is_refused_may_send_on_and_read_why(shared: Served) -> None:
+    body = b"x" * (32 << 20)
+    answer = shared.call("PUT", f"{shard_path('x')}?ack=never", body)
+    assert (answer.status, answer.code) == (400, "invalid_request")
+
+
+# --- deadlines -----------------------------------------------------------------------------------
+
+QUICK = Limits(header_seconds=0.6, progress_seconds=0.6, progress_bytes=1000, request_seconds=3.0)
+
+
+@pytest.fixture
+def quick(shared: Served) -> Iterator[Caller]:
+    """Lend a second door to the same node, with little patience."""
+    door = HttpDoor(("127.0.0.1", 0), shared.service.operations, limits=QUICK)
+    door.start()
+    try:
+        yield Caller(int(door.url.rsplit(":", 1)[1]))
+    finally:
+        door.stop(1.0)
+
+
+def seconds_until_closed(quick: Caller, first: bytes, drip: bytes = b"") -> tuple[float, bytes]:
+    """Send ``first``, then ``drip`` again and again; return when and how the service ended it."""
+    with quick.raw() as connection:
+        started_at = time.monotonic()
+        connection.sendall(first)
+        connection.settimeout(0.1)
+        answer = b""
+        while time.monotonic() - started_at < 15:
+            try:
+                piece = connection.recv(65536)
+                if not piece:
+                    break
+                answer += piece
+            except TimeoutError:
+                pass
+            except ConnectionError:
+                break
+            try:
+                connection.sendall(drip)
+            except OSError:
+                break
+        return time.monotonic() - started_at, answer
+
+
+def test_a_shard_beyond_the_limit_is_refused_before_its_body(quick: Caller) -> None:
+    answer = quick.send_raw(f"{HEAD}Content-Length: {10**17}\r\n\r\n".encode() + b"x" * 100)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"invalid_request" in answer
+
+
+def test_a_silent_connection_is_closed(quick: Caller) -> None:
+    assert seconds_until_closed(quick, b"")[0] < 5
+
+
+def test_a_head_that_never_ends_is_closed(quick: Caller) -> None:
+    assert seconds_until_closed(quick, b"GET /livez HTTP/1.1\r\n", b"X: y\r\n")[0] < 5
+
+
+def test_an_idle_connection_is_closed_after_an_answer(quick: Caller) -> None:
+    seconds, answer = seconds_until_closed(quick, b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert seconds < 5
+
+
+@pytest.mark.parametrize("length", [5000, 50_000_000])
+@pytest.mark.parametrize("drip", [b"", b"x"])
+def test_a_body_that_stalls_or_drips_is_ended(quick: Caller, length: int, drip: bytes) -> None:
+    head = f"PUT {shard_path('slow')} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n"
+    seconds, answer = seconds_until_closed(quick, head.encode() + b"some", drip)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert seconds < 8
+
+
+def test_a_small_document_that_stalls_is_ended(quick: Caller) -> None:
+    head = b"POST /v1/flush HTTP/1.1\r\nHost: h\r\nContent-Length: 500\r\n\r\n{"
+    seconds, answer = seconds_until_closed(quick, head, b"")
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert seconds < 8
+
+
+def test_a_document_too_large_is_refused(quick: Caller) -> None:
+    answer = quick("POST", "/v1/flush", b" " * (2 << 20), {"Content-Type": "application/json"})
+    assert (answer.status, answer.code) == (400, "invalid_request")
+
+
+def test_a_reader_who_does_not_read_is_cut_off(shared: Served, quick: Caller) -> None:
+    shared.put("unread", b"x" * (32 << 20))
+    with quick.raw() as connection:
+        connection.sendall(f"GET {shard_path('unread')} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+        connection.recv(10)
+        time.sleep(2.5)
+        assert len(received(connection, 5)) < 32 << 20
+    assert shared.call("DELETE", shard_path("unread")).status == 204
+
+
+def test_a_request_ends_with_its_own_deadline_whatever_it_waits_for(quick: Caller) -> None:
+    started_at = time.monotonic()
+    answer = quick("PUT", f"{shard_path('late')}?ack=durable&timeout_seconds=600", b"x")
+    assert (answer.status, answer.code) == (504, "deadline")
+    assert time.monotonic() - started_at < 10
+    assert quick("DELETE", shard_path("late")).status == 204
+
+
+# --- how many at once ----------------------------------------------------------------------------
+
+
+def test_connections_beyond_the_limit_are_turned_away(shared: Served) -> None:
+    door = HttpDoor(("127.0.0.1", 0), shared.service.operations, limits=Limits(connections=3))
+    door.start()
+    caller = Caller(int(door.url.rsplit(":", 1)[1]))
+    try:
+        with caller.raw(), caller.raw(), caller.raw():
+            deadline = time.monotonic() + 5
+            while door.connections < 3 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert caller.send_raw(b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n") == b""
+    finally:
+        door.stop(1.0)
+
+
+def test_requests_beyond_the_limit_hear_when_to_come_again(shared: Served) -> None:
+    limits = Limits(requests=2)
+    door = HttpDoor(("127.0.0.1", 0), shared.service.operations, limits=limits)
+    door.start()
+    caller = Caller(int(door.url.rsplit(":", 1)[1]))
+    head = f"PUT {shard_path('held')} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n".encode()
+    try:
+        with caller.raw() as first, caller.raw() as second:
+            first.sendall(head)
+            second.sendall(head)
+            time.sleep(0.3)
+            answer = caller("GET", "/v1/runs")
+            assert (answer.status, answer.code) == (503, "busy")
+            assert answer.headers["retry-after"] == "1"
+            assert caller("GET", "/livez").status == 200
+    finally:
+        door.stop(1.0)

@@ -1,0 +1,306 @@
+"""The JSON routes, who may call them, and how errors look."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from cachetier.doors.http.door import HttpDoor
+from cachetier.errors import ConfigError
+from cachetier.local.records import Incident
+from cachetier.model.lifecycle import ShardEvent
+from tests.integration.serving import Served, serving, shard_path
+
+STEP = "/v1/runs/r/steps/1"
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with serving() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Served]:
+    with serving() as served:
+        yield served
+
+
+def test_a_step_goes_from_open_to_sealed(served: Served) -> None:
+    served.put("a", b"a", rank=0, world_size=2, save_id="s")
+    served.put("b", b"b", rank=1, world_size=2, save_id="s")
+    assert served.call("GET", "/v1/runs").json == {"runs": ["r"]}
+    step = served.call("GET", STEP).json["step"]
+    assert (step["state"], step["levels"], step["world_size"]) == ("open", [], 2)
+    assert [shard["name"] for shard in step["shards"]] == ["a", "b"]
+    assert served.call("GET", "/v1/runs/r/latest?level=local").json == {"step": None}
+
+    part = {"world_size": 2, "save_id": "s", "ranks_on_node": 2}
+    assert served.call.post(f"{STEP}/seal", {**part, "rank": 0}).json == {"sealed_ranks": [0]}
+    assert served.call("GET", "/v1/runs/r/latest?level=local").json == {"step": None}
+    assert served.call.post(f"{STEP}/seal", {**part, "rank": 1}).json == {"sealed_ranks": [0, 1]}
+    latest = served.call("GET", "/v1/runs/r/latest?level=local").json["step"]
+    assert (latest["step"], latest["state"], latest["shards"]) == (1, "sealed", 2)
+    assert served.call("GET", "/v1/runs/r/latest").json == {"step": None}
+    listed = served.call("GET", "/v1/runs/r/steps?level=local").json["steps"]
+    assert [each["step"] for each in listed] == [1]
+
+
+def test_abort_takes_back_what_a_rank_put(served: Served) -> None:
+    served.put("a", b"a")
+    assert served.call.post(f"{STEP}/abort", {}).json == {}
+    assert served.call("GET", shard_path("a")).code == "not_found"
+    assert served.holds_nothing()
+
+
+def test_a_step_is_deleted_whole(served: Served) -> None:
+    served.put("a", b"a" * 100_000)
+    served.call.post(f"{STEP}/seal", {})
+    assert served.call("DELETE", STEP).json == {"deleted_shards": 1}
+    assert served.holds_nothing()
+    assert served.call("GET", STEP).code == "not_found"
+    assert served.call("DELETE", "/v1/runs/r/steps/2").code == "not_found"
+
+
+def test_wait_answers_when_the_level_is_reached(served: Served) -> None:
+    served.put("a", b"a")
+    served.call.post(f"{STEP}/seal", {})
+    local = served.call("GET", f"{STEP}/wait?level=local")
+    assert local.json["level"] == "local"
+    assert 0 <= local.json["age_seconds"] < 60
+    late = served.call("GET", f"{STEP}/wait?timeout_seconds=0.1")
+    assert (late.status, late.code) == (504, "not_durable")
+
+    answers = []
+    path = f"{STEP}/wait?name=a&timeout_seconds=20"
+    waiting = threading.Thread(target=lambda: answers.append(served.call("GET", path)))
+    waiting.start()
+    time.sleep(0.1)
+    assert not answers
+    served.drained("a", b"a")
+    waiting.join()
+    assert answers[0].json["level"] == "durable"
+
+
+def test_wait_for_nothing_known_is_not_found(shared: Served) -> None:
+    assert shared.call("GET", "/v1/runs/r/steps/9/wait").code == "not_found"
+
+
+def test_flush_tells_what_remains_at_its_deadline(served: Served) -> None:
+    empty = served.call.post("/v1/flush", {})
+    assert empty.json == {"pending_shards": 0, "pending_bytes": 0}
+    served.put("a", b"abc")
+    late = served.call.post("/v1/flush", {"run": "r", "step": 1, "timeout_seconds": 0.1})
+    assert (late.status, late.code) == (504, "not_durable")
+    assert (late.json["pending_shards"], late.json["pending_bytes"]) == (1, 3)
+    assert ("r", 1) in served.drain.hurried
+
+
+def test_incidents_reach_the_client_they_concern(served: Served) -> None:
+    quiet = served.put("a", b"a", client_id="mine")
+    assert "cachetier-incidents" not in quiet.headers
+    _damage(served, "a")
+    told = served.put("b", b"b", client_id="mine")
+    assert told.headers["cachetier-incidents"] == "1"
+    kept = served.call("GET", "/v1/incidents?client_id=mine&clear=false").json["incidents"]
+    assert [(each["code"], each["name"]) for each in kept] == [("integrity", "a")]
+    assert served.call("GET", "/v1/incidents?client_id=mine").json["incidents"] == kept
+    assert served.call("GET", "/v1/incidents?client_id=mine").json["incidents"] == []
+    assert served.call("GET", "/v1/incidents?client_id=other").json["incidents"] == []
+
+
+def _damage(served: Served, name: str) -> None:
+    from cachetier.local import queries
+
+    store = served.service.store
+    shard = store.read(lambda sql: queries.visible_shard(sql, "r", 1, name))
+    assert shard is not None
+    incident = Incident("integrity", "it is damaged", "Save it again.", "r", 1, name, 0)
+    store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, time.time())
+    served.service.operations.incidents.refresh()
+
+
+STATUS_KEYS = {
+    *("version", "store_id", "pid", "state", "reason", "started_at", "uptime_seconds"),
+    *("capacity_bytes", "used_bytes", "dirty_bytes", "clean_bytes", "waiting_bytes"),
+    *("dirty_shards", "oldest_dirty_seconds", "quarantined_shards", "fenced", "when_full", "disk"),
+    *("remotes", "drain", "pending", "socket", "http", "connections", "sqlite_version"),
+    "warnings",
+}
+
+
+def test_status_is_a_stable_object(served: Served) -> None:
+    served.put("a", b"a" * 100_000)
+    status = served.call("GET", "/v1/status").json
+    assert set(status) == STATUS_KEYS
+    assert (status["state"], status["dirty_bytes"], status["dirty_shards"]) == ("ready", 100_000, 1)
+    assert status["pending"][0]["step"] == 1
+    assert status["remotes"][0]["url"] == "s3://bucket/p"
+    assert set(status["disk"]) == {
+        *("directory", "filesystem", "free_bytes", "direct_io", "leases", "attributes")
+    }
+
+
+PROBLEMS = [
+    ("GET", "/nothing", 404, "not_found"),
+    ("GET", "/v1/runs/r/nothing", 404, "not_found"),
+    ("GET", "/v1/runs/r/steps/1/nothing", 404, "not_found"),
+    ("GET", "/v1/runs/r/steps/", 400, "invalid_name"),
+    ("GET", "/docs", 404, "not_found"),
+    ("POST", "/v1/runs", 405, "invalid_request"),
+    ("PATCH", shard_path("x"), 405, "invalid_request"),
+    ("GET", "/v1/flush", 405, "invalid_request"),
+    ("GET", "/v1/runs/r/latest?level=best", 422, "invalid_request"),
+    ("GET", f"{STEP}/wait?timeout_seconds=nan", 422, "invalid_request"),
+    ("GET", f"{STEP}/wait?timeout_seconds=soon", 422, "invalid_request"),
+    ("GET", f"{STEP}/wait?name=..", 400, "invalid_name"),
+    ("GET", "/v1/incidents", 422, "invalid_request"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status", "code"), PROBLEMS)
+def test_every_error_is_a_problem(
+    shared: Served, method: str, path: str, status: int, code: str
+) -> None:
+    answer = shared.call(method, path)
+    assert (answer.status, answer.code) == (status, code)
+
+
+BAD_DOCUMENTS = [
+    (b"", 422),
+    (b"{", 422),
+    (b"[]", 422),
+    (b'{"rank": -1}', 422),
+    (b'{"rank": "0"}', 422),
+    (b'{"rank": 1}', 400),
+    (b'{"save_id": ".."}', 400),
+    (b'{"rnak": 0}', 422),
+    (b"\xff\xfe", 422),
+    (b"[" * 100_000, 422),
+]
+
+
+@pytest.mark.parametrize(("document", "status"), BAD_DOCUMENTS)
+def test_a_bad_document_is_a_problem(shared: Served, document: bytes, status: int) -> None:
+    kind = {"Content-Type": "application/json"}
+    answer = shared.call("POST", f"{STEP}/seal", document, kind)
+    assert answer.status == status
+    assert answer.code in ("invalid_request", "invalid_name")
+
+
+def test_a_form_is_not_taken_for_json(shared: Served) -> None:
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = shared.call("POST", "/v1/flush", b"{}", kind)
+    assert (answer.status, answer.code) == (415, "invalid_request")
+
+
+def test_a_defect_tells_nothing_of_the_insides(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_arguments: object) -> None:
+        raise RuntimeError("secret of the insides")
+
+    monkeypatch.setattr(served.service.operations.restore, "open", broken)
+    monkeypatch.setattr(served.service.operations.checkpoints, "runs", broken)
+    for path in (shard_path("x"), "/v1/runs"):
+        answer = served.call("GET", path)
+        assert (answer.status, answer.code) == (500, "internal")
+        assert b"secret" not in answer.body
+    assert "secret of the insides" in caplog.text
+
+
+def test_the_description_names_every_route(shared: Served) -> None:
+    described = shared.call("GET", "/openapi.json").json
+    assert set(described["paths"]) == {
+        "/v1/runs",
+        "/v1/runs/{run}/steps",
+        "/v1/runs/{run}/latest",
+        "/v1/runs/{run}/steps/{step}",
+        "/v1/runs/{run}/steps/{step}/seal",
+        "/v1/runs/{run}/steps/{step}/abort",
+        "/v1/runs/{run}/steps/{step}/wait",
+        "/v1/runs/{run}/steps/{step}/shards/{name}",
+        "/v1/status",
+        "/v1/flush",
+        "/v1/incidents",
+        "/livez",
+        "/readyz",
+        "/metrics",
+    }
+    text = json.dumps(described)
+    for reference in set(_references(described)):
+        name = reference.removeprefix("#/components/schemas/")
+        assert name in described["components"]["schemas"], text[:100]
+
+
+def _references(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "$ref":
+                yield str(value)
+            yield from _references(value)
+    elif isinstance(node, list):
+        for each in node:
+            yield from _references(each)
+
+
+# --- who may call --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Served]:
+    with serving(token="canary-token") as served:
+        yield served
+
+
+LOCKED = ["/v1/runs", "/v1/status", "/metrics", "/openapi.json", shard_path("x"), "/nothing"]
+
+
+@pytest.mark.parametrize("path", LOCKED)
+@pytest.mark.parametrize(
+    "given", [None, "canary-token", "Bearer", "Bearer wrong", "Bearer canary-token2", "Basic eA=="]
+)
+def test_without_the_token_nothing_is_revealed(
+    locked: Served, path: str, given: str | None
+) -> None:
+    headers = {"Authorization": given} if given is not None else {}
+    answer = locked.call("GET", path, headers=headers)
+    assert (answer.status, answer.code) == (401, "forbidden")
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert b"canary" not in answer.body
+
+
+def test_without_the_token_nothing_is_changed(locked: Served) -> None:
+    assert locked.call("PUT", shard_path("x"), b"x" * 1000).status == 401
+    assert locked.call("DELETE", STEP).status == 401
+    assert locked.holds_nothing()
+
+
+def test_with_the_token_everything_works(locked: Served) -> None:
+    headers = {"Authorization": "Bearer canary-token"}
+    for path in LOCKED[:4]:
+        assert locked.call("GET", path, headers=headers).status == 200
+    assert locked.call("PUT", shard_path("x"), b"x", headers).status == 201
+    assert locked.call("DELETE", shard_path("x"), headers=headers).status == 204
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+def test_health_is_open(locked: Served, path: str) -> None:
+    assert locked.call("GET", path).status == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_a_door_beyond_loopback_needs_a_token(shared: Served, host: str) -> None:
+    with pytest.raises(ConfigError):
+        HttpDoor((host, 0), shared.service.operations)
+
+
+def test_an_address_in_use_is_a_clear_error(shared: Served) -> None:
+    door = HttpDoor(("127.0.0.1", shared.call.port), shared.service.operations)
+    with pytest.raises(ConfigError) as caught:
+        door.start()
+    assert "in use" in caught.value.message

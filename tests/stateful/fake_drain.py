@@ -1,0 +1,218 @@
+"""A drain without a process: the same calls on catalog and bucket, one after the other."""
+
+from __future__ import annotations
+
+from cachetier_client.digests import digest_of
+
+from cachetier.clock import Clock
+from cachetier.drain.publisher import Ended, Located, Publisher
+from cachetier.errors import PreconditionFailedError, UploadGoneError
+from cachetier.local import queries
+from cachetier.local.records import FinishedPart, Incident
+from cachetier.local.store import Store
+from cachetier.model.checkpoint import PartState, Save, SaveState
+from cachetier.model.documents import ShardEntry
+from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.publication import Claimant
+from cachetier.model.shard import BLOCK_BYTES, Shard
+from cachetier.model.uploads import Existing, judge_existing, object_metadata, part_ranges
+from cachetier.remote.base import IF_ABSENT, UploadedPart, if_match
+from cachetier.remote.bucket import Bucket
+from tests.stateful.reading import bytes_of
+
+REMOTE = "memory"
+SINGLE_PUT_BYTES = 1 << 20
+
+
+class FakeDrain:
+    """Makes shards clean and publishes steps, in the caller's thread."""
+
+    def __init__(self, store: Store, bucket: Bucket, clock: Clock) -> None:
+        self._store = store
+        self._bucket = bucket
+        self._clock = clock
+        self._publisher = Publisher(bucket, clock)
+
+    def drain_one(self) -> bool:
+        """Drain the oldest dirty shard; return False when there is none.
+
+        What was deleted goes first: a save that comes after it must find the step free.
+        """
+        self.delete_all()
+        for save in self._store.read(queries.unfinished_saves):
+            number = save.number
+            if save.state is SaveState.OPEN:
+                shards = self._store.read(lambda sql, n=number: queries.dirty_shards_of(sql, n, 1))  # type: ignore[misc]
+                if shards:
+                    self._drain(save, shards[0])
+                    return True
+        return False
+
+    def drain_all(self) -> None:
+        """Drain and publish until nothing is left that can be done."""
+        while self.drain_one():
+            pass
+        self.publish_all()
+
+    def publish_all(self) -> None:
+        """Write the parts that may be written, and publish what is whole."""
+        self.delete_all()
+        for save in self._store.read(queries.unfinished_saves):
+            if save.state is SaveState.OPEN:
+                self._publish(save)
+
+    def publish_step(self, run: str, step: int) -> None:
+        """Do the same for one step."""
+        self.delete_all()
+        for save in self._store.read(queries.unfinished_saves):
+            if (save.run, save.step, save.state) == (run, step, SaveState.OPEN):
+                self._publish(save)
+
+    def delete_all(self) -> None:
+        """Take what was deleted here off the bucket."""
+        for save in self._store.read(queries.unfinished_saves):
+            if save.state is SaveState.DELETED:
+                assert save.location is not None
+                self._publisher.delete(self._claimant(save), save.location)
+                self._store.drain_log.forget_save(save.number)
+
+    # --- shards ----------------------------------------------------------------------------------
+
+    def _drain(self, save: Save, shard: Shard) -> None:
+        self._store.drain_log.count_attempt(shard.version, REMOTE)
+        location = self._located(save)
+        if location is None:
+            return
+        body = bytes_of(self._store, shard)
+        if body is None or digest_of(body) != shard.content.digest:
+            self._quarantine(shard)
+            return
+        self._make_clean(shard, self._bucket.layout.shard_key(save.run, location, shard.name), body)
+
+    def _make_clean(self, shard: Shard, key: str, body: bytes) -> None:
+        self._send(shard, key, body)
+        self._confirm(shard, key)
+        self._record(shard)
+
+    def _confirm(self, shard: Shard, key: str) -> None:
+        info = self._bucket.objects.head(key)
+        assert info is not None, f"{key} is not there after it was sent"
+        assert info.digest == shard.content.digest, f"{key} is not what was sent"
+
+    def _record(self, shard: Shard) -> None:
+        self._store.drain_log.record_verified(shard.version, REMOTE, [REMOTE], self._clock.now())
+
+    def _send(self, shard: Shard, key: str, body: bytes) -> None:
+        if len(body) > SINGLE_PUT_BYTES:
+            self._send_in_parts(shard, key, body)
+            return
+        digest, metadata = shard.content.digest, self._metadata(shard)
+        try:
+            self._bucket.objects.put(
+                key, body, digest=digest, metadata=metadata, condition=IF_ABSENT
+            )
+        except PreconditionFailedError:
+            found = self._bucket.objects.head(key)
+            assert found is not None
+            existing = judge_existing(found.metadata, found.size_bytes, metadata, len(body))
+            assert existing in (Existing.OURS, Existing.OLDER), f"{key} is {existing}"
+            if existing is Existing.OLDER:
+                over = if_match(found.etag)
+                self._bucket.objects.put(
+                    key, body, digest=digest, metadata=metadata, condition=over
+                )
+
+    def _send_in_parts(self, shard: Shard, key: str, body: bytes) -> None:
+        found = self._bucket.objects.head(key)
+        if found is not None and found.digest == shard.content.digest:
+            return  # an earlier completion whose record was lost
+        upload_id, finished = self._upload(shard, key)
+        for part in part_ranges(len(body), BLOCK_BYTES):
+            if part.number not in finished:
+                piece = body[part.start : part.start + part.size_bytes]
+                digest = digest_of(piece)
+                sent = self._bucket.objects.upload_part(
+                    key, upload_id, part.number, piece, digest=digest
+                )
+                record = FinishedPart(part.number, sent.etag, part.size_bytes, digest)
+                self._store.drain_log.record_parts(shard.version, REMOTE, [record])
+                finished[part.number] = sent
+        parts = [finished[number] for number in sorted(finished)]
+        self._bucket.objects.complete_upload(key, upload_id, parts, digest=shard.content.digest)
+
+    def _upload(self, shard: Shard, key: str) -> tuple[str, dict[int, UploadedPart]]:
+        """Go on with the upload that was begun, or begin one."""
+        progress = self._store.read(lambda sql: queries.progress_of(sql, shard.version, REMOTE))
+        if progress.upload_id is not None:
+            try:
+                self._bucket.objects.list_parts(key, progress.upload_id)
+            except UploadGoneError:
+                self._store.drain_log.forget_upload(shard.version, REMOTE)
+            else:
+                done = {
+                    p.number: UploadedPart(p.number, p.etag, p.size_bytes, p.digest)
+                    for p in progress.parts
+                }
+                return progress.upload_id, done
+        upload_id = self._bucket.objects.create_upload(key, self._metadata(shard))
+        self._store.drain_log.begin_upload(shard.version, REMOTE, upload_id, BLOCK_BYTES)
+        return upload_id, {}
+
+    def _metadata(self, shard: Shard) -> dict[str, str]:
+        return object_metadata(shard.save_id, self._store.store_id, shard.version, shard.content)
+
+    def _quarantine(self, shard: Shard) -> None:
+        incident = Incident("integrity", "damaged", "", shard.run, shard.step, shard.name)
+        self._store.catalog.move(
+            shard.version, ShardEvent.LOCAL_DAMAGE, incident, self._clock.now()
+        )
+
+    # --- saves -----------------------------------------------------------------------------------
+
+    def _claimant(self, save: Save) -> Claimant:
+        replaced = self._store.read(lambda sql: queries.replaced_by(sql, save))
+        return Claimant(
+            save.run,
+            save.step,
+            save.save_id,
+            save.world_size,
+            save.overwrite,
+            save.started_at,
+            replaced,
+        )
+
+    def _located(self, save: Save) -> str | None:
+        if save.location is not None:
+            return save.location
+        found = self._publisher.claim(self._claimant(save))
+        if isinstance(found, Located):
+            self._store.drain_log.record_location(save.number, found.location)
+            return found.location
+        self._end(save, found)
+        return None
+
+    def _end(self, save: Save, ended: Ended) -> None:
+        now = self._clock.now()
+        self._store.drop(self._store.drain_log.record_outcome(save.number, ended.state, None, now))
+
+    def _publish(self, save: Save) -> None:
+        parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
+        sealed = [part for part in parts if part.state is PartState.SEALED]
+        location = self._located(save) if sealed else None
+        if location is None:
+            return
+        for part in sealed:
+            if not part.uploaded and not self._write_part(save, location, part.rank):
+                return
+        ended = self._publisher.publish(self._claimant(save), location)
+        if ended is not None:
+            self._end(save, ended)
+
+    def _write_part(self, save: Save, location: str, rank: int) -> bool:
+        shards = self._store.read(lambda sql: queries.shards_of_rank(sql, save.number, rank, 0, -1))
+        if any(s.state in (ShardState.DIRTY, ShardState.QUARANTINED) for s in shards):
+            return False
+        entries = [ShardEntry.of(shard.name, shard.rank, shard.content) for shard in shards]
+        self._publisher.write_part(self._claimant(save), location, rank, entries)
+        self._store.drain_log.record_part_uploaded(save.number, rank)
+        return True

@@ -1,0 +1,56 @@
+"""What holds of a node at any time, whatever was promised."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Set as AbstractSet
+
+from cachetier_client.digests import digest_of
+
+from cachetier.model.lifecycle import ShardState
+from tests.stateful.node import Node
+from tests.stateful.reading import bytes_of
+
+ROOT_FILES = {"lock", "store-id", "catalog.db", "catalog.db-wal", "catalog.db-shm"}
+
+
+class ViolationError(AssertionError):
+    """A promise was broken; the message says which."""
+
+
+def require(holds: object, broken: str) -> None:
+    if not holds:
+        raise ViolationError(broken)
+
+
+def judge_bytes(node: Node) -> None:
+    """Accounted bytes are the bytes on disk, and no file is there without a reason."""
+    on_disk = dict(node.store.files.all())
+    rows = node.rows()
+    named = {row.file_id: row.content.size_bytes for row in rows if row.file_id is not None}
+    require(on_disk == named, f"data files {on_disk}, rows name {named}")
+    inline = sum(row.content.size_bytes for row in rows if row.inline)
+    used = node.store.space.used_bytes
+    require(used == sum(on_disk.values()) + inline, f"{used} bytes accounted, not what is there")
+    strays = {entry.name for entry in os.scandir(node.cache_dir) if entry.is_file()} - ROOT_FILES
+    require(not strays, f"stray files {strays}")
+
+
+def judge_rows(node: Node, damaged: AbstractSet[str] = frozenset()) -> None:
+    """Dirty is here and sound; clean and evicted are at the remote, with the same digest.
+
+    ``damaged`` are the data files whose bytes were changed behind the node's back.
+    """
+    for row in node.rows():
+        body = bytes_of(node.store, row)
+        if row.state is ShardState.QUARANTINED:
+            continue
+        if row.state is ShardState.EVICTED:
+            require(body is None, f"evicted {row.name} still has bytes")
+        else:
+            require(body is not None, f"{row.state} {row.name} has no bytes")
+            assert body is not None
+            sound = row.file_id in damaged or digest_of(body) == row.content.digest
+            require(sound, f"{row.name} has other bytes")
+        if row.state is not ShardState.DIRTY:
+            require(node._still_remote(row), f"{row.state} {row.name} is not at the remote")

@@ -1,0 +1,150 @@
+"""What cachetier must do, as a dictionary: the oracle of the stateful and the crash tests.
+
+It knows saves, parts and bytes, and answers each call with the code it must end with; it knows
+nothing of files, catalogs or remotes.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+from cachetier.model.shard import SaveIds
+
+OK = "ok"
+OPEN, PUBLISHED, SUPERSEDED, REFUSED, DELETED = (
+    "open",
+    "published",
+    "superseded",
+    "refused",
+    "deleted",
+)
+SEALED, ABORTED = "sealed", "aborted"
+
+
+@dataclass(slots=True)
+class ModelShard:
+    """``quarantined``: its only bytes were found damaged."""
+
+    rank: int
+    data: bytes
+    quarantined: bool = False
+
+
+@dataclass(slots=True)
+class ModelSave:
+    save_id: str
+    world_size: int
+    overwrite: bool
+    state: str = OPEN
+    shards: dict[str, ModelShard] = field(default_factory=dict)
+    parts: dict[int, str] = field(default_factory=dict)
+
+    def sealed(self) -> set[int]:
+        return {rank for rank, state in self.parts.items() if state == SEALED}
+
+    def whole(self) -> bool:
+        return self.sealed() == set(range(self.world_size))
+
+
+class Model:
+    """Every step's saves, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.steps: dict[tuple[str, int], list[ModelSave]] = {}
+
+    def copy(self) -> Model:
+        return copy.deepcopy(self)
+
+    def visible(self, run: str, step: int) -> ModelSave | None:
+        """Return the save that readers see: the newest published one, else the newest open."""
+        saves = self.steps.get((run, step), [])
+        for state in (PUBLISHED, OPEN):
+            for save in reversed(saves):
+                if save.state == state:
+                    return save
+        return None
+
+    def readable(self, run: str, step: int) -> dict[str, bytes]:
+        """Return what a reader of the step must get; a damaged shard is missing."""
+        save = self.visible(run, step)
+        shards = save.shards if save is not None else {}
+        return {name: shard.data for name, shard in shards.items() if not shard.quarantined}
+
+    def save_named(self, run: str, step: int, save_id: str) -> ModelSave | None:
+        saves = self.steps.get((run, step), [])
+        return next((save for save in saves if save.save_id == save_id), None)
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def put(self, ids: SaveIds, name: str, data: bytes) -> str:
+        refusal = self.refusal(ids)
+        if refusal != OK:
+            return refusal
+        known = self.save_named(ids.run, ids.step, ids.save_id)
+        if known is not None:
+            existing = known.shards.get(name)
+            if existing is not None and existing.data == data and not existing.quarantined:
+                return OK
+            if existing is not None and existing.rank != ids.rank:
+                return SEALED
+            if known.parts.get(ids.rank) == SEALED or known.state != OPEN:
+                return SEALED
+        save = self._begun(ids)
+        save.parts[ids.rank] = OPEN
+        save.shards[name] = ModelShard(ids.rank, data)
+        return OK
+
+    def seal(self, ids: SaveIds) -> str:
+        refusal = self.refusal(ids)
+        if refusal == OK:
+            self._begun(ids).parts[ids.rank] = SEALED
+        return refusal
+
+    def abort(self, ids: SaveIds) -> str:
+        save = self.save_named(ids.run, ids.step, ids.save_id)
+        if save is None:
+            return OK
+        if save.parts.get(ids.rank) == SEALED:
+            return SEALED
+        save.shards = {n: shard for n, shard in save.shards.items() if shard.rank != ids.rank}
+        save.parts[ids.rank] = ABORTED
+        return OK
+
+    def delete_step(self, run: str, step: int) -> str:
+        saves = self.steps.get((run, step), [])
+        for save in saves:
+            save.state = DELETED
+            save.shards, save.parts = {}, {}
+        return OK if saves else "not_found"
+
+    def publish(self, save: ModelSave, run: str, step: int) -> None:
+        for other in self.steps[run, step]:
+            if other is not save and other.state == PUBLISHED:
+                other.state = SUPERSEDED
+        save.state = PUBLISHED
+
+    # --- rules -----------------------------------------------------------------------------------
+
+    def refusal(self, ids: SaveIds) -> str:
+        """Return OK, or the code that a put or seal by ``ids`` is refused with."""
+        saves = self.steps.get((ids.run, ids.step), [])
+        known = self.save_named(ids.run, ids.step, ids.save_id)
+        if known is None:
+            published = any(save.state == PUBLISHED for save in saves)
+            return "step_published" if published and not ids.overwrite else OK
+        if known.world_size != ids.world_size:
+            return "invalid_request"
+        codes = {SUPERSEDED: "save_superseded", REFUSED: "step_published", DELETED: "aborted"}
+        return codes.get(known.state, OK)
+
+    def _begun(self, ids: SaveIds) -> ModelSave:
+        known = self.save_named(ids.run, ids.step, ids.save_id)
+        if known is not None:
+            return known
+        saves = self.steps.setdefault((ids.run, ids.step), [])
+        for save in saves:
+            if save.state == OPEN:
+                save.state = SUPERSEDED
+        saves.append(ModelSave(ids.save_id, ids.world_size, ids.overwrite))
+        return saves[-1]

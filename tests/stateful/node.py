@@ -1,0 +1,165 @@
+"""A node: the durable core put together as the service does, without processes and doors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+from cachetier_client.digests import block_lengths, combine, digest_of
+
+from cachetier.changes import Changes
+from cachetier.checkpoints import Checkpoints
+from cachetier.clock import Clock
+from cachetier.evict import Evictor, Watermarks
+from cachetier.incidents import Incidents
+from cachetier.ingest import Ingest, WhenFull
+from cachetier.local import queries
+from cachetier.local.files import Files
+from cachetier.local.recovery import lock_directory, open_store
+from cachetier.local.store import Staged, Store
+from cachetier.model.layout import Layout
+from cachetier.model.shard import INLINE_BYTES, Content, Receipt, SaveIds, Shard
+from cachetier.remote import presence
+from cachetier.remote.base import ObjectStore
+from cachetier.remote.bucket import Bucket
+from cachetier.restore import Restore
+from tests.stateful.fake_drain import FakeDrain
+from tests.stateful.reading import whole
+
+CAPACITY_BYTES = 256 << 20
+MakeDrain = Callable[[Store, Bucket, Clock], FakeDrain]
+
+
+def content_of(data: bytes) -> Content:
+    """Describe ``data`` as a rank does: a digest for each block, and the whole from them."""
+    blocks, start = [], 0
+    for length in block_lengths(len(data)):
+        blocks.append(digest_of(data[start : start + length]))
+        start += length
+    return Content(len(data), combine(blocks, len(data)), tuple(blocks))
+
+
+class Node:
+    """One store with everything around it; ``lock`` False leaves the directory to others too."""
+
+    def __init__(
+        self,
+        cache_dir: Path,
+        remote: ObjectStore,
+        clock: Clock,
+        *,
+        capacity_bytes: int = CAPACITY_BYTES,
+        files: Files | None = None,
+        vfs: str | None = None,
+        make_drain: MakeDrain = FakeDrain,
+    ) -> None:
+        self._lock = lock_directory(cache_dir)
+        try:
+            self.recovered = open_store(cache_dir, capacity_bytes, clock, files=files, vfs=vfs)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self.store = store = self.recovered.store
+        self.cache_dir = cache_dir
+        self.bucket = Bucket(remote, Layout("tier"))
+        self.changes = Changes(clock)
+        self.incidents = Incidents(store)
+        self.evictor = Evictor(store, clock, self._still_remote, watermarks=Watermarks())
+        self.drain = make_drain(store, self.bucket, clock)
+        self.checkpoints = Checkpoints(store, self.bucket, self.changes, clock)
+        self.ingest = Ingest(
+            store, when_full=WhenFull.REJECT, make_room=lambda: _ignore(self.evictor.make_room())
+        )
+        self.restore = Restore(
+            store, self.bucket, clock, make_room=lambda: _ignore(self.evictor.make_room())
+        )
+
+    def close(self) -> None:
+        """Let go of the directory in good order; that only saves time, so it may fail."""
+        self.restore.close()
+        with contextlib.suppress(apsw.IOError, apsw.FullError):
+            self.store.close()
+        os.close(self._lock)
+
+    def die(self) -> None:
+        """Let go as a killed process does: nothing is put in order first."""
+        writer = self.store._committer._connection
+        writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self.restore.close()
+        self.store._reader.close()
+        writer.close()
+        os.close(self._lock)
+
+    def put(self, ids: SaveIds, name: str, data: bytes) -> Receipt:
+        """Put a shard the way its size asks for: inside the catalog, or through a file."""
+        content = content_of(data)
+        if len(data) <= INLINE_BYTES:
+            return self.ingest.put_inline(ids, name, data, content.digest, 0.0)
+        staged = self.ingest.begin(ids, name, len(data), 0.0)
+        assert isinstance(staged, Staged)
+        try:
+            write(staged, data)
+        except BaseException:
+            self.ingest.abort(staged)
+            raise
+        return self.ingest.commit(staged, ids, name, content)
+
+    def get(self, run: str, step: int, name: str, timeout_seconds: float = 0.0) -> bytes:
+        """Read a shard as a client does: check what came, and ask to verify it if it is wrong.
+
+        Raises:
+            IntegrityError, NotFoundError, ...: As ``Restore.open``.
+        """
+        opened = self.restore.open(run, step, name, timeout_seconds)
+        body = opened.body if opened.descriptor is None else whole(opened.descriptor)
+        assert body is not None
+        if content_of(body) == opened.shard.content:
+            return body
+        assert not self.restore.verify(run, step, name), "verify calls wrong bytes sound"
+        opened = self.restore.open(run, step, name, timeout_seconds)
+        body = opened.body if opened.descriptor is None else whole(opened.descriptor)
+        assert body is not None
+        assert content_of(body) == opened.shard.content, "wrong bytes twice"
+        return body
+
+    def evict(self, shard: Shard) -> bool:
+        """Evict one shard by the evictor's rules."""
+        return self.evictor._evict(shard)
+
+    def rows(self) -> list[Shard]:
+        """Return every shard the catalog knows."""
+
+        def query(sql: apsw.Connection) -> list[Shard]:
+            versions = [row[0] for row in sql.execute("SELECT version FROM shards")]
+            found = [queries.shard_by_version(sql, version) for version in versions]
+            return [shard for shard in found if shard is not None]
+
+        return self.store.read(query)
+
+    def location_of(self, shard: Shard) -> str | None:
+        """Return where the objects of a shard's save go, once that is known."""
+        save = self.store.read(
+            lambda sql: queries.save_named(sql, shard.run, shard.step, shard.save_id)
+        )
+        return save.location if save is not None else None
+
+    def _still_remote(self, shard: Shard) -> bool:
+        location = self.location_of(shard)
+        return location is not None and presence.holds(self.bucket, shard, location)
+
+
+def write(staged: Staged, data: bytes) -> None:
+    """Write as a rank does: block by block through the descriptor, then the true size."""
+    assert staged.writer is not None
+    start = 0
+    for length in block_lengths(len(data)):
+        os.pwrite(staged.writer, data[start : start + length], start)
+        start += length
+    os.ftruncate(staged.writer, len(data))
+
+
+def _ignore(_freed_bytes: int) -> None:
+    """Make a callback of something that returns a number."""

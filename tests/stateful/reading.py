@@ -1,0 +1,27 @@
+"""Read local bytes of shards, without any checking."""
+
+from __future__ import annotations
+
+import os
+
+from cachetier.local.store import Store
+from cachetier.model.shard import Shard
+
+
+def whole(descriptor: int) -> bytes:
+    """Read a file from its beginning, and close it."""
+    try:
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    finally:
+        os.close(descriptor)
+
+
+def bytes_of(store: Store, shard: Shard) -> bytes | None:
+    """Return the local bytes of ``shard``, or None when there are none."""
+    try:
+        copy = store.local_copy(shard)
+    except FileNotFoundError:
+        return None
+    if copy is None:
+        return None
+    return copy.body if copy.descriptor is None else whole(copy.descriptor)

@@ -1,0 +1,168 @@
+"""How verbs report: exit codes, errors with a next move, a status that fits a terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import typer
+from cachetier_client import (
+    BackpressureError,
+    CachetierClientError,
+    DigestMismatchError,
+    FencedError,
+    IntegrityError,
+    InvalidNameError,
+    NotDurableError,
+    NotFoundError,
+    ServiceUnavailableError,
+)
+from rich.console import Console
+
+from cachetier.cli.output import reported
+from cachetier.cli.status import rendered
+from cachetier.errors import ConfigError, DirectoryInUseError
+
+CODES = [
+    (NotFoundError("x"), 1),
+    (FencedError("x"), 1),
+    (CachetierClientError("x"), 1),
+    (InvalidNameError("x"), 2),
+    (ConfigError("x"), 2),
+    (ValueError("x"), 2),
+    (NotDurableError("x"), 3),
+    (ServiceUnavailableError("x"), 4),
+    (IntegrityError("x"), 5),
+    (DigestMismatchError("x"), 5),
+    (BackpressureError("x"), 6),
+    (DirectoryInUseError("x"), 1),
+    (FileNotFoundError(2, "No such file", "/a"), 1),
+    (KeyboardInterrupt(), 130),
+]
+
+
+@pytest.mark.parametrize(("error", "code"), CODES)
+def test_each_kind_of_error_has_its_exit_code(error: BaseException, code: int) -> None:
+    with pytest.raises(typer.Exit) as caught, reported(as_json=False):
+        raise error
+    assert caught.value.exit_code == code
+
+
+def test_an_error_is_a_sentence_and_a_next_move(capsys: pytest.CaptureFixture[str]) -> None:
+    error = NotFoundError("no such shard", hint="Look elsewhere.")
+    error.locate("get_shard", run="r", step=3, name="a/b")
+    with pytest.raises(typer.Exit), reported(as_json=False):
+        raise error
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == "Error: No such shard (run=r step=3 name=a/b).\nNext: Look elsewhere.\n"
+
+
+def test_with_json_an_error_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), reported(as_json=True):
+        raise NotDurableError("not yet")
+    described = json.loads(capsys.readouterr().out)["error"]
+    assert (described["code"], described["message"]) == ("not_durable", "not yet")
+    assert described["hint"]
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    return {
+        "version": "0.1.0",
+        "store_id": "39ad78d1cbc90dbc",
+        "pid": 4242,
+        "state": "ready",
+        "reason": None,
+        "started_at": 1.0,
+        "uptime_seconds": 4000.0,
+        "capacity_bytes": 200 * 10**9,
+        "used_bytes": 90 * 10**9,
+        "dirty_bytes": 30 * 10**9,
+        "clean_bytes": 60 * 10**9,
+        "waiting_bytes": 0,
+        "dirty_shards": 12,
+        "oldest_dirty_seconds": 42.0,
+        "quarantined_shards": 0,
+        "fenced": None,
+        "when_full": "wait",
+        "disk": {
+            "directory": "/nvme/cachetier",
+            "filesystem": "ext4",
+            "free_bytes": 10**12,
+            "direct_io": True,
+            "leases": True,
+            "attributes": True,
+        },
+        "remotes": [
+            {
+                "name": "durable",
+                "url": "s3://checkpoints/llama-70b",
+                "endpoint": "https://objects.example.org",
+                "verify": "checksum",
+                "conditional_writes": True,
+                "state": "ok",
+                "reason": "",
+            }
+        ],
+        "drain": {"pid": 4243, "in_flight": 3, "drained_bytes": 10**12, "failures": 1},
+        "pending": [],
+        "socket": "/nvme/cachetier/cachetier.sock",
+        "http": "http://127.0.0.1:7070",
+        "connections": 8,
+        "sqlite_version": "3.54.1",
+        "warnings": [],
+        **changes,
+    }
+
+
+def shown(described: dict[str, Any], width: int = 80) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(rendered(described, 100.0))
+    console.file.close()
+    return console.export_text()
+
+
+def test_status_fits_eighty_columns() -> None:
+    pending = [
+        {
+            "run": "a-run-with-a-name-that-is-as-long-as-a-name-may-be" * 2,
+            "step": 123_456_789,
+            "state": "superseded",
+            "shards": 1000,
+            "size_bytes": 999 * 10**9,
+            "dirty_bytes": 999 * 10**9,
+            "started_at": 0.0,
+        }
+    ] * 20
+    text = shown(status(pending=pending, warnings=["a warning that is long " * 8]))
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    for words in ("90.0 GB of 200 GB, 45 %", "30.0 GB in 12 shards", "999 GB", "and 10 more"):
+        assert words in text
+
+
+def test_status_says_what_is_wrong() -> None:
+    remote = {**status()["remotes"][0], "state": "refused", "reason": "403: access denied"}
+    drain = {"pid": None, "last_error": {"message": "no such bucket", "code": "remote_refused"}}
+    text = shown(
+        status(
+            state="fenced",
+            reason="syncing a data file failed: Input/output error",
+            remotes=[remote],
+            drain=drain,
+            quarantined_shards=2,
+            waiting_bytes=5_000_000,
+        ),
+        120,
+    )
+    for words in (
+        *("fenced", "Input/output error", "refused", "403: access denied", "not running"),
+        *("2 quarantined", "puts wait for 5.0 MB", "no such bucket"),
+    ):
+        assert words in text
+
+
+def test_an_empty_node_is_calm() -> None:
+    text = shown(status(used_bytes=0, dirty_bytes=0, clean_bytes=0, dirty_shards=0))
+    assert "nothing dirty" in text
+    assert "!" not in text

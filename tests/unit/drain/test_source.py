@@ -1,0 +1,135 @@
+"""Local bytes on their way: read in pages, checked block by block, in memory under one budget."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cachetier_client.digests import block_lengths, combine, digest_of
+
+from cachetier.drain.buffers import Buffers
+from cachetier.drain.source import DamagedError, FileSource, InlineSource
+from cachetier.model.shard import BLOCK_BYTES
+from cachetier.model.uploads import PART_BYTES, PartRange, part_ranges
+
+SIZES = [1, 511, 4096, 4097, BLOCK_BYTES, BLOCK_BYTES + 1, PART_BYTES, PART_BYTES + 70_001]
+
+
+def blocks_of(data: bytes) -> list[int]:
+    lengths = block_lengths(len(data))
+    return [
+        digest_of(data[number * BLOCK_BYTES : number * BLOCK_BYTES + length])
+        for number, length in enumerate(lengths)
+    ]
+
+
+@contextmanager
+def source_of(path: Path, blocks: list[int]) -> Iterator[FileSource]:
+    source = FileSource(os.open(path, os.O_RDONLY), blocks)
+    yield source
+    source.close()
+
+
+@pytest.mark.parametrize("size_bytes", SIZES)
+@pytest.mark.parametrize("direct", [True, False])
+def test_every_part_is_read_whole_with_its_digest(
+    tmp_path: Path, size_bytes: int, direct: bool
+) -> None:
+    data = os.urandom(size_bytes)
+    path = tmp_path / "data"
+    path.write_bytes(data)
+    buffers = Buffers()
+    found, digests = b"", []
+    with source_of(path, blocks_of(data)) as source:
+        if not direct:
+            source._direct = False
+        for part in part_ranges(size_bytes, PART_BYTES):
+            with buffers.lend(part.size_bytes) as buffer:
+                view, digest = source.read(part, buffer)
+                found += bytes(view)
+                digests.append(digest)
+
+    assert found == data
+    assert digests == [
+        digest_of(data[p.start : p.start + p.size_bytes])
+        for p in part_ranges(size_bytes, PART_BYTES)
+    ]
+
+
+@pytest.mark.parametrize("at", [0, BLOCK_BYTES - 1, BLOCK_BYTES, 2 * BLOCK_BYTES + 5])
+def test_one_flipped_bit_is_damage(tmp_path: Path, at: int) -> None:
+    data = bytearray(os.urandom(2 * BLOCK_BYTES + 10))
+    blocks = blocks_of(bytes(data))
+    data[at] ^= 1
+    path = tmp_path / "data"
+    path.write_bytes(data)
+
+    with (
+        source_of(path, blocks) as source,
+        Buffers().lend(len(data)) as buffer,
+        pytest.raises(DamagedError, match=f"block {at // BLOCK_BYTES} "),
+    ):
+        source.read(PartRange(1, 0, len(data)), buffer)
+
+
+@pytest.mark.parametrize("missing", [1, 4096, 5000])
+def test_a_file_that_is_too_short_is_damage(tmp_path: Path, missing: int) -> None:
+    data = os.urandom(10_000)
+    path = tmp_path / "data"
+    path.write_bytes(data[:-missing])
+
+    with (
+        source_of(path, blocks_of(data)) as source,
+        Buffers().lend(len(data)) as buffer,
+        pytest.raises(DamagedError, match="ends at byte"),
+    ):
+        source.read(PartRange(1, 0, len(data)), buffer)
+
+
+def test_an_inline_shard_is_checked_as_well() -> None:
+    body = b"hello"
+    whole = PartRange(1, 0, len(body))
+    view, digest = InlineSource(body, digest_of(body)).read(whole, memoryview(b""))
+
+    assert (bytes(view), digest) == (body, digest_of(body))
+    with pytest.raises(DamagedError):
+        InlineSource(b"hellp", digest_of(body)).read(whole, memoryview(b""))
+    with pytest.raises(DamagedError):
+        InlineSource(b"hell", digest_of(body)).read(whole, memoryview(b""))
+
+
+def test_digests_of_parts_make_the_digest_of_the_whole() -> None:
+    data = os.urandom(PART_BYTES + 3)
+
+    assert combine(blocks_of(data), len(data)) == digest_of(data)
+
+
+def test_buffers_stay_within_their_budget() -> None:
+    buffers = Buffers(budget_bytes=2 * PART_BYTES)
+    with buffers.lend(PART_BYTES), buffers.lend(PART_BYTES):
+        assert not buffers._fits(1)
+    assert buffers._held_bytes() == 2 * PART_BYTES
+    with buffers.lend(5000) as small:
+        assert len(small) == 8192
+        assert buffers._held_bytes() <= 2 * PART_BYTES
+
+
+def test_a_part_larger_than_the_budget_goes_alone() -> None:
+    buffers = Buffers(budget_bytes=4096)
+    with buffers.lend(10_000) as buffer:
+        assert len(buffer) == 12_288
+        assert not buffers._fits(1)
+
+
+def test_usual_buffers_are_lent_again() -> None:
+    buffers = Buffers()
+    with buffers.lend(PART_BYTES) as first:
+        first[:5] = b"again"
+    with buffers.lend(PART_BYTES) as second:
+        assert bytes(second[:5]) == b"again"
+    buffers.close()
+    with buffers.lend(PART_BYTES) as third:
+        assert bytes(third[:5]) == bytes(5)

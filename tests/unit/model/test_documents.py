@@ -1,0 +1,100 @@
+"""Documents are read from a place that others can write: a lie is an error, never data."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cachetier.errors import IntegrityError
+from cachetier.model.documents import (
+    Manifest,
+    ManifestState,
+    Part,
+    ShardEntry,
+    decode,
+    encode,
+)
+from cachetier.model.shard import Content
+
+CONTENT = Content(5 << 20, 0xABCDEF, (1, 2**64 - 1))
+PART = Part(
+    run="run",
+    step=7,
+    save_id="save",
+    rank=1,
+    world_size=2,
+    shards=(ShardEntry.of("a/b", 1, CONTENT),),
+)
+MANIFEST = Manifest(
+    state=ManifestState.PUBLISHED,
+    run="run",
+    step=7,
+    save_id="save",
+    location="7",
+    nonce="n",
+    started_at=1.5,
+    shards=(ShardEntry.of("a/b", 1, CONTENT).summary(),),
+)
+
+
+def test_a_part_reads_back_as_it_was_written() -> None:
+    assert decode(Part, encode(PART), "key") == PART
+    assert PART.shards[0].content() == CONTENT
+
+
+def test_a_manifest_reads_back_as_it_was_written() -> None:
+    assert decode(Manifest, encode(MANIFEST), "key") == MANIFEST
+
+
+def test_a_manifest_lists_shards_without_their_blocks() -> None:
+    assert "block_digests" not in json.loads(encode(MANIFEST))["shards"][0]
+
+
+def test_fields_of_a_later_cachetier_are_passed_over() -> None:
+    body = json.dumps({**json.loads(encode(PART)), "colour": "blue"}).encode()
+
+    assert decode(Part, body, "key") == PART
+
+
+LIES: dict[str, object] = {
+    "format": 2,
+    "rank": -1,
+    "world_size": 0,
+    "step": "seven",
+    "shards": [{"name": "x"}],
+    "save_id": None,
+}
+
+
+@pytest.mark.parametrize("field", LIES)
+def test_a_part_with_a_wrong_field_is_refused_by_its_key(field: str) -> None:
+    body = json.dumps({**json.loads(encode(PART)), field: LIES[field]}).encode()
+
+    with pytest.raises(IntegrityError, match="the/key is not a part"):
+        decode(Part, body, "the/key")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("digest", "xyz"),
+        ("digest", "ABCDEF0123456789"),
+        ("size_bytes", -1),
+        ("size_bytes", 2**63),
+        ("block_digests", "00"),
+        ("codec", "rot13"),
+    ],
+)
+def test_a_shard_with_a_wrong_field_is_refused(field: str, value: object) -> None:
+    document = json.loads(encode(PART))
+    document["shards"][0][field] = value
+
+    with pytest.raises(IntegrityError):
+        decode(Part, json.dumps(document).encode(), "key")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"<xml/>"])
+def test_what_is_no_document_is_refused(body: bytes) -> None:
+    with pytest.raises(IntegrityError):
+        decode(Manifest, body, "key")

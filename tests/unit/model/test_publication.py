@@ -1,0 +1,250 @@
+"""Who owns a step: every standing, and two nodes in every order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from cachetier.model import publication
+from cachetier.model.documents import Manifest, ManifestState
+from cachetier.model.layout import own_location, plain_location
+from cachetier.model.publication import Claimant, Standing
+
+CLAIMED, PUBLISHED, DELETED = ManifestState
+
+
+def claimant(
+    save_id: str = "ours",
+    *,
+    started_at: float = 100.0,
+    overwrite: bool = False,
+    replaced: tuple[str, ...] = (),
+) -> Claimant:
+    return Claimant("run", 7, save_id, 2, overwrite, started_at, replaced)
+
+
+def manifest(
+    state: ManifestState,
+    save_id: str = "theirs",
+    *,
+    started_at: float = 50.0,
+    replaces: tuple[str, ...] = (),
+) -> Manifest:
+    return Manifest(
+        state=state,
+        run="run",
+        step=7,
+        save_id=save_id,
+        location="7",
+        nonce="n",
+        started_at=started_at,
+        replaces=replaces,
+        world_size=2,
+    )
+
+
+OLDER, NEWER = 50.0, 150.0
+
+
+@pytest.mark.parametrize(
+    ("seen", "overwrite", "standing"),
+    [
+        (None, False, Standing.CLAIM),
+        (manifest(CLAIMED, "ours"), False, Standing.HOLD),
+        (manifest(CLAIMED, started_at=OLDER), False, Standing.CLAIM),
+        (manifest(CLAIMED, started_at=NEWER), False, Standing.SUPERSEDED),
+        (manifest(CLAIMED, started_at=100.0), False, Standing.SUPERSEDED),
+        (manifest(PUBLISHED, "ours"), False, Standing.PUBLISHED),
+        (manifest(PUBLISHED, "ours"), True, Standing.PUBLISHED),
+        (manifest(PUBLISHED, started_at=OLDER), True, Standing.REPLACE_WHEN_WHOLE),
+        (manifest(PUBLISHED, started_at=NEWER), True, Standing.SUPERSEDED),
+        (manifest(PUBLISHED, started_at=OLDER), False, Standing.REFUSED),
+        (manifest(PUBLISHED, started_at=NEWER), False, Standing.REFUSED),
+        (manifest(DELETED, "ours"), False, Standing.DELETED),
+        (manifest(DELETED, started_at=OLDER), False, Standing.CLAIM),
+        (manifest(DELETED, started_at=NEWER), False, Standing.SUPERSEDED),
+    ],
+)
+def test_every_standing(seen: Manifest | None, overwrite: bool, standing: Standing) -> None:
+    assert publication.standing(claimant(overwrite=overwrite), seen) is standing
+
+
+def test_what_a_node_saw_counts_more_than_the_clock() -> None:
+    theirs = manifest(CLAIMED, started_at=NEWER)
+
+    assert publication.standing(claimant(replaced=("theirs",)), theirs) is Standing.CLAIM
+
+
+def test_what_the_manifest_saw_counts_most() -> None:
+    theirs = manifest(CLAIMED, started_at=OLDER, replaces=("ours",))
+
+    assert publication.standing(claimant(), theirs) is Standing.SUPERSEDED
+    assert publication.standing(claimant(replaced=("theirs",)), theirs) is Standing.SUPERSEDED
+
+
+def test_the_first_claim_takes_the_plain_keys_and_any_other_its_own() -> None:
+    first = publication.claim(claimant("a"), None, "n1")
+    second = publication.claim(claimant("b"), first, "n2")
+    third = publication.claim(claimant("c", replaced=("x",)), second, "n3")
+
+    assert first.location == plain_location(7)
+    assert second.location == own_location(7, "b")
+    assert third.location == own_location(7, "c")
+    assert (first.replaces, second.replaces) == ((), ("a",))
+    assert third.replaces == ("a", "b", "x")
+    assert [m.nonce for m in (first, second, third)] == ["n1", "n2", "n3"]
+
+
+def test_a_save_that_claims_again_keeps_its_location_and_does_not_replace_itself() -> None:
+    first = publication.claim(claimant("a"), None, "n1")
+    again = publication.claim(claimant("a"), first, "n2")
+
+    assert (again.location, again.replaces) == (first.location, ())
+
+
+def test_after_a_deletion_the_plain_keys_are_not_used_again() -> None:
+    tombstone = publication.deleted(manifest(PUBLISHED), "n")
+
+    claimed = publication.claim(claimant(replaced=("theirs",)), tombstone, "m")
+
+    assert tombstone.state is DELETED
+    assert (tombstone.parts, tombstone.shards) == ((), ())
+    assert claimed.location == own_location(7, "ours")
+
+
+def test_publishing_keeps_what_was_claimed() -> None:
+    claimed = publication.claim(claimant(), None, "n")
+
+    published = publication.published(claimed, at=5.0, nonce="m", parts=(), shards=())
+
+    assert (published.state, published.published_at, published.nonce) == (PUBLISHED, 5.0, "m")
+    assert (published.save_id, published.location) == (claimed.save_id, claimed.location)
+
+
+# --- two nodes, in every order ------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """A bucket: a manifest that changes only by compare-and-swap, and keys with their owner."""
+
+    manifest: Manifest | None = None
+    owners: dict[str, str] = field(default_factory=dict)
+    published: list[str] = field(default_factory=list)
+    nonces: int = 0
+
+    def swap(self, seen: Manifest | None, new: Manifest) -> bool:
+        if self.manifest is not seen:
+            return False
+        self.manifest = new
+        if new.state is PUBLISHED:
+            self.published.append(new.save_id)
+        return True
+
+    def write(self, location: str, save_id: str) -> None:
+        owner = self.owners.setdefault(location, save_id)
+        assert owner == save_id, f"{save_id} writes over {owner} at {location}"
+
+
+def node(save: Claimant, world: World) -> Iterator[None]:
+    """Drain one save: claim, write, publish; stops between any two requests."""
+    location = None
+    while location is None:
+        seen = world.manifest
+        yield
+        standing = publication.standing(save, seen)
+        if standing is Standing.CLAIM:
+            if world.swap(seen, publication.claim(save, seen, "n")):
+                location = publication.location_of(save, seen)
+            yield
+        elif standing in (Standing.HOLD, Standing.REPLACE_WHEN_WHOLE, Standing.PUBLISHED):
+            location = publication.location_of(save, seen)
+        else:
+            return
+    world.write(location, save.save_id)
+    yield
+    while True:
+        seen = world.manifest
+        yield
+        standing = publication.standing(save, seen)
+        if standing not in (Standing.HOLD, Standing.CLAIM, Standing.REPLACE_WHEN_WHOLE):
+            return
+        claimed = seen
+        if claimed is None or claimed.save_id != save.save_id:
+            claimed = publication.claim(save, seen, "n").model_copy(update={"location": location})
+        if world.swap(seen, publication.published(claimed, at=1.0, nonce="p")):
+            assert world.owners[claimed.location] == save.save_id, "published at another's keys"
+            return
+        yield
+
+
+def every_order(saves: tuple[Claimant, ...]) -> Iterator[World]:
+    """Run the nodes in every interleaving of their requests; yield how each ends."""
+    pending: list[tuple[int, ...]] = [()]
+    while pending:
+        order = pending.pop()
+        world = World()
+        nodes = [node(save, world) for save in saves]
+        ended = [False] * len(saves)
+        for turn in order:
+            ended[turn] = next(nodes[turn], StopIteration) is StopIteration
+        if all(ended):
+            yield world
+        pending += [(*order, n) for n in range(len(saves)) if not ended[n]]
+
+
+CASES = {
+    "two starts, nothing known": (claimant("a", started_at=1.0), claimant("b", started_at=2.0)),
+    "a node saw which came first, the clock is wrong": (
+        claimant("a", started_at=2.0),
+        claimant("b", started_at=1.0, replaced=("a",)),
+    ),
+    "the same instant": (claimant("a"), claimant("b")),
+    "the later one overwrites": (
+        claimant("a", started_at=1.0),
+        claimant("b", started_at=2.0, overwrite=True),
+    ),
+    "the earlier one overwrites": (
+        claimant("a", started_at=1.0, overwrite=True),
+        claimant("b", started_at=2.0),
+    ),
+    "both overwrite": (
+        claimant("a", started_at=1.0, overwrite=True),
+        claimant("b", started_at=2.0, overwrite=True),
+    ),
+    "one save on two nodes": (claimant("a"), claimant("a", started_at=101.0)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_nodes_in_any_order_publish_one_save_and_never_mix_two(case: str) -> None:
+    saves = CASES[case]
+    worlds = list(every_order(saves))
+
+    assert len(worlds) > 20
+    for world in worlds:
+        assert world.manifest is not None
+        assert world.manifest.state is PUBLISHED, "nobody published"
+        assert len(world.owners) == len(set(world.owners.values())), "one save at two locations"
+        assert len(world.published) == len(set(world.published)), "published twice"
+
+
+@pytest.mark.parametrize(
+    "case", [case for case, saves in CASES.items() if not any(s.overwrite for s in saves)]
+)
+def test_without_overwrite_a_published_save_stays(case: str) -> None:
+    for world in every_order(CASES[case]):
+        assert len(world.published) == 1
+
+
+def test_an_overwrite_that_came_later_is_what_remains() -> None:
+    for world in every_order(CASES["the later one overwrites"]):
+        assert world.published[-1] == "b"
+
+
+def test_what_a_node_saw_wins_over_a_wrong_clock_unless_it_was_too_late() -> None:
+    ends = {tuple(world.published) for world in every_order(CASES[list(CASES)[1]])}
+
+    assert ends == {("a",), ("b",)}

@@ -1,0 +1,113 @@
+"""How objects are cut into parts, and what an object that is already there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachetier.model.shard import BLOCK_BYTES, SHARD_LIMIT_BYTES, Content
+from cachetier.model.uploads import (
+    PART_BYTES,
+    PART_LIMIT,
+    Existing,
+    judge_existing,
+    object_metadata,
+    part_bytes_for,
+    part_ranges,
+)
+
+GIB = 1 << 30
+LARGEST_PART_BYTES = 5 * GIB  # S3's
+SMALLEST_PART_BYTES = 5 << 20  # S3's, for every part but the last
+
+SIZES = [
+    0,
+    1,
+    BLOCK_BYTES,
+    PART_BYTES - 1,
+    PART_BYTES,
+    PART_BYTES + 1,
+    5 * GIB - 1,
+    5 * GIB + 1,
+    PART_BYTES * PART_LIMIT - 1,
+    PART_BYTES * PART_LIMIT,
+    PART_BYTES * PART_LIMIT + 1,
+    625 * GIB,
+    SHARD_LIMIT_BYTES,
+]
+
+
+@pytest.mark.parametrize("size_bytes", SIZES)
+def test_parts_cover_an_object_without_gap_or_overlap(size_bytes: int) -> None:
+    part_bytes = part_bytes_for(size_bytes)
+    parts = list(part_ranges(size_bytes, part_bytes))
+
+    assert [part.number for part in parts] == list(range(1, len(parts) + 1))
+    assert [part.start for part in parts] == [part_bytes * n for n in range(len(parts))]
+    assert sum(part.size_bytes for part in parts) == size_bytes
+    assert all(part.size_bytes == part_bytes for part in parts[:-1])
+
+
+@pytest.mark.parametrize("size_bytes", SIZES)
+def test_parts_keep_to_the_limits_of_s3_and_end_at_whole_blocks(size_bytes: int) -> None:
+    part_bytes = part_bytes_for(size_bytes)
+    parts = list(part_ranges(size_bytes, part_bytes))
+
+    assert len(parts) <= PART_LIMIT
+    assert SMALLEST_PART_BYTES <= part_bytes <= LARGEST_PART_BYTES
+    assert part_bytes % BLOCK_BYTES == 0
+    assert part_bytes <= 64 << 20, "a part is held in memory whole"
+    assert sum(part.blocks for part in parts) == -(-size_bytes // BLOCK_BYTES)
+    assert all(part.first_block * BLOCK_BYTES == part.start for part in parts)
+
+
+def test_objects_up_to_ten_thousand_usual_parts_use_usual_parts() -> None:
+    assert part_bytes_for(PART_BYTES * PART_LIMIT) == PART_BYTES
+    assert part_bytes_for(PART_BYTES * PART_LIMIT + 1) == PART_BYTES + BLOCK_BYTES
+
+
+OURS = object_metadata("save", "store", 7, Content(10, 0xAB, (0xAB,)))
+
+
+def other(**changed: str) -> dict[str, str]:
+    names = {"save": "cachetier-save", "store": "cachetier-store"}
+    names |= {"version": "cachetier-version", "digest": "cachetier-digest"}
+    return {**OURS, **{names[name]: value for name, value in changed.items()}}
+
+
+@pytest.mark.parametrize(
+    ("found", "size_bytes", "verdict"),
+    [
+        (OURS, 10, Existing.OURS),
+        (other(store="another", version="3"), 10, Existing.OURS),
+        (OURS, 11, Existing.NEWER),
+        (other(digest="00000000000000cd", version="6"), 10, Existing.OLDER),
+        (other(digest="00000000000000cd", version="8"), 10, Existing.NEWER),
+        (other(digest="00000000000000cd", store="another"), 10, Existing.FOREIGN),
+        (other(save="another"), 10, Existing.FOREIGN),
+        (other(digest="cd", version="x"), 10, Existing.FOREIGN),
+        (other(digest="cd", version="-1"), 10, Existing.FOREIGN),
+        (other(digest="cd", version="\u0663"), 10, Existing.FOREIGN),
+        (other(digest="cd", version=""), 10, Existing.FOREIGN),
+        ({}, 10, Existing.FOREIGN),
+        ({"cachetier-save": "save"}, 10, Existing.FOREIGN),
+    ],
+    ids=[
+        "our own write, its reply lost",
+        "the same bytes by another node",
+        "our version, but another size",
+        "our older put",
+        "our newer put",
+        "another node's other bytes",
+        "another save's",
+        "a version that is no number",
+        "a negative version",
+        "a version in other digits",
+        "no version",
+        "somebody else's object",
+        "half of our metadata",
+    ],
+)
+def test_an_object_under_our_key_is_ours_older_newer_or_foreign(
+    found: dict[str, str], size_bytes: int, verdict: Existing
+) -> None:
+    assert judge_existing(found, size_bytes, OURS, 10) is verdict

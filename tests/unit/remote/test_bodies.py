@@ -1,0 +1,111 @@
+"""Bodies move in bounded pieces, in bounded time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Self
+
+import pytest
+
+from cachetier.errors import TransientError
+from cachetier.remote.bodies import SLICE_BYTES, SLOWEST_BYTES_PER_SECOND, ReadableView, read_slices
+from cachetier.remote.checksums import from_base64, to_base64
+
+
+class Stream:
+    """A body that gives its pieces one by one, as a network does."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._pieces = list(pieces)
+        self.asked: list[int] = []
+        self.closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+    def read1(self, size: int) -> bytes:
+        self.asked.append(size)
+        return self._pieces.pop(0) if self._pieces else b""
+
+    read = read1
+
+
+def test_a_view_is_read_as_a_file_without_a_copy() -> None:
+    data = bytearray(b"0123456789")
+    body = ReadableView(memoryview(data)[2:])
+
+    first, second = body.read(3), body.read()
+    data[2] = ord("x")
+
+    assert (bytes(first), bytes(second), bytes(body.read(5))) == (b"x34", b"56789", b"")
+    assert len(body) == 8
+
+
+def test_a_view_of_words_is_read_as_bytes() -> None:
+    body = ReadableView(memoryview(bytes(16)).cast("Q"))
+
+    assert len(body) == 16
+    assert body.read(5).nbytes == 5
+
+
+@pytest.mark.parametrize(
+    ("offset", "whence", "position"), [(4, 0, 4), (0, 2, 10), (-3, 2, 7), (2, 1, 5), (-99, 1, 0)]
+)
+def test_a_view_can_be_wound_as_a_file(offset: int, whence: int, position: int) -> None:
+    body = ReadableView(b"0123456789")
+    body.read(3)
+
+    assert body.seek(offset, whence) == position
+    assert body.tell() == position
+
+
+def test_slices_are_bounded_and_the_stream_is_read_to_its_end() -> None:
+    stream = Stream([b"a" * SLICE_BYTES, b"b" * 5])
+
+    pieces = list(read_slices(stream, SLICE_BYTES + 5, 1.0))
+
+    assert b"".join(pieces) == b"a" * SLICE_BYTES + b"b" * 5
+    assert stream.asked == [SLICE_BYTES, 5, 1]
+    assert stream.closed
+
+
+def test_an_empty_body_is_read_to_its_end_too() -> None:
+    stream = Stream([])
+
+    assert list(read_slices(stream, 0, 1.0)) == []
+    assert stream.asked == [1]
+
+
+def test_a_body_that_ends_early_is_an_error_and_closes_the_connection() -> None:
+    stream = Stream([b"1234"])
+
+    with pytest.raises(TransientError):
+        list(read_slices(stream, 5, 1.0))
+    assert stream.closed
+
+
+def test_a_body_that_drips_is_given_up_when_it_falls_behind_the_slowest_rate() -> None:
+    ticks = count()  # a second for each look at the clock
+    size_bytes = 10 * SLOWEST_BYTES_PER_SECOND  # may take ten seconds, and the patience of five
+    stream = Stream([b"x"] * 100)
+
+    with pytest.raises(TransientError):
+        list(read_slices(stream, size_bytes, 5.0, clock=lambda: float(next(ticks))))
+    assert len(stream.asked) == 16
+
+
+@pytest.mark.parametrize(
+    ("digest", "text"),
+    [(0, "AAAAAAAAAAA="), (1, "AAAAAAAAAAE="), (0xAE8B14860A799888, "rosUhgp5mIg=")],
+)
+def test_a_digest_is_written_as_s3_does(digest: int, text: str) -> None:
+    assert to_base64(digest) == text
+    assert from_base64(text) == digest
+
+
+def test_a_composite_checksum_is_no_digest() -> None:
+    assert from_base64("AAAAAAAAAAA=-3") is None

@@ -1,0 +1,178 @@
+"""When a call to a store is repeated, how long after, and when it is given up."""
+
+from __future__ import annotations
+
+import pytest
+from awscrt.checksums import crc64nvme
+
+from cachetier.errors import (
+    ObjectMissingError,
+    PreconditionFailedError,
+    RemoteDigestError,
+    RemoteError,
+    RemoteRefusedError,
+    ThrottledError,
+    TransientError,
+    UploadGoneError,
+)
+from cachetier.remote.base import IF_ABSENT
+from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy, wait_before_next
+from cachetier.testing.faulty_store import Fault, FaultyObjectStore, fail, lose_reply
+from cachetier.testing.memory_store import MemoryObjectStore
+
+POLICY = RetryPolicy(attempts=4, base_seconds=1.0, cap_seconds=3.0, deadline_seconds=60.0)
+TRANSIENT = TransientError("reset")
+
+
+class Clock:
+    """A clock that only ``sleep`` moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def read(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def retrying(
+    *plan: Fault, policy: RetryPolicy = POLICY
+) -> tuple[RetryingObjectStore, FaultyObjectStore, Clock]:
+    clock = Clock()
+    faulty = FaultyObjectStore(MemoryObjectStore(), plan)
+    store = RetryingObjectStore(
+        faulty, policy, clock=clock.read, sleep=clock.sleep, fraction=lambda: 0.5
+    )
+    return store, faulty, clock
+
+
+@pytest.mark.parametrize("error", [ThrottledError("slow down"), TRANSIENT])
+def test_what_may_pass_is_repeated(error: RemoteError) -> None:
+    assert wait_before_next(POLICY, error, 1, 0.0, 0.5) == 0.5
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ObjectMissingError,
+        PreconditionFailedError,
+        RemoteDigestError,
+        RemoteRefusedError,
+        UploadGoneError,
+        RemoteError,
+    ],
+)
+def test_what_another_try_cannot_change_is_not_repeated(kind: type[RemoteError]) -> None:
+    assert wait_before_next(POLICY, kind("no"), 1, 0.0, 0.5) is None
+
+
+@pytest.mark.parametrize(("attempt", "step"), [(1, 1.0), (2, 2.0), (3, 3.0)])
+def test_the_wait_is_anything_up_to_a_step_that_doubles_to_a_cap(attempt: int, step: float) -> None:
+    waits = [
+        wait_before_next(POLICY, TRANSIENT, attempt, 0.0, fraction) for fraction in (0.0, 0.5, 0.99)
+    ]
+
+    assert waits == [0.0, step * 0.5, step * 0.99]
+
+
+def test_attempts_are_counted_from_one() -> None:
+    assert wait_before_next(POLICY, TRANSIENT, 3, 0.0, 0.5) is not None
+    assert wait_before_next(POLICY, TRANSIENT, 4, 0.0, 0.5) is None
+
+
+def test_no_attempt_begins_after_the_deadline() -> None:
+    assert wait_before_next(POLICY, TRANSIENT, 1, 59.4, 0.5) == 0.5
+    assert wait_before_next(POLICY, TRANSIENT, 1, 59.5, 0.5) is None
+
+
+def test_a_policy_without_end_neither_overflows_nor_exceeds_its_cap() -> None:
+    endless = RetryPolicy(attempts=10**9, deadline_seconds=float("inf"))
+
+    assert wait_before_next(endless, TRANSIENT, 100_000, 1e9, 0.999) == pytest.approx(20 * 0.999)
+
+
+def test_the_time_a_store_asks_for_is_waited_in_full_with_jitter_on_top() -> None:
+    throttled = ThrottledError("slow down")
+    throttled.retry_after_seconds = 7.0
+
+    assert wait_before_next(POLICY, throttled, 1, 0.0, 0.5) == 7.5
+    assert wait_before_next(POLICY, throttled, 1, 55.0, 0.5) is None
+
+
+def test_a_call_is_repeated_until_it_succeeds() -> None:
+    store, faulty, clock = retrying(fail("head", 1), fail("head", 2, ThrottledError))
+
+    assert store.head("a") is None
+
+    assert faulty.calls["head"] == 3
+    assert len(faulty.fired) == 2
+    assert clock.slept == [0.5, 1.0]
+
+
+def test_the_last_error_is_raised_when_attempts_run_out() -> None:
+    plan = [fail("get", call) for call in (1, 2, 3)]
+    store, faulty, clock = retrying(*plan, fail("get", 4, ThrottledError))
+
+    with pytest.raises(ThrottledError):
+        store.get("a")
+    assert faulty.calls["get"] == 4
+    assert len(clock.slept) == 3
+
+
+def test_a_refusal_is_raised_at_once() -> None:
+    store, faulty, clock = retrying(fail("check", 1, RemoteRefusedError))
+
+    with pytest.raises(RemoteRefusedError):
+        store.check()
+    assert (faulty.calls["check"], clock.slept) == (1, [])
+
+
+def test_a_repeated_conditional_put_that_had_succeeded_is_the_callers_to_settle() -> None:
+    store, faulty, _ = retrying(lose_reply("put"))
+
+    with pytest.raises(PreconditionFailedError):
+        store.put("a", b"body", digest=crc64nvme(b"body"), condition=IF_ABSENT)
+
+    assert faulty.fired == [lose_reply("put")]
+    found = store.head("a")
+    assert found is not None
+    assert found.digest == crc64nvme(b"body")
+
+
+def test_a_repeated_completion_that_had_succeeded_is_the_callers_to_settle() -> None:
+    store, faulty, _ = retrying(lose_reply("complete_upload"))
+    upload_id = store.create_upload("a")
+    part = store.upload_part("a", upload_id, 1, b"body", digest=crc64nvme(b"body"))
+
+    with pytest.raises(UploadGoneError):
+        store.complete_upload("a", upload_id, [part], digest=crc64nvme(b"body"))
+
+    assert faulty.fired == [lose_reply("complete_upload")]
+    assert store.get("a") == b"body"
+
+
+def test_a_listing_of_uploads_is_repeated_as_a_whole() -> None:
+    store, faulty, _ = retrying(fail("list_uploads"))
+    upload_id = store.create_upload("a")
+
+    assert list(store.list_uploads("")) == [("a", upload_id)]
+    assert faulty.calls["list_uploads"] == 2
+
+
+def test_a_sleep_that_raises_cuts_the_wait_short() -> None:
+    class StopError(Exception):
+        pass
+
+    def stop(_: float) -> None:
+        raise StopError
+
+    store = RetryingObjectStore(
+        FaultyObjectStore(MemoryObjectStore(), [fail("head")]), POLICY, sleep=stop
+    )
+
+    with pytest.raises(StopError):
+        store.head("a")

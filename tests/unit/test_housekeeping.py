@@ -1,0 +1,65 @@
+"""The thread that makes room looks when something changed, and only then."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from cachetier.changes import Changes
+from cachetier.clock import SystemClock
+from cachetier.evict import Evictor
+from cachetier.housekeeping import Housekeeping
+from cachetier.local.space import Space
+
+
+class CountingEvictor(Evictor):
+    """Frees what is used above half, and says when it was asked."""
+
+    def __init__(self, space: Space) -> None:  # the store is never touched
+        self._kept = space
+        self.asked = threading.Event()
+
+    def make_room(self) -> int:
+        freed = self._kept.used_bytes
+        self._kept.release(freed)
+        self.asked.set()
+        return freed
+
+    def collect(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def space() -> Space:
+    return Space(100)
+
+
+def test_a_change_above_the_high_watermark_makes_room(space: Space) -> None:
+    changes, evictor = Changes(SystemClock()), CountingEvictor(space)
+    freed: list[int] = []
+    keeping = Housekeeping(
+        evictor, space, changes, SystemClock(), high_watermark=0.5, on_evicted=freed.append
+    )
+    keeping.start()
+    try:
+        assert space.try_reserve(60)
+        changes.ring()
+        assert evictor.asked.wait(10)
+    finally:
+        keeping.stop(5)
+    assert freed == [60]
+
+
+def test_below_the_high_watermark_nothing_is_evicted(space: Space) -> None:
+    changes, evictor = Changes(SystemClock()), CountingEvictor(space)
+    freed: list[int] = []
+    keeping = Housekeeping(
+        evictor, space, changes, SystemClock(), high_watermark=0.5, on_evicted=freed.append
+    )
+    keeping.start()
+    assert space.try_reserve(40)
+    changes.ring()
+    keeping.stop(5)
+    assert not freed
+    assert space.used_bytes == 40

@@ -1,0 +1,47 @@
+"""Modules and functions stay small; an exception is listed in pyproject.toml with its reason."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TREES = ("cachetier", "client", "tests", "benchmarks", "examples")
+MODULE_LINES = 400
+TEST_MODULE_LINES = 500
+FUNCTION_LINES = 50
+
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+EXCEPTIONS: dict[str, str] = SETTINGS["tool"].get("cachetier", {}).get("sizes", {})
+
+
+def modules() -> list[str]:
+    return sorted(
+        str(path.relative_to(ROOT)) for tree in TREES for path in (ROOT / tree).rglob("*.py")
+    )
+
+
+def oversized(name: str) -> list[str]:
+    """Name the module, or those of its functions, that exceed the limits."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    limit = TEST_MODULE_LINES if name.startswith("tests/") else MODULE_LINES
+    found = [name] if text.count("\n") > limit else []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            found += [f"{name}:{node.name}"] if lines > FUNCTION_LINES else []
+    return found
+
+
+def test_modules_and_functions_are_within_the_limits() -> None:
+    too_large = {found for name in modules() for found in oversized(name)}
+
+    assert too_large - set(EXCEPTIONS) == set()
+
+
+def test_every_listed_exception_is_still_needed_and_has_a_reason() -> None:
+    needed = {found for name in modules() for found in oversized(name)}
+
+    assert set(EXCEPTIONS) <= needed
+    assert all(EXCEPTIONS.values())
