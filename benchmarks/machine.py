@@ -13,11 +13,17 @@ def describe(directory: Path) -> list[str]:
     """Return lines on the processor, memory, disk under ``directory`` and software."""
     version = ".".join(platform.release().split(".")[:2])
     return [
-        f"{os.cpu_count()} cores, {_processor()}{_virtual()}",
+        f"{_cores()}, {_processor()}{_virtual()}",
         f"{_memory_bytes() / 2**30:.0f} GiB of memory",
         f"cache and baselines on {_disk(directory)}",
         f"Linux {version}, Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}",
     ]
+
+
+def _cores() -> str:
+    """Name the cores, and how many of them ``taskset`` leaves us."""
+    ours, all_cores = len(os.sched_getaffinity(0)), os.cpu_count()
+    return f"{all_cores} cores" if ours == all_cores else f"{ours} of {all_cores} cores"
 
 
 def _processor() -> str:

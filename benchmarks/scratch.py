@@ -33,7 +33,7 @@ class Sizes:
 
 FULL = Sizes(
     large_bytes=1 << 30,
-    large_runs=7,
+    large_runs=11,
     small_rounds=9,
     small_puts=150,
     warm_up_puts=1200,  # SQLite's log has then grown to its lasting size

@@ -44,12 +44,18 @@ class Rounds:
 
     def play(self, client: Client, step: int, *, keep: bool) -> None:
         """Play one round; its seconds count if ``keep``."""
-        self._last = {
-            "put": self._put(client, step),
-            "direct write": raw.write_direct(self._plain, self._aligned),
+        writes = {
+            "put": lambda: self._put(client, step),
+            "direct write": lambda: raw.write_direct(self._plain, self._aligned),
         }
-        self._last["get"] = self._get(client, step)
-        self._last["direct read"] = raw.read_direct(self._plain, self._aligned)
+        reads = {
+            "get": lambda: self._get(client, step),
+            "direct read": lambda: raw.read_direct(self._plain, self._aligned),
+        }
+        self._last = {}
+        for pair in (writes, reads):
+            for name in sorted(pair, reverse=step % 2 == 0):  # who goes first has the idler disk
+                self._last[name] = pair[name]()
         self._forget(client, step)
         self._last["write and fsync"] = raw.write_and_sync(self._plain, self._source)
         self._forget(client, None)
