@@ -77,7 +77,7 @@ def read(path: Path) -> list[Row]:
 
 
 def record(readme: Path, rows: Sequence[Row], machine: Sequence[str]) -> None:
-    """Replace the figures in README.md by ``rows`` and the machine they were taken on."""
+    """Replace the figures in README.md by ``rows``, by group, and the machine that was measured."""
     before, _, rest = readme.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     lines = [
@@ -85,7 +85,7 @@ def record(readme: Path, rows: Sequence[Row], machine: Sequence[str]) -> None:
         "",
         "| group | measure | value | bar | holds | runs |",
         "|---|---|---|---|---|---|",
-        *(_markdown(row) for row in rows),
+        *(_markdown(row) for row in sorted(rows, key=lambda row: str(row["group"]))),
     ]
     readme.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}")
 

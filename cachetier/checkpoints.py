@@ -16,6 +16,8 @@ from cachetier.clock import Clock
 from cachetier.errors import (
     AbortedError,
     IntegrityError,
+    InvalidRequestError,
+    LocalOnlyError,
     NotDurableError,
     NotFoundError,
     SaveSupersededError,
@@ -26,6 +28,7 @@ from cachetier.local.records import Summary
 from cachetier.local.store import Store
 from cachetier.model import names
 from cachetier.model.checkpoint import (
+    OPEN_STATES,
     PartState,
     RankPart,
     Save,
@@ -37,6 +40,7 @@ from cachetier.model.documents import Manifest
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds, Shard
+from cachetier.pending import Pending, pending_of
 from cachetier.remote.bucket import Bucket
 
 # Another node may publish the step, which rings no bell here.
@@ -213,6 +217,7 @@ class Checkpoints:
         Raises:
             NotDurableError: Not in time.
             IntegrityError, SaveSupersededError, StepPublishedError, AbortedError: It never will.
+            LocalOnlyError: It will not unless it is flushed.
             NotFoundError: There is no such step or shard.
         """
         if level is Level.DURABLE:
@@ -230,37 +235,37 @@ class Checkpoints:
             )
         return self._age(run, step)
 
-    def flush(self, run: str | None, step: int | None, timeout_seconds: float) -> tuple[int, int]:
+    def flush(self, run: str | None, step: int | None, timeout_seconds: float) -> Pending:
         """Wait until nothing dirty is left (of a run, of a step).
 
-        Return what is pending otherwise.
+        A step that is named is drained even if a policy would keep it here. Return what is pending
+        at the deadline.
+
+        Raises:
+            AbortedError, SaveSupersededError, StepPublishedError: The step named never will be.
         """
+        if step is not None:
+            self._want(run, step)
         self._hurry(run, step)
-        pending = (0, 0)
+        pending = Pending()
 
         def drained() -> bool:
             nonlocal pending
-            pending = self._pending(run, step)
-            return pending == (0, 0)
+            pending = pending_of(self._store, run, step)
+            return not pending
 
         self._changes.wait_for(drained, timeout_seconds, LOOK_AT_BUCKET_SECONDS)
         return pending
 
-    def _pending(self, run: str | None, step: int | None) -> tuple[int, int]:
-        """Return (shards, bytes) that are dirty; a sealed step not yet published counts as one."""
-        shards = size_bytes = 0
-        for save in self._store.read(queries.unfinished_saves):
-            if (run is not None and save.run != run) or (step is not None and save.step != step):
-                continue
-            number = save.number
-            summary = self._store.read(lambda sql, n=number: queries.summary_of(sql, n))  # type: ignore[misc]
-            parts = self._store.read(lambda sql, n=number: queries.parts_of(sql, n))  # type: ignore[misc]
-            whole = {p.rank for p in parts if p.state is PartState.SEALED} == set(
-                range(save.world_size)
-            )
-            shards += summary.dirty_shards or int(whole)
-            size_bytes += summary.dirty_bytes
-        return shards, size_bytes
+    def _want(self, run: str | None, step: int) -> None:
+        if run is None:
+            raise InvalidRequestError("a step can only be flushed with its run", step=step)
+        saves = self._store.read(lambda sql: queries.saves_of(sql, run, step))
+        save = visible_save(saves)
+        if save is None and saves:
+            raise _ended(saves[-1])
+        if save is not None and save.state in OPEN_STATES and not save.wanted:
+            self._store.policy_log.want(save.number)
 
     def _shard_reached(self, run: str, step: int, name: str, level: Level) -> bool:
         shard = self._store.read(lambda sql: queries.visible_shard(sql, run, step, name))
@@ -268,7 +273,17 @@ class Checkpoints:
             raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
         if shard.state is ShardState.QUARANTINED:
             raise IntegrityError(f"shard {name} is damaged", run=run, step=step, name=name)
-        return level is Level.LOCAL or shard.state in (ShardState.CLEAN, ShardState.EVICTED)
+        if level is Level.LOCAL or shard.state in (ShardState.CLEAN, ShardState.EVICTED):
+            return True
+        self._refuse_local_only(run, step)
+        return False
+
+    def _refuse_local_only(self, run: str, step: int) -> None:
+        save = visible_save(self._store.read(lambda sql: queries.saves_of(sql, run, step)))
+        if save is not None and save.state is SaveState.LOCAL_ONLY:
+            raise LocalOnlyError(
+                f"a policy keeps step {step} of {run} on this node only", run=run, step=step
+            )
 
     def _step_reached(self, run: str, step: int, level: Level) -> bool:
         saves = self._store.read(lambda sql: queries.saves_of(sql, run, step))
@@ -282,6 +297,8 @@ class Checkpoints:
         view = self._view(save)
         if view.state == "damaged":
             raise IntegrityError(f"step {step} has damaged shards", run=run, step=step)
+        if level is Level.DURABLE:
+            self._refuse_local_only(run, step)
         return level in view.levels
 
     def _age(self, run: str, step: int) -> float:
@@ -309,9 +326,7 @@ def view_of_save(save: Save, parts: list[RankPart], summary: Summary) -> StepVie
     """Return how this node shows a save."""
     sealed = [part for part in parts if part.state is PartState.SEALED]
     damaged = summary.quarantined_shards > 0
-    here = (
-        sealed_here(parts) and not damaged and save.state in (SaveState.OPEN, SaveState.PUBLISHED)
-    )
+    here = sealed_here(parts) and not damaged and save.state in (*OPEN_STATES, SaveState.PUBLISHED)
     durable = save.state is SaveState.PUBLISHED
     return StepView(
         run=save.run,
@@ -350,17 +365,21 @@ def view_of_manifest(manifest: Manifest) -> StepView:
 
 
 def _state(save: Save, parts: list[RankPart], damaged: bool) -> str:
-    if save.state is not SaveState.OPEN:
+    if save.state not in OPEN_STATES:
         return str(save.state)
     if damaged:
         return "damaged"
     if any(part.state is PartState.ABORTED for part in parts):
         return "aborted"
-    return "sealed" if sealed_here(parts) else "open"
+    if not sealed_here(parts):
+        return "open"
+    return "local_only" if save.state is SaveState.LOCAL_ONLY else "sealed"
 
 
 def _ended(save: Save) -> Exception:
     message = f"save {save.save_id} of step {save.step} is {save.state}"
+    if save.state is SaveState.DELETED and save.local_only_at is not None and not save.wanted:
+        message += "; a policy had kept it on this node only"
     kinds = {
         SaveState.SUPERSEDED: SaveSupersededError,
         SaveState.REFUSED: StepPublishedError,

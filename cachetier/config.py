@@ -25,9 +25,12 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from cachetier.cpus import parsed_cpus
 from cachetier.errors import ConfigError
+from cachetier.grammars import address_of, capacity_of, mode_of, remote_of, table_of
 from cachetier.ingest import WhenFull
-from cachetier.sizes import parsed_size
+from cachetier.model.bandwidth import parsed_bandwidth
+from cachetier.model.stored import parsed_level
 
 PREFIX = "CACHETIER_"
 DEFAULT_FILE = "cachetier.toml"
@@ -52,9 +55,6 @@ FOREIGN_VARIABLES = frozenset(
 FOREIGN_PREFIXES = (f"{PREFIX}BENCH_", f"{PREFIX}CLIENT_", f"{PREFIX}DEMO_", f"{PREFIX}TEST_")
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
-
-_BUCKET = re.compile(r"s3://([A-Za-z0-9][A-Za-z0-9._-]{1,62})(?:/(.*))?", re.ASCII | re.DOTALL)
-_PREFIX_SEGMENT = re.compile(r"[A-Za-z0-9._\-=+@]+", re.ASCII)
 
 
 class Settings(BaseSettings):
@@ -101,20 +101,55 @@ class Settings(BaseSettings):
         True,
         description="`off` for a store without `If-None-Match`: nodes may then overwrite.",
     )
+    key_layout: Literal["plain", "spread"] = Field(
+        "plain",
+        description="`spread`: shards under sixteen prefixes, for stores that limit each apart.",
+    )
     when_full: WhenFull = Field(
         WhenFull.WAIT,
         description="When only dirty bytes remain: `wait`, `write_through`, or `reject`.",
     )
-    compression: str = Field("off", description="`off`; other values come with a later version.")
+    compression: str = Field(
+        "off", description="How shards are stored: `off` (raw) or `zstd:1` to `zstd:19`."
+    )
     high_watermark: float = Field(
         0.9, gt=0, le=1, description="Share of `capacity` above which clean shards are evicted."
     )
     low_watermark: float = Field(
         0.8, gt=0, le=1, description="Share of `capacity` at which eviction stops."
     )
+    max_rate: str = Field("", description="The most the drain sends: `2 GB/s`; empty for no limit.")
+    windows: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Times of day with a rate of their own: `08:00-20:00 200 MB/s`; `0` pauses.",
+    )
+    durable_every: int = Field(
+        1, ge=1, description="Only steps divisible by it are drained; the others are local-only."
+    )
+    supersede: bool = Field(
+        False,
+        description="`on`: a published step makes older ones not yet begun local-only.",
+    )
+    keep_local: int = Field(
+        0, ge=0, description="Complete steps of a run that stay here; 0 for all there is room for."
+    )
+    run_weights: Annotated[dict[str, Annotated[float, Field(gt=0)]], NoDecode] = Field(
+        {},
+        description="Shares of the drain by run: a table of glob to weight; 1 for all others.",
+    )
     drain_workers: int = Field(8, ge=1, le=64, description="Shards that the drain uploads at once.")
+    drain_threads: int | None = Field(
+        None,
+        ge=1,
+        le=256,
+        description="Threads that compress at once; a quarter of the CPUs, up to 2.",
+    )
+    drain_cpus: str = Field("", description="CPUs the drain may use: `2-3,7`; empty for all.")
     grace_seconds: float = Field(
         30.0, ge=0, le=3600, description="How long a stopping service finishes what is in flight."
+    )
+    notice_seconds: float = Field(
+        0.0, ge=0, le=86_400, description="How long SIGTERM lets the node flush before it stops."
     )
     allow_volatile: bool = Field(
         False, description="Accept a `cache_dir` in memory (tmpfs): nothing survives a power cut."
@@ -132,19 +167,24 @@ class Settings(BaseSettings):
     @property
     def http_address(self) -> tuple[str, int] | None:
         """(host, port) of the HTTP door, or None when it is off."""
-        return _address(self.http) if self.http else None
+        return address_of(self.http) if self.http else None
 
     @property
     def bucket(self) -> str:
-        return _remote(self.remote)[0]
+        return remote_of(self.remote)[0]
 
     @property
     def prefix(self) -> str:
-        return _remote(self.remote)[1]
+        return remote_of(self.remote)[1]
+
+    @property
+    def zstd_level(self) -> int | None:
+        """The level to compress with, or None to store raw bytes."""
+        return parsed_level(self.compression)
 
     def capacity_bytes(self, filesystem_bytes: int) -> int:
         """Return the budget on a filesystem of ``filesystem_bytes``."""
-        return _capacity(self.capacity, filesystem_bytes)
+        return capacity_of(self.capacity, filesystem_bytes)
 
     # --- checks --------------------------------------------------------------------------------
 
@@ -156,17 +196,14 @@ class Settings(BaseSettings):
     @field_validator("capacity", mode="before")
     @classmethod
     def _is_capacity(cls, text: object) -> str:
-        _capacity(str(text), 1 << 40)
+        capacity_of(str(text), 1 << 40)
         return str(text)
 
     @field_validator("socket_mode", mode="before")
     @classmethod
     def _octal(cls, mode: object) -> object:
         """Read ``0600`` in octal; TOML writes it ``"0600"`` or ``0o600``."""
-        if isinstance(mode, str):
-            if not re.fullmatch(r"(?:0o)?[0-7]{3,4}", mode):
-                raise ValueError(f"{mode!r} is not a file mode such as '0600'")
-            mode = int(mode.removeprefix("0o"), 8)
+        mode = mode_of(mode) if isinstance(mode, str) else mode
         if isinstance(mode, int) and not 0o600 <= mode & 0o777 <= 0o777:
             raise ValueError("the service itself must be able to use its socket: at least 0600")
         return mode
@@ -182,7 +219,7 @@ class Settings(BaseSettings):
     @classmethod
     def _is_address(cls, text: str) -> str:
         if text:
-            _address(text)
+            address_of(text)
         return text
 
     @field_validator("token", "remote_endpoint", "remote_region", "socket", mode="before")
@@ -193,7 +230,7 @@ class Settings(BaseSettings):
     @field_validator("remote")
     @classmethod
     def _is_remote(cls, text: str) -> str:
-        _remote(text)
+        remote_of(text)
         return text
 
     @field_validator("remote_endpoint")
@@ -203,12 +240,39 @@ class Settings(BaseSettings):
             raise ValueError(f"{text!r} is not a URL such as 'http://127.0.0.1:8333'")
         return text
 
+    @field_validator("max_rate")
+    @classmethod
+    def _is_rate(cls, text: str) -> str:
+        parsed_bandwidth(text, ())
+        return text
+
+    @field_validator("windows", mode="before")
+    @classmethod
+    def _are_windows(cls, windows: object) -> object:
+        """Read a list, or from the environment a text with commas."""
+        if isinstance(windows, str):
+            windows = [text.strip() for text in windows.split(",") if text.strip()]
+        if isinstance(windows, list | tuple):
+            parsed_bandwidth("", [str(text) for text in windows])
+        return windows
+
+    @field_validator("run_weights", mode="before")
+    @classmethod
+    def _weights(cls, weights: object) -> object:
+        """Read a table, or from the environment JSON."""
+        return table_of(weights) if isinstance(weights, str) else weights
+
+    @field_validator("drain_cpus")
+    @classmethod
+    def _are_cpus(cls, text: str) -> str:
+        parsed_cpus(text)
+        return text
+
     @field_validator("compression")
     @classmethod
-    def _only_off(cls, text: str) -> str:
-        if text.lower() not in ("off", "false"):
-            raise ValueError(f"{text!r} comes with a later version; only 'off' works now")
-        return "off"
+    def _is_compression(cls, text: str) -> str:
+        parsed_level(text)
+        return text
 
     @model_validator(mode="after")
     def _fits_together(self) -> Settings:
@@ -333,41 +397,3 @@ def _explained(
     else:
         return ConfigError(cause)
     return ConfigError(f"`{name}` from {origin}: {cause}")
-
-
-# --- the small grammars
-# ----------------------------------------------------------------------------
-
-
-def _capacity(text: str, filesystem_bytes: int) -> int:
-    share = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
-    if share is None:
-        size_bytes = parsed_size(text)
-    elif 0 < float(share.group(1)) <= 100:
-        size_bytes = int(filesystem_bytes * float(share.group(1)) / 100)
-    else:
-        raise ValueError(f"{text!r} is not a share above 0% and up to 100%")
-    if size_bytes < 1:
-        raise ValueError(f"{text!r} leaves no room at all")
-    return size_bytes
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{text!r} is not an address such as '127.0.0.1:7070'")
-    return host, int(port)
-
-
-def _remote(text: str) -> tuple[str, str]:
-    match = _BUCKET.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a remote such as 's3://bucket/prefix'")
-    bucket, prefix = match.group(1), (match.group(2) or "").strip("/")
-    for segment in prefix.split("/") if prefix else ():
-        if not _PREFIX_SEGMENT.fullmatch(segment) or segment in (".", ".."):
-            raise ValueError(
-                f"{text!r} has a prefix that is not segments of A-Z a-z 0-9 . _ - = + @"
-            )
-    return bucket, prefix

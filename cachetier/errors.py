@@ -151,6 +151,15 @@ class AbortedError(CachetierError):
     hint = "The save was aborted or deleted. Begin a new one."
 
 
+class LocalOnlyError(CachetierError):
+    code = "local_only"
+    status = 409
+    hint = (
+        "It is safe on this node and is not drained: `durable_every` or `supersede`. To send it, "
+        "flush this very step on every node: `cachetier flush --run RUN --step STEP`."
+    )
+
+
 # --- give up: a person has to act -------------------------------------------------------------
 
 

@@ -66,6 +66,15 @@ class Evictor:
                 target = min(target, self._low_bytes)
             return self._evict_until(target) if space.used_bytes > target else 0
 
+    def evict(self, shard: Shard) -> bool:
+        """Drop the local bytes of a clean shard, if the remote has it and nobody reads them."""
+        try:
+            return self._still_remote(shard) and self._store.evict(shard)
+        except (RemoteError, NotFoundError, ForbiddenTransitionError, OSError):
+            # The remote cannot say, the shard changed meanwhile, or no descriptor is left to see
+            # whether somebody reads it: its bytes stay.
+            return False
+
     def collect(self) -> int:
         """Drop the shards of saves that a newer save replaced; return how many went."""
         before = self._clock.now() - self._collect_after_seconds
@@ -89,7 +98,7 @@ class Evictor:
         for shard in self._least_recently_used():
             if self._store.space.used_bytes <= target_bytes:
                 break
-            if self._evict(shard):
+            if self.evict(shard):
                 freed += shard.content.size_bytes
         return freed
 
@@ -97,11 +106,3 @@ class Evictor:
         shards = self._store.read(queries.clean_local_shards)
         self._used_at = {s.version: self._used_at.get(s.version, s.committed_at) for s in shards}
         return sorted(shards, key=lambda shard: self._used_at[shard.version])
-
-    def _evict(self, shard: Shard) -> bool:
-        try:
-            return self._still_remote(shard) and self._store.evict(shard)
-        except (RemoteError, NotFoundError, ForbiddenTransitionError, OSError):
-            # The remote cannot say, the shard changed meanwhile, or no descriptor is left to see
-            # whether somebody reads it: its bytes stay.
-            return False

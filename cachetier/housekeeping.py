@@ -1,4 +1,7 @@
-"""The thread that makes room: woken by changes, it evicts when there is need, and collects."""
+"""The thread that makes room: woken by changes, it evicts when there is need, and collects.
+
+Collecting is also when ``retention`` keeps the policies.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from cachetier.changes import Changes
 from cachetier.clock import Clock
 from cachetier.evict import Evictor
 from cachetier.local.space import Space
+from cachetier.retention import Retention
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +34,16 @@ class Housekeeping:
         *,
         high_watermark: float,
         on_evicted: Callable[[int], None],
+        retention: Retention | None = None,
     ) -> None:
         self._evictor = evictor
+        self._retention = retention
         self._space = space
         self._changes = changes
         self._clock = clock
         self._high_bytes = int(space.capacity_bytes * high_watermark)
         self._on_evicted = on_evicted
+        self._retaining = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="housekeeping", daemon=True)
 
@@ -55,7 +62,18 @@ class Housekeeping:
         freed_bytes = self._evictor.make_room()
         if freed_bytes:
             self._on_evicted(freed_bytes)
+        if self._space.wanted_bytes and self._retention is not None:
+            with self._retaining:
+                freed_bytes += self._retention.make_room()
         return freed_bytes
+
+    def _collect(self) -> None:
+        self._evictor.collect()
+        if self._retention is not None:
+            with self._retaining:
+                evicted_bytes = self._retention.trim()
+            if evicted_bytes:
+                self._on_evicted(evicted_bytes)
 
     def _work(self) -> None:
         rings = 0
@@ -66,7 +84,7 @@ class Housekeeping:
                 if self._space.wanted_bytes or self._space.used_bytes > self._high_bytes:
                     self.make_room()
                 if self._clock.monotonic() >= collect_at:
-                    self._evictor.collect()
+                    self._collect()
                     collect_at = self._clock.monotonic() + COLLECT_SECONDS
             except Exception:
                 log.exception("making room failed; it is tried again at the next change")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -27,10 +27,13 @@ class Levels:
     used_bytes: int = 0
     capacity_bytes: int = 0
     quarantined_shards: int = 0
+    local_only_bytes: int = 0
+    local_only_steps: int = 0
     fenced: bool = False
     remote_refused: bool = False
     open_connections: int = 0
     waiting_puts_bytes: int = 0
+    busy_ranks: int = 0
 
 
 class Metrics:
@@ -51,11 +54,26 @@ class Metrics:
             "restored_bytes", "Bytes brought back from the remote to this node."
         )
         self.evicted_bytes = self._counter("evicted_bytes", "Bytes of clean shards evicted.")
+        self.removed_local_only = self._counter(
+            "removed_local_only_steps", "Local-only steps removed: by `keep_local`, or for room."
+        )
         self.backpressure = self._counter("backpressure", "Puts turned away for want of room.")
         self.drained_bytes = self._counter("drained_bytes", "Bytes verified at the remote.")
         self.drained_shards = self._counter("drained_shards", "Shards verified at the remote.")
+        self.saved_bytes = self._counter(
+            "saved_bytes", "Bytes of drained shards that compression kept from being sent."
+        )
         self.published = self._counter("published", "Steps published by this node.")
         self.throttled = self._counter("throttled", "Requests that the remote throttled.")
+        self.drain_concurrency = self._gauge(
+            "drain_concurrency", "Requests that the drain may have under way at once."
+        )
+        self.drain_writes_per_second = self._gauge(
+            "drain_writes_per_second", "Writes that the drain allows itself; +Inf: no limit."
+        )
+        self.drain_slowed_seconds = self._counter(
+            "drain_slowed_seconds", "Seconds that threads of the drain held back for training."
+        )
         self.drain_failures = self._counter("drain_failures", "Attempts to drain that failed.")
         self.drain_restarts = self._counter("drain_restarts", "Times the drain was restarted.")
 
@@ -65,6 +83,9 @@ class Metrics:
 
     def _counter(self, name: str, help_text: str) -> Counter:
         return Counter(f"cachetier_{name}_total", help_text, registry=self.registry)
+
+    def _gauge(self, name: str, help_text: str) -> Gauge:
+        return Gauge(f"cachetier_{name}", help_text, registry=self.registry)
 
     def _histogram(self, name: str, help_text: str) -> Histogram:
         return Histogram(f"cachetier_{name}", help_text, registry=self.registry, buckets=_SECONDS)
@@ -86,14 +107,21 @@ class _LevelsCollector(Collector):
                 "Age of the oldest shard not yet at the remote.",
                 now.oldest_dirty_seconds,
             ),
+            ("local_only_bytes", "Bytes that a policy keeps here.", now.local_only_bytes),
             ("used_bytes", "Bytes accounted to the cache, reservations included.", now.used_bytes),
             ("capacity_bytes", "Hard budget of the cache.", now.capacity_bytes),
             ("fenced", "1 once a sync failed and no more writes are taken.", now.fenced),
             ("remote_refused", "1 while the remote refuses the drain.", now.remote_refused),
             ("open_connections", "Connections open at the doors.", now.open_connections),
             ("waiting_puts_bytes", "Bytes that puts wait for room for.", now.waiting_puts_bytes),
+            ("training_busy", "Ranks that say they are in a training step.", now.busy_ranks),
         ):
             yield GaugeMetricFamily(f"cachetier_{name}", help_text, value=float(value))
+        yield CounterMetricFamily(
+            "cachetier_local_only_steps",
+            "Steps that a policy declared local-only, since the cache was made.",
+            value=now.local_only_steps,
+        )
         yield CounterMetricFamily(
             "cachetier_quarantined",
             "Shards whose local bytes failed their digest before they were durable.",

@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from cachetier_client import digests
-
 from cachetier.checkpoints import save_of
 from cachetier.clock import Clock
 from cachetier.errors import (
@@ -26,21 +24,20 @@ from cachetier.errors import (
     DigestMismatchError,
     IntegrityError,
     NotFoundError,
-    ObjectMissingError,
-    RemoteDigestError,
     SizeMismatchError,
 )
+from cachetier.fetch import Range, RemoteShard
 from cachetier.ingest import check_content, disk_error
 from cachetier.local import copies, queries
-from cachetier.local.records import Incident
+from cachetier.local.records import Incident, NewShard, RemoteCopy
 from cachetier.local.store import Staged, Store
-from cachetier.model.checkpoint import SaveState, visible_save
+from cachetier.model.checkpoint import OPEN_STATES, visible_save
 from cachetier.model.documents import Manifest, Part, ShardEntry
 from cachetier.model.lifecycle import ShardEvent, ShardState
-from cachetier.model.shard import BLOCK_BYTES, Shard
+from cachetier.model.shard import Shard
+from cachetier.model.stored import Stored
 from cachetier.remote.bucket import Bucket
 
-RANGE_BYTES = 4 * BLOCK_BYTES
 PARALLEL_RANGES = 4
 
 Source = Literal["local", "remote"]
@@ -65,6 +62,7 @@ class Restore:
         bucket: Bucket,
         clock: Clock,
         *,
+        remote: str,
         make_room: Callable[[], None],
         on_used: Callable[[Shard], None] = lambda _shard: None,
         on_restored: Callable[[Shard], None] = lambda _shard: None,
@@ -73,6 +71,7 @@ class Restore:
         self._store = store
         self._bucket = bucket
         self._clock = clock
+        self._remote = remote
         self._make_room = make_room
         self._on_used = on_used
         self._on_restored = on_restored
@@ -170,7 +169,7 @@ class Restore:
         if shard is not None:
             return shard
         save = visible_save(self._store.read(lambda sql: queries.saves_of(sql, run, step)))
-        if save is not None and save.state is SaveState.OPEN:
+        if save is not None and save.state in OPEN_STATES:
             raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
         self._adopt(run, step, name)
         shard = self._known(run, step, name)
@@ -192,8 +191,13 @@ class Restore:
         part = self._part(manifest, listed.rank)
         for entry in part.shards:
             _check_entry(part, entry)
-        shards = [(entry.name, entry.rank, entry.content()) for entry in part.shards]
+        shards = [self._adopted(entry) for entry in part.shards]
         self._store.catalog.adopt(save_of(manifest), shards, self._clock.now())
+
+    def _adopted(self, entry: ShardEntry) -> NewShard:
+        copy = RemoteCopy(self._remote, entry.stored())
+        evicted = ShardState.EVICTED
+        return NewShard(entry.name, entry.rank, entry.content(), state=evicted, copy=copy)
 
     def _part(self, manifest: Manifest, rank: int) -> Part:
         pinned = next((part.digest for part in manifest.parts if part.rank == rank), None)
@@ -279,10 +283,10 @@ class Restore:
         self._on_restored(shard)
 
     def _fill(self, staged: Staged, shard: Shard) -> None:
-        key = self._key(shard)
+        source = self._source(shard)
         pending: list[Future[None]] = [
-            self._ranges.submit(self._fill_range, staged, shard, key, start)
-            for start in range(0, shard.content.size_bytes, RANGE_BYTES)
+            self._ranges.submit(self._fill_range, staged, shard, source, wanted)
+            for wanted in source.ranges()
         ]
         try:
             for future in pending:
@@ -296,28 +300,25 @@ class Restore:
         assert staged.writer is not None
         os.ftruncate(staged.writer, shard.content.size_bytes)
 
-    def _fill_range(self, staged: Staged, shard: Shard, key: str, start: int) -> None:
-        length = min(RANGE_BYTES, shard.content.size_bytes - start)
-        data = memoryview(bytearray(length))
-        try:
-            self._bucket.objects.read_into(key, start, data)
-        except (ObjectMissingError, RemoteDigestError) as error:
-            raise _bad_remote_copy(shard, key, error.message) from error
-        for offset in range(0, length, BLOCK_BYTES):
-            block = data[offset : offset + BLOCK_BYTES]
-            expected = shard.content.block_digests[(start + offset) // BLOCK_BYTES]
-            if digests.digest_of(block) != expected:
-                raise _bad_remote_copy(shard, key, f"block at byte {start + offset} differs")
+    def _fill_range(self, staged: Staged, shard: Shard, source: RemoteShard, wanted: Range) -> None:
         assert staged.writer is not None
-        _write_all(staged.writer, data, start)
+        try:
+            for offset, block in source.read(wanted):
+                _write_all(staged.writer, memoryview(block), offset)
+        except IntegrityError as error:
+            raise _bad_remote_copy(shard, error.message) from error
 
-    def _key(self, shard: Shard) -> str:
+    def _source(self, shard: Shard) -> RemoteShard:
+        version = shard.version
         save = self._store.read(
             lambda sql: queries.save_named(sql, shard.run, shard.step, shard.save_id)
         )
         if save is None or save.location is None:
             raise NotFoundError(f"shard {shard.name} has no remote copy", run=shard.run)
-        return self._bucket.layout.shard_key(shard.run, save.location, shard.name)
+        stored = self._store.read(lambda sql: queries.stored_of(sql, version, self._remote))
+        key = self._bucket.layout.shard_key(shard.run, save.location, shard.name)
+        whole = shard.content
+        return RemoteShard(self._bucket.objects, key, whole, stored or Stored.raw(whole))
 
 
 class SingleFlight:
@@ -376,9 +377,9 @@ def _quarantined(shard: Shard) -> IntegrityError:
     )
 
 
-def _bad_remote_copy(shard: Shard, key: str, cause: str) -> IntegrityError:
+def _bad_remote_copy(shard: Shard, message: str) -> IntegrityError:
     return IntegrityError(
-        f"the remote copy {key} is damaged: {cause}",
+        message,
         run=shard.run,
         step=shard.step,
         rank=shard.rank,

@@ -10,10 +10,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from cachetier.changes import Changes
 from cachetier.checkpoints import Checkpoints
@@ -22,16 +20,16 @@ from cachetier.config import Settings
 from cachetier.doors.http.door import HttpDoor
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.door import UnixDoor
-from cachetier.drain.agenda import Agenda
+from cachetier.drain.base import Drain, OpenDrain
 from cachetier.drain.board import DrainObserver
-from cachetier.drain.loop import Size
 from cachetier.drain.metered import DrainMetrics
-from cachetier.drain.supervisor import DrainSettings, Supervisor
+from cachetier.drain.supervisor import Supervisor
 from cachetier.errors import ConfigError, StoppingError
 from cachetier.evict import Evictor, Watermarks
 from cachetier.housekeeping import Housekeeping
 from cachetier.incidents import Incidents
 from cachetier.ingest import OpenRemoteStage, WhenFull
+from cachetier.leaving import leave
 from cachetier.local import files, queries
 from cachetier.local.connection import sqlite_version
 from cachetier.local.filesystem import checked_mount
@@ -44,39 +42,16 @@ from cachetier.remote import presence
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryPolicy
-from cachetier.remote.settings import RemoteSettings
+from cachetier.retention import Retention
+from cachetier.signals import ending_signals
 from cachetier.status import Machine, Moment, levels_of, status_of
+from cachetier.wiring import REMOTE_NAME, drain_settings, policy_of, remote_settings
 from cachetier.write_through import WriteThrough
 
 log = logging.getLogger(__name__)
 
-REMOTE_NAME = "durable"
 # Somebody waits for the answer: the drain, which retries for ever, has more patience.
 ASKING = RetryPolicy(attempts=4, cap_seconds=5.0, deadline_seconds=30.0)
-
-
-class Drain(Protocol):
-    """What the service needs of whoever drains."""
-
-    agenda: Agenda
-
-    @property
-    def refused(self) -> bool:
-        """Whether the remote refuses, so that a person has to mend something."""
-
-    def start(self) -> None: ...
-
-    def stop(self, grace_seconds: float) -> None: ...
-
-    def hurry(self, run: str | None, step: int | None) -> None: ...
-
-    def nudge(self) -> None: ...
-
-    def state(self) -> dict[str, Any]:
-        """Return the status object's ``drain``."""
-
-
-OpenDrain = Callable[[Store, Changes, Incidents, DrainObserver], Drain]
 
 
 class Service:
@@ -93,11 +68,11 @@ class Service:
         """Prepare a service; ``bucket`` and ``open_drain`` stand in for the real ones in tests."""
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._remote = _remote_settings(settings)
+        self._remote = remote_settings(settings)
         self._bucket = bucket or open_remote(self._remote, policy=ASKING)
         self._open_drain = open_drain or self._supervisor
         self._changes = Changes(self._clock)
-        self._stopping = False
+        self._leaving = self._stopping = False
         self._closing = ExitStack()
 
     # --- start -----------------------------------------------------------------------------------
@@ -132,7 +107,10 @@ class Service:
         disk = files.probe(cache_dir)
         status = os.statvfs(cache_dir)
         capacity_bytes = settings.capacity_bytes(status.f_blocks * status.f_frsize)
-        recovered = open_store(cache_dir, capacity_bytes, self._clock, on_fence=self._fenced)
+        policy = policy_of(settings)
+        recovered = open_store(
+            cache_dir, capacity_bytes, self._clock, policy=policy, on_fence=self._fenced
+        )
         self.store = recovered.store
         undo.callback(self.store.close)
         log.info(
@@ -148,6 +126,7 @@ class Service:
             sqlite_version=sqlite_version(),
             remote=self._remote,
             when_full=settings.when_full,
+            policy=policy,
             started_at=self._clock.now(),
         )
 
@@ -160,14 +139,7 @@ class Service:
         )
         marks = Watermarks(settings.high_watermark, settings.low_watermark)
         evictor = Evictor(store, clock, self._still_remote, watermarks=marks)
-        self._housekeeping = Housekeeping(
-            evictor,
-            store.space,
-            self._changes,
-            clock,
-            high_watermark=settings.high_watermark,
-            on_evicted=self.metrics.evicted_bytes.inc,
-        )
+        self._housekeeping = self._keeper(evictor)
         ingest = MeasuredIngest(
             self.metrics,
             clock,
@@ -183,6 +155,7 @@ class Service:
             store,
             self._bucket,
             clock,
+            remote=REMOTE_NAME,
             make_room=self._changes.ring,
             on_used=evictor.touch,
             on_restored=lambda shard: self.metrics.restored_bytes.inc(shard.content.size_bytes),
@@ -195,8 +168,28 @@ class Service:
                 store, self._bucket, self._changes, clock, hurry=self._drain.hurry
             ),
             incidents=self._incidents,
+            phases=self._drain.agenda.phases,
             status=self.status,
             refuse_when_stopping=self._refuse_when_stopping,
+            refuse_when_leaving=self._refuse_when_leaving,
+        )
+
+    def _keeper(self, evictor: Evictor) -> Housekeeping:
+        retention = Retention(
+            self.store,
+            self._settings.keep_local,
+            evictor.evict,
+            on_removed=lambda _save, _bytes: self.metrics.removed_local_only.inc(),
+            on_wanted=self._drain.nudge,
+        )
+        return Housekeeping(
+            evictor,
+            self.store.space,
+            self._changes,
+            self._clock,
+            high_watermark=self._settings.high_watermark,
+            on_evicted=self.metrics.evicted_bytes.inc,
+            retention=retention,
         )
 
     def _open_doors(self, undo: ExitStack) -> None:
@@ -230,8 +223,7 @@ class Service:
     def _supervisor(
         self, store: Store, changes: Changes, incidents: Incidents, observer: DrainObserver
     ) -> Drain:
-        size = Size(uploads=self._settings.drain_workers)
-        settings = DrainSettings(self._remote, self._settings.cache_dir, size)
+        settings = drain_settings(self._settings, self._remote)
         return Supervisor(store, changes, incidents, self._clock, settings, observer=observer)
 
     def _write_through(self) -> OpenRemoteStage:
@@ -257,25 +249,24 @@ class Service:
         return self._http.url if self._http is not None else None
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, then stop; a second signal ends the process at once."""
-        reader, writer = os.pipe2(os.O_CLOEXEC)
+        """Serve until SIGTERM or SIGINT, then stop; a second signal ends the process at once.
 
-        def on_signal(number: int, _frame: FrameType | None) -> None:
-            if self._stopping:
-                os._exit(128 + number)
-            os.write(writer, b"\0")
+        SIGTERM leaves the node first: see ``leave``.
+        """
+        with ending_signals() as first_signal:
+            number = first_signal()
+            try:
+                if number == signal.SIGTERM:
+                    self.leave()
+            finally:
+                self.stop()
 
-        previous = {
-            number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        try:
-            os.read(reader, 1)
-            self.stop()
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-            os.close(reader)
-            os.close(writer)
+    def leave(self) -> None:
+        """Take no more puts, and flush for up to ``notice_seconds``, if they are set."""
+        notice_seconds = self._settings.notice_seconds
+        if notice_seconds and not self._stopping and not self.store.fenced:
+            self._leaving = True
+            leave(self.operations.checkpoints, notice_seconds)
 
     def stop(self) -> None:
         """Take no new work, let what is in flight end within the grace time, and close in order."""
@@ -296,26 +287,39 @@ class Service:
         if self._stopping:
             raise StoppingError("the service is stopping")
 
+    def _refuse_when_leaving(self) -> None:
+        self._refuse_when_stopping()
+        if self._leaving:
+            raise StoppingError("the node is being left: it takes no more shards")
+
     # --- what the node says ----------------------------------------------------------------------
 
     def not_ready(self) -> str | None:
         """Return why no work is taken, or None."""
         if self._stopping:
             return "the service is stopping"
-        return self.store.fenced
+        return self.store.fenced or ("the node is being left" if self._leaving else None)
 
     def status(self) -> dict[str, Any]:
         """Return the status object; see docs/http.md."""
         drain = self._drain.state()
         moment = Moment(
-            state="stopping" if self._stopping else "fenced" if self.store.fenced else "ready",
+            state=self._state(),
             reason=self.not_ready(),
             drain=drain,
             socket=self.socket,
             http=self.url,
             connections=self._connections(),
+            etas=self._drain.etas,
         )
         return status_of(self.store, self._clock, self._machine, moment)
+
+    def _state(self) -> str:
+        if self._stopping:
+            return "stopping"
+        if self.store.fenced:
+            return "fenced"
+        return "leaving" if self._leaving else "ready"
 
     def _connections(self) -> int:
         over_http = self._http.connections if self._http is not None else 0
@@ -327,6 +331,7 @@ class Service:
             self._clock,
             connections=self._connections(),
             remote_refused=self._drain.refused,
+            busy_ranks=self._drain.agenda.phases.hints().busy_ranks,
         )
 
     # --- what happens ----------------------------------------------------------------------------
@@ -352,7 +357,8 @@ class Service:
         )
         if save is None or save.location is None:
             return False
-        return presence.holds(self._bucket, shard, save.location)
+        stored = self.store.read(lambda sql: queries.stored_of(sql, shard.version, REMOTE_NAME))
+        return presence.holds(self._bucket, shard, save.location, stored)
 
 
 def _locked(settings: Settings) -> int:
@@ -363,15 +369,3 @@ def _locked(settings: Settings) -> int:
             f"cannot use cache_dir {settings.cache_dir}: {error.strerror}",
             hint="Choose a directory that the service's user may create and write.",
         ) from error
-
-
-def _remote_settings(settings: Settings) -> RemoteSettings:
-    return RemoteSettings(
-        name=REMOTE_NAME,
-        bucket=settings.bucket,
-        prefix=settings.prefix,
-        endpoint=settings.remote_endpoint,
-        region=settings.remote_region,
-        verify=settings.remote_verify,
-        conditional_writes=settings.conditional_writes,
-    )

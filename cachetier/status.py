@@ -6,19 +6,21 @@ Source: docs/http.md, "Status".
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cachetier import __version__
 from cachetier.clock import Clock
 from cachetier.local import queries
+from cachetier.local.records import Backlog
 from cachetier.local.store import Store
 from cachetier.metrics import Levels
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.policy import Policy
 from cachetier.remote.settings import RemoteSettings
 
 PENDING_LIMIT = 50
+SKIPPED_STEPS = 3  # so many in a row are no accident
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Machine:
     sqlite_version: str
     remote: RemoteSettings
     when_full: str
+    policy: Policy
     started_at: float
 
 
@@ -44,12 +47,15 @@ class Moment:
     socket: str
     http: str | None
     connections: int
+    etas: Callable[[Sequence[Backlog]], Mapping[int, float]]
 
 
-def levels_of(store: Store, clock: Clock, *, connections: int, remote_refused: bool) -> Levels:
+def levels_of(
+    store: Store, clock: Clock, *, connections: int, remote_refused: bool, busy_ranks: int
+) -> Levels:
     """Measure the node for a scrape."""
     totals = store.read(queries.totals)
-    oldest = totals.oldest_dirty_at
+    oldest, kept = totals.oldest_dirty_at, totals.local_only
     return Levels(
         dirty_bytes=totals.dirty_bytes,
         dirty_shards=totals.dirty_shards,
@@ -57,8 +63,11 @@ def levels_of(store: Store, clock: Clock, *, connections: int, remote_refused: b
         used_bytes=store.space.used_bytes,
         capacity_bytes=store.space.capacity_bytes,
         quarantined_shards=totals.quarantined_shards,
+        local_only_bytes=kept.size_bytes,
+        local_only_steps=kept.declared_steps,
         fenced=store.fenced is not None,
         remote_refused=remote_refused,
+        busy_ranks=busy_ranks,
         open_connections=connections,
         waiting_puts_bytes=store.space.wanted_bytes,
     )
@@ -79,7 +88,10 @@ def status_of(store: Store, clock: Clock, machine: Machine, moment: Moment) -> d
         "capacity_bytes": store.space.capacity_bytes,
         "used_bytes": store.space.used_bytes,
         "dirty_bytes": totals.dirty_bytes,
-        "clean_bytes": max(0, totals.local_bytes - totals.dirty_bytes),
+        "clean_bytes": max(
+            0, totals.local_bytes - totals.dirty_bytes - totals.local_only.size_bytes
+        ),
+        "local_only": {**asdict(machine.policy), **asdict(totals.local_only)},
         "waiting_bytes": store.space.wanted_bytes,
         "dirty_shards": totals.dirty_shards,
         "oldest_dirty_seconds": max(0.0, now - oldest) if oldest is not None else 0.0,
@@ -94,12 +106,12 @@ def status_of(store: Store, clock: Clock, machine: Machine, moment: Moment) -> d
         },
         "remotes": [_remote(machine.remote, moment.drain)],
         "drain": {name: value for name, value in moment.drain.items() if name != "remotes"},
-        "pending": pending_of(store),
+        "pending": pending_of(store, moment),
         "socket": moment.socket,
         "http": moment.http,
         "connections": moment.connections,
         "sqlite_version": machine.sqlite_version,
-        "warnings": _warnings(machine),
+        "warnings": _warnings(store, machine),
     }
 
 
@@ -120,7 +132,7 @@ def _remote(remote: RemoteSettings, drain: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _warnings(machine: Machine) -> list[str]:
+def _warnings(store: Store, machine: Machine) -> list[str]:
     """Name what was chosen, or found, that weakens a promise or costs speed."""
     found = []
     if not machine.remote.conditional_writes:
@@ -133,29 +145,34 @@ def _warnings(machine: Machine) -> list[str]:
         found.append("the disk refuses O_DIRECT: puts go through the page cache, slower")
     if not machine.disk.get("attributes", False):
         found.append("the disk keeps no extended attributes: a lost catalog could not be rebuilt")
+    every = machine.policy.durable_every
+    if every > 1:
+        runs = store.read(lambda sql: queries.never_durable_runs(sql, every, SKIPPED_STEPS))
+        found += [
+            f"durable_every {every} divides no step of {run}: none is drained" for run in runs
+        ]
     return found
 
 
-def pending_of(store: Store) -> list[dict[str, Any]]:
-    """List the steps with something left to drain, oldest first, at most ``PENDING_LIMIT``."""
-    pending = []
-    for save in store.read(queries.unfinished_saves):
-        number = save.number
-        shards = store.read(lambda sql, n=number: queries.shards_of(sql, n))  # type: ignore[misc]
-        dirty = [shard for shard in shards if shard.state is ShardState.DIRTY]
-        pending.append(
-            {
-                "run": save.run,
-                "step": save.step,
-                "save_id": save.save_id,
-                "state": str(save.state),
-                "shards": len(shards),
-                "dirty_shards": len(dirty),
-                "dirty_bytes": sum(shard.content.size_bytes for shard in dirty),
-                "size_bytes": sum(shard.content.size_bytes for shard in shards),
-                "started_at": save.started_at,
-            }
-        )
-        if len(pending) == PENDING_LIMIT:
-            break
-    return pending
+def pending_of(store: Store, moment: Moment) -> list[dict[str, Any]]:
+    """List the steps with something left to drain, oldest first, at most ``PENDING_LIMIT``.
+
+    ``eta_seconds`` is null while nobody can tell.
+    """
+    backlog = store.read(queries.backlog)
+    etas = moment.etas(backlog)
+    return [
+        {
+            "run": each.save.run,
+            "step": each.save.step,
+            "save_id": each.save.save_id,
+            "state": str(each.save.state),
+            "shards": each.shards,
+            "dirty_shards": each.dirty_shards,
+            "dirty_bytes": each.dirty_bytes,
+            "size_bytes": each.size_bytes,
+            "started_at": each.save.started_at,
+            "eta_seconds": etas.get(each.save.number),
+        }
+        for each in backlog[:PENDING_LIMIT]
+    ]

@@ -19,7 +19,8 @@ from cachetier.drain.agenda import Agenda
 from cachetier.drain.buffers import Buffers
 from cachetier.drain.publisher import Ended, Publisher
 from cachetier.drain.source import InlineSource
-from cachetier.drain.upload import ConflictError, Target, Uploader
+from cachetier.drain.target import ConflictError, Target
+from cachetier.drain.upload import Uploader
 from cachetier.drain.work import claimant_of
 from cachetier.errors import (
     AbortedError,
@@ -221,7 +222,7 @@ class _Stream:
     def _target(self, content: Content) -> Target:
         store_id = self._through.store.store_id
         metadata = object_metadata(self._ids.save_id, store_id, self._version, content)
-        return Target(self._key, metadata, content.size_bytes, content.digest)
+        return Target(self._key, metadata, content)
 
     # --- sending ---------------------------------------------------------------------------------
 

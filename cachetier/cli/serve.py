@@ -63,21 +63,51 @@ def serve(
     conditional_writes: Annotated[
         str | None, _option("--conditional-writes", "on, or off for a store without.")
     ] = None,
+    key_layout: Annotated[
+        str | None, _option("--key-layout", "plain, or spread over sixteen prefixes.")
+    ] = None,
     when_full: Annotated[
         str | None, _option("--when-full", "wait, write_through or reject; default wait.")
     ] = None,
-    compression: Annotated[str | None, _option("--compression", "off.")] = None,
+    compression: Annotated[str | None, _option("--compression", "off, or zstd:1 to 19.")] = None,
     high_watermark: Annotated[
         str | None, _option("--high-watermark", "Share of capacity where eviction starts; 0.9.")
     ] = None,
     low_watermark: Annotated[
         str | None, _option("--low-watermark", "Share of capacity where it stops; 0.8.")
     ] = None,
+    durable_every: Annotated[
+        str | None, _option("--durable-every", "Drain only steps divisible by it; 1.")
+    ] = None,
+    supersede: Annotated[
+        bool | None, _option("--supersede", "Skip steps older than a published one.")
+    ] = None,
+    keep_local: Annotated[
+        str | None, _option("--keep-local", "Complete steps of a run that stay here; 0: no limit.")
+    ] = None,
+    run_weights: Annotated[
+        str | None, _option("--run-weights", """Shares of the drain: '{"big-*": 4}'.""")
+    ] = None,
+    max_rate: Annotated[
+        str | None, _option("--max-rate", "The most the drain sends: '2 GB/s'; default no limit.")
+    ] = None,
+    windows: Annotated[
+        str | None, _option("--windows", "Rates by time of day: '08:00-20:00 200 MB/s, ...'.")
+    ] = None,
     drain_workers: Annotated[
         str | None, _option("--drain-workers", "Shards uploaded at once; 8.")
     ] = None,
+    drain_threads: Annotated[
+        str | None, _option("--drain-threads", "Threads that compress at once; up to 2.")
+    ] = None,
+    drain_cpus: Annotated[
+        str | None, _option("--drain-cpus", "CPUs that the drain may use: 2-3,7; default all.")
+    ] = None,
     grace_seconds: Annotated[
         str | None, _option("--grace-seconds", "Time to finish what is in flight at a stop; 30.")
+    ] = None,
+    notice_seconds: Annotated[
+        str | None, _option("--notice-seconds", "Time to flush on SIGTERM before the stop; 0.")
     ] = None,
     allow_volatile: Annotated[
         bool | None, _option("--allow-volatile", "Accept a cache in memory, for a try.")

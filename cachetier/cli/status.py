@@ -117,6 +117,10 @@ def _bytes(status: dict[str, Any]) -> Text:
         text.append("nothing dirty   ", "green")
     text.append("clean ", "green")
     text.append(shown_size(status["clean_bytes"]))
+    kept = status["local_only"]
+    if kept["steps"]:
+        text.append(f"\nlocal only {shown_size(kept['size_bytes'])} ", "yellow")
+        text.append(f"in {_count(kept['steps'], 'step')}, by policy")
     if status["quarantined_shards"]:
         text.append(f"   {status['quarantined_shards']} quarantined", "bold red")
     return text
@@ -129,9 +133,21 @@ def _remote(remote: dict[str, Any]) -> Text:
     text = Text.assemble(f"{remote['url']}  ", (state, _STYLES.get(state, "bold red")))
     if remote["endpoint"]:
         text.append(f"  at {remote['endpoint']}", "dim")
+    if held_back := _pace(remote.get("pace") or {}):
+        text.append(f"\n{held_back}", "yellow")
     if remote["reason"]:
         text.append(f"\n{remote['reason']}", "red")
     return text
+
+
+def _pace(pace: dict[str, Any]) -> str:
+    """Say what holds the drain back, if anything does."""
+    words = []
+    if (rate := pace.get("writes_per_second")) is not None:
+        words.append(f"{rate:.3g} writes/s, {pace['concurrency']} at once: the store throttles")
+    if (limit := pace.get("bytes_per_second")) is not None:
+        words.append(f"at most {shown_size(limit)}/s" if limit else "paused by a window")
+    return ", ".join(words)
 
 
 def _drain(drain: dict[str, Any]) -> str:
@@ -141,6 +157,12 @@ def _drain(drain: dict[str, Any]) -> str:
         words.append(f"{drain['in_flight']} in flight")
     if "drained_bytes" in drain:
         words.append(f"{shown_size(drain['drained_bytes'])} drained since start")
+    if zstd := (drain.get("codecs") or {}).get("zstd"):
+        before, after = shown_size(zstd["size_bytes"]), shown_size(zstd["stored_bytes"])
+        words.append(f"zstd made {after} of {before}")
+    courtesy = drain.get("courtesy") or {}
+    if courtesy.get("restraint", "none") != "none":
+        words.append(f"holds back for training ({_count(courtesy['busy_ranks'], 'busy rank')})")
     for count, noun in ((drain.get("failures"), "failure"), (drain.get("restarts"), "restart")):
         if count:
             words.append(_count(count, noun))
@@ -148,19 +170,19 @@ def _drain(drain: dict[str, Any]) -> str:
 
 
 def _pending(pending: list[dict[str, Any]], now: float) -> Table:
-    """Return the table of steps not yet durable; long names of runs are cut."""
+    """Return the table of steps not yet durable; ``eta`` is until they are. Long names are cut."""
     from rich.table import Table
 
-    titles = ("pending run", "step", "state", "shards", "size", "dirty", "age")
+    titles = ("pending run", "step", "state", "size", "dirty", "age", "eta")
     rows = [
         (
             _cut(str(each["run"])),
             str(each["step"]),
             str(each["state"]),
-            str(each["shards"]),
             shown_size(each["size_bytes"]),
             shown_size(each["dirty_bytes"]),
             shown_span(max(0.0, now - each["started_at"])),
+            "-" if each["eta_seconds"] is None else shown_span(each["eta_seconds"]),
         )
         for each in pending[:PENDING_ROWS]
     ]

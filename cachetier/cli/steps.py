@@ -126,49 +126,51 @@ def wait(
 def flush(
     run: Annotated[str | None, typer.Option("--run", help="Only this run.")] = None,
     step: Annotated[int | None, typer.Option("--step", help="Only this step of it.")] = None,
-    timeout: Timeout = 60.0,
+    deadline: Annotated[
+        float, typer.Option("--deadline", min=0.0, help="Seconds until it must be durable.")
+    ] = 60.0,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drain first what is asked for, and wait until nothing of it is dirty; exit 3 otherwise."""
+    """Drain first what is asked for, and wait until it is durable; exit 3 when it is not in time.
+
+    A step that is named is sent even where a policy keeps it on the node.
+    """
     if step is not None and run is None:
         refuse("--step needs --run", "Name the run of the step.", as_json=as_json)
     with reported(as_json):
         from cachetier_client import Client
 
         with Client(url) as client:
-            _flush(client, run, step, timeout, as_json)
+            _flush(client, run, step, deadline, as_json)
         if as_json:
-            print_json({"pending_shards": 0, "pending_bytes": 0})
+            print_json({"pending_shards": 0, "pending_bytes": 0, "pending_steps": []})
         else:
             typer.echo("Everything asked for is durable.")
 
 
 def _flush(
-    client: Client, run: str | None, step: int | None, timeout: float, as_json: bool
+    client: Client, run: str | None, step: int | None, deadline: float, as_json: bool
 ) -> None:
     """Flush in one call, or in slices that move a bar."""
     from cachetier_client import NotDurableError
 
     bar = progress(as_json)
     if bar is None:
-        client.flush(run, step, timeout)
+        client.flush(run, step, deadline)
         return
-    deadline = time.monotonic() + timeout
+    ends_at = time.monotonic() + deadline
     with bar:
         dirty = int(client.status()["dirty_bytes"])
         task = bar.add_task("flush", total=dirty)
         while True:
-            left = deadline - time.monotonic()
+            left = ends_at - time.monotonic()
             try:
                 client.flush(run, step, max(0.0, min(SLICE_SECONDS, left)))
-            except NotDurableError as error:
-                still = int(client.status()["dirty_bytes"])
+            except NotDurableError:
                 if left <= SLICE_SECONDS:
-                    message = (
-                        f"{shown_size(still)} on this node are not durable after {timeout:g} s"
-                    )
-                    raise NotDurableError(message, hint=error.hint) from None
+                    raise
+                still = int(client.status()["dirty_bytes"])
                 bar.update(task, completed=dirty - still)
             else:
                 return

@@ -9,6 +9,7 @@ from typing import Any
 from cachetier.checkpoints import Checkpoints
 from cachetier.incidents import Incidents
 from cachetier.ingest import Ingest
+from cachetier.phases import Phases
 from cachetier.restore import Restore
 
 
@@ -16,7 +17,8 @@ from cachetier.restore import Restore
 class Operations:
     """The node behind its doors.
 
-    ``refuse_when_stopping`` raises StoppingError once work is no longer taken.
+    ``refuse_when_stopping`` raises StoppingError once work is no longer taken, and
+    ``refuse_when_leaving`` once shards are not: what is begun may still be sealed, and flushed.
     """
 
     store_id: str
@@ -24,5 +26,7 @@ class Operations:
     restore: Restore
     checkpoints: Checkpoints
     incidents: Incidents
+    phases: Phases
     status: Callable[[], dict[str, Any]]
     refuse_when_stopping: Callable[[], None]
+    refuse_when_leaving: Callable[[], None]

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from itertools import count
 
 from cachetier.clock import Clock
+from cachetier.drain.fairness import EQUAL, Fairness, Weights
 from cachetier.drain.scheduler import Situation
 from cachetier.drain.work import Key, Kind, Work, name_key
 from cachetier.errors import BackpressureError
 from cachetier.model.checkpoint import Save
+from cachetier.phases import Phases
 
 BACKOFF_LIMIT_SECONDS = 30.0
 HURRY_SECONDS = 600.0
@@ -36,9 +38,17 @@ def recheck_seconds(round_: int) -> float:
 class Agenda:
     """The drain's in-memory state on the side of ``serve``. Thread-safe."""
 
-    def __init__(self, clock: Clock, fraction: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        fraction: Callable[[], float] = random.random,
+        weights: Weights = EQUAL,
+    ) -> None:
         self._clock = clock
         self._fraction = fraction
+        self.weights = weights
+        self.phases = Phases(clock)
+        self._fairness = Fairness()
         self._changed = threading.Condition()
         self._numbers = count(1)
         self._in_flight: dict[int, Work] = {}
@@ -150,6 +160,11 @@ class Agenda:
             for key in rechecks:
                 del self._not_before[key]
 
+    def is_hurried(self) -> bool:
+        """Return whether somebody waits for anything to be drained."""
+        now = self._clock.monotonic()
+        return any(until > now for until in tuple(self._wishes.values()))
+
     def hurried(self, save: Save) -> bool:
         now = self._clock.monotonic()
         return any(
@@ -171,7 +186,13 @@ class Agenda:
                 not_before=dict(self._not_before),
                 hurried=self.hurried,
                 wants_room=wants_room,
+                fairness=self._fairness,
+                weights=self.weights,
             )
+
+    def handed_out(self, fairness: Fairness) -> None:
+        """Remember how the shares stand after a plan."""
+        self._fairness = fairness
 
     def blocked(self) -> dict[int, int]:
         """Return how many shards of each save are in flight or put off."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cachetier.clock import Clock
+from cachetier.drain.eta import WINDOW_UPLOADS, Upload, measured_rate
 from cachetier.drain.work import Kind, Work
+from cachetier.model.stored import Codec, Stored
+
+log = logging.getLogger(__name__)
 
 THROTTLED_SECONDS = 15.0
 CONFLICTS_SHOWN = 100
@@ -19,6 +25,15 @@ class DrainObserver:
 
     def drained(self, remote: str, size_bytes: int, seconds: float) -> None:
         """Tell that a shard was verified at ``remote``, ``seconds`` after its upload began."""
+
+    def saved(self, remote: str, size_bytes: int) -> None:
+        """Tell how many bytes of that shard compression kept from being sent."""
+
+    def paced(self, remote: str, pace: Mapping[str, Any]) -> None:
+        """Tell how fast ``remote`` is asked now: a ``PaceState``."""
+
+    def slowed(self, seconds: float) -> None:
+        """Tell that the drain held back for training, ``seconds`` over all its threads."""
 
     def throttled(self, remote: str, times: int) -> None:
         """Tell that ``remote`` answered so many requests with "slow down"."""
@@ -42,6 +57,7 @@ class _Remote:
     reason: str = ""
     since: float = 0.0
     throttled_at: float | None = None
+    pace: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -53,6 +69,15 @@ class _Counts:
     throttled: int = 0
     quarantined: int = 0
     requests: int = 0
+
+
+@dataclass(slots=True)
+class _Codec:
+    """What was stored in one way since the start."""
+
+    shards: int = 0
+    size_bytes: int = 0
+    stored_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -73,8 +98,10 @@ class Board:
         self._process = _Process()
         self._remote = _Remote(since=clock.now())
         self._counts = _Counts()
+        self._codecs: dict[Codec, _Codec] = {}
         self._last_error: dict[str, Any] | None = None
         self._conflicts: OrderedDict[int, str] = OrderedDict()
+        self._uploads: deque[Upload] = deque(maxlen=WINDOW_UPLOADS)
 
     # --- told by the desk and the supervisor -----------------------------------------------------
 
@@ -88,29 +115,50 @@ class Board:
         with self._lock:
             self._process.pid = None
 
-    def courtesy(self, report: dict[str, Any]) -> None:
+    def courtesy(self, report: dict[str, Any]) -> float:
+        """Record how the drain behaves; return for how long it held back since the last report."""
         with self._lock:
+            before = float(self._process.courtesy.get("slowed_seconds", 0.0))
             self._process.courtesy = report
+            return max(0.0, float(report.get("slowed_seconds", 0.0)) - before)
 
     def remote_state(self, state: str, reason: str) -> None:
-        """Record ``ok``, ``unreachable`` or ``refused``; ``since`` stays while the state does."""
+        """Record ``ok``, ``unreachable`` or ``refused``; a change of state is logged, once.
+
+        ``since`` stays while the state does.
+        """
         with self._lock:
-            if state != self._remote.state:
+            changed = state != self._remote.state
+            if changed:
                 self._remote.since = self._clock.now()
             self._remote.state, self._remote.reason = state, reason
+        if changed and state == "ok":
+            log.info("remote %s is well again", self.remote)
+        elif changed:
+            log.warning("remote %s is %s, everything is kept: %s", self.remote, state, reason)
 
-    def calls(self, requests: int, throttled: int) -> None:
+    def traffic(self, requests: int, throttled: int, pace: dict[str, Any]) -> None:
         with self._lock:
+            self._remote.pace = pace
             self._counts.requests += requests
             self._counts.throttled += throttled
             if throttled:
                 self._remote.throttled_at = self._clock.now()
 
-    def drained(self, version: int, size_bytes: int) -> None:
+    def drained(self, version: int, size_bytes: int, seconds: float) -> None:
         with self._lock:
+            self._uploads.append(Upload(self._clock.monotonic(), seconds, size_bytes))
             self._counts.drained_bytes += size_bytes
             self._counts.drained_shards += 1
             self._conflicts.pop(version, None)
+
+    def stored(self, size_bytes: int, stored: Stored) -> None:
+        """Count a shard of ``size_bytes`` that was stored so."""
+        with self._lock:
+            counts = self._codecs.setdefault(stored.codec, _Codec())
+            counts.shards += 1
+            counts.size_bytes += size_bytes
+            counts.stored_bytes += stored.size_bytes
 
     def published(self) -> None:
         with self._lock:
@@ -148,8 +196,17 @@ class Board:
         """Whether the remote refuses the drain: a person has to mend something."""
         return self._remote.state == "refused"
 
+    def rate(self, in_flight: list[Work]) -> float | None:
+        """Return the bytes per second that the drain manages, or None when nobody can tell."""
+        with self._lock:
+            if self._process.pid is None or self._remote.state != "ok":
+                return None
+            uploading = any(work.kind is Kind.UPLOAD for work in in_flight)
+            return measured_rate(self._uploads, self._clock.monotonic(), uploading=uploading)
+
     def as_json(self, in_flight: list[Work]) -> dict[str, Any]:
         """Return the status object's ``drain``."""
+        rate = self.rate(in_flight)
         with self._lock:
             counts, process = self._counts, self._process
             return {
@@ -160,7 +217,9 @@ class Board:
                 "in_flight": len(in_flight),
                 "uploading": [_shown(work) for work in in_flight if work.kind is Kind.UPLOAD],
                 "drained_bytes": counts.drained_bytes,
+                "rate_bytes_per_second": rate,
                 "drained_shards": counts.drained_shards,
+                "codecs": {codec: asdict(counted) for codec, counted in self._codecs.items()},
                 "published_steps": counts.published,
                 "failures": counts.failures,
                 "quarantined": counts.quarantined,
@@ -182,6 +241,8 @@ class Board:
             "since": remote.since,
             "throttled": self._counts.throttled,
             "requests": self._counts.requests,
+            "last_throttled_at": throttled_at,
+            "pace": dict(remote.pace),
         }
 
 

@@ -1,7 +1,12 @@
 """Stay behind training: the drain gets what is left of CPU and disk, and never outlives ``serve``.
 
 ``nice`` alone does not reach across sessions: Linux groups processes by session first (autogroup),
-so the group's own nice value counts. Each measure is tried, and what took effect is reported.
+so the group's own nice value counts. A control group of the drain's own, where one can be made,
+reaches as far and yields at once. Each measure is tried, and what took effect is reported.
+
+Last in line on a node whose every core is busy means hardly any CPU at all: two threads that
+compress got 1 MiB/s there, and the exposure would grow. So a starved drain is given a small share
+(``pressure.Standing``), which costs training what docs/courtesy.md says.
 """
 
 from __future__ import annotations
@@ -10,13 +15,16 @@ import ctypes
 import os
 import platform
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
+
+from cachetier.drain.cgroup import CpuGroup, make_group
+from cachetier.drain.pressure import Standing
 
 NICE = 19
-# A tenth of a core that training wants whole. At 19 it would be a seventieth: on a node whose every
-# core is busy the drain would take minutes to upload anything, and the exposure would grow.
-AUTOGROUP_NICE = 10
+AUTOGROUP_NICE = {Standing.LAST: 19, Standing.SHARE: 15}
+GROUP_TRIES = 3
 AUTOGROUP = Path("/proc/self/autogroup")
 
 _PR_SET_PDEATHSIG = 1
@@ -32,20 +40,73 @@ def die_with(parent: int) -> None:
         raise SystemExit(f"process {parent}, which started this drain, is gone")
 
 
-def be_courteous() -> dict[str, str | int | None]:
-    """Step behind everybody else; return what took effect, None where the system refused."""
-    return {
-        "nice": _tried(_nice),
-        "autogroup": _tried(_autogroup),
-        "io": _tried(_io_idle),
-    }
+class Courtesy:
+    """This process's place behind everybody else.
+
+    Attributes:
+        report: What took effect, None where the system refused.
+    """
+
+    def __init__(self, report: dict[str, Any], group: CpuGroup | None = None) -> None:
+        self.report = report
+        self._group = group
+
+    def stand(self, standing: Standing) -> None:
+        """Take another place: at the end of the line, or with a small share."""
+        if self._group is not None:
+            self.report["cgroup"] = _tried(lambda: self._stand_group(standing))
+        else:
+            self.report["autogroup"] = _tried(lambda: _autogroup(standing))
+
+    def _stand_group(self, standing: Standing) -> str | None:
+        return self._group.stand(standing) if self._group is not None else None
 
 
-def _tried(measure: Callable[[], str | int | None]) -> str | int | None:
+def be_courteous(group: str, cpus: Collection[int] = ()) -> Courtesy:
+    """Step behind everybody else, on ``cpus`` only if any are named.
+
+    Call it before there are other threads: nice values and I/O classes belong to threads, and new
+    ones inherit them.
+
+    Args:
+        group: Name of the control group to make; whoever outlives this process removes it.
+        cpus: Numbers of the CPUs that may be used.
+    """
+    entered = _entered_group(group)
+    courtesy = Courtesy(
+        {
+            "nice": _tried(_nice),
+            "io": _tried(_io_idle),
+            "cpus": _tried(lambda: _pinned(cpus)),
+            "cgroup": None,
+            "autogroup": None,  # groups by session count only where there is no control group
+        },
+        entered,
+    )
+    courtesy.stand(Standing.SHARE)  # for the start; see Stance
+    return courtesy
+
+
+def _tried(measure: Callable[[], Any]) -> Any:
     try:
         return measure()
     except OSError:
         return None
+
+
+def _entered_group(name: str) -> CpuGroup | None:
+    for _ in range(GROUP_TRIES):
+        group = make_group(name)
+        if group is None:
+            return None
+        try:
+            group.enter()
+        except FileNotFoundError:
+            continue  # swept away by another service, as nobody was in it yet
+        except OSError:
+            return None
+        return group
+    return None
 
 
 def _nice() -> int:
@@ -53,10 +114,17 @@ def _nice() -> int:
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def _autogroup() -> int:
+def _autogroup(standing: Standing) -> int:
     """Set the nice value of the session's group; needs a session of our own."""
-    AUTOGROUP.write_text(str(AUTOGROUP_NICE))
+    AUTOGROUP.write_text(str(AUTOGROUP_NICE[standing]))
     return int(AUTOGROUP.read_text().rsplit(maxsplit=1)[-1])
+
+
+def _pinned(cpus: Collection[int]) -> list[int] | None:
+    if not cpus:
+        return None
+    os.sched_setaffinity(0, cpus)
+    return sorted(os.sched_getaffinity(0))
 
 
 def _io_idle() -> str | None:

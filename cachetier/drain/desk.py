@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cachetier_client import digests
 
 from cachetier.changes import Changes
 from cachetier.clock import Clock
-from cachetier.drain import scheduler
+from cachetier.drain import entries, scheduler
 from cachetier.drain.agenda import Agenda
 from cachetier.drain.board import Board, DrainObserver
 from cachetier.drain.channel import Reply
+from cachetier.drain.reports import (
+    finished_of_report,
+    report_of_finished,
+    stored_of_report,
+)
 from cachetier.drain.snapshot import unfinished
 from cachetier.drain.work import CONFLICT, Kind, Work, task_of
 from cachetier.errors import (
@@ -33,16 +38,15 @@ from cachetier.errors import (
 )
 from cachetier.incidents import Incidents
 from cachetier.local import queries
-from cachetier.local.records import FinishedPart, Incident
+from cachetier.local.records import Incident
 from cachetier.local.store import LocalCopy, Store
 from cachetier.model.checkpoint import Save, SaveState, sealed_here
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
 from cachetier.model.shard import Shard
+from cachetier.model.stored import Codec
 
 Request = dict[str, Any]
 
-ENTRIES_SHARDS = 500
-ENTRIES_BYTES = 8 << 20
 PUBLISH_IN_A_HURRY_SECONDS = 2.0
 PUBLISH_UNSEALED_SECONDS = 30.0
 CONFLICT_SECONDS = 30.0
@@ -88,9 +92,12 @@ class Desk:
             "ended": self._ended,
             "removed": self._removed,
             "not_yet": self._not_yet,
+            "ours": self._ours,
+            "swept": self._swept,
             "failed": self._failed,
             "finish": self._finish,
-            "calls": self._calls,
+            "traffic": self._traffic,
+            "courtesy": self._courtesy,
             "remote": self._remote,
         }
 
@@ -106,12 +113,16 @@ class Desk:
 
     def _next_work(self, request: Request) -> Reply:
         if self._store.fenced is not None:
-            return Reply({"tasks": [], "due_in_seconds": None})  # nothing could be recorded
+            # Nothing could be recorded.
+            return Reply({"tasks": [], "due_in_seconds": None, "hurried": False})
         situation = self._agenda.situation(wants_room=self._store.space.wanted_bytes > 0)
-        views = unfinished(self._store, self._agenda.blocked(), self._row_damaged)
-        plan = scheduler.plan(views, situation, request["count"])
+        count = request["count"]
+        views = unfinished(self._store, self._agenda.blocked(), self._row_damaged, count)
+        plan = scheduler.plan(views, situation, count)
+        self._agenda.handed_out(plan.fairness)
         tasks = [task for work in plan.work if (task := self._task(work)) is not None]
-        return Reply({"tasks": tasks, "due_in_seconds": plan.due_in_seconds})
+        hurried = situation.wants_room or self._agenda.is_hurried()
+        return Reply({"tasks": tasks, "due_in_seconds": plan.due_in_seconds, "hurried": hurried})
 
     def _row_damaged(self, save: Save, error: CatalogDamagedError) -> None:
         if self._board.conflict(-save.number, error.message):
@@ -144,6 +155,7 @@ class Desk:
             "inline": copy.body is not None,
             "upload_id": progress.upload_id,
             "part_bytes": progress.part_bytes,
+            "codec": progress.codec,
         }
         if copy.body is not None:
             return Reply(fields, copy.body)
@@ -163,28 +175,22 @@ class Desk:
     def _parts(self, request: Request) -> Reply:
         version, remote = request["version"], self._board.remote
         progress = self._store.read(lambda sql: queries.progress_of(sql, version, remote))
-        parts = [[p.number, p.etag, p.size_bytes, p.digest] for p in progress.parts]
+        parts = [report_of_finished(part) for part in progress.parts]
         return Reply({}, json.dumps(parts).encode())
 
     def _entries(self, request: Request) -> Reply:
-        """Answer with a page of a rank's shards; a version goes with each, to ask for the next."""
         number, rank, after = request["save"], request["rank"], request["after"]
-        shards = self._store.read(
-            lambda sql: queries.shards_of_rank(sql, number, rank, after, ENTRIES_SHARDS)
-        )
-        entries: list[bytes] = []
-        for shard in shards:
-            entries.append(json.dumps(_entry(shard)).encode())
-            if sum(map(len, entries)) > ENTRIES_BYTES:
-                break
-        more = len(entries) < len(shards) or len(shards) == ENTRIES_SHARDS
-        return Reply({"more": more}, b"[" + b",".join(entries) + b"]")
+        return entries.page(self._store, self._board.remote, number, rank, after)
 
     # --- reports on shards -----------------------------------------------------------------------
 
     def _upload_begun(self, request: Request) -> Reply:
         self._store.drain_log.begin_upload(
-            request["version"], self._board.remote, request["upload_id"], request["part_bytes"]
+            request["version"],
+            self._board.remote,
+            request["upload_id"],
+            request["part_bytes"],
+            Codec(request["codec"]),
         )
         return Reply({})
 
@@ -193,22 +199,24 @@ class Desk:
         return Reply({})
 
     def _parts_done(self, request: Request) -> Reply:
-        parts = [FinishedPart(*part) for part in request["parts"]]
+        parts = [finished_of_report(part) for part in request["parts"]]
         self._store.drain_log.record_parts(request["version"], self._board.remote, parts)
         return Reply({})
 
     def _verified(self, request: Request) -> Reply:
         version, remote = request["version"], self._board.remote
-        shard = self._shard(version)
+        shard, stored = self._shard(version), stored_of_report(request["stored"])
         try:
             self._store.drain_log.record_verified(
-                version, remote, [remote], self._office.clock.now()
+                version, remote, [remote], self._office.clock.now(), stored
             )
         except ForbiddenTransitionError:
             return Reply({})  # a reader met damage meanwhile: the shard stays quarantined
         size_bytes = shard.content.size_bytes
-        self._board.drained(version, size_bytes)
+        self._board.drained(version, size_bytes, request["seconds"])
+        self._board.stored(size_bytes, stored)
         self._office.observer.drained(remote, size_bytes, request["seconds"])
+        self._office.observer.saved(remote, size_bytes - stored.size_bytes)
         self._office.changes.ring()
         return Reply({})
 
@@ -285,6 +293,16 @@ class Desk:
             self._agenda.put_off(key, PUBLISH_UNSEALED_SECONDS)
         return Reply({})
 
+    def _ours(self, request: Request) -> Reply:
+        """Answer which names are, or were, shards of a save here."""
+        number, names = request["save"], request["names"]
+        found = self._store.read(lambda sql: queries.names_of_save(sql, number, names))
+        return Reply({}, json.dumps(found).encode())
+
+    def _swept(self, request: Request) -> Reply:
+        self._store.drain_log.record_swept(request["save"])
+        return Reply({})
+
     # --- failures --------------------------------------------------------------------------------
 
     def _failed(self, request: Request) -> Reply:
@@ -317,11 +335,19 @@ class Desk:
             hint = "Move the foreign object away or delete it; draining goes on by itself."
             self._add_incident(work.shard or work.save, message, hint)
 
-    def _calls(self, request: Request) -> Reply:
-        self._board.calls(request["requests"], request["throttled"])
+    def _traffic(self, request: Request) -> Reply:
+        self._board.traffic(request["requests"], request["throttled"], request["pace"])
+        self._office.observer.paced(self._board.remote, request["pace"])
         if request["throttled"]:
             self._office.observer.throttled(self._board.remote, request["throttled"])
         return Reply({})
+
+    def _courtesy(self, request: Request) -> Reply:
+        """Take how the drain behaves, and answer what it should know of training."""
+        self._office.observer.slowed(self._board.courtesy(request["report"]))
+        hints = self._agenda.phases.hints()
+        urgent = self._store.space.wanted_bytes > 0
+        return Reply({"training": {**asdict(hints), "urgent": urgent}})
 
     def _remote(self, request: Request) -> Reply:
         self._board.remote_state(request["state"], request["reason"])
@@ -354,12 +380,6 @@ class Desk:
     def _announce(self) -> None:
         self._office.incidents.refresh()
         self._office.changes.ring()
-
-
-def _entry(shard: Shard) -> list[Any]:
-    content = shard.content
-    blocks = digests.pack(content.block_digests).hex()
-    return [shard.version, shard.name, content.size_bytes, content.digest, blocks]
 
 
 def _incident_of_end(save: Save, state: SaveState, message: str) -> Incident | None:

@@ -18,11 +18,14 @@ from cachetier.clock import Clock
 from cachetier.drain.buffers import BUDGET_BYTES, Buffers
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
 from cachetier.drain.circuit import Circuit, Health
+from cachetier.drain.compute import ComputeSlots, Gates
+from cachetier.drain.packing import Compressor
 from cachetier.drain.publisher import Found, Item, Publisher
+from cachetier.drain.traffic import Traffic
 from cachetier.drain.upload import Uploader
 from cachetier.drain.work import Task
 from cachetier.drain.worker import Worker
-from cachetier.errors import StoppingError, ThrottledError
+from cachetier.errors import StoppingError
 from cachetier.remote.bucket import Bucket
 
 log = logging.getLogger(__name__)
@@ -35,11 +38,17 @@ BATCH_CALLS = 64
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much the drain may do at once; small shards count as uploads, large ones as parts too."""
+    """How much the drain may do at once; small shards count as uploads, large ones as parts too.
+
+    ``threads`` is how many may compute at once: compress, at ``zstd_level``; without one shards are
+    stored raw.
+    """
 
     uploads: int = 8
     parts: int = 8
     budget_bytes: int = BUDGET_BYTES
+    threads: int = 2
+    zstd_level: int | None = None
 
 
 class Signals:
@@ -86,26 +95,6 @@ class Signals:
         return thread
 
 
-class Calls:
-    """Counts calls to the remote, for ``serve`` to show."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._requests = self._throttled = 0
-
-    def observe(self, _operation: str, _seconds: float, _size_bytes: int, outcome: str) -> None:
-        with self._lock:
-            self._requests += 1
-            self._throttled += outcome == ThrottledError.code
-
-    def take(self) -> tuple[int, int]:
-        """Return (requests, throttled) since the last time."""
-        with self._lock:
-            taken = self._requests, self._throttled
-            self._requests = self._throttled = 0
-            return taken
-
-
 class InBatches:
     """``map`` on a pool: in parallel and in order, with a bounded number of calls under way."""
 
@@ -132,22 +121,43 @@ class Drain:
         *,
         probe: Callable[[], None],
         signals: Signals,
-        calls: Calls,
+        traffic: Traffic,
         size: Size = Size(),
     ) -> None:
         self._channel = channel
         self._signals = signals
-        self._calls = calls
+        self._traffic = traffic
         self._size = size
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._outstanding = 0
         self._parts = ThreadPoolExecutor(size.parts, thread_name_prefix="drain-part")
         self._buffers = Buffers(size.budget_bytes)
+        self.gates = Gates(ComputeSlots(size.threads), ComputeSlots(size.uploads + size.parts))
         self._circuit = Circuit(probe, self._report_health, clock)
         publisher = Publisher(bucket, clock, each=InBatches(self._parts))
-        uploader = Uploader(bucket.objects, self._buffers, self._parts, stopping=signals.stopping)
-        self._worker = Worker(channel, bucket.layout, publisher, uploader, self._circuit, store_id)
+        self._compressor = (
+            Compressor(size.zstd_level, size.threads, self.gates.compute.slot)
+            if size.zstd_level is not None
+            else None
+        )
+        uploader = Uploader(
+            bucket.objects,
+            self._buffers,
+            self._parts,
+            stopping=signals.stopping,
+            compressor=self._compressor,
+            usual_part_bytes=traffic.usual_part_bytes,
+        )
+        self._worker = Worker(
+            channel,
+            bucket.layout,
+            publisher,
+            uploader,
+            self._circuit,
+            store_id,
+            reads=self.gates.reads,
+        )
 
     def run(self) -> None:
         """Drain until the channel closes or ``Signals.stop``; return once nothing is in flight."""
@@ -168,6 +178,8 @@ class Drain:
             for worker in workers:
                 worker.join()
             self._parts.shutdown(cancel_futures=True)
+            if self._compressor is not None:
+                self._compressor.close()
             self._buffers.close()
 
     # --- the dispatcher --------------------------------------------------------------------------
@@ -182,7 +194,7 @@ class Drain:
             elif self._outstanding:
                 wait_seconds = min(wait_seconds, BUSY_SECONDS)
             self._signals.wait(wait_seconds)
-            self._report_calls()
+            self._report_traffic()
 
     def _room(self) -> int:
         """Return how many tasks to ask for: twice what the workers take, when half of it is done.
@@ -205,6 +217,7 @@ class Drain:
             self._outstanding += len(tasks)
         for task in tasks:
             self._tasks.put(task)
+        self._traffic.hurried = fields["hurried"]
         due_in_seconds = fields["due_in_seconds"]
         if due_in_seconds is None and not self._outstanding:
             self._circuit.succeeded()  # nothing is left that could tell
@@ -214,10 +227,9 @@ class Drain:
         self._channel.tell("remote", **asdict(health))
         self._signals.poke()
 
-    def _report_calls(self) -> None:
-        requests, throttled = self._calls.take()
-        if requests:
-            self._channel.tell("calls", requests=requests, throttled=throttled)
+    def _report_traffic(self) -> None:
+        if (news := self._traffic.news()) is not None:
+            self._channel.tell("traffic", **news)
 
     # --- the workers -----------------------------------------------------------------------------
 

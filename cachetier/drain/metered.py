@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 from cachetier.drain.board import DrainObserver
 from cachetier.metrics import Metrics
 
@@ -15,6 +19,17 @@ class DrainMetrics(DrainObserver):
     def drained(self, _remote: str, size_bytes: int, _seconds: float) -> None:
         self._metrics.drained_bytes.inc(size_bytes)
         self._metrics.drained_shards.inc()
+
+    def saved(self, _remote: str, size_bytes: int) -> None:
+        self._metrics.saved_bytes.inc(size_bytes)
+
+    def paced(self, _remote: str, pace: Mapping[str, Any]) -> None:
+        rate = pace["writes_per_second"]
+        self._metrics.drain_concurrency.set(pace["concurrency"])
+        self._metrics.drain_writes_per_second.set(math.inf if rate is None else rate)
+
+    def slowed(self, seconds: float) -> None:
+        self._metrics.drain_slowed_seconds.inc(seconds)
 
     def throttled(self, _remote: str, times: int) -> None:
         self._metrics.throttled.inc(times)

@@ -1,4 +1,4 @@
-"""The drain process: ``python -m cachetier.drain.process <descriptor> <parent>``.
+"""The drain process: ``python -m cachetier.drain.process <descriptor> <parent> <group> <cpus>``.
 
 ``serve`` starts it with one end of a socket pair, and it ends with ``serve``: the kernel kills it
 when its parent dies, and the channel closes. A lock in the cache directory keeps a drain that is
@@ -13,16 +13,23 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from cachetier.clock import SystemClock
 from cachetier.drain.channel import AskingEnd, ChannelClosedError
-from cachetier.drain.courtesy import be_courteous, die_with
-from cachetier.drain.loop import Calls, Drain, Signals, Size
+from cachetier.drain.courtesy import Courtesy, be_courteous, die_with
+from cachetier.drain.giving_way import GivingWay, Report
+from cachetier.drain.loop import Drain, Signals, Size
+from cachetier.drain.pressure import Training
+from cachetier.drain.sensors import Sensors
+from cachetier.drain.traffic import Traffic
 from cachetier.errors import StoppingError
-from cachetier.remote.factory import bucket_of, open_store
+from cachetier.model.bandwidth import parsed_bandwidth
+from cachetier.remote.factory import Steering, open_store, steered_bucket
 from cachetier.remote.settings import RemoteSettings
+from cachetier.remote.stalls import StallWatch
 
 LOCK_NAME = "drain.lock"
 LOCK_TRIES = 100
@@ -31,18 +38,21 @@ LOCK_PAUSE_SECONDS = 0.1
 log = logging.getLogger(__name__)
 
 
-def main(descriptor: int, parent: int) -> int:
-    """Drain until ``serve`` says so, or ends."""
+def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int:
+    """Drain until ``serve`` says so, or ends; for the rest see ``be_courteous``."""
     die_with(parent)
+    courtesy = be_courteous(group, cpus)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for serve, which then tells us
     signals = Signals()
     signal.signal(signal.SIGTERM, lambda _number, _frame: signals.stop())
     channel = AskingEnd(socket.socket(fileno=descriptor))
     receiver = signals.listen(channel)
     try:
-        settings = channel.ask("hello", pid=os.getpid(), courtesy=be_courteous()).fields["settings"]
+        settings = channel.ask("hello", pid=os.getpid(), courtesy=courtesy.report).fields[
+            "settings"
+        ]
         lock = lock_drain(Path(settings["lock"]), signals)
-        _drain(channel, signals, settings)
+        _drain(channel, signals, settings, courtesy)
         os.close(lock)
     except (ChannelClosedError, StoppingError):
         pass
@@ -69,25 +79,54 @@ def lock_drain(path: Path, signals: Signals) -> int:
     raise SystemExit(f"another drain holds {path}")
 
 
-def _drain(channel: AskingEnd, signals: Signals, settings: dict[str, Any]) -> None:
+def _drain(
+    channel: AskingEnd, signals: Signals, settings: dict[str, Any], courtesy: Courtesy
+) -> None:
     remote = RemoteSettings.from_json(settings["remote"])
     size = Size(**settings["size"])
-    calls = Calls()
-    store = open_store(remote, observe=calls.observe, max_connections=size.uploads + size.parts + 1)
+    clock = SystemClock()
+    concurrency = size.uploads + size.parts
+    traffic = Traffic(concurrency, clock, parsed_bandwidth(**settings["bandwidth"]))
+    steering = Steering(
+        traffic.pace,
+        clock,
+        StallWatch(),
+        size.parts,
+        has_room=traffic.has_room,
+        sleep=signals.sleep,
+        stopping=signals.stopping,
+    )
+    store = open_store(
+        remote,
+        observe=traffic.observe,
+        max_connections=concurrency + 1,
+        stalls=steering.stalls,
+    )
     drain = Drain(
         channel,
-        bucket_of(remote, store, sleep=signals.sleep),
+        steered_bucket(remote, store, steering),
         settings["store_id"],
-        SystemClock(),
+        clock,
         probe=store.check,
         signals=signals,
-        calls=calls,
+        traffic=traffic,
         size=size,
     )
+    giving_way = GivingWay(drain.gates, courtesy, Sensors(), _exchange_with(channel), clock)
+    giving_way.start(signals.sleep)
     drain.run()
+
+
+def _exchange_with(channel: AskingEnd) -> Callable[[Report], Training]:
+    def exchange(report: Report) -> Training:
+        return Training(**channel.ask("courtesy", report=report).fields["training"])
+
+    return exchange
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("botocore").setLevel(logging.WARNING)
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+    _, socket_end, started_by, group_name, cpu_numbers = sys.argv
+    cpus = [int(number) for number in cpu_numbers.split(",") if number]
+    sys.exit(main(int(socket_end), int(started_by), group_name, cpus))

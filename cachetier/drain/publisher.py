@@ -28,6 +28,9 @@ from cachetier.remote.bucket import Bucket, SeenManifest
 from cachetier.remote.presence import is_object_of
 
 RACES = 20
+SWEEPS = 5
+
+Ours = Callable[[Sequence[str]], set[str]]
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -89,13 +92,16 @@ class Publisher:
         for seen in self._tries(save):
             standing = publication.standing(save, _manifest(seen))
             if standing is Standing.CLAIM:
-                claimed = publication.claim(save, _manifest(seen), self._nonce())
+                claimed = publication.claim(
+                    save, _manifest(seen), self._nonce(), spread=self._bucket.layout.spread
+                )
                 if self._bucket.put_manifest(claimed, seen) is None:
                     continue
                 return Located(claimed.location)
             if standing in (Standing.SUPERSEDED, Standing.REFUSED, Standing.DELETED):
                 return _ended(save, standing, _manifest(seen))
-            return Located(publication.location_of(save, _manifest(seen)))
+            spread = self._bucket.layout.spread
+            return Located(publication.location_of(save, _manifest(seen), spread=spread))
         raise _too_many_races(save)
 
     def write_part(
@@ -138,12 +144,16 @@ class Publisher:
             if whole is None:
                 return None
             if self._bucket.put_manifest(self._publication(save, location, seen, whole), seen):
-                self._sweep(save.run, location)
                 return Ended(SaveState.PUBLISHED)
         raise _too_many_races(save)
 
-    def delete(self, save: Claimant, location: str) -> None:
+    def delete(self, save: Claimant, location: str, ours: Ours) -> None:
         """Take ``save`` off the bucket: its tombstone first, then its objects, and no other's.
+
+        Args:
+            save: What to delete.
+            location: Where its objects are.
+            ours: As for ``sweep``.
 
         Raises:
             TransientError: Others keep changing the manifest.
@@ -154,7 +164,40 @@ class Publisher:
                 break
         else:
             raise _too_many_races(save)
+        self.sweep(save, location, ours)
         self._remove_objects(save, location)
+
+    def sweep(self, save: Claimant, location: str, ours: Ours) -> None:
+        """Abort what ``save``, which has ended, left unfinished: uploads of lost replies or kills.
+
+        Whoever else has an upload under way beside it, or in it, keeps it. Where the store does not
+        let us list uploads there is nothing to be done.
+
+        Args:
+            save: Whose uploads.
+            location: Where its objects are.
+            ours: Picks from names those that are shards of the save on this node.
+
+        Raises:
+            TransientError: Some uploads that the store said it aborted are still there.
+        """
+        for prefix in self._bucket.layout.shard_prefixes(save.run, location):
+            self._sweep_prefix(save, prefix, ours)
+
+    def _sweep_prefix(self, save: Claimant, prefix: str, ours: Ours) -> None:
+        for _ in range(SWEEPS):
+            try:
+                found = list(self._bucket.objects.list_uploads(prefix))
+            except RemoteRefusedError:
+                return
+            names = {key.removeprefix(prefix) for key, _ in found if key.startswith(prefix)}
+            wanted = ours(sorted(names)) if names else set()
+            left = [(key, upload) for key, upload in found if key.removeprefix(prefix) in wanted]
+            if not left:
+                return
+            for key, upload_id in left:
+                self._bucket.objects.abort_upload(key, upload_id)
+        raise TransientError(f"uploads of {prefix} do not go away", run=save.run, step=save.step)
 
     # --- claiming and publishing -----------------------------------------------------------------
 
@@ -167,7 +210,7 @@ class Publisher:
         key = self._bucket.layout.shard_key(save.run, location, shard.name)
         info = self._bucket.objects.head(key)
         return info is not None and is_object_of(
-            info, save.save_id, shard.size_bytes, int(shard.digest, 16)
+            info, save.save_id, int(shard.digest, 16), shard.stored()
         )
 
     def _whole(self, save: Claimant, location: str) -> list[tuple[Part, str]] | None:
@@ -212,13 +255,6 @@ class Publisher:
             shards=tuple(shard.summary() for part, _ in parts for shard in part.shards),
         )
 
-    def _sweep(self, run: str, location: str) -> None:
-        """Abort uploads left behind by lost replies: every shard of the save is there."""
-        try:
-            self._abort_uploads(self._bucket.layout.location_prefix(run, location))
-        except (RemoteRefusedError, TransientError):
-            pass  # some stores cannot list uploads; the step is published all the same
-
     # --- deleting --------------------------------------------------------------------------------
 
     def _tombstone(self, save: Claimant, location: str, seen: Manifest | None) -> Manifest | None:
@@ -232,17 +268,15 @@ class Publisher:
 
     def _remove_objects(self, save: Claimant, location: str) -> None:
         layout = self._bucket.layout
-        prefix = layout.location_prefix(save.run, location)
-        self._abort_uploads(prefix)
         kept = layout.manifest_key(save.run, save.step)
-        keys = [key for key in self._bucket.objects.list(prefix).keys if key != kept]
+        prefixes = {
+            layout.location_prefix(save.run, location),
+            *layout.shard_prefixes(save.run, location),
+        }
+        listed = (self._bucket.objects.list(prefix).keys for prefix in sorted(prefixes))
+        keys = [key for found in listed for key in found if key != kept]
         for _ in self._each(self._bucket.objects.delete, keys):
             pass
-
-    def _abort_uploads(self, prefix: str) -> None:
-        for key, upload_id in self._bucket.objects.list_uploads(prefix):
-            if key.startswith(prefix):
-                self._bucket.objects.abort_upload(key, upload_id)
 
 
 def _manifest(seen: SeenManifest | None) -> Manifest | None:

@@ -1,29 +1,39 @@
 """What to drain next: a pure decision over a snapshot of what is unfinished.
 
-Within a tier the oldest save goes first, and what finishes a save goes before what feeds it:
+First comes what is more urgent:
 
 0. what somebody waits for (``flush``, ``wait``), and whatever is overdue;
 1. what is sealed here, and unsealed shards that have waited long enough;
 2. unsealed shards, when a put waits for room.
 
-Other unsealed shards wait for their seal: a save that dies unsealed was not worth the link. As
-everything overdue joins the first tier, nothing starves.
+Within a tier the runs share the link by their weights, and each run sends whole checkpoints: the
+oldest complete one first, then the oldest, and of each what finishes it before what feeds it.
+
+Nothing starves. Everything joins the first tier when it is ``OVERDUE_SECONDS`` old. There, what is
+waited for gets three bytes of four while anything is overdue, and what is overdue gets the fourth,
+oldest first, however long a flush goes on; neither waits for the other to end.
+
+Other unsealed shards wait for their seal: a save that dies unsealed was not worth the link.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from cachetier.drain.fairness import EQUAL, Fairness, Weights
 from cachetier.drain.work import Key, Kind, Work
-from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
+from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState, sealed_here
 from cachetier.model.shard import Shard
 
 UNSEALED_SECONDS = 30.0
 OVERDUE_SECONDS = 300.0
 
 _URGENT, _SEALED, _FOR_ROOM, _LATER = range(4)
+_HURRIED, _OVERDUE = "hurried", "overdue"
+_URGENT_WEIGHTS = {_HURRIED: 3.0, _OVERDUE: 1.0}
 
 # What looks at the step's manifest waits until a deletion of the step is there: the new save would
 # find the old one published, and be refused.
@@ -62,57 +72,111 @@ class Situation:
     not_before: Mapping[Key, float] = field(default_factory=dict)
     hurried: Callable[[Save], bool] = _nobody_waits
     wants_room: bool = False
+    fairness: Fairness = field(default_factory=Fairness)
+    weights: Weights = EQUAL
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, and in how many seconds time alone makes more work due (None: never)."""
+    """What to do now, and in how many seconds time alone makes more work due (None: never).
+
+    ``fairness`` is how the shares stand once ``work`` is handed out.
+    """
 
     work: tuple[Work, ...]
     due_in_seconds: float | None
+    fairness: Fairness = field(default_factory=Fairness)
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
+    """``flow`` tells classes of one tier apart; ``rank`` orders the saves of one run.
+
+    ``brings``: how many uploads a claim lets begin.
+    """
+
     tier: int
     work: Work
     due_in_seconds: float
+    flow: str
+    rank: tuple[bool, int]
+    brings: int
 
 
 def plan(saves: Sequence[SaveView], situation: Situation, count: int) -> Plan:
     """Return up to ``count`` items that may begin now, most urgent first."""
     deleting = {_step_of(v) for v in saves if v.save.state is SaveState.DELETED}
+    claiming = {v.save.run for v in saves if Work(Kind.CLAIM, v.save).key in situation.in_flight}
     candidates = [
         candidate
         for view in saves
-        for candidate in _candidates(view, situation)
+        for candidate in _candidates(view, situation, claiming)
         if count > 0 and not (candidate.work.kind in _ARBITRATED and _step_of(view) in deleting)
     ]
     ready = [c for c in candidates if c.due_in_seconds <= 0 and c.tier < _LATER]
-    ready.sort(key=lambda candidate: (candidate.tier, candidate.work.save.number))
+    work, fairness = _chosen(ready, situation, count)
     waiting = [c.due_in_seconds for c in candidates if c.due_in_seconds > 0]
-    return Plan(
-        tuple(candidate.work for candidate in ready[:count]), min(waiting) if waiting else None
-    )
+    return Plan(tuple(work), min(waiting) if waiting else None, fairness)
+
+
+def _chosen(
+    ready: Sequence[_Candidate], situation: Situation, count: int
+) -> tuple[list[Work], Fairness]:
+    """Return up to ``count`` items, taking turns between classes and runs, and the shares then."""
+    queues: dict[int, dict[str, dict[str, deque[_Candidate]]]] = {}
+    brought: dict[str, int] = {}
+    for candidate in sorted(ready, key=lambda each: each.rank):
+        of_tier = queues.setdefault(candidate.tier, {})
+        of_run = of_tier.setdefault(candidate.flow, {})
+        of_run.setdefault(candidate.work.save.run, deque()).append(candidate)
+    chosen: list[Work] = []
+    runs, urgent = situation.fairness.runs, situation.fairness.urgent
+    for tier, of_flow in sorted(queues.items()):
+        while of_flow and len(chosen) < count:
+            flow = min(of_flow, key=lambda each: (urgent.start(each), each))
+            of_run = of_flow[flow]
+            run = min(of_run, key=lambda each: (runs.start(each), of_run[each][0].work.save.number))
+            candidate = of_run[run].popleft()
+            work = candidate.work
+            chosen.append(work)
+            runs = runs.after(run, work.size_bytes, situation.weights.of(run))
+            if tier == _URGENT:
+                urgent = urgent.after(flow, work.size_bytes, _URGENT_WEIGHTS[flow])
+            # A save is claimed when its turn comes, not before: it counts as started from then on.
+            brought[run] = brought.get(run, 0) + candidate.brings
+            if brought[run] >= count or not of_run[run]:
+                del of_run[run]
+            if not of_run:
+                del of_flow[flow]
+    return chosen, Fairness(runs, urgent)
 
 
 def _step_of(view: SaveView) -> tuple[str, int]:
     return view.save.run, view.save.step
 
 
-def _candidates(view: SaveView, situation: Situation) -> Iterator[_Candidate]:
-    works = _deletion(view, situation) if view.save.state is SaveState.DELETED else _steps(view)
+def _candidates(
+    view: SaveView, situation: Situation, claiming: AbstractSet[str]
+) -> Iterator[_Candidate]:
+    """Yield what ``view`` needs; of the runs in ``claiming`` a save is being claimed already."""
+    works = _steps(view) if view.save.state is SaveState.OPEN else _aftermath(view, situation)
     for work in works:
         if work.key in situation.in_flight:
             continue
-        tier, seconds = _tier(view, work, situation)
+        tier, seconds, flow = _tier(view, work, situation)
+        if work.kind is Kind.CLAIM and tier != _URGENT and view.save.run in claiming:
+            continue
         backoff = situation.not_before.get(work.key, 0.0) - situation.monotonic
-        yield _Candidate(tier, work, max(seconds, backoff))
+        # What is urgent goes by age alone, or an incomplete save could starve behind complete ones.
+        rank = tier != _URGENT and _is_incomplete(view), view.save.number
+        brings = len(view.dirty) if work.kind is Kind.CLAIM else 0
+        yield _Candidate(tier, work, max(seconds, backoff), flow, rank, brings)
 
 
-def _deletion(view: SaveView, situation: Situation) -> Iterator[Work]:
-    """A deleted save's objects go once nothing is in flight that could add to them."""
-    own = Work(Kind.DELETE, view.save)
+def _aftermath(view: SaveView, situation: Situation) -> Iterator[Work]:
+    """What a save left at the remote goes once nothing is in flight that could add to it."""
+    kind = Kind.DELETE if view.save.state is SaveState.DELETED else Kind.SWEEP
+    own = Work(kind, view.save)
     busy = any(key[0] == view.save.number and key != own.key for key in situation.in_flight)
     if view.save.location is not None and not busy:
         yield own
@@ -136,16 +200,20 @@ def _steps(view: SaveView) -> Iterator[Work]:
         yield Work(Kind.UPLOAD, save, shard=shard)
 
 
-def _tier(view: SaveView, work: Work, situation: Situation) -> tuple[int, float]:
-    """Return the tier of ``work`` and in how many seconds it may begin."""
+def _tier(view: SaveView, work: Work, situation: Situation) -> tuple[int, float, str]:
+    """Return the tier of ``work``, in how many seconds it may begin, and its class in the tier."""
     age_seconds = situation.now - _since(view, work)
-    if situation.hurried(view.save) or age_seconds > OVERDUE_SECONDS:
-        return _URGENT, 0.0
+    if situation.hurried(view.save):
+        return _URGENT, 0.0, _HURRIED
+    if age_seconds > OVERDUE_SECONDS:
+        return _URGENT, 0.0, _OVERDUE
+    if work.kind is Kind.SWEEP:
+        return _FOR_ROOM, 0.0, ""
     if _is_of_sealed(view, work) or age_seconds > UNSEALED_SECONDS:
-        return _SEALED, 0.0
+        return _SEALED, 0.0, ""
     if situation.wants_room:
-        return _FOR_ROOM, 0.0
-    return _LATER, UNSEALED_SECONDS - age_seconds
+        return _FOR_ROOM, 0.0, ""
+    return _LATER, UNSEALED_SECONDS - age_seconds, ""
 
 
 def _since(view: SaveView, work: Work) -> float:
@@ -156,6 +224,10 @@ def _since(view: SaveView, work: Work) -> float:
         return view.dirty[0].committed_at
     sealed_at = [part.sealed_at for part in view.parts if part.sealed_at is not None]
     return min(sealed_at, default=view.save.started_at)
+
+
+def _is_incomplete(view: SaveView) -> bool:
+    return view.save.state is SaveState.OPEN and not sealed_here(view.parts)
 
 
 def _is_of_sealed(view: SaveView, work: Work) -> bool:

@@ -20,22 +20,26 @@ def unfinished(
     store: Store,
     blocked: Mapping[int, int],
     on_damage: Callable[[Save, CatalogDamagedError], None],
+    count: int = 0,
 ) -> list[SaveView]:
-    """Return every unfinished save with a window of its dirty shards.
+    """Return every unfinished save with a window of its dirty shards, and what to sweep up.
 
     Args:
         store: Where from.
         blocked: How many shards of each save cannot be taken now; the window is wider by as many,
             so that they do not hide the others.
         on_damage: Told of a save whose rows are damaged; it must not keep the others waiting.
+        count: How many items are asked for; a save that has as many shows them all, so that none of
+            a later one goes between.
     """
     views = []
+    window = max(WINDOW_SHARDS, count)
     for save in store.read(queries.unfinished_saves):
         try:
-            views.append(_view(store, save, WINDOW_SHARDS + blocked.get(save.number, 0)))
+            views.append(_view(store, save, window + blocked.get(save.number, 0)))
         except CatalogDamagedError as error:
             on_damage(save, error)
-    return views
+    return [*views, *map(SaveView, store.read(queries.unswept_saves))]
 
 
 def _view(store: Store, save: Save, limit: int) -> SaveView:

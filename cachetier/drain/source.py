@@ -16,6 +16,7 @@ from typing import Protocol
 
 from cachetier_client.digests import combine, digest_of
 
+from cachetier.drain.compute import ComputeSlots, unlimited
 from cachetier.model.shard import BLOCK_BYTES
 from cachetier.model.uploads import PartRange
 
@@ -55,9 +56,13 @@ class InlineSource:
 class FileSource:
     """A data file, by its descriptor, which it owns until ``close``. Threads may read at once."""
 
-    def __init__(self, descriptor: int, block_digests: Sequence[int]) -> None:
+    def __init__(
+        self, descriptor: int, block_digests: Sequence[int], reads: ComputeSlots | None = None
+    ) -> None:
+        """Take over ``descriptor``; each part is read inside a slot of ``reads``."""
         self._descriptor = descriptor
         self._block_digests = block_digests
+        self._reads = reads or unlimited()
         self._direct = _set_direct(descriptor)
 
     def close(self) -> None:
@@ -70,7 +75,8 @@ class FileSource:
 
     def read(self, part: PartRange, buffer: memoryview) -> tuple[memoryview, int]:
         try:
-            self._fill(part, buffer)
+            with self._reads.slot():
+                self._fill(part, buffer)
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise

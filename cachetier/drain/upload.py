@@ -1,19 +1,33 @@
 """Bring one shard to the remote and make sure that it is there, whatever lies there already.
 
-Small shards go in one conditional put, larger ones in parts. Nothing is sent that fails its digest
-here, nothing is overwritten but an older version from this very store, and nothing counts as sent
-before a read-side call has confirmed it.
+Small shards go in one conditional put, larger ones in parts; compressed where that pays, which is
+decided before an upload begins and holds for all of it. Nothing is sent that fails its digest here,
+nothing is overwritten but an older version from this very store, and nothing counts as sent before
+a read-side call has confirmed it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeVar
 
 from cachetier.drain.buffers import Buffers
+from cachetier.drain.packing import Compressor, Packed, Packer
+from cachetier.drain.sent import (
+    Progress,
+    SentPart,
+    contiguous,
+    frame_sizes,
+    is_whole,
+    sent_before,
+    stored_of,
+)
 from cachetier.drain.source import Source
+from cachetier.drain.target import Target, look
 from cachetier.drain.verified import is_verified
 from cachetier.errors import (
     PreconditionFailedError,
@@ -21,14 +35,19 @@ from cachetier.errors import (
     StoppingError,
     UploadGoneError,
 )
+from cachetier.model.stored import (
+    COMPRESSED_FROM_BYTES,
+    Codec,
+    Stored,
+    is_worthwhile,
+    limit_bytes,
+)
 from cachetier.model.uploads import (
-    SAVE_KEY,
+    PART_BYTES,
     SINGLE_PUT_BYTES,
-    STORE_KEY,
-    VERSION_KEY,
-    Existing,
     PartRange,
-    judge_existing,
+    compressed_metadata,
+    packed_part_bytes_for,
     part_bytes_for,
     part_ranges,
 )
@@ -36,63 +55,24 @@ from cachetier.remote.base import (
     IF_ABSENT,
     Condition,
     Metadata,
-    ObjectInfo,
     ObjectStore,
     UploadedPart,
-    if_match,
 )
 
 ROUNDS = 3
 PARTS_AT_ONCE = 8
 
-
-class ConflictError(Exception):
-    """An object lies under our key that we may not overwrite."""
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What is to lie where."""
+class _Upload:
+    """A multipart upload under way, with the parts it has."""
 
-    key: str
-    metadata: Metadata
-    size_bytes: int
-    digest: int
-
-    def wrote(self, info: ObjectInfo) -> bool:
-        """Return whether ``info`` is an object that this very shard's upload wrote."""
-        names = (SAVE_KEY, STORE_KEY, VERSION_KEY)
-        return all(info.metadata.get(name) == self.metadata[name] for name in names)
-
-
-class Progress(Protocol):
-    """Where a multipart upload is remembered, synced.
-
-    Any of them may raise NotFoundError: the shard was replaced or deleted.
-    """
-
-    @property
-    def upload_id(self) -> str | None:
-        """The upload begun before, if any."""
-
-    @property
-    def part_bytes(self) -> int | None:
-        """The size of its parts."""
-
-    def parts(self) -> list[UploadedPart]:
-        """Return its parts that were finished."""
-
-    def begun(self, upload_id: str, part_bytes: int) -> None:
-        """Remember a new upload."""
-
-    def part_done(self, part: UploadedPart) -> None:
-        """Remember a finished part, soon; called by many threads."""
-
-    def flush(self) -> None:
-        """Remember the finished parts now."""
-
-    def gone(self) -> None:
-        """Forget the upload."""
+    upload_id: str
+    part_bytes: int
+    codec: Codec
+    done: list[SentPart]
 
 
 class Uploader:
@@ -105,15 +85,22 @@ class Uploader:
         parts: Executor,
         *,
         stopping: Callable[[], bool] = lambda: False,
+        compressor: Compressor | None = None,
+        usual_part_bytes: Callable[[], int] = lambda: PART_BYTES,
     ) -> None:
-        """Make one; ``parts`` runs the parts of all its uploads."""
+        """Make one; ``parts`` runs the parts of all its uploads, ``compressor`` makes frames.
+
+        ``usual_part_bytes`` is asked for each upload that begins.
+        """
+        self._usual_part_bytes = usual_part_bytes
         self._store = store
+        self._compressor = compressor
         self._buffers = buffers
         self._parts = parts
         self._stopping = stopping
 
-    def upload(self, target: Target, source: Source, progress: Progress) -> None:
-        """Return once the shard is verified at the remote.
+    def upload(self, target: Target, source: Source, progress: Progress) -> Stored:
+        """Return as what the shard is verified at the remote.
 
         Raises:
             DamagedError: The local bytes are not what was committed; none of the damage was sent.
@@ -123,9 +110,8 @@ class Uploader:
             RemoteError: Try again later.
         """
         if target.size_bytes <= SINGLE_PUT_BYTES:
-            self.put(target, source)
-        else:
-            self._send(target, source, progress)
+            return self.put(target, source)
+        return self._send(target, source, progress)
 
     def complete_streamed(
         self, target: Target, upload_id: str, parts: Sequence[UploadedPart]
@@ -136,13 +122,16 @@ class Uploader:
             ConflictError: Something else lies there; it was left alone.
             RemoteDigestError: The object is not what it should be.
         """
-        self.overwrites(target)
+        digest = target.content.digest
+        self._look(target)
         try:
-            self._store.complete_upload(target.key, upload_id, parts, digest=target.digest)
+            self._store.complete_upload(target.key, upload_id, parts, digest=digest)
         except UploadGoneError:
             pass  # perhaps completed by a call whose reply was lost
         info = self._store.head(target.key)
-        if info is None or not target.wrote(info) or not self.is_verified(target, info):
+        lend, size_bytes = self._buffers.lend, target.size_bytes
+        there = info is not None and target.wrote(info)
+        if info is None or not (there and is_verified(self._store, info, size_bytes, digest, lend)):
             raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
 
     def clear_away(self, target: Target, upload_id: str | None) -> None:
@@ -153,140 +142,178 @@ class Uploader:
         if info is not None and target.wrote(info):
             self._store.delete(target.key)
 
-    # --- what lies there -------------------------------------------------------------------------
-
-    def overwrites(self, target: Target) -> Condition | None:
-        """Return under which condition to write ``target``, or None if it is there, verified.
-
-        Raises:
-            ConflictError: It may not be written.
-        """
-        info = self._store.head(target.key)
-        if info is None:
-            return IF_ABSENT
-        verdict = judge_existing(info.metadata, info.size_bytes, target.metadata, target.size_bytes)
-        if verdict is Existing.FOREIGN:
-            raise ConflictError(f"{target.key} holds an object that is not of this save")
-        if verdict is Existing.NEWER:
-            raise ConflictError(f"{target.key} holds a newer version of this shard")
-        if verdict is Existing.OURS and self.is_verified(target, info):
-            return None
-        return if_match(info.etag)
-
-    def is_verified(self, target: Target, info: ObjectInfo) -> bool:
-        """Return whether ``info`` describes exactly the bytes of ``target``."""
-        return is_verified(self._store, info, target.size_bytes, target.digest, self._buffers.lend)
+    def _look(self, target: Target, sent: Stored | None = None) -> Stored | Condition:
+        return look(self._store, target, self._buffers.lend, sent)
 
     # --- in one put ------------------------------------------------------------------------------
 
-    def put(self, target: Target, source: Source) -> None:
-        """Return once a shard of at most one part is verified; raises as ``upload`` does."""
-        condition: Condition | None = IF_ABSENT
+    def put(self, target: Target, source: Source) -> Stored:
+        """Return as what a shard of at most one part is verified; raises as ``upload`` does."""
+        found: Stored | Condition = IF_ABSENT
         for _ in range(ROUNDS):
-            if condition is None:
-                return
-            try:
-                self._put_once(target, source, condition)
-            except (PreconditionFailedError, RemoteDigestError):
-                pass  # perhaps our own success whose reply was lost; else the next round mends it
-            condition = self.overwrites(target)
-        if condition is not None:
-            raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
+            if isinstance(found, Stored):
+                return found
+            found = self._put_once(target, source, found)
+        if isinstance(found, Stored):
+            return found
+        raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
 
-    def _put_once(self, target: Target, source: Source, condition: Condition) -> None:
+    def _put_once(self, target: Target, source: Source, condition: Condition) -> Stored | Condition:
+        with self._body(target, source) as (view, sent, metadata):
+            # Perhaps our own success whose reply was lost; else the next round mends it.
+            with suppress(PreconditionFailedError, RemoteDigestError):
+                self._store.put(
+                    target.key, view, digest=sent.digest, metadata=metadata, condition=condition
+                )
+        return self._look(target, sent)
+
+    @contextmanager
+    def _body(
+        self, target: Target, source: Source
+    ) -> Iterator[tuple[memoryview, Stored, Metadata]]:
+        """Yield what to put: frames where that pays, else the raw bytes."""
+        compressor = self._compressor_for(target)
+        if compressor is not None:
+            room = min(packed_part_bytes_for(target.size_bytes), limit_bytes(target.size_bytes))
+            with self._buffers.lend(room) as buffer:
+                packer = Packer(compressor, source, target.size_bytes)
+                packed = packer.next_part(buffer)
+                if packer.ended and is_worthwhile(len(packed.view), target.size_bytes):
+                    sizes = packed.frame_sizes
+                    sent = Stored(Codec.ZSTD, len(packed.view), packed.digest, sizes)
+                    metadata = compressed_metadata(target.metadata, target.size_bytes)
+                    yield packed.view, sent, metadata
+                    return
         whole = PartRange(1, 0, target.size_bytes)
         with self._buffers.lend(target.size_bytes) as buffer:
-            view, digest = source.read(whole, buffer)
-            self._store.put(
-                target.key, view, digest=digest, metadata=target.metadata, condition=condition
-            )
+            view, _ = source.read(whole, buffer)
+            yield view, Stored.raw(target.content), target.metadata
+
+    def _compressor_for(self, target: Target) -> Compressor | None:
+        return self._compressor if target.size_bytes >= COMPRESSED_FROM_BYTES else None
 
     # --- in parts --------------------------------------------------------------------------------
 
-    def _send(self, target: Target, source: Source, progress: Progress) -> None:
-        if self._is_there_already(target, progress):
-            return
+    def _send(self, target: Target, source: Source, progress: Progress) -> Stored:
+        # Look before any byte is sent: no condition protects a multipart upload.
+        found = self._look(target, sent_before(progress, target.content))
+        if isinstance(found, Stored):
+            if progress.upload_id is not None:
+                self._store.abort_upload(target.key, progress.upload_id)
+            return found
         for _ in range(ROUNDS):
-            upload_id, part_bytes, done = self._resume(target, progress) or self._begin(
-                target, progress
-            )
+            upload = self._resume(target, progress) or self._begin(target, source, progress)
             try:
-                parts = self._send_missing(target, source, progress, upload_id, part_bytes, done)
+                parts = self._send_missing(target, source, progress, upload)
             except UploadGoneError:
                 progress.gone()
                 continue
-            if self._complete(target, upload_id, parts):
-                return
+            stored = self._complete(target, upload, parts)
+            if stored is not None:
+                return stored
             progress.gone()
         raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
 
-    def _is_there_already(self, target: Target, progress: Progress) -> bool:
-        """Look before any byte is sent: no condition protects a multipart upload."""
-        if self.overwrites(target) is not None:
-            return False
-        if progress.upload_id is not None:
-            self._store.abort_upload(target.key, progress.upload_id)
-        return True
-
-    def _resume(
-        self, target: Target, progress: Progress
-    ) -> tuple[str, int, list[UploadedPart]] | None:
+    def _resume(self, target: Target, progress: Progress) -> _Upload | None:
         """Return the upload begun before with the parts the store really has, if it is there."""
         upload_id, part_bytes = progress.upload_id, progress.part_bytes
         if upload_id is None or part_bytes is None:
+            return None
+        if progress.codec is Codec.ZSTD and self._compressor is None:  # switched off meanwhile
+            self._store.abort_upload(target.key, upload_id)
+            progress.gone()
             return None
         try:
             listed = self._store.list_parts(target.key, upload_id)
         except UploadGoneError:
             progress.gone()
             return None
-        done = [part for part in progress.parts() if _is_listed(part, listed)]
-        return upload_id, part_bytes, done
+        done = [sent for sent in progress.parts() if _is_listed(sent.part, listed)]
+        if progress.codec is Codec.ZSTD:
+            done = contiguous(done)
+        return _Upload(upload_id, part_bytes, progress.codec, done)
 
-    def _begin(self, target: Target, progress: Progress) -> tuple[str, int, list[UploadedPart]]:
-        part_bytes = part_bytes_for(target.size_bytes)
-        upload_id = self._store.create_upload(target.key, target.metadata)
+    def _begin(self, target: Target, source: Source, progress: Progress) -> _Upload:
+        size_bytes = target.size_bytes
+        usual_bytes = self._usual_part_bytes()
+        part_bytes = part_bytes_for(size_bytes, usual_bytes)
+        codec, metadata = Codec.RAW, target.metadata
+        compressor = self._compressor_for(target)
+        if compressor is not None and compressor.pays(source, size_bytes):
+            codec, part_bytes = Codec.ZSTD, packed_part_bytes_for(size_bytes, usual_bytes)
+            metadata = compressed_metadata(target.metadata, size_bytes)
+        upload_id = self._store.create_upload(target.key, metadata)
         try:
-            progress.begun(upload_id, part_bytes)
+            progress.begun(upload_id, part_bytes, codec)
         except BaseException:
             self._store.abort_upload(target.key, upload_id)
             raise
-        return upload_id, part_bytes, []
+        return _Upload(upload_id, part_bytes, codec, [])
 
     def _send_missing(
-        self,
-        target: Target,
-        source: Source,
-        progress: Progress,
-        upload_id: str,
-        part_bytes: int,
-        done: Sequence[UploadedPart],
-    ) -> list[UploadedPart]:
-        finished = {part.number for part in done}
+        self, target: Target, source: Source, progress: Progress, upload: _Upload
+    ) -> list[SentPart]:
+        """Send what the upload lacks and return all its parts."""
 
-        def send(part: PartRange) -> UploadedPart:
-            sent = self._send_part(target, upload_id, source, part)
+        def send(part: PartRange) -> SentPart:
+            uploaded = self._send_part(target, upload.upload_id, source, part)
+            sent = SentPart(uploaded, part.start, part.size_bytes)
             progress.part_done(sent)
             return sent
 
-        ranges = part_ranges(target.size_bytes, part_bytes)
-        missing = (part for part in ranges if part.number not in finished)
         try:
-            return [*done, *self._in_parallel(send, missing)]
+            if upload.codec is Codec.ZSTD:
+                return self._send_packed(target, source, progress, upload)
+            finished = {sent.part.number for sent in upload.done}
+            ranges = part_ranges(target.size_bytes, upload.part_bytes)
+            missing = (part for part in ranges if part.number not in finished)
+            return [*upload.done, *self._in_parallel(send, missing)]
         finally:
             progress.flush()
 
+    def _send_packed(
+        self, target: Target, source: Source, progress: Progress, upload: _Upload
+    ) -> list[SentPart]:
+        """Send the frames behind those that are there: packed in turn, sent in parallel."""
+        assert self._compressor is not None
+        packer = Packer(
+            self._compressor,
+            source,
+            target.size_bytes,
+            frame_sizes(upload.done),
+            len(upload.done),
+            ended=is_whole(stored_of(upload.codec, upload.done, target.content), target.content),
+        )
+        turn = threading.Semaphore()
+
+        def turns() -> Iterator[None]:
+            while turn.acquire() and not packer.ended:
+                yield
+
+        def send(_turn: None) -> SentPart:
+            with self._buffers.lend(upload.part_bytes) as buffer:
+                try:
+                    packed = packer.next_part(buffer)
+                finally:
+                    turn.release()
+                uploaded = self._send_frames(target, upload.upload_id, packed)
+            sent = SentPart(uploaded, packed.raw_start, packed.raw_bytes, packed.frame_sizes)
+            progress.part_done(sent)
+            return sent
+
+        return [*upload.done, *self._in_parallel(send, turns())]
+
     def _in_parallel(
-        self, send: Callable[[PartRange], UploadedPart], parts: Iterable[PartRange]
-    ) -> list[UploadedPart]:
-        """Send ``parts``, some at once; after the first error the others end, and it is raised."""
-        running: set[Future[UploadedPart]] = set()
-        ended: list[Future[UploadedPart]] = []
+        self, send: Callable[[Item], SentPart], items: Iterable[Item]
+    ) -> list[SentPart]:
+        """Send ``items``, some at once; after the first error the others end, and it is raised."""
+        running: set[Future[SentPart]] = set()
+        ended: list[Future[SentPart]] = []
         try:
-            for part in parts:
+            for item in items:
                 if self._stopping():
                     raise StoppingError("the drain stops")
-                running.add(self._parts.submit(send, part))
+                running.add(self._parts.submit(send, item))
                 if len(running) >= PARTS_AT_ONCE:
                     now, running = wait(running, return_when=FIRST_COMPLETED)
                     ended += now
@@ -312,18 +339,36 @@ class Uploader:
                     if not rounds:
                         raise  # the bytes are sound here, as the next read would have told
 
-    def _complete(self, target: Target, upload_id: str, parts: list[UploadedPart]) -> bool:
-        """Make the parts an object; return whether it is there, verified."""
-        if self.overwrites(target) is None:
-            self._store.abort_upload(target.key, upload_id)
-            return True
+    def _send_frames(self, target: Target, upload_id: str, packed: Packed) -> UploadedPart:
+        rounds = ROUNDS
+        while True:
+            rounds -= 1
+            try:
+                return self._store.upload_part(
+                    target.key, upload_id, packed.number, packed.view, digest=packed.digest
+                )
+            except RemoteDigestError:
+                if not rounds:
+                    raise
+
+    def _complete(
+        self, target: Target, upload: _Upload, parts: Sequence[SentPart]
+    ) -> Stored | None:
+        """Make the parts an object; return as what it is verified, if it is there."""
+        sent = stored_of(upload.codec, parts, target.content)
+        found = self._look(target, sent)
+        if isinstance(found, Stored):
+            self._store.abort_upload(target.key, upload.upload_id)
+            return found
+        uploaded = [part.part for part in parts]
         try:
-            self._store.complete_upload(target.key, upload_id, parts, digest=target.digest)
+            self._store.complete_upload(target.key, upload.upload_id, uploaded, digest=sent.digest)
         except UploadGoneError:
             pass  # perhaps completed by a call whose reply was lost
         except RemoteDigestError:
-            self._store.abort_upload(target.key, upload_id)
-        return self.overwrites(target) is None
+            self._store.abort_upload(target.key, upload.upload_id)
+        found = self._look(target, sent)
+        return found if isinstance(found, Stored) else None
 
 
 def _is_listed(part: UploadedPart, listed: dict[int, tuple[str, int]]) -> bool:

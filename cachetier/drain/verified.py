@@ -7,9 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from itertools import islice
 
-from cachetier_client.digests import digest_of
+from cachetier_client.digests import block_lengths, digest_of
 
+from cachetier.codec.frames import FrameDecoder
+from cachetier.codec.seek_table import decode_table
+from cachetier.errors import IntegrityError
+from cachetier.model.shard import Content
+from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec, Stored, blocks_of, table_bytes
 from cachetier.remote.base import ObjectInfo, ObjectStore
 
 RANGE_BYTES = 16 << 20
@@ -34,6 +40,51 @@ def is_verified(
     if store.keeps_digests:
         return info.digest == digest
     return _digest_read_back(store, info.key, size_bytes, lend) == digest
+
+
+def frames_read_back(
+    store: ObjectStore, info: ObjectInfo, content: Content, lend: Lend
+) -> Stored | None:
+    """Read a compressed object that we have no record of, and return what it is.
+
+    None if it is not frames of exactly the blocks of ``content``.
+    """
+    frames = blocks_of(content.size_bytes)
+    frames_bytes = info.size_bytes - table_bytes(frames)
+    if frames_bytes < 0 or frames != len(content.block_digests):
+        return None
+    table = bytearray(table_bytes(frames))
+    store.read_into(info.key, frames_bytes, memoryview(table))
+    try:
+        stored = Stored(Codec.ZSTD, info.size_bytes, 0, decode_table(table, content.size_bytes))
+        stored.check(content.size_bytes)
+        digest = _digest_of_frames(store, info.key, stored, content, lend)
+    except (IntegrityError, ValueError):
+        return None
+    return Stored(Codec.ZSTD, info.size_bytes, digest_of(table, digest), stored.frame_sizes)
+
+
+def _digest_of_frames(
+    store: ObjectStore, key: str, stored: Stored, content: Content, lend: Lend
+) -> int:
+    """Decode every frame.
+
+    Raises:
+        IntegrityError: One is not its block.
+    """
+    decoder, digest, start = FrameDecoder(), 0, 0
+    blocks = zip(block_lengths(content.size_bytes), content.block_digests, strict=True)
+    frames = zip(stored.frame_sizes, blocks, strict=True)
+    with lend(RANGE_BYTES) as buffer:
+        while group := list(islice(frames, RANGE_BYTES // FRAME_LIMIT_BYTES)):
+            rest = buffer[: sum(size for size, _ in group)]
+            store.read_into(key, start, rest)
+            start, digest = start + len(rest), digest_of(rest, digest)
+            for size, (raw_bytes, expected) in group:
+                if digest_of(decoder.decode(rest[:size], raw_bytes)) != expected:
+                    raise IntegrityError(f"{key} holds another block")
+                rest = rest[size:]
+    return digest
 
 
 def _digest_read_back(store: ObjectStore, key: str, size_bytes: int, lend: Lend) -> int:

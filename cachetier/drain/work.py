@@ -16,13 +16,17 @@ from cachetier.model.shard import Shard
 
 
 class Kind(StrEnum):
-    """What there is to do; PUBLISH is repeated until the step's manifest exists."""
+    """What there is to do; PUBLISH is repeated until the step's manifest exists.
+
+    SWEEP aborts what a save that has ended left unfinished at the remote.
+    """
 
     CLAIM = "claim"
     UPLOAD = "upload"
     WRITE_PART = "write_part"
     PUBLISH = "publish"
     DELETE = "delete"
+    SWEEP = "sweep"
 
 
 Key = tuple[int, Kind, str]
@@ -38,6 +42,11 @@ class Work:
     save: Save
     rank: int | None = None
     shard: Shard | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """How much it sends; the documents of a save are small."""
+        return self.shard.content.size_bytes if self.shard is not None else 0
 
     @property
     def key(self) -> Key:

@@ -6,33 +6,45 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import closing, suppress
 
 from cachetier_client import digests
 
+from cachetier.drain import entries
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
 from cachetier.drain.circuit import Circuit
-from cachetier.drain.publisher import Ended, Located, LostShardsError, Publisher
+from cachetier.drain.compute import ComputeSlots
+from cachetier.drain.publisher import Ended, Located, LostShardsError, Ours, Publisher
+from cachetier.drain.reports import (
+    part_of_report,
+    report_of_part,
+    report_of_stored,
+)
+from cachetier.drain.sent import SentPart
 from cachetier.drain.source import DamagedError, FileSource, InlineSource
-from cachetier.drain.upload import ConflictError, Target, Uploader
+from cachetier.drain.target import ConflictError, Target
+from cachetier.drain.upload import Uploader
 from cachetier.drain.work import CONFLICT, Kind, Task
 from cachetier.errors import (
     CachetierError,
     IntegrityError,
     NotFoundError,
     RemoteError,
+    RemoteRefusedError,
     StoppingError,
 )
 from cachetier.model.documents import ShardEntry
 from cachetier.model.layout import Layout
 from cachetier.model.shard import Content
+from cachetier.model.stored import Codec
 from cachetier.model.uploads import object_metadata
-from cachetier.remote.base import UploadedPart
 
 log = logging.getLogger(__name__)
 
 PARTS_AT_ONCE = 8
+NAMES_AT_ONCE = 200
+FRAMES_AT_ONCE = 4096
 FLUSH_SECONDS = 2.0
 
 
@@ -47,19 +59,23 @@ class Worker:
         uploader: Uploader,
         circuit: Circuit,
         store_id: str,
+        reads: ComputeSlots | None = None,
     ) -> None:
+        """Make one; data files are read inside slots of ``reads``."""
         self._channel = channel
         self._layout = layout
         self._publisher = publisher
         self._uploader = uploader
         self._circuit = circuit
         self._store_id = store_id
+        self._reads = reads
         self._tasks = {
             Kind.CLAIM: self._claim,
             Kind.UPLOAD: self._upload,
             Kind.WRITE_PART: self._write_part,
             Kind.PUBLISH: self._publish,
             Kind.DELETE: self._delete,
+            Kind.SWEEP: self._sweep,
         }
 
     def perform(self, task: Task) -> None:
@@ -97,7 +113,9 @@ class Worker:
         # Recording it may fail as well, when the disk of the catalog does: nothing is lost by that.
         with suppress(NotFoundError, RefusedReportError):
             self._channel.ask("failed", task=task.number, code=code, message=message)
-        if isinstance(error, RemoteError):
+        # A remote that lets us write but not abort uploads is well enough.
+        minor = task.kind is Kind.SWEEP and isinstance(error, RemoteRefusedError)
+        if isinstance(error, RemoteError) and not minor:
             self._circuit.failed(error)
 
     # --- shards ----------------------------------------------------------------------------------
@@ -105,31 +123,30 @@ class Worker:
     def _upload(self, task: Task) -> None:
         began_at = time.monotonic()
         opened = self._channel.ask("open", version=task.version)
-        target = self._target(task)
+        blocks = _blocks(task) if opened.descriptor is None else digests.unpack(opened.body)
+        target = self._target(task, Content(task.size_bytes, task.digest, blocks))
         progress = _Reported(self._channel, task.version, opened.fields)
         try:
             if opened.descriptor is None:
                 source = InlineSource(opened.body, task.digest)
-                self._uploader.upload(target, source, progress)
+                stored = self._uploader.upload(target, source, progress)
             else:
-                blocks = digests.unpack(opened.body)
-                with closing(FileSource(opened.descriptor, blocks)) as file:
-                    self._uploader.upload(target, file, progress)
+                with closing(FileSource(opened.descriptor, blocks, self._reads)) as file:
+                    stored = self._uploader.upload(target, file, progress)
             seconds = time.monotonic() - began_at
-            self._channel.ask("verified", version=task.version, seconds=seconds)
+            report = report_of_stored(stored)
+            self._channel.ask("verified", version=task.version, seconds=seconds, stored=report)
         except NotFoundError:
             self._uploader.clear_away(target, progress.upload_id)
         except DamagedError as error:
             self._channel.ask("damaged", version=task.version, message=str(error))
 
-    def _target(self, task: Task) -> Target:
+    def _target(self, task: Task, content: Content) -> Target:
         save = task.claimant
-        content = Content(task.size_bytes, task.digest, ())
         return Target(
             self._layout.shard_key(save.run, _location(task), task.name),
             object_metadata(save.save_id, self._store_id, task.version, content),
-            task.size_bytes,
-            task.digest,
+            content,
         )
 
     # --- saves -----------------------------------------------------------------------------------
@@ -143,29 +160,18 @@ class Worker:
 
     def _write_part(self, task: Task) -> None:
         versions: dict[str, int] = {}
-        entries: list[ShardEntry] = []
-        for version, entry in self._entries(task):
+        shards: list[ShardEntry] = []
+        for version, entry in entries.read(self._channel, task.save, task.rank):
             versions[entry.name] = version
-            entries.append(entry)
+            shards.append(entry)
         try:
-            self._publisher.write_part(task.claimant, _location(task), task.rank, entries)
+            self._publisher.write_part(task.claimant, _location(task), task.rank, shards)
         except LostShardsError as error:
             for name in error.names:
                 message = f"{_location(task)}/{name} is not in the bucket as it was verified"
                 self._channel.ask("lost", version=versions[name], message=message)
             raise
         self._channel.ask("part_written", save=task.save, rank=task.rank)
-
-    def _entries(self, task: Task) -> Iterator[tuple[int, ShardEntry]]:
-        """Yield (version, entry) of each shard of the rank's part, page by page."""
-        after, more = 0, True
-        while more:
-            page = self._channel.ask("entries", save=task.save, rank=task.rank, after=after)
-            for version, name, size_bytes, digest, blocks in json.loads(page.body):
-                content = Content(size_bytes, digest, digests.unpack(bytes.fromhex(blocks)))
-                yield version, ShardEntry.of(name, task.rank, content)
-                after = version
-            more = page.fields["more"]
 
     def _publish(self, task: Task) -> None:
         ended = self._publisher.publish(task.claimant, _location(task))
@@ -175,8 +181,25 @@ class Worker:
             self._report_end(task, ended)
 
     def _delete(self, task: Task) -> None:
-        self._publisher.delete(task.claimant, _location(task))
+        self._publisher.delete(task.claimant, _location(task), self._ours(task))
         self._channel.ask("removed", save=task.save)
+
+    def _sweep(self, task: Task) -> None:
+        self._publisher.sweep(task.claimant, _location(task), self._ours(task))
+        self._channel.ask("swept", save=task.save)
+
+    def _ours(self, task: Task) -> Ours:
+        """Return what tells the names of this save's shards here from any others."""
+
+        def ours(names: Sequence[str]) -> set[str]:
+            found: set[str] = set()
+            for at in range(0, len(names), NAMES_AT_ONCE):
+                asked = names[at : at + NAMES_AT_ONCE]
+                reply = self._channel.ask("ours", save=task.save, names=asked)
+                found.update(json.loads(reply.body))
+            return found
+
+        return ours
 
     def _report_end(self, task: Task, ended: Ended) -> None:
         self._channel.ask("ended", save=task.save, state=ended.state, message=ended.message)
@@ -195,24 +218,31 @@ class _Reported:
         upload_id, part_bytes = opened["upload_id"], opened["part_bytes"]
         self.upload_id = str(upload_id) if upload_id is not None else None
         self.part_bytes = part_bytes if isinstance(part_bytes, int) else None
+        self.codec = Codec(str(opened["codec"]))
         self._lock = threading.Lock()
-        self._finished: list[UploadedPart] = []
+        self._finished: list[SentPart] = []
         self._flush_at = 0.0
 
-    def parts(self) -> list[UploadedPart]:
+    def parts(self) -> list[SentPart]:
         reply = self._channel.ask("parts", version=self._version)
-        return [UploadedPart(*part) for part in json.loads(reply.body)]
+        return [part_of_report(part) for part in json.loads(reply.body)]
 
-    def begun(self, upload_id: str, part_bytes: int) -> None:
+    def begun(self, upload_id: str, part_bytes: int, codec: Codec) -> None:
         self._channel.ask(
-            "upload_begun", version=self._version, upload_id=upload_id, part_bytes=part_bytes
+            "upload_begun",
+            version=self._version,
+            upload_id=upload_id,
+            part_bytes=part_bytes,
+            codec=codec,
         )
-        self.upload_id, self.part_bytes = upload_id, part_bytes
+        self.upload_id, self.part_bytes, self.codec = upload_id, part_bytes, codec
 
-    def part_done(self, part: UploadedPart) -> None:
+    def part_done(self, part: SentPart) -> None:
         with self._lock:
             self._finished.append(part)
-            due = len(self._finished) >= PARTS_AT_ONCE or time.monotonic() >= self._flush_at
+            frames = sum(len(finished.frame_sizes) for finished in self._finished)
+            many = len(self._finished) >= PARTS_AT_ONCE or frames >= FRAMES_AT_ONCE
+            due = many or time.monotonic() >= self._flush_at
         if due:
             self.flush()
 
@@ -221,12 +251,17 @@ class _Reported:
             finished, self._finished = self._finished, []
             self._flush_at = time.monotonic() + FLUSH_SECONDS
         if finished:
-            parts = [(part.number, part.etag, part.size_bytes, part.digest) for part in finished]
+            parts = [report_of_part(part) for part in finished]
             self._channel.ask("parts_done", version=self._version, parts=parts)
 
     def gone(self) -> None:
         self.upload_id = self.part_bytes = None
         self._channel.ask("upload_gone", version=self._version)
+
+
+def _blocks(task: Task) -> tuple[int, ...]:
+    """Return the block digests of a small shard: of its only block, unless it is empty."""
+    return (task.digest,) if task.size_bytes else ()
 
 
 def _location(task: Task) -> str:

@@ -16,11 +16,19 @@ import apsw
 from cachetier.errors import BackpressureError, NotFoundError, SealedError
 from cachetier.local import queries, statements
 from cachetier.local.committer import Committer, Operation
-from cachetier.local.records import Incident, NewShard
+from cachetier.local.records import Incident, NewShard, RemoteCopy
 from cachetier.model import lifecycle
-from cachetier.model.checkpoint import PartState, Save, SaveState, admitted_save
+from cachetier.model.checkpoint import (
+    OPEN_STATES,
+    PartState,
+    Save,
+    SaveState,
+    admitted_save,
+)
 from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Content, SaveIds, Shard
+from cachetier.model.stored import Stored
 
 Result = TypeVar("Result")
 
@@ -41,8 +49,9 @@ class Committed:
 class Catalog:
     """Writes to the catalog. Thread-safe; every method may raise FencedError."""
 
-    def __init__(self, committer: Committer) -> None:
+    def __init__(self, committer: Committer, policy: Policy = DRAIN_ALL) -> None:
         self._committer = committer
+        self._policy = policy
 
     def _run(self, operation: Operation[Result]) -> Result:
         return self._committer.run(operation)
@@ -67,7 +76,7 @@ class Catalog:
         """
 
         def operation(sql: apsw.Connection) -> Committed:
-            save = _admit(sql, ids, now)
+            save = _admit(sql, ids, self._policy, now)
             existing = queries.shard_named(sql, save.number, name)
             if existing is not None and _repeats(existing, content):
                 return Committed(existing, repeated=True)
@@ -84,7 +93,7 @@ class Catalog:
         """Seal one rank's part and return the ranks sealed here; sealing twice changes nothing."""
 
         def operation(sql: apsw.Connection) -> list[int]:
-            save = _admit(sql, ids, now)
+            save = _admit(sql, ids, self._policy, now)
             sql.execute(
                 "INSERT INTO parts (save, rank, state, ranks_on_node, sealed_at) "
                 "VALUES (?, ?, 'sealed', ?, ?) ON CONFLICT (save, rank) DO UPDATE SET "
@@ -144,7 +153,7 @@ class Catalog:
             save = queries.save_named(sql, run, step, shard.save_id)
             assert save is not None
             sealed = queries.part_state(sql, save.number, shard.rank) is PartState.SEALED
-            if sealed or save.state is not SaveState.OPEN:
+            if sealed or save.state not in OPEN_STATES:
                 raise SealedError(
                     f"shard {name} belongs to a sealed part",
                     hint="Delete the whole step instead.",
@@ -195,7 +204,7 @@ class Catalog:
         Raises:
             SaveSupersededError, StepPublishedError, AbortedError: See ``model.checkpoint``.
         """
-        return self._run(lambda sql: _admit(sql, ids, now))
+        return self._run(lambda sql: _admit(sql, ids, self._policy, now))
 
     def reserve_version(self) -> int:
         """Return a version that no shard had, nor will have."""
@@ -222,7 +231,7 @@ class Catalog:
         """
 
         def operation(sql: apsw.Connection) -> Committed:
-            save = _admit(sql, ids, now)
+            save = _admit(sql, ids, self._policy, now)
             existing = queries.shard_named(sql, save.number, name)
             if existing is not None and _repeats(existing, content):
                 return Committed(existing, repeated=True)
@@ -235,12 +244,10 @@ class Catalog:
                     rank=ids.rank,
                     name=name,
                 )
-            new = NewShard(name, ids.rank, content, state=ShardState.EVICTED)
+            copy = RemoteCopy(remote, Stored.raw(content))
+            new = NewShard(name, ids.rank, content, state=ShardState.EVICTED, copy=copy)
             shard = statements.insert_shard(sql, save, new, now)
-            sql.execute(
-                "INSERT INTO drains (version, remote, verified_at) VALUES (?, ?, ?)",
-                (shard.version, remote, now),
-            )
+            statements.want(sql, save.number)  # begun remotely, so the rest of it follows
             return Committed(shard)
 
         return self._run(operation)
@@ -288,25 +295,24 @@ class Catalog:
 
         return self._run(operation)
 
-    def adopt(self, save: Save, shards: Sequence[tuple[str, int, Content]], now: float) -> None:
-        """Remember a published step; its ``shards`` (name, rank, content) are evicted here.
+    def adopt(self, save: Save, shards: Sequence[NewShard], now: float) -> None:
+        """Remember a published step and, as evicted here, its ``shards``.
 
         Changes nothing if the save was deleted here.
         """
 
         def operation(sql: apsw.Connection) -> None:
             known = queries.save_named(sql, save.run, save.step, save.save_id)
-            if known is not None and known.state not in (SaveState.OPEN, SaveState.PUBLISHED):
+            if known is not None and known.state not in (*OPEN_STATES, SaveState.PUBLISHED):
                 return  # deleted here, and soon in the bucket too
             number = known.number if known is not None else statements.insert_save(sql, save)
-            if known is None or known.state is SaveState.OPEN:
+            if known is None or known.state in OPEN_STATES:
                 statements.publish(sql, number, save.published_at or now, save.location)
-            for name, rank, content in shards:
-                if queries.shard_named(sql, number, name) is None:
-                    adopted = statements.require_save(sql, number)
-                    statements.insert_shard(
-                        sql, adopted, NewShard(name, rank, content, state=ShardState.EVICTED), now
-                    )
+                statements.skip_older(sql, self._policy, number, now)
+            adopted = statements.require_save(sql, number)
+            for shard in shards:
+                if queries.shard_named(sql, number, shard.name) is None:
+                    statements.insert_shard(sql, adopted, shard, now)
 
         self._run(operation)
 
@@ -314,24 +320,26 @@ class Catalog:
 # --- inside a transaction ------------------------------------------------------------------------
 
 
-def _admit(sql: apsw.Connection, ids: SaveIds, now: float) -> Save:
+def _admit(sql: apsw.Connection, ids: SaveIds, policy: Policy, now: float) -> Save:
     """Return the save of ``ids``, beginning it (and superseding older ones) if it is new."""
     saves = queries.saves_of(sql, ids.run, ids.step)
     save = admitted_save(saves, ids)
     if save is not None:
         return save
     for older in saves:
-        if older.state is SaveState.OPEN:
+        if older.state in OPEN_STATES:
             statements.set_state(sql, older.number, SaveState.SUPERSEDED)
+    local_only = policy.keeps_local(ids.step)
     begun = Save(
         number=0,
         run=ids.run,
         step=ids.step,
         save_id=ids.save_id,
-        state=SaveState.OPEN,
+        state=SaveState.LOCAL_ONLY if local_only else SaveState.OPEN,
         world_size=ids.world_size,
         overwrite=ids.overwrite,
         started_at=now,
+        local_only_at=now if local_only else None,
     )
     return statements.require_save(sql, statements.insert_save(sql, begun))
 
@@ -361,7 +369,7 @@ def _check_replaceable(
             rank=ids.rank,
             name=name,
         )
-    if save.state is not SaveState.OPEN:
+    if save.state not in OPEN_STATES:
         raise SealedError(
             f"step {ids.step} is {save.state} already",
             run=ids.run,

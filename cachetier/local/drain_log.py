@@ -14,9 +14,11 @@ from cachetier.local import queries, rows, statements
 from cachetier.local.committer import Committer
 from cachetier.local.records import FinishedPart, Incident
 from cachetier.model import lifecycle
-from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Shard
+from cachetier.model.stored import Codec, Stored
 
 
 class DrainLog:
@@ -26,10 +28,18 @@ class DrainLog:
     meanwhile: the drain then drops that work.
     """
 
-    def __init__(self, committer: Committer) -> None:
+    def __init__(self, committer: Committer, policy: Policy = DRAIN_ALL) -> None:
         self._run = committer.run
+        self._policy = policy
 
-    def begin_upload(self, version: int, remote: str, upload_id: str, part_bytes: int) -> None:
+    def begin_upload(
+        self,
+        version: int,
+        remote: str,
+        upload_id: str,
+        part_bytes: int,
+        codec: Codec = Codec.RAW,
+    ) -> None:
         """Remember a multipart upload, so that it goes on after a crash."""
 
         def operation(sql: apsw.Connection) -> None:
@@ -38,10 +48,11 @@ class DrainLog:
                 "DELETE FROM uploaded_parts WHERE version = ? AND remote = ?", (version, remote)
             )
             sql.execute(
-                "INSERT INTO drains (version, remote, upload_id, part_bytes) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (version, remote) DO UPDATE SET upload_id = excluded.upload_id, "
-                "part_bytes = excluded.part_bytes",
-                (version, remote, upload_id, part_bytes),
+                "INSERT INTO drains (version, remote, upload_id, part_bytes, codec) "
+                "VALUES (?, ?, ?, ?, ?) ON CONFLICT (version, remote) DO UPDATE SET "
+                "upload_id = excluded.upload_id, part_bytes = excluded.part_bytes, "
+                "codec = excluded.codec",
+                (version, remote, upload_id, part_bytes, codec),
             )
 
         self._run(operation)
@@ -67,11 +78,8 @@ class DrainLog:
         def operation(sql: apsw.Connection) -> None:
             statements.require(sql, version)
             sql.executemany(
-                "INSERT OR REPLACE INTO uploaded_parts VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (version, remote, p.number, p.etag, p.size_bytes, rows.packed(p.digest))
-                    for p in parts
-                ],
+                "INSERT OR REPLACE INTO uploaded_parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [(version, remote, *rows.row_of_part(part)) for part in parts],
             )
 
         self._run(operation)
@@ -96,20 +104,21 @@ class DrainLog:
         return self._run(operation)
 
     def record_verified(
-        self, version: int, remote: str, required: Sequence[str], now: float
+        self,
+        version: int,
+        remote: str,
+        required: Sequence[str],
+        now: float,
+        stored: Stored | None = None,
     ) -> ShardState:
-        """Record that ``remote`` holds the shard, verified.
+        """Record that ``remote`` holds the shard, verified; without ``stored``, its raw bytes.
 
         Clean once every required remote does.
         """
 
         def operation(sql: apsw.Connection) -> ShardState:
             shard = statements.require(sql, version)
-            sql.execute(
-                "INSERT INTO drains (version, remote, verified_at) VALUES (?, ?, ?) "
-                "ON CONFLICT (version, remote) DO UPDATE SET verified_at = excluded.verified_at",
-                (version, remote, now),
-            )
+            statements.insert_stored(sql, version, remote, stored or Stored.raw(shard.content), now)
             if not set(required) <= queries.verified_remotes(sql, version):
                 return shard.state
             state = lifecycle.after(shard.state, ShardEvent.VERIFIED_REMOTELY)
@@ -155,7 +164,8 @@ class DrainLog:
         """Record how a save ended: published, superseded, refused or deleted.
 
         What was decided here in the meantime stays: a deleted save is never published, a published
-        one never superseded by a late report. Returns the shards removed, for their files to go.
+        one never superseded by a late report. A published save may make older ones local-only, by
+        policy. Returns the shards removed, for their files to go.
         """
 
         def operation(sql: apsw.Connection) -> list[Shard]:
@@ -165,6 +175,7 @@ class DrainLog:
                 statements.insert_incident(sql, incident, now)
             if state is SaveState.PUBLISHED:
                 statements.publish(sql, number, now, None)
+                statements.skip_older(sql, self._policy, number, now)
                 return []
             statements.set_state(sql, number, state)
             if state is not SaveState.DELETED:
@@ -176,13 +187,25 @@ class DrainLog:
 
         return self._run(operation)
 
+    def record_swept(self, number: int) -> None:
+        """Record that a save has no unfinished uploads of ours left at the remote."""
+
+        def operation(sql: apsw.Connection) -> None:
+            sql.execute("UPDATE saves SET swept = 1 WHERE number = ?", (number,))
+            sql.execute("DELETE FROM leftovers WHERE save = ?", (number,))
+
+        self._run(operation)
+
     def forget_save(self, number: int) -> None:
         """Forget a deleted save once its objects are gone; its tombstone stays in the bucket."""
-        self._run(
-            lambda sql: sql.execute(
+
+        def operation(sql: apsw.Connection) -> None:
+            sql.execute(
                 "UPDATE saves SET location = NULL WHERE number = ? AND state = 'deleted'", (number,)
-            ).fetchall()
-        )
+            )
+            sql.execute("DELETE FROM leftovers WHERE save = ?", (number,))
+
+        self._run(operation)
 
     def add_incident(self, incident: Incident, now: float) -> None:
         self._run(lambda sql: statements.insert_incident(sql, incident, now))
@@ -190,7 +213,7 @@ class DrainLog:
 
 def _may_end(sql: apsw.Connection, save: Save, state: SaveState) -> bool:
     """Return whether a report that ``save`` ended as ``state`` still tells something new."""
-    if save.state is SaveState.OPEN:
+    if save.state in OPEN_STATES:
         return True
     if save.state is not SaveState.SUPERSEDED or state is not SaveState.PUBLISHED:
         return False

@@ -6,14 +6,22 @@ rows through the same eyes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import apsw
 
 from cachetier.local import rows
-from cachetier.local.records import FinishedPart, Incident, Summary, Totals, UploadProgress
-from cachetier.model.checkpoint import PartState, RankPart, Save, visible_save
+from cachetier.local.records import (
+    Backlog,
+    Incident,
+    LocalOnly,
+    Summary,
+    Totals,
+    UploadProgress,
+)
+from cachetier.model.checkpoint import PartState, RankPart, Save, sealed_here, visible_save
 from cachetier.model.shard import Shard
+from cachetier.model.stored import Codec, Stored
 
 _SHARDS = f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save"
 
@@ -45,6 +53,80 @@ def unfinished_saves(sql: apsw.Connection) -> list[Save]:
         "OR (state = 'deleted' AND location IS NOT NULL) ORDER BY number"
     )
     return [rows.save_of(row) for row in sql.execute(query)]
+
+
+def open_saves_of(sql: apsw.Connection, run: str) -> list[Save]:
+    """Return the saves of a run that the drain still has to bring to the remote."""
+    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE run = ? AND state = 'open'"
+    return [rows.save_of(row) for row in sql.execute(query, (run,))]
+
+
+def saves_with_bytes(sql: apsw.Connection) -> list[Save]:
+    """Return the saves that readers may see and that have bytes on this node, by arrival."""
+    query = (
+        f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE number IN ("
+        "SELECT save FROM shards WHERE state = 'dirty' UNION SELECT save FROM shards "
+        "WHERE state = 'clean' AND (file_id IS NOT NULL OR inline)) "
+        "AND state IN ('open', 'local_only', 'published') ORDER BY number"
+    )
+    return [rows.save_of(row) for row in sql.execute(query)]
+
+
+def clean_local_shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
+    """Return the shards of a save whose local bytes may go."""
+    query = (
+        f"{_SHARDS} WHERE shards.save = ? AND shards.state = 'clean' "
+        "AND (shards.file_id IS NOT NULL OR shards.inline)"
+    )
+    return [rows.shard_of(row) for row in sql.execute(query, (number,))]
+
+
+def never_durable_runs(sql: apsw.Connection, every: int, least: int) -> list[str]:
+    """Return runs of which ``least`` steps and more were kept from S3, and none was let go."""
+    query = (
+        "SELECT run FROM saves GROUP BY run "
+        "HAVING sum(local_only_at IS NOT NULL) >= ? AND sum(step % ? = 0 OR wanted) = 0 "
+        "ORDER BY run"
+    )
+    return [row[0] for row in sql.execute(query, (least, every))]
+
+
+def backlog(sql: apsw.Connection) -> list[Backlog]:
+    """Return what the drain owes each unfinished save, by arrival."""
+    found = []
+    for save in unfinished_saves(sql):
+        summary, parts = summary_of(sql, save.number), parts_of(sql, save.number)
+        ranks = {part.rank for part in parts if part.state is PartState.SEALED}
+        found.append(
+            Backlog(
+                save=save,
+                shards=summary.shards,
+                size_bytes=summary.size_bytes,
+                dirty_shards=summary.dirty_shards,
+                dirty_bytes=summary.dirty_bytes,
+                sealed=sealed_here(parts),
+                whole=ranks == set(range(save.world_size)),
+            )
+        )
+    return found
+
+
+def unswept_saves(sql: apsw.Connection) -> list[Save]:
+    """Return saves that ended, and may have left unfinished uploads at the remote."""
+    query = (
+        f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE NOT swept AND location IS NOT NULL "
+        "AND state IN ('published', 'superseded', 'refused') ORDER BY number"
+    )
+    return [rows.save_of(row) for row in sql.execute(query)]
+
+
+def names_of_save(sql: apsw.Connection, number: int, names: Sequence[str]) -> list[str]:
+    """Return those of ``names`` that are, or were, shards of a save on this node."""
+    query = (
+        "SELECT ?2 WHERE EXISTS (SELECT 1 FROM shards WHERE save = ?1 AND name = ?2) "
+        "OR EXISTS (SELECT 1 FROM leftovers WHERE save = ?1 AND name = ?2)"
+    )
+    return [name for name in names if sql.execute(query, (number, name)).fetchone()]
 
 
 def superfluous_saves(sql: apsw.Connection, before: float) -> list[Save]:
@@ -112,6 +194,14 @@ def shards_of_rank(
     return [rows.shard_of(row) for row in sql.execute(query, (number, rank, after, limit))]
 
 
+def stored_shards_of_rank(
+    sql: apsw.Connection, number: int, rank: int, remote: str, after: int, limit: int
+) -> list[tuple[Shard, Stored | None]]:
+    """Return what ``shards_of_rank`` does, each shard with as what ``remote`` holds it."""
+    shards = shards_of_rank(sql, number, rank, after, limit)
+    return [(shard, stored_of(sql, shard.version, remote)) for shard in shards]
+
+
 def unsound_ranks(sql: apsw.Connection, number: int) -> frozenset[int]:
     """Return the ranks of a save that have a quarantined shard."""
     query = "SELECT DISTINCT rank FROM shards WHERE save = ? AND state = 'quarantined'"
@@ -147,10 +237,10 @@ def body_of(sql: apsw.Connection, version: int) -> bytes | None:
 
 
 def clean_local_shards(sql: apsw.Connection) -> list[Shard]:
-    """Return every shard whose local bytes may go, oldest first."""
+    """Return every shard whose local bytes may go, save by save, oldest first."""
     query = (
         f"{_SHARDS} WHERE shards.state = 'clean' AND (shards.file_id IS NOT NULL OR shards.inline) "
-        "ORDER BY shards.version"
+        "ORDER BY shards.save, shards.version"
     )
     return [rows.shard_of(row) for row in sql.execute(query)]
 
@@ -163,20 +253,30 @@ def files(sql: apsw.Connection) -> Iterator[tuple[str, int, int]]:
 
 def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadProgress:
     row = sql.execute(
-        "SELECT upload_id, part_bytes, attempts, verified_at FROM drains "
+        "SELECT upload_id, part_bytes, attempts, verified_at, codec FROM drains "
         "WHERE version = ? AND remote = ?",
         (version, remote),
     ).fetchone()
     if row is None:
         return UploadProgress(None, None, 0, None)
     parts = sql.execute(
-        "SELECT number, etag, size_bytes, digest FROM uploaded_parts "
+        f"SELECT {rows.UPLOADED_PART_COLUMNS} FROM uploaded_parts "
         "WHERE version = ? AND remote = ? ORDER BY number",
         (version, remote),
     )
-    finished = tuple(FinishedPart(n, etag, size, rows.unpacked(d)) for n, etag, size, d in parts)
-    upload_id, part_bytes, attempts, verified_at = row
-    return UploadProgress(upload_id, part_bytes, attempts, verified_at, finished)
+    finished = tuple(rows.finished_part_of(part) for part in parts)
+    upload_id, part_bytes, attempts, verified_at, codec = row
+    return UploadProgress(upload_id, part_bytes, attempts, verified_at, Codec(codec), finished)
+
+
+def stored_of(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
+    """Return as what ``remote`` holds a shard, or None where nobody verified that it does."""
+    query = (
+        "SELECT codec, stored_bytes, stored_digest, frame_sizes FROM drains "
+        "WHERE version = ? AND remote = ? AND stored_bytes IS NOT NULL"
+    )
+    row = sql.execute(query, (version, remote)).fetchone()
+    return rows.stored_of(row) if row else None
 
 
 def verified_remotes(sql: apsw.Connection, version: int) -> set[str]:
@@ -186,9 +286,17 @@ def verified_remotes(sql: apsw.Connection, version: int) -> set[str]:
 
 def totals(sql: apsw.Connection) -> Totals:
     """Return what lies here, state by state: a walk over every shard would take too long."""
-    dirty_bytes, dirty_shards, oldest_dirty_at = sql.execute(
-        "SELECT coalesce(sum(size_bytes), 0), count(*), min(committed_at) "
-        "FROM shards WHERE state = 'dirty'"
+    counts = sql.execute(
+        "SELECT saves.state = 'local_only', sum(size_bytes), count(*), min(committed_at) "
+        "FROM shards JOIN saves ON saves.number = shards.save "
+        "WHERE shards.state = 'dirty' GROUP BY 1"
+    )
+    by_policy = {bool(row[0]): row[1:] for row in counts}
+    dirty_bytes, dirty_shards, oldest_dirty_at = by_policy.get(False, (0, 0, None))
+    kept_bytes, kept_shards, _ = by_policy.get(True, (0, 0, None))
+    kept_steps, declared_steps = sql.execute(
+        "SELECT coalesce(sum(state = 'local_only'), 0), count(*) FROM saves "
+        "WHERE local_only_at IS NOT NULL"
     ).get
     clean_bytes = sql.execute(
         "SELECT coalesce(sum(size_bytes), 0) FROM shards "
@@ -198,11 +306,12 @@ def totals(sql: apsw.Connection) -> Totals:
         "SELECT coalesce(sum(size_bytes), 0), count(*) FROM shards WHERE state = 'quarantined'"
     ).get
     return Totals(
-        local_bytes=clean_bytes + dirty_bytes + quarantined_bytes,
+        local_bytes=clean_bytes + dirty_bytes + kept_bytes + quarantined_bytes,
         dirty_bytes=dirty_bytes,
         dirty_shards=dirty_shards,
         oldest_dirty_at=oldest_dirty_at,
         quarantined_shards=quarantined_shards,
+        local_only=LocalOnly(kept_steps, kept_shards, kept_bytes, declared_steps),
     )
 
 

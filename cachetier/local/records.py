@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Content
+from cachetier.model.stored import Codec, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,18 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class FinishedPart:
-    """One part of a multipart upload that the store acknowledged."""
+    """One part of a multipart upload that the store acknowledged, and the raw bytes it holds.
+
+    Size and digest are those of the bytes as stored; compressed ones are whole frames.
+    """
 
     number: int
     etag: str
     size_bytes: int
     digest: int
+    raw_start: int
+    raw_bytes: int
+    frame_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,7 @@ class UploadProgress:
     part_bytes: int | None
     attempts: int
     verified_at: float | None
+    codec: Codec = Codec.RAW
     parts: tuple[FinishedPart, ...] = ()
 
 
@@ -56,19 +65,51 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalOnly:
+    """What policies keep from the remote; ``declared_steps`` counts every step they ever did."""
+
+    steps: int = 0
+    shards: int = 0
+    size_bytes: int = 0
+    declared_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What the drain owes an unfinished save; ``whole``: sealed by all its ranks, here."""
+
+    save: Save
+    shards: int
+    size_bytes: int
+    dirty_shards: int
+    dirty_bytes: int
+    sealed: bool
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Totals:
-    """What lies on this node, in bytes and shards."""
+    """What lies on this node, in bytes and shards; ``dirty`` leaves out what is local-only."""
 
     local_bytes: int
     dirty_bytes: int
     dirty_shards: int
     oldest_dirty_at: float | None
     quarantined_shards: int
+    local_only: LocalOnly
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCopy:
+    """A verified object of a shard at one remote."""
+
+    remote: str
+    stored: Stored
 
 
 @dataclass(frozen=True, slots=True)
 class NewShard:
-    """A shard about to get its row: its bytes in a file, in ``body``, or only remote."""
+    """A shard about to get its row: its bytes in a file, in ``body``, or only in ``copy``."""
 
     name: str
     rank: int
@@ -76,3 +117,4 @@ class NewShard:
     file_id: str | None = None
     body: bytes | None = None
     state: ShardState = ShardState.DIRTY
+    copy: RemoteCopy | None = None

@@ -30,6 +30,7 @@ from cachetier.local.records import Incident
 from cachetier.local.space import Space
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.policy import DRAIN_ALL, Policy
 
 CATALOG_NAME = "catalog.db"
 
@@ -77,6 +78,7 @@ def open_store(
     *,
     files: Files | None = None,
     vfs: str | None = None,
+    policy: Policy = DRAIN_ALL,
     on_fence: Callable[[str], None] = lambda _reason: None,
 ) -> Recovered:
     """Open the store of a locked ``cache_dir``, creating it if it is new.
@@ -100,7 +102,7 @@ def open_store(
         connection.abandon(writer)
         raise
     committer = Committer(writer, on_fence)
-    store = Store(store_id, files, committer, reader, Space(capacity_bytes), clock)
+    store = Store(store_id, files, committer, reader, Space(capacity_bytes), clock, policy)
     try:
         return _reconciled(store, clock)
     except BaseException:

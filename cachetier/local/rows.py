@@ -11,16 +11,20 @@ from typing import Any
 from awscrt.checksums import crc64nvme
 
 from cachetier.errors import CatalogDamagedError
+from cachetier.local.records import FinishedPart
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Content, Shard
+from cachetier.model.stored import Codec, Stored, pack_sizes, unpack_sizes
 
 Row = tuple[Any, ...]
 
 SAVE_COLUMNS = (
-    "number, run, step, save_id, state, world_size, overwrite, started_at, location, published_at"
+    "number, run, step, save_id, state, world_size, overwrite, started_at, location, "
+    "published_at, local_only_at, wanted"
 )
 PART_COLUMNS = "rank, state, ranks_on_node, sealed_at, uploaded"
+UPLOADED_PART_COLUMNS = "number, etag, size_bytes, digest, raw_start, raw_bytes, frame_sizes"
 SHARD_COLUMNS = (
     "shards.version, saves.run, saves.step, saves.save_id, shards.name, shards.rank, "
     "shards.size_bytes, shards.digest, shards.block_digests, shards.state, shards.file_id, "
@@ -46,8 +50,33 @@ def row_digest(save_id: str, name: str, rank: int, content: Content) -> bytes:
     return packed(int(crc64nvme(identity + packed_blocks(content))))
 
 
+def row_of_part(part: FinishedPart) -> tuple[object, ...]:
+    return (
+        part.number,
+        part.etag,
+        part.size_bytes,
+        packed(part.digest),
+        part.raw_start,
+        part.raw_bytes,
+        pack_sizes(part.frame_sizes),
+    )
+
+
+def finished_part_of(row: Row) -> FinishedPart:
+    number, etag, size_bytes, digest, raw_start, raw_bytes, frame_sizes = row
+    sizes = unpack_sizes(frame_sizes)
+    return FinishedPart(number, etag, size_bytes, unpacked(digest), raw_start, raw_bytes, sizes)
+
+
+def stored_of(row: Row) -> Stored:
+    codec, stored_bytes, stored_digest, frame_sizes = row
+    sizes = unpack_sizes(frame_sizes or b"")
+    return Stored(Codec(codec), stored_bytes, unpacked(stored_digest), sizes)
+
+
 def save_of(row: Row) -> Save:
-    number, run, step, save_id, state, world_size, overwrite, started_at, location, published = row
+    number, run, step, save_id, state, world_size, overwrite, started_at, *rest = row
+    location, published_at, local_only_at, wanted = rest
     return Save(
         number=number,
         run=run,
@@ -58,7 +87,9 @@ def save_of(row: Row) -> Save:
         overwrite=bool(overwrite),
         started_at=started_at,
         location=location,
-        published_at=published,
+        published_at=published_at,
+        local_only_at=local_only_at,
+        wanted=bool(wanted),
     )
 
 

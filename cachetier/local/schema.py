@@ -4,6 +4,9 @@
 bodies. ``row_digest`` covers a row's identity: SQLite stores a flipped bit as readily as a sound
 one. Most shards are evicted, sooner or later; the partial indexes find the others without a walk
 over a million of those.
+
+``leftovers`` are names of shards that are gone from here, while the remote may still hold an
+unfinished upload of them: the drain aborts it when it sweeps up after the save.
 """
 
 from __future__ import annotations
@@ -26,8 +29,12 @@ MIGRATIONS: tuple[str, ...] = (
         started_at REAL NOT NULL,
         location TEXT,
         published_at REAL,
+        local_only_at REAL,
+        wanted INTEGER NOT NULL DEFAULT 0,
+        swept INTEGER NOT NULL DEFAULT 0,
         UNIQUE (run, step, save_id)
     ) STRICT;
+    CREATE INDEX unswept_saves ON saves (number) WHERE NOT swept AND location IS NOT NULL;
 
     CREATE TABLE parts (
         save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
@@ -56,7 +63,7 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT;
     CREATE INDEX dirty_shards ON shards (save, version) WHERE state = 'dirty';
     CREATE INDEX quarantined_shards ON shards (save, rank) WHERE state = 'quarantined';
-    CREATE INDEX evictable_shards ON shards (version, size_bytes)
+    CREATE INDEX evictable_shards ON shards (save, version, size_bytes)
         WHERE state = 'clean' AND (file_id IS NOT NULL OR inline);
 
     CREATE TABLE bodies (
@@ -71,6 +78,10 @@ MIGRATIONS: tuple[str, ...] = (
         part_bytes INTEGER,
         attempts INTEGER NOT NULL DEFAULT 0,
         verified_at REAL,
+        codec TEXT NOT NULL DEFAULT 'raw',
+        stored_bytes INTEGER,
+        stored_digest BLOB,
+        frame_sizes BLOB,
         PRIMARY KEY (version, remote)
     ) STRICT, WITHOUT ROWID;
 
@@ -81,9 +92,22 @@ MIGRATIONS: tuple[str, ...] = (
         etag TEXT NOT NULL,
         size_bytes INTEGER NOT NULL,
         digest BLOB NOT NULL,
+        raw_start INTEGER NOT NULL,
+        raw_bytes INTEGER NOT NULL,
+        frame_sizes BLOB NOT NULL,
         PRIMARY KEY (version, remote, number),
         FOREIGN KEY (version, remote) REFERENCES drains (version, remote) ON DELETE CASCADE
     ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE leftovers (
+        save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        PRIMARY KEY (save, name)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TRIGGER shard_leaves BEFORE DELETE ON shards
+        WHEN EXISTS (SELECT 1 FROM saves WHERE number = OLD.save
+                     AND location IS NOT NULL AND NOT swept)
+        BEGIN INSERT OR IGNORE INTO leftovers VALUES (OLD.save, OLD.name); END;
 
     CREATE TABLE incidents (
         number INTEGER PRIMARY KEY,

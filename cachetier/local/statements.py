@@ -8,13 +8,15 @@ from cachetier.errors import NotFoundError
 from cachetier.local import queries, rows
 from cachetier.local.records import Incident, NewShard
 from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
+from cachetier.model.stored import Codec, Stored, pack_sizes
 
 
 def insert_save(sql: apsw.Connection, save: Save) -> int:
     sql.execute(
         "INSERT INTO saves (run, step, save_id, state, world_size, overwrite, "
-        "started_at, location) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "started_at, location, local_only_at, swept) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             save.run,
             save.step,
@@ -24,6 +26,8 @@ def insert_save(sql: apsw.Connection, save: Save) -> int:
             int(save.overwrite),
             save.started_at,
             save.location,
+            save.local_only_at,
+            int(save.location is not None),  # known from the bucket: this node left nothing there
         ),
     )
     return sql.last_insert_rowid()
@@ -51,6 +55,8 @@ def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) ->
     version = sql.last_insert_rowid()
     if new.body is not None:
         sql.execute("INSERT INTO bodies VALUES (?, ?)", (version, new.body))
+    if new.copy is not None:
+        insert_stored(sql, version, new.copy.remote, new.copy.stored, now)
     return Shard(
         version=version,
         run=save.run,
@@ -63,6 +69,30 @@ def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) ->
         file_id=new.file_id,
         inline=new.body is not None,
         committed_at=now,
+    )
+
+
+def insert_stored(
+    sql: apsw.Connection, version: int, remote: str, stored: Stored, verified_at: float
+) -> None:
+    """Remember that ``remote`` holds a shard, and as what."""
+    compressed = stored.codec is not Codec.RAW
+    sql.execute(
+        "INSERT INTO drains "
+        "(version, remote, verified_at, codec, stored_bytes, stored_digest, frame_sizes) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (version, remote) DO UPDATE SET "
+        "verified_at = excluded.verified_at, codec = excluded.codec, "
+        "stored_bytes = excluded.stored_bytes, stored_digest = excluded.stored_digest, "
+        "frame_sizes = excluded.frame_sizes",
+        (
+            version,
+            remote,
+            verified_at,
+            stored.codec,
+            stored.size_bytes,
+            rows.packed(stored.digest),
+            pack_sizes(stored.frame_sizes) if compressed else None,
+        ),
     )
 
 
@@ -94,6 +124,25 @@ def publish(sql: apsw.Connection, number: int, at: float, location: str | None) 
         "UPDATE saves SET state = 'published', published_at = ?, "
         "location = coalesce(location, ?) WHERE number = ?",
         (at, location, number),
+    )
+
+
+def skip_older(sql: apsw.Connection, policy: Policy, number: int, now: float) -> None:
+    """Declare local-only what save ``number``, which is published, makes superfluous remotely."""
+    published = require_save(sql, number)
+    for save in policy.skipped_by(published, queries.open_saves_of(sql, published.run)):
+        sql.execute(
+            "UPDATE saves SET state = 'local_only', local_only_at = ? WHERE number = ?",
+            (now, save.number),
+        )
+
+
+def want(sql: apsw.Connection, number: int) -> None:
+    """Let a save be drained, whatever the policies say."""
+    sql.execute(
+        "UPDATE saves SET wanted = 1, state = iif(state = 'local_only', 'open', state) "
+        "WHERE number = ?",
+        (number,),
     )
 
 

@@ -25,8 +25,10 @@ from cachetier.local.catalog import Catalog, Committed
 from cachetier.local.committer import Committer
 from cachetier.local.drain_log import DrainLog
 from cachetier.local.files import Files
+from cachetier.local.policy_log import PolicyLog
 from cachetier.local.space import Space
 from cachetier.model.lifecycle import ShardEvent
+from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Content, SaveIds, Shard
 
 log = logging.getLogger(__name__)
@@ -72,12 +74,14 @@ class Store:
         reader: apsw.Connection,
         space: Space,
         clock: Clock,
+        policy: Policy = DRAIN_ALL,
     ) -> None:
         self.store_id = store_id
         self.space = space
         self.files = files
-        self.catalog = Catalog(committer)
-        self.drain_log = DrainLog(committer)
+        self.catalog = Catalog(committer, policy)
+        self.drain_log = DrainLog(committer, policy)
+        self.policy_log = PolicyLog(committer)
         self._committer = committer
         self._reader = reader
         self._reader_lock = threading.Lock()

@@ -23,11 +23,17 @@ from cachetier.model.shard import SaveIds
 
 
 class SaveState(StrEnum):
+    """``local_only`` is open as well, to ranks and readers, but not drained: see ``policy``."""
+
     OPEN = "open"
+    LOCAL_ONLY = "local_only"
     PUBLISHED = "published"
     SUPERSEDED = "superseded"
     REFUSED = "refused"
     DELETED = "deleted"
+
+
+OPEN_STATES = (SaveState.OPEN, SaveState.LOCAL_ONLY)  # in these a save takes shards and seals
 
 
 class PartState(StrEnum):
@@ -38,7 +44,11 @@ class PartState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """One save of a step as this node knows it; ``number`` orders saves by arrival here."""
+    """One save of a step as this node knows it; ``number`` orders saves by arrival here.
+
+    ``local_only_at``: when a policy last kept it from S3. ``wanted``: a flush asked for this very
+    save, so no policy may.
+    """
 
     number: int
     run: str
@@ -50,6 +60,8 @@ class Save:
     started_at: float
     location: str | None = None
     published_at: float | None = None
+    local_only_at: float | None = None
+    wanted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +133,8 @@ def _still_writable(save: Save, ids: SaveIds) -> Save:
 
 def visible_save(saves: Sequence[Save]) -> Save | None:
     """Return the save that readers see: the newest published one, else the newest still open."""
-    for state in (SaveState.PUBLISHED, SaveState.OPEN):
-        candidates = [save for save in saves if save.state is state]
+    for states in ((SaveState.PUBLISHED,), OPEN_STATES):
+        candidates = [save for save in saves if save.state in states]
         if candidates:
             return max(candidates, key=lambda save: save.number)
     return None

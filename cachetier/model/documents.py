@@ -9,10 +9,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cachetier.errors import IntegrityError
 from cachetier.model.shard import SHARD_LIMIT_BYTES, Content
+from cachetier.model.stored import Codec, Stored, pack_sizes, unpack_sizes
 
 FORMAT: Literal[1] = 1
 HexDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -24,36 +25,62 @@ class _Document(BaseModel):
 
 
 class ShardSummary(_Document):
-    """One shard as the manifest lists it; ``codec`` is ``raw`` until another is chosen."""
+    """One shard as the manifest lists it: its raw bytes, and how its object stores them."""
 
     name: str
     rank: Count
     size_bytes: Annotated[int, Field(ge=0, le=SHARD_LIMIT_BYTES)]
-    stored_bytes: Count
     digest: HexDigest
-    codec: Literal["raw"] = "raw"
+    codec: Codec = Codec.RAW
+    stored_bytes: Count
+    stored_digest: HexDigest | None = None  # of a compressed one: the digest of its object
 
 
 class ShardEntry(ShardSummary):
-    """One shard as its rank's part describes it: with block digests, so that ranges verify."""
+    """One shard as its rank's part describes it: with block digests, so that ranges verify.
+
+    Of a compressed one also with the size of each frame, 32 bits each, so that ranges are found.
+    """
 
     block_digests: str = Field(pattern=r"^([0-9a-f]{16})*$")
+    frame_sizes: str | None = Field(None, pattern=r"^([0-9a-f]{8})*$")
 
     @classmethod
-    def of(cls, name: str, rank: int, content: Content) -> ShardEntry:
+    def of(cls, name: str, rank: int, content: Content, stored: Stored | None = None) -> ShardEntry:
+        """Describe a shard; without ``stored`` it is stored raw."""
+        stored = stored or Stored.raw(content)
+        compressed = stored.codec is not Codec.RAW
         return cls(
             name=name,
             rank=rank,
             size_bytes=content.size_bytes,
-            stored_bytes=content.size_bytes,
             digest=f"{content.digest:016x}",
+            codec=stored.codec,
+            stored_bytes=stored.size_bytes,
             block_digests="".join(f"{digest:016x}" for digest in content.block_digests),
+            stored_digest=f"{stored.digest:016x}" if compressed else None,
+            frame_sizes=pack_sizes(stored.frame_sizes).hex() if compressed else None,
         )
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> ShardEntry:
+        if (self.codec is Codec.RAW) != (self.stored_digest is None):
+            raise ValueError("a digest as stored belongs to compressed shards, and to each of them")
+        self.stored().check(self.size_bytes)
+        return self
 
     def content(self) -> Content:
         packed = self.block_digests
         blocks = tuple(int(packed[at : at + 16], 16) for at in range(0, len(packed), 16))
         return Content(self.size_bytes, int(self.digest, 16), blocks)
+
+    def stored(self) -> Stored:
+        return Stored(
+            self.codec,
+            self.stored_bytes,
+            int(self.stored_digest or self.digest, 16),
+            unpack_sizes(bytes.fromhex(self.frame_sizes or "")),
+        )
 
     def summary(self) -> ShardSummary:
         return ShardSummary.model_validate(self.model_dump())

@@ -8,12 +8,19 @@
     <prefix>/<run>/<location>/.cachetier/rank-<r>.json     a rank's part
     <prefix>/<run>/<step>/.cachetier/manifest.json         the step's only key that changes
 
+With a spread layout the shards (and they alone) begin with one of sixteen prefixes, so that a store
+that limits requests by prefix limits each of them apart. The location says which layout a save has,
+so whoever reads a manifest finds its shards, however its own node is set up::
+
+    <prefix>/~<0-f>/<run>/<step>~~/<name>                  shards of a save that is spread
+
 Source: docs/architecture.md, "Checkpoints".
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import dataclass
 
 from cachetier.errors import InvalidNameError
@@ -22,21 +29,29 @@ from cachetier.model.names import GENERATION_MARK, RESERVED_SEGMENT, parsed_step
 _PART = re.compile(r"rank-(0|[1-9][0-9]*)\.json", re.ASCII)
 
 
-def plain_location(step: int) -> str:
+SPREAD_MARK = GENERATION_MARK * 2  # no save id begins or ends with it
+SPREAD_DIGITS = "0123456789abcdef"
+
+
+def plain_location(step: int, *, spread: bool = False) -> str:
     """Return the location of the save that claimed the step first."""
-    return str(step)
+    return f"{step}{SPREAD_MARK}" if spread else str(step)
 
 
-def own_location(step: int, save_id: str) -> str:
+def own_location(step: int, save_id: str, *, spread: bool = False) -> str:
     """Return the location of any other save of the step."""
-    return f"{step}{GENERATION_MARK}{save_id}"
+    return f"{step}{GENERATION_MARK}{save_id}{SPREAD_MARK if spread else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Keys under one prefix; an empty prefix puts runs at the bucket's root."""
+    """Keys under one prefix; an empty prefix puts runs at the bucket's root.
+
+    ``spread`` is what new saves are to be.
+    """
 
     prefix: str = ""
+    spread: bool = False
 
     def run_prefix(self, run: str) -> str:
         return f"{self.prefix}/{run}/" if self.prefix else f"{run}/"
@@ -45,7 +60,20 @@ class Layout:
         return f"{self.run_prefix(run)}{location}/"
 
     def shard_key(self, run: str, location: str, name: str) -> str:
-        return f"{self.location_prefix(run, location)}{name}"
+        if not location.endswith(SPREAD_MARK):
+            return f"{self.location_prefix(run, location)}{name}"
+        digit = SPREAD_DIGITS[zlib.crc32(f"{run}/{location}/{name}".encode()) % len(SPREAD_DIGITS)]
+        return f"{self._spread_prefix(digit, run, location)}{name}"
+
+    def shard_prefixes(self, run: str, location: str) -> tuple[str, ...]:
+        """Return every prefix that shards of a save may have."""
+        if not location.endswith(SPREAD_MARK):
+            return (self.location_prefix(run, location),)
+        return tuple(self._spread_prefix(digit, run, location) for digit in SPREAD_DIGITS)
+
+    def _spread_prefix(self, digit: str, run: str, location: str) -> str:
+        rest = f"{GENERATION_MARK}{digit}/{run}/{location}/"
+        return f"{self.prefix}/{rest}" if self.prefix else rest
 
     def part_key(self, run: str, location: str, rank: int) -> str:
         return f"{self.parts_prefix(run, location)}rank-{rank}.json"

@@ -86,23 +86,23 @@ def is_newer(save: Claimant, seen: Manifest) -> bool:
     return seen.save_id in save.replaced or save.started_at > seen.started_at
 
 
-def location_of(save: Claimant, seen: Manifest | None) -> str:
+def location_of(save: Claimant, seen: Manifest | None, *, spread: bool = False) -> str:
     """Return where the shards of ``save`` go, once its standing allows it to write."""
     if seen is None:
-        return plain_location(save.step)
+        return plain_location(save.step, spread=spread)
     if seen.save_id == save.save_id:
         return seen.location
-    return own_location(save.step, save.save_id)
+    return own_location(save.step, save.save_id, spread=spread)
 
 
-def claim(save: Claimant, seen: Manifest | None, nonce: str) -> Manifest:
+def claim(save: Claimant, seen: Manifest | None, nonce: str, *, spread: bool = False) -> Manifest:
     """Return the document that claims the step for ``save`` over ``seen``."""
     return Manifest(
         state=ManifestState.CLAIMED,
         run=save.run,
         step=save.step,
         save_id=save.save_id,
-        location=location_of(save, seen),
+        location=location_of(save, seen, spread=spread),
         nonce=nonce,
         started_at=save.started_at,
         replaces=_replaces(save, seen),

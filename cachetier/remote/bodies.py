@@ -16,12 +16,13 @@ SLOWEST_BYTES_PER_SECOND = 32 << 10
 class ReadableView:
     """A request body that is a file to boto3, and to us a view that nobody copies.
 
-    urllib3 reads and sends it in pieces of 16 KiB, each under its own time-out.
+    urllib3 reads and sends it in pieces of 16 KiB. ``taken_bytes`` are those read so far.
     """
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._view = memoryview(data).cast("B")
         self._position = 0
+        self.taken_bytes = 0
 
     def __len__(self) -> int:
         return self._view.nbytes
@@ -29,6 +30,7 @@ class ReadableView:
     def read(self, size: int = -1) -> memoryview:
         start = self._position
         self._position = len(self) if size < 0 else min(start + size, len(self))
+        self.taken_bytes += self._position - start
         return self._view[start : self._position]
 
     def seek(self, offset: int, whence: int = 0) -> int:

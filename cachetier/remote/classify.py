@@ -36,9 +36,10 @@ KIND_OF_CODE = _table(
             TooManyRequests TooManyRequestsException BandwidthLimitExceeded ServerBusy
         """,
         # OperationAborted and ConditionalRequestConflict are 409s that ask to repeat the request.
+        # What we write is well-formed: a document that is not was damaged on its way.
         TransientError: """
             InternalError InternalFailure RequestTimeout RequestTimeoutException IncompleteBody
-            OperationAborted ConditionalRequestConflict
+            OperationAborted ConditionalRequestConflict MalformedXML
         """,
         RemoteRefusedError: """
             AccessDenied AccountProblem AllAccessDisabled AuthorizationHeaderMalformed ExpiredToken
@@ -46,6 +47,10 @@ KIND_OF_CODE = _table(
             InvalidToken KMS.DisabledException KMS.NotFoundException MethodNotAllowed NoSuchBucket
             NotImplemented NotSignedUp PermanentRedirect QuotaExceeded RequestTimeTooSkewed
             SignatureDoesNotMatch TokenRefreshRequired UnauthorizedAccess XMinioStorageFull
+        """,
+        # About one object: that one is tried again later, and the others go on.
+        RemoteError: """
+            EntityTooLarge KeyTooLongError MetadataTooLarge
         """,
         ObjectMissingError: "NoSuchKey NoSuchVersion NotFound",
         # A part that the store does not know, or knows by another etag, is mended by a new upload.

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+from cachetier.clock import Clock
 from cachetier.model.layout import Layout
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
+from cachetier.remote.connecting import Timeouts
+from cachetier.remote.hedging import HedgingObjectStore
 from cachetier.remote.measured import MeasuredObjectStore, Observe
+from cachetier.remote.paced import Controller, PacedObjectStore
+from cachetier.remote.renewed import RenewedObjectStore
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.remote.settings import RemoteSettings
+from cachetier.remote.stalls import StallWatch
 
 MAX_CONNECTIONS = 32
 
@@ -21,19 +29,24 @@ def open_store(
     *,
     observe: Observe | None = None,
     max_connections: int = MAX_CONNECTIONS,
+    stalls: StallWatch | None = None,
 ) -> ObjectStore:
     """Return the store itself: measured, and every call made once. It opens no connection yet.
 
     Raises:
         ConfigError: The endpoint is no URL, or the AWS profile does not exist.
     """
-    store = S3ObjectStore(
-        settings.bucket,
-        endpoint=settings.endpoint,
-        region=settings.region,
-        verify=settings.verify,
-        conditional_writes=settings.conditional_writes,
-        max_connections=max_connections,
+    timeouts = Timeouts() if stalls is None else Timeouts(stalls=stalls)
+    store = RenewedObjectStore(
+        lambda: S3ObjectStore(
+            settings.bucket,
+            endpoint=settings.endpoint,
+            region=settings.region,
+            verify=settings.verify,
+            conditional_writes=settings.conditional_writes,
+            max_connections=max_connections,
+            timeouts=timeouts,
+        )
     )
     return store if observe is None else MeasuredObjectStore(store, observe)
 
@@ -46,7 +59,33 @@ def bucket_of(
     sleep: Callable[[float], object] = time.sleep,
 ) -> Bucket:
     """Return the checkpoints in ``store``, whose throttled and transient calls are repeated."""
-    return Bucket(RetryingObjectStore(store, policy, sleep=sleep), Layout(settings.prefix))
+    layout = Layout(settings.prefix, settings.spread)
+    return Bucket(RetryingObjectStore(store, policy, sleep=sleep), layout)
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """How the calls of a drain go: when each may begin, how many parts at once, until when."""
+
+    controller: Controller[Any]
+    clock: Clock
+    stalls: StallWatch
+    parts: int
+    has_room: Callable[[], bool]
+    sleep: Callable[[float], object]
+    stopping: Callable[[], bool]
+
+
+def steered_bucket(settings: RemoteSettings, store: ObjectStore, steering: Steering) -> Bucket:
+    """Return the checkpoints in ``store``, as a drain reaches them.
+
+    A repeated call takes its turn again, and so does the second send of a slow part.
+    """
+    paced = PacedObjectStore(store, steering.controller, steering.clock, stopping=steering.stopping)
+    hedging = HedgingObjectStore(
+        paced, steering.stalls.cut, steering.parts, has_room=steering.has_room
+    )
+    return bucket_of(settings, hedging, sleep=steering.sleep)
 
 
 def open_remote(

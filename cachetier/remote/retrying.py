@@ -1,8 +1,10 @@
 """The one place that retries a call to a store.
 
 Throttled and transient calls are repeated with full jitter; everything else is the caller's to
-decide. The outcome of a transient call is unknown, so a repeated call may meet its own earlier
-success:
+decide. Repeating after transient failures spends from a budget that successes refill, all calls of
+a store together: when most calls fail, they fail at once instead of several times each.
+
+The outcome of a transient call is unknown, so a repeated call may meet its own earlier success:
 
 - ``put`` under a condition then raises PreconditionFailedError: HEAD, and compare digests;
 - ``complete_upload`` then raises UploadGoneError: HEAD likewise;
@@ -12,6 +14,7 @@ success:
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,6 +52,34 @@ def wait_before_next(
     return wait_seconds if elapsed_seconds + wait_seconds < policy.deadline_seconds else None
 
 
+class RetryBudget:
+    """How many calls may be repeated: 20 at once, and one for each ten that succeed. Thread-safe.
+
+    Throttled calls cost nothing: it is the pace that holds them back.
+    """
+
+    LIMIT = 20
+    SUCCESSES_FOR_ONE = 10
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._successes = self.LIMIT * self.SUCCESSES_FOR_ONE
+
+    def earn(self) -> None:
+        with self._lock:
+            self._successes = min(self.LIMIT * self.SUCCESSES_FOR_ONE, self._successes + 1)
+
+    def spend(self, error: RemoteError) -> bool:
+        """Pay for a call repeated after ``error``; False when nothing is left."""
+        if isinstance(error, ThrottledError):
+            return True
+        with self._lock:
+            if self._successes < self.SUCCESSES_FOR_ONE:
+                return False
+            self._successes -= self.SUCCESSES_FOR_ONE
+            return True
+
+
 class RetryingObjectStore(WrappedObjectStore):
     """Repeats throttled and transient calls as ``policy`` says, then raises the last error."""
 
@@ -67,6 +98,7 @@ class RetryingObjectStore(WrappedObjectStore):
         self._clock = clock
         self._sleep = sleep
         self._fraction = fraction
+        self._budget = RetryBudget()
 
     def _around(
         self, _operation: Operation, _size_bytes: int, call: Callable[[], Answer]
@@ -75,12 +107,15 @@ class RetryingObjectStore(WrappedObjectStore):
         attempt = 1
         while True:
             try:
-                return call()
+                answer = call()
             except (ThrottledError, TransientError) as error:
                 wait_seconds = wait_before_next(
                     self._policy, error, attempt, self._clock() - started_at, self._fraction()
                 )
-                if wait_seconds is None:
+                if wait_seconds is None or not self._budget.spend(error):
                     raise
+            else:
+                self._budget.earn()
+                return answer
             self._sleep(wait_seconds)
             attempt += 1

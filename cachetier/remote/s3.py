@@ -1,14 +1,8 @@
 """``ObjectStore`` over S3: one boto3 call for each method, the rank's digest along with the bytes.
 
-The only module that knows boto3. What it makes boto3 do, and why:
-
-- **No retries**: ``RetryingObjectStore`` is the one place that retries.
-- **No payload signing**: it hashes every byte twice as slowly as the wire takes them; the
-  CRC-64/NVME in a signed header protects them instead.
-- **No copies**: a body goes as a ``ReadableView``. boto3 refuses a ``memoryview``, its signer
-  copies one, and urllib3 sends one whole under the time-out that is meant for connecting.
-- **No** ``Expect: 100-continue``: it costs every put a round trip, and a second where a server
-  does not know it.
+With ``connecting`` the only module that knows boto3. No body is copied: it goes as a
+``ReadableView``. boto3 refuses a ``memoryview``, its signer copies one, and urllib3 sends one whole
+under the time-out that is meant for connecting.
 """
 
 from __future__ import annotations
@@ -16,17 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import boto3.session
 from awscrt.checksums import crc64nvme
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
-from botocore.handlers import add_expect_header
+from botocore.exceptions import ClientError
 
 from cachetier.errors import (
-    ConfigError,
     ObjectMissingError,
     PreconditionFailedError,
     RemoteDigestError,
@@ -38,78 +27,13 @@ from cachetier.remote import classify
 from cachetier.remote.base import Condition, Listing, Metadata, ObjectInfo, UploadedPart
 from cachetier.remote.bodies import ReadableView, first_byte, read_slices
 from cachetier.remote.checksums import from_base64, to_base64
-
-if TYPE_CHECKING:
-    from types_boto3_s3.client import S3Client
+from cachetier.remote.connecting import Credentials, Timeouts, connect, report_connections
 
 Verify = Literal["checksum", "readback"]
 Answer = dict[str, Any]  # what a boto3 call returns
 
-DEFAULT_REGION = "us-east-1"  # what S3-compatible stores expect where nobody names a region
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """An access key of its own; without one the usual AWS chain decides."""
-
-    access_key: str
-    secret_key: str = field(repr=False)
-    session_token: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long to wait for a connection or for a slice to be taken, and for an answer."""
-
-    connect_seconds: float = 10.0
-    read_seconds: float = 60.0
-
-
-def connect(
-    *,
-    endpoint: str | None = None,
-    region: str | None = None,
-    credentials: Credentials | None = None,
-    max_connections: int = 32,
-    timeouts: Timeouts | None = None,
-) -> S3Client:
-    """Return a boto3 client set up as this module needs it. It opens no connection yet.
-
-    Raises:
-        ConfigError: The endpoint is no URL, or the AWS profile does not exist.
-    """
-    timeouts = timeouts or Timeouts()
-    config = Config(
-        connect_timeout=timeouts.connect_seconds,
-        read_timeout=timeouts.read_seconds,
-        max_pool_connections=max_connections,
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        retries={"mode": "standard", "total_max_attempts": 1},
-        s3={
-            "addressing_style": "path" if endpoint else "auto",
-            "payload_signing_enabled": False,
-        },
-        tcp_keepalive=True,
-    )
-    try:
-        session = boto3.session.Session(
-            aws_access_key_id=credentials.access_key if credentials else None,
-            aws_secret_access_key=credentials.secret_key if credentials else None,
-            aws_session_token=credentials.session_token if credentials else None,
-        )
-        client = session.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name=region or session.region_name or DEFAULT_REGION,
-            config=config,
-        )
-    except (BotoCoreError, ValueError) as error:
-        raise ConfigError(f"cannot set up the remote: {error}") from error
-    client.meta.events.unregister("before-call.s3", add_expect_header)
-    if endpoint:
-        client.meta.events.register("before-call.s3", _follow_no_redirect)
-    return client
+# An upload of thousands of parts may take S3 minutes to put together.
+LONG_ANSWERS = {"complete_multipart_upload": 10.0}
 
 
 class S3ObjectStore:
@@ -138,7 +62,8 @@ class S3ObjectStore:
         self._bucket = bucket
         self._checksums = verify == "checksum"
         self._conditional_writes = conditional_writes
-        self._read_timeout_seconds = (timeouts or Timeouts()).read_seconds
+        timeouts = timeouts or Timeouts()
+        self._patience_seconds = timeouts.read_seconds
         self._client = connect(
             endpoint=endpoint,
             region=region,
@@ -146,6 +71,8 @@ class S3ObjectStore:
             max_connections=max_connections,
             timeouts=timeouts,
         )
+        self._stalls = timeouts.stalls
+        report_connections(self._client, self._stalls)
 
     @property
     def keeps_digests(self) -> bool:
@@ -165,7 +92,7 @@ class S3ObjectStore:
         answer = self._open(key, start, length)
         size_bytes = answer["ContentLength"]
         with _judged("get_object", key):
-            data = b"".join(read_slices(answer["Body"], size_bytes, self._read_timeout_seconds))
+            data = b"".join(read_slices(answer["Body"], size_bytes, self._patience_seconds))
         kept = self._kept_digest(answer)
         if kept is not None and start == 0 and length is None and crc64nvme(data) != kept:
             raise RemoteDigestError(f"{key}: the bytes read are not those that were put", key=key)
@@ -178,7 +105,7 @@ class S3ObjectStore:
         answer = self._open(key, start, view.nbytes)
         rest = view.cast("B")
         with _judged("get_object", key):
-            for piece in read_slices(answer["Body"], view.nbytes, self._read_timeout_seconds):
+            for piece in read_slices(answer["Body"], view.nbytes, self._patience_seconds):
                 rest[: len(piece)] = piece
                 rest = rest[len(piece) :]
 
@@ -300,7 +227,8 @@ class S3ObjectStore:
     def _call(self, operation: str, key: str | None, **options: Any) -> Answer:
         if key is not None:
             options["Key"] = key
-        with _judged(operation, key):
+        patience_seconds = self._patience_seconds * LONG_ANSWERS.get(operation, 1.0)
+        with _judged(operation, key), self._stalls.call(options.get("Body"), patience_seconds):
             answer: Answer = getattr(self._client, operation)(Bucket=self._bucket, **options)
             return answer
 
@@ -357,15 +285,6 @@ class S3ObjectStore:
     def _info(self, key: str, size_bytes: int, answer: Answer) -> ObjectInfo:
         etag, metadata = answer.get("ETag", ""), answer.get("Metadata", {})
         return ObjectInfo(key, size_bytes, etag, self._kept_digest(answer), metadata)
-
-
-def _follow_no_redirect(context: dict[str, Any], **_: object) -> None:
-    """Tell boto3 that it has followed a redirect already.
-
-    Redirects lead to another region of AWS. A store that answers everything with one, as a gateway
-    to https does, would send boto3 round in circles.
-    """
-    context.setdefault("s3_redirect", {})["redirected"] = True
 
 
 def _conditions(condition: Condition) -> dict[str, str]:

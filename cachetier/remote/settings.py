@@ -17,6 +17,7 @@ class RemoteSettings:
         endpoint: The URL of an S3-compatible store; None for AWS.
         verify: ``checksum`` where the store keeps and judges CRC-64/NVME, else ``readback``.
         conditional_writes: False for a store that ignores ``If-None-Match``.
+        spread: Whether new saves spread their shards over several prefixes.
     """
 
     name: str
@@ -26,6 +27,7 @@ class RemoteSettings:
     region: str | None = None
     verify: Literal["checksum", "readback"] = "checksum"
     conditional_writes: bool = True
+    spread: bool = False
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

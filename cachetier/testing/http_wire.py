@@ -98,6 +98,19 @@ class Wire:
         else:
             self._pass_exactly(framing, sink)
 
+    def read_body(self, framing: Framing) -> bytes:
+        """Return the body that comes next, out of its framing."""
+        body = bytearray()
+        if framing != "chunked":
+            self.pass_body(framing, body.extend)
+            return bytes(body)
+        while size := int(self._read_through(b"\r\n").split(b";")[0], 16):
+            self._pass_exactly(size, body.extend)
+            self._read_through(b"\r\n")
+        while self._read_through(b"\r\n") != b"\r\n":
+            pass
+        return bytes(body)
+
     def _pass_exactly(self, missing: int, sink: Sink) -> None:
         while missing:
             piece = self._piece(missing)

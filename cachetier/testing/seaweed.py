@@ -18,7 +18,7 @@ from pathlib import Path
 from awscrt.checksums import crc64nvme
 
 from cachetier.errors import RemoteError, RemoteRefusedError
-from cachetier.remote.s3 import Credentials
+from cachetier.remote.connecting import Credentials
 from cachetier.testing.s3_endpoint import DEFAULT_BUCKET, S3Endpoint, free_ports
 
 OWNER = Credentials("seaweed-owner", "seaweed-owner-secret")

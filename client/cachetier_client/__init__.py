@@ -14,7 +14,7 @@ from the environment.
 
 from cachetier_client.checkpoint import Checkpoint
 from cachetier_client.client import Client
-from cachetier_client.default import default_client, get_shard, put_shard
+from cachetier_client.default import default_client, get_shard, put_shard, training_step
 from cachetier_client.errors import (
     AbortedError,
     BackgroundError,
@@ -31,6 +31,7 @@ from cachetier_client.errors import (
     IntegrityError,
     InvalidNameError,
     InvalidRequestError,
+    LocalOnlyError,
     LookAtRunError,
     NotDurableError,
     NotFoundError,
@@ -61,6 +62,7 @@ __all__ = [
     "default_client",
     "get_shard",
     "put_shard",
+    "training_step",
     "Incident",
     "LevelReached",
     "Receipt",
@@ -87,6 +89,7 @@ __all__ = [
     "LookAtRunError",
     "AbortedError",
     "IncompleteError",
+    "LocalOnlyError",
     "NotFoundError",
     "SaveSupersededError",
     "SealedError",

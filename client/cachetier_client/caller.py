@@ -24,6 +24,7 @@ from cachetier_client.errors import (
     ProtocolMismatchError,
 )
 from cachetier_client.names import Part, checked_name
+from cachetier_client.phases import TrainingPhases
 from cachetier_client.repeating import RepeatingTransport, unavailable
 from cachetier_client.results import Incident, LevelReached, Receipt
 from cachetier_client.transport import ConnectionLostError, Reply, Transport
@@ -33,6 +34,7 @@ from cachetier_client.writer import Destination, ShardWriter
 
 ACK_LEVELS = ("local", "durable")
 _SHORTEST_EXCHANGE_SECONDS = 1.0
+_STEPS_NAMED = 5
 
 
 class Caller:
@@ -54,6 +56,7 @@ class Caller:
         self._hello = hello
         self._has_written = False
         self.background = Background(self._fetch_incidents)
+        self.phases = TrainingPhases(single, clock)
         forks.own(self)
 
     # --- the frame of a call ---------------------------------------------------------------------
@@ -159,9 +162,12 @@ class Caller:
         with understood():
             reply = self.transport.call("flush", fields, deadline)
             shards, size_bytes = int(reply["pending_shards"]), int(reply["pending_bytes"])
+            steps = [f"{each['run']}/{each['step']}" for each in reply["pending_steps"]]
         if shards:
+            more = f" and {len(steps) - _STEPS_NAMED} more" if steps[_STEPS_NAMED:] else ""
             raise NotDurableError(
-                f"{shards} shards ({size_bytes} bytes) are not durable after {timeout_seconds:g} s"
+                f"{shards} shards ({size_bytes} bytes) are not durable in time, of steps "
+                f"{', '.join(steps[:_STEPS_NAMED])}{more}"
             )
 
     # --- parts -----------------------------------------------------------------------------------
@@ -191,6 +197,7 @@ class Caller:
         self.closed = True
         self.background.forget()
         forks.disown(self)
+        self.phases.close()
         self.transport.close()
         self.workers.close()
         return untold

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex, cast, get_args, overload
 
@@ -251,6 +252,22 @@ class Client(Runs):
             sealed = self._caller.seal(part, ranks_on_node, timeout_seconds)
             self._counting(part)()
             return sealed
+
+    # --- training --------------------------------------------------------------------------------
+
+    def training_step(self) -> AbstractContextManager[None]:
+        """Return a ``with`` for a training step: the drain holds back while any rank is in one.
+
+        It costs microseconds, and neither waits nor raises, whether the service is there or not:
+        what cannot be told is dropped, and ``lost_hints`` counts it. The hint ends with the
+        ``with``, with this process, or after 60 s.
+        """
+        return self._caller.phases
+
+    @property
+    def lost_hints(self) -> int:
+        """How many hints of ``training_step`` could not be told to the service."""
+        return self._caller.phases.lost
 
     # --- the end ---------------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
-"""One client for the whole process, made at first use, and its two calls as functions."""
+"""One client for the whole process, made at first use, and its calls as functions."""
 
 from __future__ import annotations
 
 import os
 import threading
+from contextlib import AbstractContextManager
 from typing import Any, SupportsIndex
 
 from cachetier_client.client import GET_SECONDS, Client
@@ -61,6 +62,11 @@ def get_shard(
 ) -> memoryview:
     """Return one shard's bytes, verified, from the nearest copy; see ``Client.get_shard``."""
     return default_client().get_shard(run, step, name, out=out, timeout_seconds=timeout_seconds)
+
+
+def training_step() -> AbstractContextManager[None]:
+    """Return a ``with`` for a training step; see ``Client.training_step``."""
+    return default_client().training_step()
 
 
 def _renew_lock() -> None:

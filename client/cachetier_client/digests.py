@@ -9,7 +9,7 @@ Source: docs/protocol.md, "Frames".
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
@@ -38,8 +38,13 @@ def combine(digests: Sequence[int], size_bytes: int) -> int:
         raise ValueError(
             f"{size_bytes} bytes have {len(lengths)} blocks, but {len(digests)} digests came"
         )
+    return joined(zip(digests, lengths, strict=True))
+
+
+def joined(pieces: Iterable[tuple[int, int]]) -> int:
+    """Return the digest of pieces of any length, each given as (digest, length), in order."""
     whole = 0
-    for digest, length in zip(digests, lengths, strict=True):
+    for digest, length in pieces:
         whole = int(combine_crc64nvme(whole, digest, length))
     return whole
 

@@ -249,6 +249,13 @@ class AbortedError(LookAtRunError):
     hint = "The save was aborted or deleted. Begin a new one."
 
 
+class LocalOnlyError(LookAtRunError):
+    """A policy of the service keeps the step on its node: it will not be durable by itself."""
+
+    code = "local_only"
+    hint = "The step is safe on its node. To send it to S3, call flush(run, step) on every node."
+
+
 # --- give up: a person has to act -------------------------------------------------------------
 
 

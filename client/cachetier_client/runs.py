@@ -82,6 +82,7 @@ class Runs:
         Raises:
             NotDurableError: Not in time; wait again.
             IntegrityError, AbortedError, SaveSupersededError: It never will.
+            LocalOnlyError: A policy keeps it on the node; ``flush`` sends it after all.
         """
         with self._caller.calling("wait", run=run, step=step, name=name):
             shard = None if name is None else checked_name(name)
@@ -96,8 +97,11 @@ class Runs:
     ) -> None:
         """Hurry the drain, and wait until nothing is dirty: of a step, of a run, or of all (None).
 
+        A step that is named is sent even where a policy of the service keeps it on the node. Of a
+        step on several nodes every node must be asked, for instance by one rank on each.
+
         Raises:
-            NotDurableError: Something still is.
+            NotDurableError: Something still is; the message names the steps.
         """
         with self._caller.calling("flush", run=run, step=step):
             which_run = None if run is None else checked_run(run)

@@ -232,11 +232,13 @@ def test_waiting_for_what_is_damaged_says_so(service: FakeService, client: Clien
 def test_a_flush_that_leaves_something_dirty_is_an_error(
     service: FakeService, client: Client
 ) -> None:
-    service.answers["flush"] = {"pending_shards": 0, "pending_bytes": 0}
+    nothing = {"pending_shards": 0, "pending_bytes": 0, "pending_steps": []}
+    service.answers["flush"] = nothing
     client.flush("a-run", 7)
 
-    service.answers["flush"] = {"pending_shards": 2, "pending_bytes": 20}
-    with pytest.raises(NotDurableError, match=r"2 shards \(20 bytes\)"):
+    steps = [{"run": "a-run", "step": step, "shards": 1, "size_bytes": 10} for step in (7, 8)]
+    service.answers["flush"] = {"pending_shards": 2, "pending_bytes": 20, "pending_steps": steps}
+    with pytest.raises(NotDurableError, match=r"2 shards \(20 bytes\) .* a-run/7, a-run/8"):
         client.flush(timeout_seconds=5)
 
     assert [header["run"] for header in service.ids("flush")] == ["a-run", None]

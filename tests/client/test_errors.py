@@ -26,6 +26,7 @@ PROTOCOL_CODES = {
         "save_superseded",
         "incomplete",
         "aborted",
+        "local_only",
     ),
     errors.GiveUpError: ("integrity", "fenced", "remote_refused"),
 }

@@ -10,6 +10,7 @@ import pytest
 
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.measured import MeasuredObjectStore
+from cachetier.remote.renewed import RenewedObjectStore
 from cachetier.remote.retrying import RetryingObjectStore
 from cachetier.testing.faulty_store import FaultyObjectStore
 from cachetier.testing.memory_store import MemoryObjectStore
@@ -21,6 +22,7 @@ IN_MEMORY: dict[str, Callable[[], ObjectStore]] = {
     "memory-readback": lambda: MemoryObjectStore(keeps_digests=False),
     "retrying": lambda: RetryingObjectStore(MemoryObjectStore()),
     "measured": lambda: MeasuredObjectStore(MemoryObjectStore(), lambda *_: None),
+    "renewed": lambda: RenewedObjectStore(MemoryObjectStore),
     "faulty": lambda: FaultyObjectStore(MemoryObjectStore()),
 }
 

@@ -13,7 +13,8 @@ from awscrt.checksums import crc64nvme
 from cachetier.errors import RemoteDigestError, RemoteRefusedError, ThrottledError, TransientError
 from cachetier.remote.base import ObjectStore, UploadedPart
 from cachetier.remote.checksums import to_base64
-from cachetier.remote.s3 import Credentials, S3ObjectStore, Timeouts
+from cachetier.remote.connecting import Credentials, Timeouts
+from cachetier.remote.s3 import S3ObjectStore
 
 BODY = b"0123456789"
 SENT = to_base64(crc64nvme(BODY))

@@ -15,11 +15,11 @@ from botocore.exceptions import ClientError
 
 from cachetier.errors import PreconditionFailedError, ThrottledError, TransientError
 from cachetier.remote.base import IF_ABSENT, ObjectStore
+from cachetier.remote.connecting import Credentials, connect
 from cachetier.remote.retrying import RetryingObjectStore
-from cachetier.remote.s3 import Credentials, connect
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
-from cachetier.testing.troubles import Trouble
+from cachetier.testing.troubles import Fault, Trouble
 
 BODY = bytes(range(256)) * 5000
 DIGEST = crc64nvme(BODY)
@@ -67,7 +67,7 @@ def test_each_request_waits_on_a_connection_kept_alive_too(
 
 
 def test_a_lost_reply_hides_a_success(store: ObjectStore, proxy: S3Proxy, folder: str) -> None:
-    proxy.troubles.add(Trouble.LOST_REPLY)
+    proxy.troubles.add(Fault(Trouble.LOST_REPLY))
 
     with pytest.raises(TransientError):
         store.put(folder + "a", BODY, digest=DIGEST, condition=IF_ABSENT)
@@ -81,7 +81,7 @@ def test_a_lost_reply_hides_a_success(store: ObjectStore, proxy: S3Proxy, folder
 
 
 def test_a_reset_in_a_body_leaves_nothing(store: ObjectStore, proxy: S3Proxy, folder: str) -> None:
-    proxy.troubles.add(Trouble.RESET)
+    proxy.troubles.add(Fault(Trouble.RESET))
 
     with pytest.raises(TransientError):
         store.put(folder + "a", BODY, digest=DIGEST)
@@ -109,14 +109,14 @@ def test_too_fast_a_client_is_told_to_slow_down(
 
 def test_retries_ride_out_every_trouble(store: ObjectStore, proxy: S3Proxy, folder: str) -> None:
     patient = RetryingObjectStore(store, sleep=lambda _: proxy.troubles.limit(0))
-    proxy.troubles.add(Trouble.RESET)
-    proxy.troubles.add(Trouble.LOST_REPLY)
+    proxy.troubles.add(Fault(Trouble.RESET))
+    proxy.troubles.add(Fault(Trouble.LOST_REPLY))
     proxy.troubles.limit(0.001)
     patient.list(folder)  # takes the only token
 
     patient.put(folder + "a", BODY, digest=DIGEST)
 
-    assert sorted(proxy.troubles.fired) == sorted(Trouble)
+    assert set(proxy.troubles.fired) == {Trouble.SLOW_DOWN, Trouble.RESET, Trouble.LOST_REPLY}
     assert patient.get(folder + "a") == BODY
 
 
@@ -160,17 +160,34 @@ def test_a_server_that_is_not_there_closes_the_connection() -> None:
             client.head("a")
 
 
-def test_the_command_prints_its_port_and_ends_when_told(
+def test_the_command_prints_its_port_strikes_as_told_and_says_so_at_its_end(
     seaweed_s3: S3Endpoint, folder: str
 ) -> None:
     command = [sys.executable, "-m", "cachetier.testing.s3proxy", "--upstream", seaweed_s3.url]
+    rules = ["--lose-replies", "1", "--fault", "slow_down:GetObject", "--retry-after", "3"]
     with subprocess.Popen(
-        [*command, "--latency-ms", "5"], stdout=subprocess.PIPE, text=True
+        [*command, "--latency-ms", "5", *rules], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
         store = seaweed_s3.behind(url).store()
-        store.put(folder + "a", BODY, digest=DIGEST)
+        with pytest.raises(TransientError):
+            store.put(folder + "a", BODY, digest=DIGEST)
+        with pytest.raises(ThrottledError) as caught:
+            store.get(folder + "a")
         assert store.get(folder + "a") == BODY
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
+        said = process.stdout.read()
+
+    assert caught.value.retry_after_seconds == 3
+    assert said == "3 requests; struck: lost_reply 1, slow_down 1\n"
+
+
+@pytest.mark.parametrize("rule", ["fire", "stall:Put", "stall::often=1"])
+def test_the_command_says_what_is_wrong_with_a_rule(rule: str) -> None:
+    command = [sys.executable, "-m", "cachetier.testing.s3proxy", "--upstream", "http://127.0.0.1"]
+    ended = subprocess.run([*command, "--fault", rule], capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 2
+    assert "argument --fault" in ended.stderr

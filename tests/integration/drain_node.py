@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -14,13 +15,15 @@ from cachetier_client import digests
 
 from cachetier.changes import Changes
 from cachetier.checkpoints import Checkpoints, StepView
-from cachetier.clock import SystemClock
+from cachetier.clock import Clock, SystemClock
 from cachetier.drain.agenda import Agenda
 from cachetier.drain.board import Board, DrainObserver
 from cachetier.drain.channel import AskingEnd
 from cachetier.drain.desk import Desk, Office
+from cachetier.drain.fairness import EQUAL, Weights
 from cachetier.drain.link import DrainLink
-from cachetier.drain.loop import Calls, Drain, Signals, Size
+from cachetier.drain.loop import Drain, Signals, Size
+from cachetier.drain.traffic import Traffic
 from cachetier.incidents import Incidents
 from cachetier.ingest import Ingest, WhenFull
 from cachetier.local import queries
@@ -30,6 +33,7 @@ from cachetier.local.store import Staged, Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.layout import Layout
 from cachetier.model.levels import Level
+from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Content, Receipt, SaveIds, Shard
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
@@ -88,16 +92,21 @@ class Node:
         *,
         capacity_bytes: int = 1 << 30,
         when_full: WhenFull = WhenFull.WAIT,
+        clock: Clock | None = None,
+        fraction: Callable[[], float] = random.random,
+        policy: Policy = DRAIN_ALL,
+        weights: Weights = EQUAL,
     ) -> None:
         self.cache_dir = cache_dir
         cache_dir.mkdir(exist_ok=True)
-        self.clock = SystemClock()
-        self.store: Store = open_store(cache_dir, capacity_bytes, self.clock).store
-        self.changes = Changes(self.clock)
+        self.clock = clock or SystemClock()
+        self.store: Store = open_store(cache_dir, capacity_bytes, self.clock, policy=policy).store
+        self.changes = Changes(SystemClock())  # those who wait here wait in real time
         self.incidents = Incidents(self.store)
         self.bucket = Bucket(objects, Layout("ckpt"))
+        self.probe = objects.check  # a test may take one that does not retry
         self.seen = Seen()
-        self.agenda = Agenda(self.clock)
+        self.agenda = Agenda(self.clock, fraction, weights)
         self.board = Board(REMOTE, self.clock)
         self.checkpoints = Checkpoints(
             self.store, self.bucket, self.changes, self.clock, hurry=self.agenda.hurry
@@ -187,9 +196,9 @@ class Node:
             self.bucket,
             self.store.store_id,
             self.clock,
-            probe=self.bucket.objects.check,
+            probe=self.probe,
             signals=signals,
-            calls=Calls(),
+            traffic=Traffic(size.uploads + size.parts, self.clock),
             size=size,
         )
         thread = threading.Thread(target=drain.run, name="drain")

@@ -7,7 +7,7 @@ import json
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +19,13 @@ from cachetier.clock import SystemClock
 from cachetier.config import load
 from cachetier.drain.agenda import Agenda
 from cachetier.local import queries
+from cachetier.local.records import Backlog
 from cachetier.model.layout import Layout
 from cachetier.model.uploads import object_metadata
 from cachetier.remote.bucket import Bucket
-from cachetier.service import REMOTE_NAME, Service
+from cachetier.service import Service
 from cachetier.testing.memory_store import MemoryObjectStore
+from cachetier.wiring import REMOTE_NAME
 
 SECONDS = 20.0
 
@@ -47,6 +49,9 @@ class IdleDrain:
 
     def nudge(self) -> None:
         """Nothing to wake."""
+
+    def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:
+        return {}
 
     def state(self) -> dict[str, Any]:
         return {"pid": None}

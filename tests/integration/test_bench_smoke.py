@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import core, report
+from benchmarks import core, drain, report
 from benchmarks.__main__ import main
 from benchmarks.core import demo
 from benchmarks.measures import Result, at_least, at_most, median_of
 
 KEYS = {"group", "measure", "value", "unit", "bar", "holds", "runs"}
-WITHOUT_DEMO = sorted(set(core.BENCHES) - {"demo"})
+WITHOUT_DEMO = [
+    *(("core", name) for name in sorted(set(core.BENCHES) - {"demo"})),
+    *(("drain", name) for name in sorted(drain.BENCHES)),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -24,17 +27,18 @@ def on_its_own_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WITHOUT_DEMO)
+@pytest.mark.parametrize(("group", "name"), WITHOUT_DEMO)
 def test_a_benchmark_measures_and_leaves_nothing_behind(
-    name: str, tmp_path: Path, on_its_own_disk_space: Path
+    group: str, name: str, tmp_path: Path, on_its_own_disk_space: Path
 ) -> None:
     results = tmp_path / "results.json"
-    assert main(["--quick", "--measure", name, "--results", str(results)]) == 0
+    chosen = ["--quick", "--only", group, "--measure", name, "--results", str(results)]
+    assert main(chosen) == 0
     rows = json.loads(results.read_text())
     assert rows
     for row in rows:
         assert set(row) == KEYS
-        assert row["group"] == "core"
+        assert row["group"] == group
         assert row["value"] >= 0
         assert row["runs"] >= 1
     assert any(row["bar"] for row in rows)
@@ -97,6 +101,15 @@ def test_the_readme_takes_the_figures_and_keeps_its_text(tmp_path: Path) -> None
     assert "- 2 cores" in text
     assert "| core | puts | 2 times | >= 2 | yes | 3 |" in text
     assert "older figures" not in text
+
+
+def test_the_readme_shows_the_groups_one_after_the_other(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{report.BEGIN}\n{report.END}\n")
+    rows = [Result(f"{group} {n}", n, "s").as_json(group) for n in (1, 2) for group in ("b", "a")]
+    report.record(readme, rows, [])
+    shown = [line.split(" | ")[1] for line in readme.read_text().splitlines() if " s | " in line]
+    assert shown == ["a 1", "a 2", "b 1", "b 2"]
 
 
 def test_the_demo_is_judged_by_its_own_report() -> None:

@@ -103,16 +103,21 @@ def test_wait_and_flush_end_with_3_while_bytes_are_dirty(served: Served) -> None
     assert run(served, "wait", "r", "1", "--level", "local").code == 0
     waited = run(served, "wait", "r", "1", "--timeout", "0.1", "--json")
     assert (waited.code, waited.json["error"]["code"]) == (3, "not_durable")
-    flushed = run(served, "flush", "--timeout", "0.1")
+    flushed = run(served, "flush", "--deadline", "0.1")
     assert flushed.code == 3
     assert flushed.err.startswith("Error: ")
+    assert "of steps r/1" in flushed.err
     assert "\nNext: " in flushed.err
     served.drained("x", b"x")
     assert run(served, "wait", "r", "1", "--name", "x", "--json").json["level"] == "durable"
 
 
 def test_flush_of_an_empty_node_is_done(served: Served) -> None:
-    assert run(served, "flush", "--json").json == {"pending_shards": 0, "pending_bytes": 0}
+    assert run(served, "flush", "--json").json == {
+        "pending_shards": 0,
+        "pending_bytes": 0,
+        "pending_steps": [],
+    }
 
 
 def test_delete_needs_a_yes(served: Served) -> None:

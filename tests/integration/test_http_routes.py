@@ -92,11 +92,13 @@ def test_wait_for_nothing_known_is_not_found(shared: Served) -> None:
 
 def test_flush_tells_what_remains_at_its_deadline(served: Served) -> None:
     empty = served.call.post("/v1/flush", {})
-    assert empty.json == {"pending_shards": 0, "pending_bytes": 0}
+    assert empty.json == {"pending_shards": 0, "pending_bytes": 0, "pending_steps": []}
     served.put("a", b"abc")
     late = served.call.post("/v1/flush", {"run": "r", "step": 1, "timeout_seconds": 0.1})
     assert (late.status, late.code) == (504, "not_durable")
     assert (late.json["pending_shards"], late.json["pending_bytes"]) == (1, 3)
+    assert "1 shard, 3 B of steps r/1" in late.json["detail"]
+    assert served.call.post("/v1/flush", {"step": 1}).code == "invalid_request"
     assert ("r", 1) in served.drain.hurried
 
 
@@ -129,7 +131,7 @@ STATUS_KEYS = {
     *("capacity_bytes", "used_bytes", "dirty_bytes", "clean_bytes", "waiting_bytes"),
     *("dirty_shards", "oldest_dirty_seconds", "quarantined_shards", "fenced", "when_full", "disk"),
     *("remotes", "drain", "pending", "socket", "http", "connections", "sqlite_version"),
-    "warnings",
+    *("warnings", "local_only"),
 }
 
 
@@ -139,6 +141,11 @@ def test_status_is_a_stable_object(served: Served) -> None:
     assert set(status) == STATUS_KEYS
     assert (status["state"], status["dirty_bytes"], status["dirty_shards"]) == ("ready", 100_000, 1)
     assert status["pending"][0]["step"] == 1
+    assert status["pending"][0]["eta_seconds"] is None
+    assert set(status["local_only"]) == {
+        *("durable_every", "supersede", "keep_local"),
+        *("steps", "shards", "size_bytes", "declared_steps"),
+    }
     assert status["remotes"][0]["url"] == "s3://bucket/p"
     assert set(status["disk"]) == {
         *("directory", "filesystem", "free_bytes", "direct_io", "leases", "attributes")
@@ -227,6 +234,7 @@ def test_the_description_names_every_route(shared: Served) -> None:
         "/v1/status",
         "/v1/flush",
         "/v1/incidents",
+        "/v1/phase",
         "/livez",
         "/readyz",
         "/metrics",

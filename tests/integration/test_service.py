@@ -224,7 +224,8 @@ def test_a_shard_that_the_remote_lost_is_not_evicted(harm: str) -> None:
 # --- metrics -------------------------------------------------------------------------------------
 
 IDLE = {
-    *("drained_bytes_total", "drained_shards_total", "throttled_total", "drain_failures_total"),
+    *("drained_bytes_total", "saved_bytes_total", "drained_shards_total"),
+    *("throttled_total", "drain_failures_total"),
     *("drain_restarts_total", "published_total", "restored_bytes_total", "evicted_bytes_total"),
     *("backpressure_total", "fenced", "remote_refused", "quarantined_total", "put_bytes_total"),
     *("put_seconds_count", "get_seconds_count", "dirty_bytes", "dirty_shards", "used_bytes"),
@@ -261,6 +262,7 @@ def test_puts_and_gets_drive_their_metrics(served: Served) -> None:
 def test_the_drain_drives_its_metrics(served: Served) -> None:
     observer = DrainMetrics(served.service.metrics)
     observer.drained("durable", 7, 0.1)
+    observer.saved("durable", 2)
     observer.throttled("durable", 3)
     observer.failed("durable", "upload", "remote_transient")
     observer.published("r", 1, 2.0)
@@ -268,6 +270,7 @@ def test_the_drain_drives_its_metrics(served: Served) -> None:
     served.drain.refused = True
     expected = {
         "drained_bytes_total": 7,
+        "saved_bytes_total": 2,
         "drained_shards_total": 1,
         "throttled_total": 3,
         "drain_failures_total": 1,

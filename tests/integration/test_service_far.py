@@ -84,6 +84,40 @@ def test_a_checkpoint_reaches_the_bucket_and_comes_back_on_a_new_node(
         service.stop()
 
 
+def test_a_spread_save_is_found_and_deleted_by_a_node_that_is_not_set_up_to_spread(
+    settings: dict[str, Any], endpoint: S3Endpoint, tmp_path: Path
+) -> None:
+    prefix = tmp_path.name
+    bodies = {f"shard-{number}": noise(1000 + number) for number in range(20)}
+    bodies["large"] = noise(LARGE)
+    service = started({**settings, "key_layout": "spread"})
+    try:
+        with Client(f"unix://{service.socket}") as client:
+            with client.checkpoint("run", 7, rank=0, world_size=1) as checkpoint:
+                for name, body in bodies.items():
+                    checkpoint.put(name, body)
+            client.wait("run", 7, timeout_seconds=100)
+    finally:
+        service.stop()
+    keys = endpoint.store().list(f"{prefix}/").keys
+    spread = [key for key in keys if key.startswith(f"{prefix}/~")]
+    assert len(spread) == len(bodies)
+    assert len({key.split("/")[1] for key in spread}) > 5
+
+    service = started({**settings, "cache_dir": tmp_path / "another"})
+    try:
+        with Client(f"unix://{service.socket}") as client:
+            latest = client.latest("run", level="durable")
+            assert latest is not None
+            assert latest.step == 7
+            for name, body in bodies.items():
+                assert bytes(client.get_shard("run", 7, name)) == body
+            client.delete_step("run", 7)
+        _until(lambda: not endpoint.store().list(f"{prefix}/~").keys)
+    finally:
+        service.stop()
+
+
 def _value(exposition: str, name: str) -> float:
     line = next(x for x in exposition.splitlines() if x.startswith(f"cachetier_{name} "))
     return float(line.split()[1])

@@ -27,6 +27,7 @@ from cachetier.doors.unix import door as door_module
 from cachetier.doors.unix.door import UnixDoor
 from cachetier.doors.unix.session import STAGED_LIMIT
 from cachetier.errors import StoppingError
+from cachetier.phases import Phases
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 
@@ -82,14 +83,17 @@ class Door:
         self.path = directory / "s"
         self.node = Node(directory / "cache", MemoryObjectStore(), SystemClock())
         self.stopping = False
+        self.phases = Phases(SystemClock())
         self.operations = Operations(
             store_id=self.node.store.store_id,
             ingest=self.node.ingest,
             restore=self.node.restore,
             checkpoints=self.node.checkpoints,
             incidents=self.node.incidents,
+            phases=self.phases,
             status=lambda: {"state": "ready"},
             refuse_when_stopping=self._refuse,
+            refuse_when_leaving=self._refuse,
         )
         self.door = UnixDoor(self.path, self.operations)
         self.door.start()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from cachetier_client.digests import digest_of
 
 from cachetier.clock import Clock
+from cachetier.codec.frames import FrameEncoder
+from cachetier.codec.seek_table import encode_table
 from cachetier.drain.publisher import Ended, Located, Publisher
 from cachetier.errors import PreconditionFailedError, UploadGoneError
 from cachetier.local import queries
@@ -15,7 +17,14 @@ from cachetier.model.documents import ShardEntry
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.publication import Claimant
 from cachetier.model.shard import BLOCK_BYTES, Shard
-from cachetier.model.uploads import Existing, judge_existing, object_metadata, part_ranges
+from cachetier.model.stored import Codec, Stored
+from cachetier.model.uploads import (
+    Existing,
+    compressed_metadata,
+    judge_existing,
+    object_metadata,
+    part_ranges,
+)
 from cachetier.remote.base import IF_ABSENT, UploadedPart, if_match
 from cachetier.remote.bucket import Bucket
 from tests.stateful.reading import bytes_of
@@ -48,6 +57,19 @@ class FakeDrain:
                     return True
         return False
 
+    def drain_step(self, run: str, step: int) -> bool:
+        """Drain the oldest dirty shard of a step, or publish it; return False when it is done."""
+        for save in self._store.read(queries.unfinished_saves):
+            number = save.number
+            if (save.run, save.step, save.state) == (run, step, SaveState.OPEN):
+                shards = self._store.read(lambda sql, n=number: queries.dirty_shards_of(sql, n, 1))  # type: ignore[misc]
+                if shards:
+                    self._drain(save, shards[0])
+                else:
+                    self._publish(save)
+                return True
+        return False
+
     def drain_all(self) -> None:
         """Drain and publish until nothing is left that can be done."""
         while self.drain_one():
@@ -73,7 +95,7 @@ class FakeDrain:
         for save in self._store.read(queries.unfinished_saves):
             if save.state is SaveState.DELETED:
                 assert save.location is not None
-                self._publisher.delete(self._claimant(save), save.location)
+                self._publisher.delete(self._claimant(save), save.location, set)
                 self._store.drain_log.forget_save(save.number)
 
     # --- shards ----------------------------------------------------------------------------------
@@ -97,19 +119,27 @@ class FakeDrain:
     def _confirm(self, shard: Shard, key: str) -> None:
         info = self._bucket.objects.head(key)
         assert info is not None, f"{key} is not there after it was sent"
-        assert info.digest == shard.content.digest, f"{key} is not what was sent"
+        assert info.digest == self._stored(shard).digest, f"{key} is not what was sent"
 
     def _record(self, shard: Shard) -> None:
-        self._store.drain_log.record_verified(shard.version, REMOTE, [REMOTE], self._clock.now())
+        now, stored = self._clock.now(), self._stored(shard)
+        self._store.drain_log.record_verified(shard.version, REMOTE, [REMOTE], now, stored)
+
+    def _stored(self, shard: Shard) -> Stored:
+        body = bytes_of(self._store, shard)
+        return Stored.raw(shard.content) if body is None else encoded(shard, body)[0]
 
     def _send(self, shard: Shard, key: str, body: bytes) -> None:
         if len(body) > SINGLE_PUT_BYTES:
             self._send_in_parts(shard, key, body)
             return
-        digest, metadata = shard.content.digest, self._metadata(shard)
+        metadata = self._metadata(shard)
+        stored, sent = encoded(shard, body)
+        if stored.codec is Codec.ZSTD:
+            metadata = compressed_metadata(metadata, len(body))
         try:
             self._bucket.objects.put(
-                key, body, digest=digest, metadata=metadata, condition=IF_ABSENT
+                key, sent, digest=stored.digest, metadata=metadata, condition=IF_ABSENT
             )
         except PreconditionFailedError:
             found = self._bucket.objects.head(key)
@@ -119,7 +149,7 @@ class FakeDrain:
             if existing is Existing.OLDER:
                 over = if_match(found.etag)
                 self._bucket.objects.put(
-                    key, body, digest=digest, metadata=metadata, condition=over
+                    key, sent, digest=stored.digest, metadata=metadata, condition=over
                 )
 
     def _send_in_parts(self, shard: Shard, key: str, body: bytes) -> None:
@@ -134,7 +164,9 @@ class FakeDrain:
                 sent = self._bucket.objects.upload_part(
                     key, upload_id, part.number, piece, digest=digest
                 )
-                record = FinishedPart(part.number, sent.etag, part.size_bytes, digest)
+                record = FinishedPart(
+                    part.number, sent.etag, part.size_bytes, digest, part.start, part.size_bytes
+                )
                 self._store.drain_log.record_parts(shard.version, REMOTE, [record])
                 finished[part.number] = sent
         parts = [finished[number] for number in sorted(finished)]
@@ -157,6 +189,9 @@ class FakeDrain:
         upload_id = self._bucket.objects.create_upload(key, self._metadata(shard))
         self._store.drain_log.begin_upload(shard.version, REMOTE, upload_id, BLOCK_BYTES)
         return upload_id, {}
+
+    def _held(self, shard: Shard) -> Stored | None:
+        return self._store.read(lambda sql: queries.stored_of(sql, shard.version, REMOTE))
 
     def _metadata(self, shard: Shard) -> dict[str, str]:
         return object_metadata(shard.save_id, self._store.store_id, shard.version, shard.content)
@@ -212,7 +247,19 @@ class FakeDrain:
         shards = self._store.read(lambda sql: queries.shards_of_rank(sql, save.number, rank, 0, -1))
         if any(s.state in (ShardState.DIRTY, ShardState.QUARANTINED) for s in shards):
             return False
-        entries = [ShardEntry.of(shard.name, shard.rank, shard.content) for shard in shards]
+        entries = [
+            ShardEntry.of(shard.name, shard.rank, shard.content, self._held(shard))
+            for shard in shards
+        ]
         self._publisher.write_part(self._claimant(save), location, rank, entries)
         self._store.drain_log.record_part_uploaded(save.number, rank)
         return True
+
+
+def encoded(shard: Shard, body: bytes) -> tuple[Stored, bytes]:
+    """Return what is stored of a shard: of every other file, zstd frames."""
+    if shard.file_id is None or shard.version % 2 == 0 or len(body) > SINGLE_PUT_BYTES:
+        return Stored.raw(shard.content), body
+    frame = FrameEncoder(1).encode(body)
+    sent = frame + encode_table([len(frame)], len(body))
+    return Stored(Codec.ZSTD, len(sent), digest_of(sent), (len(frame),)), sent

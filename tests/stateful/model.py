@@ -12,14 +12,17 @@ from dataclasses import dataclass, field
 from cachetier.model.shard import SaveIds
 
 OK = "ok"
-OPEN, PUBLISHED, SUPERSEDED, REFUSED, DELETED = (
+OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED = (
     "open",
+    "local_only",
     "published",
     "superseded",
     "refused",
     "deleted",
 )
 SEALED, ABORTED = "sealed", "aborted"
+WRITABLE = (OPEN, LOCAL_ONLY)
+ENDED_CODES = {SUPERSEDED: "save_superseded", REFUSED: "step_published", DELETED: "aborted"}
 
 
 @dataclass(slots=True)
@@ -39,6 +42,7 @@ class ModelSave:
     state: str = OPEN
     shards: dict[str, ModelShard] = field(default_factory=dict)
     parts: dict[int, str] = field(default_factory=dict)
+    number: int = 0
 
     def sealed(self) -> set[int]:
         return {rank for rank, state in self.parts.items() if state == SEALED}
@@ -48,9 +52,14 @@ class ModelSave:
 
 
 class Model:
-    """Every step's saves, in the order in which they came."""
+    """Every step's saves, in the order in which they came.
 
-    def __init__(self) -> None:
+    Steps that ``durable_every`` does not divide are local-only until they are flushed.
+    """
+
+    def __init__(self, durable_every: int = 1) -> None:
+        self.durable_every = durable_every
+        self.arrived = 0
         self.steps: dict[tuple[str, int], list[ModelSave]] = {}
 
     def copy(self) -> Model:
@@ -59,9 +68,9 @@ class Model:
     def visible(self, run: str, step: int) -> ModelSave | None:
         """Return the save that readers see: the newest published one, else the newest open."""
         saves = self.steps.get((run, step), [])
-        for state in (PUBLISHED, OPEN):
+        for states in ((PUBLISHED,), WRITABLE):
             for save in reversed(saves):
-                if save.state == state:
+                if save.state in states:
                     return save
         return None
 
@@ -88,7 +97,7 @@ class Model:
                 return OK
             if existing is not None and existing.rank != ids.rank:
                 return SEALED
-            if known.parts.get(ids.rank) == SEALED or known.state != OPEN:
+            if known.parts.get(ids.rank) == SEALED or known.state not in WRITABLE:
                 return SEALED
         save = self._begun(ids)
         save.parts[ids.rank] = OPEN
@@ -118,6 +127,31 @@ class Model:
             save.shards, save.parts = {}, {}
         return OK if saves else "not_found"
 
+    def flush_step(self, run: str, step: int) -> str:
+        """Ask for one step: a policy that kept it here does not count any more."""
+        save = self.visible(run, step)
+        saves = self.steps.get((run, step), [])
+        if save is None and saves:
+            return ENDED_CODES[saves[-1].state]
+        if save is not None and save.state == LOCAL_ONLY:
+            save.state = OPEN
+        return OK
+
+    def remove(self, save: ModelSave, run: str, step: int) -> None:
+        """Retention gave up a step: it must have been local-only, and not the newest."""
+        assert save.state == LOCAL_ONLY
+        others = [
+            (of_step, other.number)
+            for (of, of_step), saves in self.steps.items()
+            if of == run
+            for other in saves
+            if other is not save and other.state in (*WRITABLE, PUBLISHED) and other.sealed()
+        ]
+        assert any(number > save.number for _, number in others), "the newest was removed"
+        assert any(other > step for other, _ in others), "the highest was removed"
+        save.state = DELETED
+        save.shards, save.parts = {}, {}
+
     def publish(self, save: ModelSave, run: str, step: int) -> None:
         for other in self.steps[run, step]:
             if other is not save and other.state == PUBLISHED:
@@ -135,8 +169,7 @@ class Model:
             return "step_published" if published and not ids.overwrite else OK
         if known.world_size != ids.world_size:
             return "invalid_request"
-        codes = {SUPERSEDED: "save_superseded", REFUSED: "step_published", DELETED: "aborted"}
-        return codes.get(known.state, OK)
+        return ENDED_CODES.get(known.state, OK)
 
     def _begun(self, ids: SaveIds) -> ModelSave:
         known = self.save_named(ids.run, ids.step, ids.save_id)
@@ -144,7 +177,11 @@ class Model:
             return known
         saves = self.steps.setdefault((ids.run, ids.step), [])
         for save in saves:
-            if save.state == OPEN:
+            if save.state in WRITABLE:
                 save.state = SUPERSEDED
-        saves.append(ModelSave(ids.save_id, ids.world_size, ids.overwrite))
+        self.arrived += 1
+        state = LOCAL_ONLY if ids.step % self.durable_every else OPEN
+        saves.append(
+            ModelSave(ids.save_id, ids.world_size, ids.overwrite, state, number=self.arrived)
+        )
         return saves[-1]

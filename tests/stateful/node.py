@@ -21,12 +21,14 @@ from cachetier.local.files import Files
 from cachetier.local.recovery import lock_directory, open_store
 from cachetier.local.store import Staged, Store
 from cachetier.model.layout import Layout
+from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import INLINE_BYTES, Content, Receipt, SaveIds, Shard
 from cachetier.remote import presence
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
 from cachetier.restore import Restore
-from tests.stateful.fake_drain import FakeDrain
+from cachetier.retention import Retention
+from tests.stateful.fake_drain import REMOTE, FakeDrain
 from tests.stateful.reading import whole
 
 CAPACITY_BYTES = 256 << 20
@@ -55,10 +57,13 @@ class Node:
         files: Files | None = None,
         vfs: str | None = None,
         make_drain: MakeDrain = FakeDrain,
+        policy: Policy = DRAIN_ALL,
     ) -> None:
         self._lock = lock_directory(cache_dir)
         try:
-            self.recovered = open_store(cache_dir, capacity_bytes, clock, files=files, vfs=vfs)
+            self.recovered = open_store(
+                cache_dir, capacity_bytes, clock, files=files, vfs=vfs, policy=policy
+            )
         except BaseException:
             os.close(self._lock)
             raise
@@ -68,14 +73,11 @@ class Node:
         self.changes = Changes(clock)
         self.incidents = Incidents(store)
         self.evictor = Evictor(store, clock, self._still_remote, watermarks=Watermarks())
+        self.retention = Retention(store, policy.keep_local, self.evictor.evict)
         self.drain = make_drain(store, self.bucket, clock)
         self.checkpoints = Checkpoints(store, self.bucket, self.changes, clock)
-        self.ingest = Ingest(
-            store, when_full=WhenFull.REJECT, make_room=lambda: _ignore(self.evictor.make_room())
-        )
-        self.restore = Restore(
-            store, self.bucket, clock, make_room=lambda: _ignore(self.evictor.make_room())
-        )
+        self.ingest = Ingest(store, when_full=WhenFull.REJECT, make_room=self._make_room)
+        self.restore = Restore(store, self.bucket, clock, remote=REMOTE, make_room=self._make_room)
 
     def close(self) -> None:
         """Let go of the directory in good order; that only saves time, so it may fail."""
@@ -127,7 +129,7 @@ class Node:
 
     def evict(self, shard: Shard) -> bool:
         """Evict one shard by the evictor's rules."""
-        return self.evictor._evict(shard)
+        return self.evictor.evict(shard)
 
     def rows(self) -> list[Shard]:
         """Return every shard the catalog knows."""
@@ -146,9 +148,15 @@ class Node:
         )
         return save.location if save is not None else None
 
+    def _make_room(self) -> None:
+        self.evictor.make_room()
+        if self.store.space.wanted_bytes:
+            self.retention.make_room()
+
     def _still_remote(self, shard: Shard) -> bool:
         location = self.location_of(shard)
-        return location is not None and presence.holds(self.bucket, shard, location)
+        stored = self.store.read(lambda sql: queries.stored_of(sql, shard.version, REMOTE))
+        return location is not None and presence.holds(self.bucket, shard, location, stored)
 
 
 def write(staged: Staged, data: bytes) -> None:
@@ -159,7 +167,3 @@ def write(staged: Staged, data: bytes) -> None:
         os.pwrite(staged.writer, data[start : start + length], start)
         start += length
     os.ftruncate(staged.writer, len(data))
-
-
-def _ignore(_freed_bytes: int) -> None:
-    """Make a callback of something that returns a number."""

@@ -2,7 +2,7 @@
 
 Acknowledged is readable with the same bytes. Clean is verified at the remote. Dirty is never
 evicted. Accounted bytes are the bytes on disk. Published is whole and one save's. Deleted and
-aborted stay so.
+aborted stay so. Local-only is neither drained nor removed while it is the newest.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cachetier.errors import CachetierError
+from cachetier.local.queries import saves_of_run
+from cachetier.model.checkpoint import Save
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
+from cachetier.model.policy import Policy
 from cachetier.model.shard import SaveIds, Shard
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
@@ -61,14 +65,22 @@ class Tier(RuleBasedStateMachine):
         self.place = Path(tempfile.mkdtemp(prefix="tier-"))
         self.remote = MemoryObjectStore(minimum_part_bytes=1)
         self.clock = FakeClock()
+        self.policy = Policy()
         self.model = Model()
         self.saves: dict[tuple[str, int], int] = {}
         self.damaged: set[str] = set()
         self.node: Node
 
-    @initialize()
-    def start(self) -> None:
-        self.node = Node(self.place / "cache", self.remote, self.clock, vfs=self.vfs)
+    @initialize(every=st.sampled_from([2, 1]))
+    def choose_policy(self, every: int) -> None:
+        self.policy = Policy(durable_every=every, keep_local=1)
+        self.model = Model(durable_every=every)
+        self._start()
+
+    def _start(self) -> None:
+        self.node = Node(
+            self.place / "cache", self.remote, self.clock, vfs=self.vfs, policy=self.policy
+        )
 
     def teardown(self) -> None:
         if hasattr(self, "node"):
@@ -142,13 +154,30 @@ class Tier(RuleBasedStateMachine):
         for row in self.node.rows():
             assert self.node.evict(row) is (row.state is ShardState.CLEAN)
 
+    @rule(run=runs, step=steps)
+    def flush_step(self, run: str, step: int) -> None:
+        self._same(
+            self.model.flush_step(run, step),
+            lambda: self.node.checkpoints.flush(run, step, 0.0),
+        )
+
+    @rule()
+    def trim(self) -> None:
+        """Only local-only steps may vanish, and never the newest."""
+        self.node.retention.trim()
+        gone = {(s.run, s.step, s.save_id) for s in self._saves() if s.state == DELETED}
+        for (run, step), saves in self.model.steps.items():
+            for save in saves:
+                if save.state != DELETED and (run, step, save.save_id) in gone:
+                    self.model.remove(save, run, step)
+
     @rule(clean_stop=st.booleans())
     def restart(self, clean_stop: bool) -> None:
         if clean_stop:
             self.node.close()
         else:
             self.node.die()
-        self.start()
+        self._start()
         assert self.node.recovered.lost_shards == 0
 
     @rule(which=st.integers(0, 9), at=st.integers(0, 100_000))
@@ -222,7 +251,7 @@ class Tier(RuleBasedStateMachine):
                 mine = [row for row in rows if _is_of(row, self.model, save)]
                 dirty_here = sum(row.state is ShardState.DIRTY for row in mine)
                 dirty += dirty_here or int(save.whole())
-        assert self.node.checkpoints.flush(run, None, 0.0)[0] == dirty
+        assert self.node.checkpoints.flush(run, None, 0.0).shards == dirty
 
     # --- always ----------------------------------------------------------------------------------
 
@@ -263,6 +292,9 @@ class Tier(RuleBasedStateMachine):
     def _ids(self, run: str, step: int, rank: int, back: int = 0) -> SaveIds:
         number = max(0, self.saves.get((run, step), 0) - back)
         return SaveIds(run, step, f"save-{number}", rank, WORLD_SIZE, overwrite=number % 2 == 1)
+
+    def _saves(self) -> list[Save]:
+        return [s for run in RUNS for s in self.node.store.read(partial(saves_of_run, run=run))]
 
     def _row(self, run: str, step: int, save: ModelSave | None, name: str) -> Shard | None:
         if save is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from cachetier.checkpoints import Checkpoints
 from cachetier.errors import CachetierError, NotFoundError
 from cachetier.model.levels import Level
 from cachetier.model.shard import SaveIds
+from cachetier.pending import Pending, PendingStep
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
@@ -296,13 +298,36 @@ def test_who_waits_or_flushes_hurries_the_drain(node: Node, clock: FakeClock) ->
 def test_a_flush_tells_what_is_pending(node: Node) -> None:
     save_step(node, 1)
     save_step(node, 2)
-    flush = node.checkpoints.flush
+    size_bytes = len(LARGE) + len(b"save of 1")
 
-    assert flush("run", 1, 0.0) == (2, len(LARGE) + len(b"save of 1"))
-    assert flush(None, None, 0.0)[0] == 4
-    assert flush("other", None, 0.0) == (0, 0)
+    def flush(run: str | None, step: int | None) -> list[tuple[int, int, int]]:
+        left = node.checkpoints.flush(run, step, 0.0)
+        return [(each.step, each.shards, each.size_bytes) for each in left.steps]
+
+    assert flush("run", 1) == [(1, 2, size_bytes)]
+    assert flush(None, None) == [(1, 2, size_bytes), (2, 2, size_bytes)]
+    assert flush("other", None) == []
     while node.drain.drain_one():
         pass
-    assert flush("run", 1, 0.0) == (1, 0), "sealed, and not published yet"
+    assert flush("run", 1) == [(1, 1, 0)], "sealed, and not published yet"
     node.drain.publish_all()
-    assert flush(None, None, 0.0) == (0, 0)
+    assert flush(None, None) == []
+
+
+def test_a_flush_of_a_step_needs_its_run_and_a_step_that_has_a_future(node: Node) -> None:
+    save_step(node)
+    node.checkpoints.delete_step("run", 1)
+
+    assert code_of(lambda: node.checkpoints.flush(None, 1, 0.0)) == "invalid_request"
+    assert code_of(lambda: node.checkpoints.flush("run", 1, 9.0)) == "aborted"
+
+
+def test_what_is_pending_is_named_in_words() -> None:
+    steps = tuple(PendingStep("run", step, 2, 10**9) for step in range(7))
+    left = Pending(steps)
+
+    assert (left.shards, left.size_bytes) == (14, 7 * 10**9)
+    assert str(left).startswith("14 shards, 7.0 GB of steps run/0 (2 shards, 1.0 GB), run/1")
+    assert str(left).endswith("run/4 (2 shards, 1.0 GB), 2 more")
+    assert left.as_json()["pending_steps"][0] == asdict(steps[0])
+    assert not Pending()

@@ -85,6 +85,30 @@ def test_everything_can_come_from_the_file(tmp_path: Path) -> None:
     assert not settings.conditional_writes
 
 
+def test_weights_of_runs_are_a_table_or_json_and_the_first_that_matches_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cachetier.toml").write_text('[run_weights]\n"big-*" = 4\n"*" = 0.5\n')
+    assert list(load(LEAST).run_weights.items()) == [("big-*", 4.0), ("*", 0.5)]
+    monkeypatch.setenv("CACHETIER_RUN_WEIGHTS", '{"big-*": 2}')
+    assert load(LEAST).run_weights == {"big-*": 2.0}
+    monkeypatch.setenv("CACHETIER_RUN_WEIGHTS", "")
+    assert load(LEAST).run_weights == {}
+
+
+@pytest.mark.parametrize("text", ["big=4", "[4]", '{"big": 0}', '{"big": "much"}'])
+def test_weights_that_are_none_are_refused_with_an_example(text: str) -> None:
+    assert "`run_weights` from --run-weights: " in failure(run_weights=text).message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("durable_every", 0), ("keep_local", -1), ("notice_seconds", -1), ("supersede", "perhaps")],
+)
+def test_policies_have_bounds(name: str, value: object) -> None:
+    assert f"`{name}` from" in failure(**{name: value}).message
+
+
 def test_variables_of_the_client_and_the_tools_are_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -197,11 +221,18 @@ BAD_VALUES = [
     ("remote_verify", "trust"),
     ("conditional_writes", "maybe"),
     ("when_full", "panic"),
-    ("compression", "zstd:3"),
+    ("compression", "zstd:0"),
+    ("compression", "zstd:20"),
+    ("compression", "zstd"),
+    ("compression", "gzip"),
     ("compression", "auto"),
     ("high_watermark", "1.5"),
     ("low_watermark", "0.95"),
     ("drain_workers", "0"),
+    ("drain_threads", "0"),
+    ("drain_threads", "many"),
+    ("drain_cpus", "99999"),
+    ("drain_cpus", "all"),
     ("grace_seconds", "-1"),
     ("log_level", "loud"),
 ]
@@ -214,8 +245,23 @@ def test_a_bad_value_is_refused_by_name(name: str, value: str) -> None:
     assert error.next_move
 
 
-def test_compression_says_that_it_comes_later() -> None:
-    assert "later" in failure(compression="zstd:3").message
+@pytest.mark.parametrize(
+    ("text", "level"), [("off", None), ("false", None), ("zstd:1", 1), ("ZSTD:19", 19)]
+)
+def test_compression_is_off_or_a_level(text: str, level: int | None) -> None:
+    assert load({**LEAST, "compression": text}).zstd_level == level
+
+
+def test_automatic_compression_says_that_it_comes_later() -> None:
+    assert "later" in failure(compression="auto").message
+
+
+def test_a_cpu_that_is_not_there_is_named_beside_those_that_are() -> None:
+    message = failure(drain_cpus="0,99998-99999").message
+
+    assert "drain_cpus" in message
+    assert "99998-99999" in message
+    assert "this service, only " in message
 
 
 def test_a_socket_path_beyond_the_systems_limit_is_refused() -> None:

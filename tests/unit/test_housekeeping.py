@@ -11,6 +11,7 @@ from cachetier.clock import SystemClock
 from cachetier.evict import Evictor
 from cachetier.housekeeping import Housekeeping
 from cachetier.local.space import Space
+from cachetier.retention import Retention
 
 
 class CountingEvictor(Evictor):
@@ -63,3 +64,39 @@ def test_below_the_high_watermark_nothing_is_evicted(space: Space) -> None:
     keeping.stop(5)
     assert not freed
     assert space.used_bytes == 40
+
+
+class Clearing(Retention):
+    """Gives room back when it is asked, and says that it was."""
+
+    def __init__(self, space: Space) -> None:  # the store is never touched
+        self._kept = space
+        self.asked = threading.Event()
+
+    def make_room(self) -> int:
+        self._kept.release(30)
+        self.asked.set()
+        return 30
+
+
+def test_local_only_steps_are_asked_for_only_while_a_put_waits_for_room(space: Space) -> None:
+    evictor, retention = CountingEvictor(Space(1)), Clearing(space)
+    keeping = Housekeeping(
+        evictor,
+        space,
+        Changes(SystemClock()),
+        SystemClock(),
+        high_watermark=0.5,
+        on_evicted=lambda _size_bytes: None,
+        retention=retention,
+    )
+    assert space.try_reserve(90)
+    keeping.make_room()
+    assert not retention.asked.is_set()
+
+    assert space.reserve(30, 0.0, lambda: discard(keeping.make_room()))
+    assert retention.asked.is_set()
+
+
+def discard(_freed_bytes: int) -> None:
+    """Make a callback of something that returns a number."""

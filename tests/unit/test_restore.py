@@ -353,6 +353,7 @@ def test_who_uses_restores_or_meets_damage_is_heard(node: Node, clock: FakeClock
         node.store,
         node.bucket,
         clock,
+        remote="durable",
         make_room=lambda: None,
         on_used=hear("used"),
         on_restored=hear("restored"),

@@ -22,7 +22,13 @@ from cachetier.doors.http.problems import (
     internal,
     problem_response,
 )
-from cachetier.doors.http.routes import NotReady, changing_routes, looking_routes, operation_routes
+from cachetier.doors.http.routes import (
+    NotReady,
+    changing_routes,
+    client_routes,
+    looking_routes,
+    operation_routes,
+)
 from cachetier.doors.http.shards import Shards
 from cachetier.doors.operations import Operations
 from cachetier.errors import CachetierError
@@ -48,6 +54,7 @@ def build(
     )
     app.include_router(looking_routes(operations, pools))
     app.include_router(changing_routes(operations, pools))
+    app.include_router(client_routes(operations, pools))
     app.include_router(
         operation_routes(operations, pools, not_ready=not_ready, exposition=exposition)
     )

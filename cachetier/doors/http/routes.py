@@ -90,6 +90,25 @@ def changing_routes(node: Operations, pools: Pools) -> APIRouter:
     return router
 
 
+def client_routes(node: Operations, pools: Pools) -> APIRouter:
+    """Return the routes by which a client says what it does, and hears what failed."""
+    router = APIRouter(tags=["operations"])
+
+    @router.post("/v1/phase")
+    async def phase(hint: schemas.PhaseRequest) -> dict[str, Any]:
+        node.phases.report(hint.client_id, busy=hint.busy)
+        return {}
+
+    @router.get("/v1/incidents", response_model=schemas.Incidents)
+    async def incidents(
+        client_id: Annotated[str, Query(min_length=1, max_length=64)], clear: bool = True
+    ) -> dict[str, Any]:
+        found = await pools.quick(lambda: node.incidents.take(client_id, clear=clear))
+        return {"incidents": [asdict(incident) for incident in found]}
+
+    return router
+
+
 def operation_routes(
     node: Operations, pools: Pools, *, not_ready: NotReady, exposition: Callable[[], bytes]
 ) -> APIRouter:
@@ -103,24 +122,16 @@ def operation_routes(
     @router.post("/v1/flush")
     async def flush(what: schemas.FlushRequest) -> schemas.Flushed:
         run = None if what.run is None else names.checked_run(what.run)
-        shards, size_bytes = await wait_for_flush(node, pools, run, what.step, what.timeout_seconds)
-        if shards or size_bytes:
+        left = await wait_for_flush(node, pools, run, what.step, what.timeout_seconds)
+        if left:
             raise NotDurableError(
-                f"{shards} shards ({size_bytes} bytes) are not durable "
-                f"after {what.timeout_seconds:g} s",
-                pending_shards=shards,
-                pending_bytes=size_bytes,
+                f"after {what.timeout_seconds:g} s these are not durable: {left}",
+                pending_shards=left.shards,
+                pending_bytes=left.size_bytes,
                 run=run,
                 step=what.step,
             )
-        return schemas.Flushed(pending_shards=0, pending_bytes=0)
-
-    @router.get("/v1/incidents", response_model=schemas.Incidents)
-    async def incidents(
-        client_id: Annotated[str, Query(min_length=1, max_length=64)], clear: bool = True
-    ) -> dict[str, Any]:
-        found = await pools.quick(lambda: node.incidents.take(client_id, clear=clear))
-        return {"incidents": [asdict(incident) for incident in found]}
+        return schemas.Flushed(**left.as_json())
 
     @router.get("/livez")
     async def livez() -> dict[str, str]:

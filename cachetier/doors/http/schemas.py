@@ -32,6 +32,13 @@ class FlushRequest(_Request):
     timeout_seconds: Seconds = 60.0
 
 
+class PhaseRequest(_Request):
+    """Whether a rank, told apart by its ``client_id``, is in a training step."""
+
+    client_id: Annotated[str, Field(min_length=1, max_length=64)]
+    busy: Annotated[bool, Field(strict=True)]
+
+
 class Runs(BaseModel):
     runs: list[str]
 
@@ -95,9 +102,17 @@ class Reached(BaseModel):
     age_seconds: float
 
 
+class PendingStep(BaseModel):
+    run: str
+    step: int
+    shards: int
+    size_bytes: int
+
+
 class Flushed(BaseModel):
     pending_shards: int
     pending_bytes: int
+    pending_steps: list[PendingStep]
 
 
 class Incidents(BaseModel):

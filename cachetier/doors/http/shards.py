@@ -66,7 +66,7 @@ class Shards:
     # --- PUT -------------------------------------------------------------------------------------
 
     async def _put(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
-        self._node.refuse_when_stopping()
+        self._node.refuse_when_leaving()
         query, headers = Query(scope["query_string"], PUT_PARAMETERS), Headers(scope=scope)
         ack = checked_level(query.text("ack", Level.LOCAL))
         started_at = time.monotonic()

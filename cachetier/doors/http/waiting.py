@@ -8,6 +8,7 @@ from cachetier.doors.http.pools import Pools
 from cachetier.doors.operations import Operations
 from cachetier.errors import NotDurableError
 from cachetier.model.levels import Level
+from cachetier.pending import Pending
 
 SLICE_SECONDS = 5.0
 
@@ -44,14 +45,17 @@ async def wait_for_level(
 
 async def wait_for_flush(
     node: Operations, pools: Pools, run: str | None, step: int | None, timeout_seconds: float
-) -> tuple[int, int]:
-    """Wait until nothing dirty is left; return the (shards, bytes) that are."""
+) -> Pending:
+    """Wait until nothing dirty is left; return what is.
+
+    Raises as ``Checkpoints.flush`` does.
+    """
     deadline = time.monotonic() + timeout_seconds
     while True:
         left = max(0.0, deadline - time.monotonic())
         slice_seconds = min(left, SLICE_SECONDS)
         pending = await pools.patient(node.checkpoints.flush, run, step, slice_seconds)
-        if pending == (0, 0) or left <= SLICE_SECONDS:
+        if not pending or left <= SLICE_SECONDS:
             return pending
         node.refuse_when_stopping()
 

@@ -59,6 +59,14 @@ def timeout_of(header: Header) -> float:
     return float(min(value, LONGEST_WAIT_SECONDS))
 
 
+def busy_of(header: Header) -> bool:
+    """Return ``busy``: whether the rank is in a training step."""
+    value = header.get("busy")
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"busy {value!r} is neither true nor false")
+    return value
+
+
 def instant_of(value: object) -> float:
     """Return ``value`` if it is a number of UTC seconds, else an instant that never comes."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

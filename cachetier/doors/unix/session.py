@@ -84,6 +84,7 @@ class Session:
             pass  # the peer is gone
         finally:
             self._sock.close()
+            self._node.phases.leave(self._rank, via=self)
             self._drop_staged()
 
     def _drop_staged(self) -> None:
@@ -172,7 +173,7 @@ class Session:
         return ids
 
     def _put(self, frame: Frame) -> _Reply:
-        self._node.refuse_when_stopping()
+        self._node.refuse_when_leaving()
         ids, name = self._ids(frame), headers.name_of(frame.header)
         if headers.count_of(frame.header, "size_bytes") != len(frame.body):
             raise InvalidRequestError("size_bytes is not the size of the body", name=name)
@@ -181,7 +182,7 @@ class Session:
         return _Reply(headers.receipt_header(receipt))
 
     def _begin(self, frame: Frame) -> _Reply:
-        self._node.refuse_when_stopping()
+        self._node.refuse_when_leaving()
         ids, name = self._ids(frame), headers.name_of(frame.header)
         if len(self._staged) >= STAGED_LIMIT:
             raise InvalidRequestError(f"{STAGED_LIMIT} puts are staged on this connection already")
@@ -314,10 +315,8 @@ class Session:
 
     def _flush(self, frame: Frame) -> _Reply:
         run, step = headers.optional_step_of(frame.header)
-        shards, size_bytes = self._node.checkpoints.flush(
-            run, step, headers.timeout_of(frame.header)
-        )
-        return _Reply({"pending_shards": shards, "pending_bytes": size_bytes})
+        timeout_seconds = headers.timeout_of(frame.header)
+        return _Reply(self._node.checkpoints.flush(run, step, timeout_seconds).as_json())
 
     def _delete_step(self, frame: Frame) -> _Reply:
         self._node.refuse_when_stopping()
@@ -326,6 +325,15 @@ class Session:
 
     def _status(self, _frame: Frame) -> _Reply:
         return _Reply({"status": self._node.status()})
+
+    def _phase(self, frame: Frame) -> _Reply:
+        self._node.phases.report(self._rank, busy=headers.busy_of(frame.header), via=self)
+        return _Reply({})
+
+    @property
+    def _rank(self) -> str:
+        """What tells this client from others."""
+        return self._client_id or f"connection-{id(self)}"
 
     def _incidents(self, frame: Frame) -> _Reply:
         clear = frame.header.get("clear", True) is True
@@ -352,5 +360,6 @@ _OPERATIONS: dict[str, Callable[[Session, Frame], _Reply]] = {
     "flush": Session._flush,
     "delete_step": Session._delete_step,
     "status": Session._status,
+    "phase": Session._phase,
     "incidents": Session._incidents,
 }

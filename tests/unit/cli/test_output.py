@@ -80,6 +80,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "used_bytes": 90 * 10**9,
         "dirty_bytes": 30 * 10**9,
         "clean_bytes": 60 * 10**9,
+        "local_only": {"steps": 0, "shards": 0, "size_bytes": 0, "declared_steps": 0},
         "waiting_bytes": 0,
         "dirty_shards": 12,
         "oldest_dirty_seconds": 42.0,
@@ -133,12 +134,36 @@ def test_status_fits_eighty_columns() -> None:
             "size_bytes": 999 * 10**9,
             "dirty_bytes": 999 * 10**9,
             "started_at": 0.0,
+            "eta_seconds": 340.0,
         }
     ] * 20
     text = shown(status(pending=pending, warnings=["a warning that is long " * 8]))
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     for words in ("90.0 GB of 200 GB, 45 %", "30.0 GB in 12 shards", "999 GB", "and 10 more"):
         assert words in text
+    assert "5.7 min" in text
+
+
+def test_status_shows_what_a_policy_keeps_here_and_what_nobody_can_tell() -> None:
+    pending = {"run": "r", "step": 7, "state": "open", "size_bytes": 1, "dirty_bytes": 1}
+    kept = {"steps": 2, "shards": 9, "size_bytes": 10**9, "declared_steps": 5}
+    text = shown(
+        status(local_only=kept, pending=[{**pending, "started_at": 0.0, "eta_seconds": None}])
+    )
+
+    assert "local only 1.0 GB in 2 steps, by policy" in text
+    assert text.splitlines()[-1].rstrip().endswith(" -")
+
+
+def test_status_says_what_holds_the_drain_back() -> None:
+    def remote(**pace: float | None) -> str:
+        found = {"concurrency": 3, "writes_per_second": None, "bytes_per_second": None, **pace}
+        return shown(status(remotes=[{**status()["remotes"][0], "pace": found}]))
+
+    assert "12.5 writes/s, 3 at once" in remote(writes_per_second=12.5)
+    assert "at most 2.0 GB/s" in remote(bytes_per_second=2e9)
+    assert "paused by a window" in remote(bytes_per_second=0.0)
+    assert "throttles" not in remote()
 
 
 def test_status_says_what_is_wrong() -> None:

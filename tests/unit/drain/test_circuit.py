@@ -69,6 +69,7 @@ def test_a_failure_stops_all_work_and_is_reported(
 
 def test_a_failure_that_is_about_one_object_stops_nothing(remote: Remote) -> None:
     remote.circuit.failed(PreconditionFailedError("lost a race"))
+    remote.circuit.failed(RemoteError("its key is too long"))
 
     assert remote.circuit.allowed == UNLIMITED
 
@@ -116,3 +117,31 @@ def test_a_change_of_reason_is_reported_once(remote: Remote) -> None:
     remote.pass_seconds(5)
 
     assert remote.reports == [Health("unreachable", "away"), Health("refused", "forbidden")]
+
+
+def test_an_outage_of_six_hours_costs_one_probe_a_second_at_most(remote: Remote) -> None:
+    remote.error = TransientError("away")
+    remote.circuit.failed(remote.error)
+    remote.pass_seconds(6 * 3600)
+
+    assert 0.75 * 6 * 3600 <= remote.probes <= 6 * 3600
+    assert remote.reports == [Health("unreachable", "away")]
+    remote.error = None
+    remote.pass_seconds(2)
+    assert remote.circuit.allowed == 1
+
+
+def test_a_remote_that_comes_and_goes_is_used_while_it_is_there(remote: Remote) -> None:
+    used_seconds = 0
+    for second in range(30 * 60):
+        away = TransientError("away") if second // 30 % 2 else None
+        remote.error = away
+        remote.pass_seconds(1)
+        if remote.circuit.allowed and away is not None:
+            remote.circuit.failed(away)
+        elif remote.circuit.allowed:
+            remote.circuit.succeeded()
+            used_seconds += 1
+
+    assert used_seconds >= 0.95 * 15 * 60
+    assert remote.probes <= 15 * 60 + 60

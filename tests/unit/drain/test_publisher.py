@@ -19,7 +19,7 @@ from cachetier.model.uploads import object_metadata
 from cachetier.remote.bucket import Bucket, SeenManifest
 from cachetier.remote.retrying import RetryingObjectStore
 from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.faulty_store import FaultyObjectStore, lose_reply
+from cachetier.testing.faulty_store import FaultyObjectStore, fail, lose_reply
 from cachetier.testing.memory_store import MemoryObjectStore
 
 _nonces = count(1)
@@ -126,7 +126,7 @@ def test_an_older_save_is_told_that_a_published_one_superseded_it(world: World) 
 
 def test_a_step_that_is_deleted_may_be_claimed_anew(world: World) -> None:
     first = save_of("a")
-    world.publisher.delete(first, world.published(first))
+    world.publisher.delete(first, world.published(first), set)
 
     assert world.publisher.claim(first) == Ended(SaveState.DELETED)
     assert world.located(save_of("b", 200)) == "7~b"
@@ -269,12 +269,42 @@ def test_a_save_whose_claim_is_gone_publishes_where_its_objects_are(world: World
 
 def test_leftover_uploads_of_the_save_are_aborted_and_no_others(world: World) -> None:
     save = save_of("a")
-    ours = world.objects.create_upload("run/7/orphan")
-    others = world.objects.create_upload("run/7~b/shard")
-    world.published(save)
+    location = world.published(save)
+    keys = ("run/7/shard-0", "run/7/theirs", "run/7/shard-0.theirs", "run/7~b/shard-0", "other/7/a")
+    uploads = {key: world.objects.create_upload(key) for key in (*keys, "run/7/shard-0")}
+    world.publisher.sweep(save, location, lambda names: {"shard-0"} & set(names))
 
-    assert [upload for _, upload in world.objects.list_uploads("")] == [others]
-    assert ours != others
+    left = dict(world.objects.list_uploads(""))
+    assert left == {key: uploads[key] for key in keys[1:]}
+
+
+def test_uploads_that_the_store_only_says_it_aborted_are_aborted_again(world: World) -> None:
+    save = save_of("a")
+    location = world.published(save)
+    world.objects.create_upload("run/7/shard-0")
+    abort, said = world.objects.abort_upload, []
+
+    def deaf(key: str, upload_id: str) -> None:
+        said.append(key)
+        if len(said) == 2:
+            abort(key, upload_id)
+
+    world.objects.abort_upload = deaf  # type: ignore[method-assign]
+    world.publisher.sweep(save, location, set)
+
+    assert said == ["run/7/shard-0"] * 2
+    assert list(world.objects.list_uploads("")) == []
+
+
+def test_a_store_that_lists_no_uploads_is_left_alone(world: World) -> None:
+    save = save_of("a")
+    location = world.published(save)
+    world.objects.create_upload("run/7/shard-0")
+    world.objects.add(fail("list_uploads", 1, RemoteRefusedError))
+    world.publisher.sweep(save, location, set)
+
+    assert not world.objects.pending
+    assert world.objects.calls["abort_upload"] == 0
 
 
 def test_of_two_nodes_that_publish_at_once_both_see_it_published(world: World) -> None:
@@ -326,8 +356,8 @@ def test_a_deleted_save_leaves_its_tombstone_and_nothing_else(world: World) -> N
     save = save_of("a")
     location = world.published(save)
     world.objects.create_upload("run/7/unfinished")
-    world.publisher.delete(save, location)
-    world.publisher.delete(save, location)
+    world.publisher.delete(save, location, set)
+    world.publisher.delete(save, location, set)
 
     assert world.manifest.state is ManifestState.DELETED
     assert world.objects.list("").keys == ("run/7/.cachetier/manifest.json",)
@@ -339,7 +369,7 @@ def test_a_delete_leaves_what_belongs_to_another_save(world: World) -> None:
     world.published(older)
     world.published(newer)
     world.put(save_of("x"), "77", "another-step")
-    world.publisher.delete(older, "7")
+    world.publisher.delete(older, "7", set)
 
     assert world.manifest.save_id == "b"
     assert world.manifest.state is ManifestState.PUBLISHED
@@ -354,7 +384,7 @@ def test_a_delete_leaves_what_belongs_to_another_save(world: World) -> None:
 def test_a_delete_of_a_newer_save_keeps_the_keys_of_the_first(world: World) -> None:
     older, newer = save_of("a", 100), save_of("b", 200)
     world.whole(older)
-    world.publisher.delete(newer, world.published(newer))
+    world.publisher.delete(newer, world.published(newer), set)
 
     assert world.manifest.state is ManifestState.DELETED
     assert "run/7/shard-0" in world.objects.list("").keys
@@ -365,7 +395,7 @@ def test_a_save_without_a_manifest_is_fenced_off_when_it_is_deleted(world: World
     save = save_of("a")
     location = world.whole(save)
     world.objects.delete(world.bucket.layout.manifest_key("run", 7))
-    world.publisher.delete(save, location)
+    world.publisher.delete(save, location, set)
 
     assert world.publisher.claim(save) == Ended(SaveState.DELETED)
 

@@ -174,10 +174,11 @@ def test_nothing_starves_behind_what_is_hurried() -> None:
     situation = Situation(NOW, 0.0, hurried=lambda save: save.number == 3)
 
     assert [item[1] for item in planned(overdue, publishing, hurried, situation=situation)] == [
+        3,
         1,
         2,
-        3,
     ]
+    assert [item[1] for item in planned(overdue, publishing, situation=situation)] == [1, 2]
 
 
 def test_work_in_flight_is_not_handed_out_twice() -> None:

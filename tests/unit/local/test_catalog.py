@@ -8,11 +8,12 @@ from cachetier_client.digests import digest_of
 from cachetier.errors import CachetierError, NotFoundError
 from cachetier.local import queries
 from cachetier.local.catalog import Catalog, Committed
-from cachetier.local.records import Incident
+from cachetier.local.records import Incident, NewShard, RemoteCopy
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
 from cachetier.model.shard import Content, SaveIds, Shard
+from cachetier.model.stored import Stored
 
 IDS = SaveIds("run", 1, "save-1", 0, 2)
 OTHER_RANK = SaveIds("run", 1, "save-1", 1, 2)
@@ -352,7 +353,9 @@ def test_a_shard_sent_straight_to_the_remote_replaces_none(catalog: Catalog) -> 
 
 def adopt(catalog: Catalog, save_id: str = "theirs") -> None:
     published = Save(0, "run", 1, save_id, SaveState.PUBLISHED, 2, False, 1.0, "1", 2.0)
-    catalog.adopt(published, [("a", 0, content(b"far"))], NOW)
+    far = content(b"far")
+    copy = RemoteCopy("r", Stored.raw(far))
+    catalog.adopt(published, [NewShard("a", 0, far, state=ShardState.EVICTED, copy=copy)], NOW)
 
 
 def test_a_step_published_elsewhere_is_adopted_as_evicted(store: Store, catalog: Catalog) -> None:

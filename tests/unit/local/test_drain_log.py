@@ -15,6 +15,7 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
 from cachetier.model.shard import Content, SaveIds, Shard
+from cachetier.model.stored import Codec, Stored
 
 IDS = SaveIds("run", 1, "save-1", 0, 1)
 NOW = 5.0
@@ -44,7 +45,7 @@ def save_state(store: Store, save_id: str = "save-1") -> SaveState:
 def test_an_upload_is_found_again_with_its_finished_parts(store: Store, log: DrainLog) -> None:
     shard = put(store)
     log.begin_upload(shard.version, "r", "upload", 16)
-    part = FinishedPart(1, "etag", 16, 0xAB)
+    part = FinishedPart(1, "etag", 16, 0xAB, 0, 16)
     log.record_parts(shard.version, "r", [part])
 
     progress = store.read(lambda sql: queries.progress_of(sql, shard.version, "r"))
@@ -52,10 +53,38 @@ def test_an_upload_is_found_again_with_its_finished_parts(store: Store, log: Dra
     assert (progress.upload_id, progress.part_bytes, progress.parts) == ("upload", 16, (part,))
 
 
+def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(
+    store: Store, log: DrainLog
+) -> None:
+    shard = put(store)
+    log.begin_upload(shard.version, "r", "upload", 16, Codec.ZSTD)
+    part = FinishedPart(1, "etag", 16, 2**64 - 1, 8 << 20, 4 << 20, (7, 9))
+    log.record_parts(shard.version, "r", [part])
+
+    progress = store.read(lambda sql: queries.progress_of(sql, shard.version, "r"))
+
+    assert (progress.codec, progress.parts) == (Codec.ZSTD, (part,))
+
+
+def test_what_a_remote_holds_is_remembered_for_each(store: Store, log: DrainLog) -> None:
+    shard = put(store)
+    frames = Stored(Codec.ZSTD, 99, 2**64 - 1, (50, 49))
+    log.begin_upload(shard.version, "far", "upload", 16, Codec.ZSTD)
+    log.record_verified(shard.version, "far", ["far", "near"], NOW, frames)
+    log.record_verified(shard.version, "near", ["far", "near"], NOW)
+
+    def stored(remote: str) -> Stored | None:
+        return store.read(lambda sql: queries.stored_of(sql, shard.version, remote))
+
+    assert stored("far") == frames
+    assert stored("near") == Stored.raw(shard.content)
+    assert stored("nowhere") is None
+
+
 def test_a_new_upload_forgets_the_parts_of_the_old_one(store: Store, log: DrainLog) -> None:
     shard = put(store)
     log.begin_upload(shard.version, "r", "first", 16)
-    log.record_parts(shard.version, "r", [FinishedPart(1, "etag", 16, 0xAB)])
+    log.record_parts(shard.version, "r", [FinishedPart(1, "etag", 16, 0xAB, 0, 16)])
 
     log.begin_upload(shard.version, "r", "second", 32)
     progress = store.read(lambda sql: queries.progress_of(sql, shard.version, "r"))
@@ -89,7 +118,7 @@ def test_reports_about_a_replaced_shard_are_refused(store: Store, log: DrainLog)
     reports: list[Callable[[], object]] = [
         lambda: log.record_verified(shard.version, "r", ["r"], NOW),
         lambda: log.begin_upload(shard.version, "r", "again", 16),
-        lambda: log.record_parts(shard.version, "r", [FinishedPart(1, "etag", 16, 1)]),
+        lambda: log.record_parts(shard.version, "r", [FinishedPart(1, "etag", 16, 1, 0, 16)]),
         lambda: log.count_attempt(shard.version, "r"),
         lambda: log.record_lost(shard.version, "r"),
     ]

@@ -16,7 +16,7 @@ from cachetier.model.checkpoint import (
 )
 from cachetier.model.shard import SaveIds
 
-OPEN, PUBLISHED, SUPERSEDED, REFUSED, DELETED = SaveState
+OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED = SaveState
 
 
 def save(number: int, state: SaveState, save_id: str | None = None) -> Save:
@@ -40,6 +40,7 @@ def ids(save_id: str, *, overwrite: bool = False, world_size: int = 2) -> SaveId
     ("state", "code"),
     [
         (OPEN, None),
+        (LOCAL_ONLY, None),
         (PUBLISHED, None),
         (SUPERSEDED, "save_superseded"),
         (REFUSED, "step_published"),
@@ -59,7 +60,7 @@ def test_a_known_save_is_written_to_or_refused_by_its_state(
     assert refusal.value.context == {"run": "run", "step": 1, "rank": 0}
 
 
-@pytest.mark.parametrize("state", [OPEN, SUPERSEDED, REFUSED, DELETED])
+@pytest.mark.parametrize("state", [OPEN, LOCAL_ONLY, SUPERSEDED, REFUSED, DELETED])
 def test_a_new_save_may_begin_where_none_is_published(state: SaveState) -> None:
     assert admitted_save([save(1, state)], ids("new")) is None
 
@@ -90,6 +91,9 @@ def test_the_ranks_of_a_save_agree_on_its_world() -> None:
         ([SUPERSEDED, OPEN], 2),
         ([PUBLISHED, SUPERSEDED, PUBLISHED], 3),
         ([OPEN, OPEN], 2),
+        ([OPEN, LOCAL_ONLY], 2),
+        ([LOCAL_ONLY, OPEN], 2),
+        ([PUBLISHED, LOCAL_ONLY], 1),
         ([SUPERSEDED, REFUSED, DELETED], None),
     ],
 )

@@ -16,6 +16,7 @@ from cachetier.model.documents import (
     encode,
 )
 from cachetier.model.shard import Content
+from cachetier.model.stored import Codec, Stored, table_bytes
 
 CONTENT = Content(5 << 20, 0xABCDEF, (1, 2**64 - 1))
 PART = Part(
@@ -41,6 +42,42 @@ MANIFEST = Manifest(
 def test_a_part_reads_back_as_it_was_written() -> None:
     assert decode(Part, encode(PART), "key") == PART
     assert PART.shards[0].content() == CONTENT
+
+
+FRAMES = Stored(Codec.ZSTD, 300 + table_bytes(2), 0xFEED, (100, 200))
+COMPRESSED = PART.model_copy(update={"shards": (ShardEntry.of("a/b", 1, CONTENT, FRAMES),)})
+
+
+def test_a_part_says_how_a_shard_is_stored() -> None:
+    assert decode(Part, encode(COMPRESSED), "key") == COMPRESSED
+    assert COMPRESSED.shards[0].stored() == FRAMES
+    assert COMPRESSED.shards[0].content() == CONTENT
+    assert PART.shards[0].stored() == Stored.raw(CONTENT)
+    assert "frame_sizes" not in json.loads(encode(PART))["shards"][0]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("codec", "raw"),
+        ("stored_bytes", 300),
+        ("stored_bytes", -1),
+        ("stored_digest", None),
+        ("stored_digest", "feed"),
+        ("frame_sizes", None),
+        ("frame_sizes", "00000064"),
+        ("frame_sizes", "0000006400000000"),
+        ("frame_sizes", "ffffffff000000c8"),
+        ("frame_sizes", "0000006"),
+        ("size_bytes", 4 << 20),
+    ],
+)
+def test_a_compressed_shard_that_does_not_add_up_is_refused(field: str, value: object) -> None:
+    document = json.loads(encode(COMPRESSED))
+    document["shards"][0][field] = value
+
+    with pytest.raises(IntegrityError):
+        decode(Part, json.dumps(document).encode(), "key")
 
 
 def test_a_manifest_reads_back_as_it_was_written() -> None:

@@ -22,6 +22,31 @@ def test_any_other_save_has_keys_of_its_own() -> None:
     assert location != plain_location(7)
 
 
+def test_a_spread_save_has_its_shards_under_sixteen_prefixes_and_nothing_else_there() -> None:
+    location = plain_location(7, spread=True)
+    keys = {LAYOUT.shard_key("run", location, f"rank-0/{n}") for n in range(200)}
+    prefixes = LAYOUT.shard_prefixes("run", location)
+
+    assert {key[: len(prefixes[0])] for key in keys} == set(prefixes)
+    assert len(prefixes) == 16
+    assert prefixes[3] == "team/ckpt/~3/run/7~~/"
+    assert LAYOUT.part_key("run", location, 0) == "team/ckpt/run/7~~/.cachetier/rank-0.json"
+    assert LAYOUT.manifest_key("run", 7) == "team/ckpt/run/7/.cachetier/manifest.json"
+
+
+def test_locations_of_both_layouts_and_of_other_saves_never_meet() -> None:
+    locations = [
+        plain_location(7),
+        plain_location(7, spread=True),
+        own_location(7, "a"),
+        own_location(7, "a", spread=True),
+    ]
+    keys = {LAYOUT.shard_key("run", location, "x") for location in locations}
+
+    assert len(keys) == len(locations)
+    assert Layout().shard_prefixes("run", plain_location(7)) == ("run/7/",)
+
+
 def test_without_a_prefix_runs_are_at_the_root_of_the_bucket() -> None:
     assert Layout().manifest_key("run", 0) == "run/0/.cachetier/manifest.json"
     assert Layout().run_prefix("run") == "run/"

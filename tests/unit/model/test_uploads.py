@@ -9,10 +9,12 @@ from cachetier.model.uploads import (
     PART_BYTES,
     PART_LIMIT,
     Existing,
+    compressed_metadata,
     judge_existing,
     object_metadata,
     part_bytes_for,
     part_ranges,
+    usual_part_bytes,
 )
 
 GIB = 1 << 30
@@ -60,6 +62,19 @@ def test_parts_keep_to_the_limits_of_s3_and_end_at_whole_blocks(size_bytes: int)
     assert all(part.first_block * BLOCK_BYTES == part.start for part in parts)
 
 
+@pytest.mark.parametrize(
+    ("bytes_per_second", "scarce", "mebibytes"),
+    [(None, False, 16), (100e6, False, 16), (0.5e6, False, 8), (0.5e6, True, 32), (None, True, 32)],
+)
+def test_parts_are_small_on_a_slow_link_and_large_where_requests_are_scarce(
+    bytes_per_second: float | None, scarce: bool, mebibytes: int
+) -> None:
+    usual = usual_part_bytes(bytes_per_second, requests_are_scarce=scarce)
+    assert usual == mebibytes << 20
+    assert part_bytes_for(1, usual) == usual
+    assert part_bytes_for(usual * PART_LIMIT + 1, usual) == usual + BLOCK_BYTES
+
+
 def test_objects_up_to_ten_thousand_usual_parts_use_usual_parts() -> None:
     assert part_bytes_for(PART_BYTES * PART_LIMIT) == PART_BYTES
     assert part_bytes_for(PART_BYTES * PART_LIMIT + 1) == PART_BYTES + BLOCK_BYTES
@@ -72,6 +87,36 @@ def other(**changed: str) -> dict[str, str]:
     names = {"save": "cachetier-save", "store": "cachetier-store"}
     names |= {"version": "cachetier-version", "digest": "cachetier-digest"}
     return {**OURS, **{names[name]: value for name, value in changed.items()}}
+
+
+FRAMES = compressed_metadata(OURS, 10)
+
+
+@pytest.mark.parametrize(
+    ("found", "size_bytes", "verdict"),
+    [
+        (FRAMES, 7, Existing.OURS),
+        (FRAMES, 70, Existing.OURS),
+        (compressed_metadata(OURS, 11), 10, Existing.NEWER),
+        (compressed_metadata(other(digest="cd", version="6"), 10), 10, Existing.OLDER),
+        ({**OURS, "cachetier-raw-bytes": "10"}, 7, Existing.NEWER),
+        ({**FRAMES, "cachetier-codec": "rot13"}, 7, Existing.NEWER),
+        ({**FRAMES, "cachetier-save": "another"}, 7, Existing.FOREIGN),
+    ],
+    ids=[
+        "the same bytes, compressed",
+        "the same bytes, compressed otherwise",
+        "compressed, but of another size",
+        "our older put, compressed",
+        "raw, of another size",
+        "a codec that nobody knows",
+        "another save's",
+    ],
+)
+def test_a_compressed_object_is_judged_by_the_bytes_it_was_made_of(
+    found: dict[str, str], size_bytes: int, verdict: Existing
+) -> None:
+    assert judge_existing(found, size_bytes, OURS, 10) is verdict
 
 
 @pytest.mark.parametrize(

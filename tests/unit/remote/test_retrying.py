@@ -16,7 +16,12 @@ from cachetier.errors import (
     UploadGoneError,
 )
 from cachetier.remote.base import IF_ABSENT
-from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy, wait_before_next
+from cachetier.remote.retrying import (
+    RetryBudget,
+    RetryingObjectStore,
+    RetryPolicy,
+    wait_before_next,
+)
 from cachetier.testing.faulty_store import Fault, FaultyObjectStore, fail, lose_reply
 from cachetier.testing.memory_store import MemoryObjectStore
 
@@ -176,3 +181,28 @@ def test_a_sleep_that_raises_cuts_the_wait_short() -> None:
 
     with pytest.raises(StopError):
         store.head("a")
+
+
+def test_when_most_calls_fail_they_fail_at_once_instead_of_several_times_each() -> None:
+    plan = [fail("head", number) for number in range(1, 200)]
+    store, faulty, _ = retrying(*plan, policy=RetryPolicy(attempts=4, deadline_seconds=1e9))
+    for _ in range(40):
+        with pytest.raises(TransientError):
+            store.head("a")
+    assert faulty.calls["head"] == 40 + RetryBudget.LIMIT
+
+
+def test_successes_pay_for_repeating_again() -> None:
+    budget = RetryBudget()
+    while budget.spend(TRANSIENT):
+        pass
+    for _ in range(10):
+        budget.earn()
+    assert [budget.spend(TRANSIENT), budget.spend(TRANSIENT)] == [True, False]
+
+
+def test_a_throttled_call_is_repeated_whatever_the_budget_says() -> None:
+    budget = RetryBudget()
+    while budget.spend(TRANSIENT):
+        pass
+    assert budget.spend(ThrottledError("slow down"))

@@ -1,0 +1,223 @@
+"""What the sink knows of S3: objects without their bytes, and uploads of them.
+
+Sizes, ETags, metadata and the CRC-64/NVME are kept as the client *declared* them: nothing is
+computed over the bytes, which are gone. Only cachetier's own small documents keep their body, as
+readers and publishers read them back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from urllib.parse import parse_qsl, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+from cachetier.testing.http_wire import Head
+
+CHECKSUM = "x-amz-checksum-crc64nvme"
+METADATA = "x-amz-meta-"
+DOCUMENTS = "/.cachetier/"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request by what it wants."""
+
+    method: str
+    key: str
+    query: dict[str, str]
+    fields: Mapping[str, str]
+
+    @classmethod
+    def of(cls, head: Head) -> Request:
+        parts = urlsplit(head.first[1])
+        _, _, key = unquote(parts.path).lstrip("/").partition("/")
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        return cls(head.method, key, query, head.fields)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it brings bytes of a shard: an object, or a part of one."""
+        return self.method == "PUT" and self.key != "" and not self.is_document
+
+    @property
+    def is_document(self) -> bool:
+        return DOCUMENTS in self.key
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Which part it brings, however often it is tried."""
+        return self.key, self.query.get("partNumber", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the sink says; ``size_bytes`` is announced where there is no body to send."""
+
+    status: int
+    fields: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    size_bytes: int
+    etag: str
+    checksum: str
+    metadata: dict[str, str]
+    body: bytes | None = None
+
+    def fields(self) -> dict[str, str]:
+        told = {"ETag": self.etag, **self.metadata}
+        if self.checksum:
+            told |= {CHECKSUM: self.checksum, "x-amz-checksum-type": "FULL_OBJECT"}
+        return told
+
+
+@dataclass(slots=True)
+class _Upload:
+    key: str
+    metadata: dict[str, str]
+    parts: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+
+class Objects:
+    """One bucket. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = count(1)
+        self._objects: dict[str, _Object] = {}
+        self._uploads: dict[str, _Upload] = {}
+
+    def answer(self, request: Request, size_bytes: int, body: bytes) -> Answer:
+        """Do what is asked; ``body`` holds the bytes of documents, of others only the size."""
+        with self._lock:
+            if not request.key:
+                return self._about_bucket(request)
+            if "uploads" in request.query:
+                return self._create_upload(request)
+            if "uploadId" in request.query:
+                return self._about_upload(request, size_bytes)
+            match request.method:
+                case "PUT":
+                    return self._put(request, size_bytes, body)
+                case "DELETE":
+                    self._objects.pop(request.key, None)
+                    return Answer(204)
+                case "HEAD" | "GET":
+                    return self._get(request)
+            return _error(501, "NotImplemented")
+
+    # --- objects ---------------------------------------------------------------------------------
+
+    def _put(self, request: Request, size_bytes: int, body: bytes) -> Answer:
+        found = self._objects.get(request.key)
+        wanted = request.fields.get("if-match")
+        if found is not None and request.fields.get("if-none-match") == "*":
+            return _error(412, "PreconditionFailed")
+        if wanted is not None and (found is None or found.etag.strip('"') != wanted.strip('"')):
+            return _error(412, "PreconditionFailed")
+        kept = body if request.is_document else None
+        checksum = request.fields.get(CHECKSUM, "")
+        stored = _Object(size_bytes, self._etag(), checksum, _metadata(request), kept)
+        self._objects[request.key] = stored
+        return Answer(200, stored.fields())
+
+    def _get(self, request: Request) -> Answer:
+        found = self._objects.get(request.key)
+        if found is None:
+            return _error(404, "NoSuchKey")
+        if request.method == "HEAD":
+            return Answer(200, found.fields(), size_bytes=found.size_bytes)
+        if found.body is None:
+            return _error(501, "NotImplemented")  # thrown away: this is a sink
+        return Answer(200, found.fields(), found.body)
+
+    def _about_bucket(self, request: Request) -> Answer:
+        prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
+        if request.method != "GET":
+            return Answer(200)
+        if "uploads" in request.query:
+            uploads = "".join(
+                f"<Upload><Key>{escape(upload.key)}</Key><UploadId>{name}</UploadId></Upload>"
+                for name, upload in self._uploads.items()
+                if upload.key.startswith(prefix)
+            )
+            return _xml("ListMultipartUploadsResult", uploads + _WHOLE)
+        keys, prefixes = [], set()
+        for key in sorted(key for key in self._objects if key.startswith(prefix)):
+            below, found, _ = key[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            if found:
+                prefixes.add(prefix + below + delimiter)
+            else:
+                keys.append(f"<Contents><Key>{escape(key)}</Key></Contents>")
+        common = (
+            f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>"
+            for each in sorted(prefixes)
+        )
+        return _xml("ListBucketResult", "".join((*keys, *common)) + _WHOLE)
+
+    # --- uploads ---------------------------------------------------------------------------------
+
+    def _create_upload(self, request: Request) -> Answer:
+        name = f"upload-{next(self._numbers)}"
+        self._uploads[name] = _Upload(request.key, _metadata(request))
+        return _xml("InitiateMultipartUploadResult", f"<UploadId>{name}</UploadId>")
+
+    def _about_upload(self, request: Request, size_bytes: int) -> Answer:
+        name = request.query["uploadId"]
+        upload = self._uploads.get(name)
+        if upload is None or upload.key != request.key:
+            return _error(404, "NoSuchUpload")
+        match request.method:
+            case "PUT":
+                etag = self._etag()
+                upload.parts[int(request.query["partNumber"])] = etag, size_bytes
+                checksum = request.fields.get(CHECKSUM)
+                return Answer(200, {"ETag": etag} | ({CHECKSUM: checksum} if checksum else {}))
+            case "GET":
+                parts = "".join(
+                    f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(etag)}</ETag>"
+                    f"<Size>{size}</Size></Part>"
+                    for number, (etag, size) in sorted(upload.parts.items())
+                )
+                return _xml("ListPartsResult", parts + _WHOLE)
+            case "DELETE":
+                del self._uploads[name]
+                return Answer(204)
+        del self._uploads[name]
+        checksum = request.fields.get(CHECKSUM, "")
+        size_bytes = sum(size for _, size in upload.parts.values())
+        stored = _Object(size_bytes, self._etag(), checksum, upload.metadata)
+        self._objects[request.key] = stored
+        told = f"<ETag>{escape(stored.etag)}</ETag>"
+        if checksum:
+            told += f"<ChecksumCRC64NVME>{checksum}</ChecksumCRC64NVME>"
+        return _xml("CompleteMultipartUploadResult", told)
+
+    def _etag(self) -> str:
+        return f'"{next(self._numbers):032x}"'
+
+
+_WHOLE = "<IsTruncated>false</IsTruncated>"
+
+
+def _metadata(request: Request) -> dict[str, str]:
+    return {name: text for name, text in request.fields.items() if name.startswith(METADATA)}
+
+
+def _xml(name: str, inside: str) -> Answer:
+    body = f'<?xml version="1.0" encoding="UTF-8"?><{name}>{inside}</{name}>'
+    return Answer(200, {"Content-Type": "application/xml"}, body.encode())
+
+
+def _error(status: int, code: str) -> Answer:
+    said = _xml("Error", f"<Code>{code}</Code><Message>{code}</Message>")
+    return Answer(status, said.fields, said.body)
+
+
+SLOW_DOWN = _error(503, "SlowDown")

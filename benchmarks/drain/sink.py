@@ -1,0 +1,230 @@
+"""A stand-in for S3 that swallows bodies as fast as loopback brings them, and keeps none.
+
+::
+
+    python -m benchmarks.drain.sink
+
+Prints its port, then takes commands from its input, one line of JSON each, and answers with one:
+``{"rate": 25}`` throttles parts to so many a second (0: no limit), ``{"down": true}`` resets every
+connection until further notice, ``{"forget": true}`` drops objects and counts, and each command is
+answered with the counts. It ends with its input.
+
+A thread for each connection; the kernel drops the bodies (``MSG_TRUNC``), so that not a byte of
+them is copied into this process. What it answers for checksums is what the client declared.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+from benchmarks.drain.objects import SLOW_DOWN, Answer, Objects, Request
+from cachetier.testing.http_wire import Head, WireError
+from cachetier.testing.throttled_bucket import TokenBucket
+
+RECEIVE_BYTES = 1 << 20
+SOCKET_BYTES = 4 << 20
+HEAD_BYTES = 64 << 10
+
+
+class Tally:
+    """Counts what came. Thread-safe.
+
+    A part's latency runs from its first try until it is accepted, as the sink sees it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.clear()
+
+    def clear(self) -> None:
+        with self._lock:
+            self._counts = dict.fromkeys(
+                ("requests", "bytes", "accepted", "rejected", "repeated", "knocks"), 0
+            )
+            self._tried_at: dict[tuple[str, str], float] = {}
+            self._latencies: dict[tuple[str, str], float] = {}
+
+    def add(self, **more: int) -> None:
+        with self._lock:
+            for name, number in more.items():
+                self._counts[name] += number
+
+    def part(self, name: tuple[str, str], *, accepted: bool) -> None:
+        now = time.monotonic()
+        with self._lock:
+            first = self._tried_at.setdefault(name, now)
+            if not accepted:
+                self._counts["rejected"] += 1
+            elif name in self._latencies:
+                self._counts["repeated"] += 1
+            else:
+                self._counts["accepted"] += 1
+                self._latencies[name] = now - first
+
+    def as_json(self) -> dict[str, Any]:
+        with self._lock:
+            latencies = sorted(self._latencies.values())
+            last = latencies[int(0.99 * (len(latencies) - 1))] if latencies else 0.0
+            return {**self._counts, "p99_seconds": last, "at": time.monotonic()}
+
+
+class Sink:
+    """Serves on a free port of loopback until the process ends."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self._objects = Objects()
+        self._bucket: TokenBucket | None = None
+        self._bucket_lock = threading.Lock()
+        self._down = False
+        self._open: set[socket.socket] = set()
+        self._open_lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def obey(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Do what a command says, and return the counts."""
+        if "rate" in command:
+            rate = float(command["rate"])
+            now = time.monotonic()
+            self._bucket = TokenBucket(rate, max(1.0, rate), now=now) if rate else None
+        if command.get("forget"):
+            self._objects = Objects()
+            self.tally.clear()
+        if "down" in command:
+            self._down = bool(command["down"])
+            with self._open_lock:
+                for connection in self._open if self._down else ():
+                    _reset(connection)
+        return self.tally.as_json()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            if self._down:
+                self.tally.add(knocks=1)
+                _reset(connection)
+                connection.close()
+                continue
+            with self._open_lock:
+                self._open.add(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reader = _Reader(connection)
+        try:
+            while (head := reader.head()) is not None:
+                self._answer_one(connection, reader, head)
+        except (OSError, WireError):
+            pass  # the client went away, or we are down
+        finally:
+            with self._open_lock:
+                self._open.discard(connection)
+            connection.close()
+
+    def _answer_one(self, connection: socket.socket, reader: _Reader, head: Head) -> None:
+        request = Request.of(head)
+        accepted = self._has_room() if request.is_part else True
+        answer, body, size_bytes = SLOW_DOWN, b"", 0
+        if head.expects_continue and accepted:
+            connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if accepted or not head.expects_continue:
+            body, size_bytes = reader.body(head, keep=request.is_document)
+        if accepted:
+            size = int(head.fields.get("x-amz-decoded-content-length", size_bytes))
+            answer = self._objects.answer(request, size, body)
+        if request.is_part:
+            self.tally.part(request.name, accepted=accepted)
+        self.tally.add(requests=1, bytes=size_bytes if accepted else 0)
+        connection.sendall(_written(answer, request.method))
+
+    def _has_room(self) -> bool:
+        with self._bucket_lock:
+            return self._bucket is None or self._bucket.take(time.monotonic())
+
+
+class _Reader:
+    """Reads heads, and drops bodies without looking at them."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._pending = b""
+        self._buffer = bytearray(RECEIVE_BYTES)
+
+    def head(self) -> Head | None:
+        while b"\r\n\r\n" not in self._pending:
+            received = self._connection.recv(HEAD_BYTES)
+            if not received:
+                return None
+            self._pending += received
+        raw, _, self._pending = self._pending.partition(b"\r\n\r\n")
+        return Head.parse(raw + b"\r\n\r\n")
+
+    def body(self, head: Head, *, keep: bool) -> tuple[bytes, int]:
+        """Return the body if it is to be kept, and its size."""
+        framing = head.request_framing
+        if not isinstance(framing, int):
+            raise WireError("the sink wants a Content-Length")
+        if keep:
+            body = b"".join(self._pieces(framing))
+            return body, len(body)
+        left = framing - len(self._pending[:framing])
+        self._pending = self._pending[framing:]
+        while left:
+            dropped = self._connection.recv_into(
+                self._buffer, min(left, RECEIVE_BYTES), socket.MSG_TRUNC
+            )
+            if not dropped:
+                raise WireError("closed within a body")
+            left -= dropped
+        return b"", framing
+
+    def _pieces(self, left: int) -> Iterator[bytes]:
+        while left:
+            piece = self._pending[:left] or self._connection.recv(min(left, HEAD_BYTES))
+            if not piece:
+                raise WireError("closed within a body")
+            self._pending = self._pending[left:]
+            left -= len(piece)
+            yield piece
+
+
+def _written(answer: Answer, method: str) -> bytes:
+    size = len(answer.body) if answer.size_bytes is None else answer.size_bytes
+    fields = {"Content-Length": str(size), **answer.fields} if answer.status != 204 else {}
+    lines = [
+        f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
+        *(f"{name}: {text}" for name, text in fields.items()),
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if method == "HEAD" else answer.body)
+
+
+def _reset(connection: socket.socket) -> None:
+    """End a connection as a host that is gone does: with a reset."""
+    try:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # closed already
+
+
+def main() -> None:
+    sink = Sink()
+    print(sink.port, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(sink.obey(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""What the service needs of whoever drains; ``Supervisor`` does, and so do stand-ins in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from cachetier.changes import Changes
+from cachetier.drain.agenda import Agenda
+from cachetier.drain.board import DrainObserver
+from cachetier.incidents import Incidents
+from cachetier.local.records import Backlog
+from cachetier.local.store import Store
+
+
+class Drain(Protocol):
+    """Carries shards to the remote, in the background."""
+
+    agenda: Agenda
+
+    @property
+    def refused(self) -> bool:
+        """Whether the remote refuses, so that a person has to mend something."""
+
+    def start(self) -> None: ...
+
+    def stop(self, grace_seconds: float) -> None: ...
+
+    def hurry(self, run: str | None, step: int | None) -> None: ...
+
+    def nudge(self) -> None: ...
+
+    def etas(self, backlog: Sequence[Backlog]) -> Mapping[int, float]:
+        """Return in how many seconds each save will be durable, by its number, where known."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the status object's ``drain``."""
+
+
+OpenDrain = Callable[[Store, Changes, Incidents, DrainObserver], Drain]

@@ -1,0 +1,190 @@
+"""How far the drain holds back: decided once a second from what was measured, and nothing else.
+
+Two things are decided. The *restraint* says what the drain may do at once: under pressure the
+compressor is slowed first, then the reader. The *standing* says where the kernel ranks the drain:
+last, or with a small share of its own once it is starved.
+
+Pressure is what others wait for (Linux's PSI, "some", less what the drain itself waits for): where
+the drain waits, the kernel has put it behind already, and it must not hold back from itself for
+ever. Nor does it stop under any pressure: one thread goes on, with short pauses, so that bytes do
+not stay on one disk without bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+# Per cent of the time. Each restraint begins at the first and ends below the second.
+COMPRESSOR_FROM, COMPRESSOR_UNTIL = 10.0, 5.0
+READER_FROM, READER_UNTIL = 40.0, 20.0
+# While ranks say that they compute, any restraint counts for more: half of the above.
+BUSY_READER_FROM, BUSY_READER_UNTIL = 20.0, 10.0
+
+STARVED_SHARE = 0.9
+FED_SHARE = 0.5
+WANTED_SHARE = 0.2
+STARVED_SECONDS = 5.0
+FED_SECONDS = 10.0
+
+# Before each frame (4 MiB, some 15 ms of one core) or part (16 MiB) that a thread takes on.
+HALF_SPEED_SECONDS = 0.015
+COMPRESSOR_PAUSE_SECONDS = 0.05
+READER_PAUSE_SECONDS = 0.1
+
+
+class Restraint(IntEnum):
+    """What is slowed; each includes the one before."""
+
+    NONE = 0
+    COMPRESSOR = 1
+    READER = 2
+
+
+class Standing(StrEnum):
+    """Where the kernel's scheduler ranks the drain."""
+
+    LAST = "last"
+    SHARE = "share"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Clocks that only go forward, in seconds; None where the kernel does not tell."""
+
+    at: float
+    cpu_stalled: float | None = None
+    io_stalled: float | None = None
+    own_cpu_waited: float = 0.0
+    own_cpu_used: float = 0.0
+    own_io: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What happened between two samples.
+
+    ``cpu`` and ``io`` are per cent of the time that others waited, None where nobody can tell.
+    ``hunger`` is the part of the time that the drain's threads waited when they could have run, 0
+    where they hardly wanted to.
+    """
+
+    cpu: float | None = None
+    io: float | None = None
+    hunger: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def worst(self) -> float:
+        return max(self.cpu or 0.0, self.io or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What ``serve`` knows of the ranks: how many say what they do, and how many compute now."""
+
+    hinting_ranks: int = 0
+    busy_ranks: int = 0
+    urgent: bool = False  # ranks wait for room, which only the drain can make
+
+    @property
+    def busy(self) -> bool:
+        return self.busy_ranks > 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether ranks have said that they do not compute."""
+        return self.hinting_ranks > 0 and not self.busy
+
+
+@dataclass(frozen=True, slots=True)
+class Stance:
+    """What was decided; the other standing has been due for ``due_seconds``.
+
+    A drain begins with its share, or its start alone would take a busy node half a minute.
+    """
+
+    restraint: Restraint = Restraint.NONE
+    standing: Standing = Standing.SHARE
+    due_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How many threads may pass a gate at once, and for how long each waits there."""
+
+    count: int
+    pause_seconds: float = 0.0
+
+
+def pressure_between(before: Sample, after: Sample) -> Pressure:
+    """Return what others waited for between two samples, and how hungry the drain was."""
+    seconds = max(1e-3, after.at - before.at)
+    waited = max(0.0, after.own_cpu_waited - before.own_cpu_waited)
+    wanted = waited + max(0.0, after.own_cpu_used - before.own_cpu_used)
+    read = max(0.0, after.own_io - before.own_io)
+    return Pressure(
+        cpu=_others(before.cpu_stalled, after.cpu_stalled, waited, seconds),
+        io=_others(before.io_stalled, after.io_stalled, read, seconds),
+        hunger=waited / wanted if wanted >= WANTED_SHARE * seconds else 0.0,
+        seconds=seconds,
+    )
+
+
+def _others(before: float | None, after: float | None, own: float, seconds: float) -> float | None:
+    if before is None or after is None:
+        return None
+    stalled = min(1.0, max(0.0, after - before) / seconds)
+    return round(100.0 * max(0.0, stalled - own / seconds), 1)
+
+
+def next_stance(now: Stance, pressure: Pressure, training: Training) -> Stance:
+    """Return how to behave for the next second."""
+    restraint = _next_restraint(now.restraint, pressure.worst, training)
+    return Stance(restraint, *_next_standing(now, pressure, urgent=training.urgent))
+
+
+def _next_restraint(now: Restraint, pressure: float, training: Training) -> Restraint:
+    """Go up or down by one, and at once down to nothing when training does not compute."""
+    if training.urgent or training.idle:
+        return Restraint.NONE
+    busy = training.busy
+    if now is Restraint.READER:
+        eased = pressure < (BUSY_READER_UNTIL if busy else READER_UNTIL)
+        return Restraint.COMPRESSOR if eased else now
+    if now is Restraint.NONE:
+        return Restraint.COMPRESSOR if busy or pressure >= COMPRESSOR_FROM else now
+    if pressure >= (BUSY_READER_FROM if busy else READER_FROM):
+        return Restraint.READER
+    return now if busy or pressure >= COMPRESSOR_UNTIL else Restraint.NONE
+
+
+def _next_standing(now: Stance, pressure: Pressure, *, urgent: bool) -> tuple[Standing, float]:
+    """Give a starved drain its share after a while, and take it back after a while without.
+
+    Seconds count, not looks: the thread that looks starves with the others.
+    """
+    if urgent:
+        return Standing.SHARE, 0.0
+    if now.standing is Standing.LAST:
+        is_due, patience_seconds = pressure.hunger >= STARVED_SHARE, STARVED_SECONDS
+        other = Standing.SHARE
+    else:
+        is_due, patience_seconds = pressure.hunger < FED_SHARE, FED_SECONDS
+        other = Standing.LAST
+    due_seconds = now.due_seconds + pressure.seconds if is_due else 0.0
+    return (other, 0.0) if due_seconds >= patience_seconds else (now.standing, due_seconds)
+
+
+def compute_allowance(restraint: Restraint, limit: int) -> Allowance:
+    """Return how many of ``limit`` threads may compute: half under COMPRESSOR, then one."""
+    if restraint is Restraint.NONE:
+        return Allowance(limit)
+    if restraint is Restraint.READER:
+        return Allowance(1, COMPRESSOR_PAUSE_SECONDS)
+    return Allowance(limit // 2) if limit > 1 else Allowance(1, HALF_SPEED_SECONDS)
+
+
+def read_allowance(restraint: Restraint, limit: int) -> Allowance:
+    """Return how many of ``limit`` threads may read the disk: all, but one under READER."""
+    return Allowance(1, READER_PAUSE_SECONDS) if restraint is Restraint.READER else Allowance(limit)

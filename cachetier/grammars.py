@@ -1,0 +1,64 @@
+"""The small languages of settings; each function raises ValueError for what is none of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from cachetier.sizes import parsed_size
+
+_BUCKET = re.compile(r"s3://([A-Za-z0-9][A-Za-z0-9._-]{1,62})(?:/(.*))?", re.ASCII | re.DOTALL)
+_PREFIX_SEGMENT = re.compile(r"[A-Za-z0-9._\-=+@]+", re.ASCII)
+
+
+def capacity_of(text: str, filesystem_bytes: int) -> int:
+    """Return the bytes of a size, or of a share of a filesystem: ``1.5 TiB``, ``80%``."""
+    share = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    if share is None:
+        size_bytes = parsed_size(text)
+    elif 0 < float(share.group(1)) <= 100:
+        size_bytes = int(filesystem_bytes * float(share.group(1)) / 100)
+    else:
+        raise ValueError(f"{text!r} is not a share above 0% and up to 100%")
+    if size_bytes < 1:
+        raise ValueError(f"{text!r} leaves no room at all")
+    return size_bytes
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Return (host, port) of ``127.0.0.1:7070`` or ``[::1]:7070``."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not an address such as '127.0.0.1:7070'")
+    return host, int(port)
+
+
+def remote_of(text: str) -> tuple[str, str]:
+    """Return (bucket, prefix) of ``s3://bucket/prefix``."""
+    match = _BUCKET.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a remote such as 's3://bucket/prefix'")
+    bucket, prefix = match.group(1), (match.group(2) or "").strip("/")
+    for segment in prefix.split("/") if prefix else ():
+        if not _PREFIX_SEGMENT.fullmatch(segment) or segment in (".", ".."):
+            raise ValueError(
+                f"{text!r} has a prefix that is not segments of A-Z a-z 0-9 . _ - = + @"
+            )
+    return bucket, prefix
+
+
+def mode_of(text: str) -> int:
+    """Return the file mode that ``0600`` or ``0o600`` writes in octal."""
+    if not re.fullmatch(r"(?:0o)?[0-7]{3,4}", text):
+        raise ValueError(f"{text!r} is not a file mode such as '0600'")
+    return int(text.removeprefix("0o"), 8)
+
+
+def table_of(text: str) -> Any:
+    """Return what ``text`` says in JSON; nothing at all is an empty table."""
+    try:
+        return json.loads(text or "{}")
+    except ValueError:
+        raise ValueError(f"""{text!r} is not JSON such as '{{"big-*": 4}}'""") from None

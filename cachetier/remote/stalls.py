@@ -1,0 +1,139 @@
+"""Ends calls that do not get on: no bytes for a while, or so few that it will never end.
+
+A socket's own time-out starts anew with every byte, so a peer that drips holds a thread for hours.
+Here each call has to send a least number of bytes in each span of time, and once its body is sent
+the answer has to come within one. The connection of a call that does not is shut down, which wakes
+the thread wherever it waits: the call fails as on any broken connection, and is repeated.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+LEAST_BYTES_PER_SECOND = 32 << 10
+LOOK_SECONDS = 1.0
+
+
+class Sending(Protocol):
+    """A body that counts how much of it was taken."""
+
+    taken_bytes: int
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a call had come when it was looked at last: ``moved_bytes`` at ``since``."""
+
+    since: float
+    moved_bytes: int = 0
+
+    def is_stalled(self, now: float, moved_bytes: int, patience_seconds: float) -> bool:
+        """Judge a call once in each ``patience_seconds``, and remember how far it has come."""
+        seconds = now - self.since
+        if seconds < patience_seconds:
+            return False
+        enough = moved_bytes - self.moved_bytes >= LEAST_BYTES_PER_SECOND * seconds
+        self.since, self.moved_bytes = now, moved_bytes
+        return not enough
+
+
+class _Call:
+    """One call under way on one thread."""
+
+    def __init__(self, body: Sending | None, patience_seconds: float, now: float) -> None:
+        self.thread = threading.get_ident()
+        self.connection: Any = None
+        self._body = body
+        self._patience_seconds = patience_seconds
+        self._progress = Progress(now)
+        self._sent = body is None
+
+    def is_stalled(self, now: float) -> bool:
+        moved = self._body.taken_bytes if self._body is not None else 0
+        if not self._sent and self._body is not None and moved >= len(self._body):
+            self._sent, self._progress = True, Progress(now, moved)  # the answer has its own time
+        return self._progress.is_stalled(now, moved, self._patience_seconds)
+
+    def cut(self) -> None:
+        """Shut the connection down, under whoever waits for it."""
+        sock = getattr(self.connection, "sock", None)
+        if isinstance(sock, socket.socket):
+            with suppress(OSError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _start(watch: Callable[[], None]) -> None:
+    threading.Thread(target=watch, name="remote-stalls", daemon=True).start()
+
+
+class StallWatch:
+    """Watches the calls of one store, from a thread that lives while there are any. Thread-safe."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        start: Callable[[Callable[[], None]], None] = _start,
+    ) -> None:
+        """Make one; ``start`` runs the watching on a thread. ``cuts`` counts what was cut."""
+        self.cuts = 0
+        self._clock = clock
+        self._start = start
+        self._lock = threading.Lock()
+        self._calls: set[_Call] = set()
+        self._mine = threading.local()
+        self._watching = False
+
+    @contextmanager
+    def call(self, body: Sending | None, patience_seconds: float) -> Iterator[None]:
+        """Watch what this thread does inside; ``connected`` says on which connection."""
+        call = _Call(body, patience_seconds, self._clock())
+        self._mine.call = call
+        with self._lock:
+            self._calls.add(call)
+            starts, self._watching = not self._watching, True
+        if starts:
+            self._start(self._watch)
+        try:
+            yield
+        finally:
+            self._mine.call = None
+            with self._lock:
+                self._calls.discard(call)
+
+    def connected(self, connection: object) -> None:
+        """This thread's call goes over ``connection``, which has a ``sock`` once it is open."""
+        call = getattr(self._mine, "call", None)
+        if call is not None:
+            call.connection = connection
+
+    def cut(self, thread: int) -> None:
+        """Break off the call that ``thread`` is in, if any."""
+        with self._lock:
+            for call in self._calls:
+                if call.thread == thread:
+                    call.cut()
+
+    def look(self) -> bool:
+        """Cut what is stalled, and return whether there is anything left to watch."""
+        now = self._clock()
+        with self._lock:  # a call that ends waits: its connection may serve another one next
+            for call in self._calls:
+                if call.is_stalled(now):
+                    self.cuts += 1
+                    call.cut()
+            self._watching = bool(self._calls)
+            return self._watching
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(LOOK_SECONDS)
+            if not self.look():
+                return

@@ -1,0 +1,45 @@
+"""The two signals that end the service: the first asks, the second ends the process at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def ending_signals() -> Iterator[Callable[[], int]]:
+    """Take SIGTERM and SIGINT over; yields what waits for the first and returns its number.
+
+    The interpreter itself writes the number into a pipe: a handler in Python would not run while
+    its thread is about to block in the read.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(writer, False)
+    asked = False
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            os._exit(128 + number)
+        asked = True
+
+    numbers = signal.SIGTERM, signal.SIGINT
+    previous_pipe = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    previous = {number: signal.signal(number, on_signal) for number in numbers}
+
+    def first_signal() -> int:
+        while (number := os.read(reader, 1)[0]) not in numbers:
+            pass  # another signal that somebody handles in Python
+        return number
+
+    try:
+        yield first_signal
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(previous_pipe)
+        os.close(reader)
+        os.close(writer)

@@ -1,0 +1,68 @@
+"""What tests of a compressing drain share: bytes that compress, and reading the bucket by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import zstandard
+
+from cachetier.drain.loop import Size
+from cachetier.local import queries
+from cachetier.model.shard import SaveIds
+from cachetier.model.stored import Stored
+from cachetier.remote.base import ObjectStore
+from cachetier.restore import Restore
+from tests.integration.drain_node import REMOTE, Node
+
+COMPRESSING = Size(uploads=4, parts=4, threads=2, zstd_level=1)
+_FIVE_BITS = bytes(number & 31 for number in range(256))
+
+
+def compressible(size_bytes: int, seed: int = 0) -> bytes:
+    """Return bytes of five random bits each: zstd makes about 0.64 of them."""
+    return random.Random(seed).randbytes(size_bytes).translate(_FIVE_BITS)
+
+
+def incompressible(size_bytes: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size_bytes)
+
+
+def decoded(body: bytes) -> bytes:
+    """Decode a whole object as any zstd tool does: frame after frame, past skippable ones."""
+    reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body), read_across_frames=True)
+    return reader.read()
+
+
+def stored(node: Node, ids: SaveIds, name: str) -> Stored | None:
+    """Return what the node knows of the shard's object."""
+    shard = node.shard(ids, name)
+    assert shard is not None
+    return node.store.read(lambda sql: queries.stored_of(sql, shard.version, REMOTE))
+
+
+@contextlib.contextmanager
+def clean_node(cache_dir: Path, objects: ObjectStore) -> Iterator[Restore]:
+    """A node that never saw the run: all it has is the bucket."""
+    node = Node(cache_dir, objects)
+    restore = Restore(
+        node.store, node.bucket, node.clock, remote=REMOTE, make_room=node.changes.ring
+    )
+    yield restore
+    restore.close()
+    node.close()
+
+
+def restored(restore: Restore, ids: SaveIds, name: str) -> bytes:
+    opened = restore.open(ids.run, ids.step, name, 30.0)
+    if opened.descriptor is None:
+        assert opened.body is not None
+        return opened.body
+    with open(opened.descriptor, "rb") as file:
+        data = file.read()
+        assert os.fstat(file.fileno()).st_size == len(data)
+        return data

@@ -1,0 +1,196 @@
+"""The S3 fault matrix: which trouble can meet which call, and one checkpoint that meets it.
+
+A cell is (trouble, call, place): the trouble strikes the first, the middle or the last of the calls
+of that name which one checkpoint makes. The checkpoint has a shard for a single put, two multipart
+uploads of one part, and one of three parts where parts matter; before it drains there lie beside it
+an unfinished upload of ours under each of those keys, as a lost reply leaves it behind, and two of
+somebody else, which must stay.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cachetier.clock import SystemClock
+from cachetier.drain.traffic import Traffic
+from cachetier.local import queries
+from cachetier.model.documents import ManifestState
+from cachetier.model.layout import Layout
+from cachetier.model.shard import SaveIds
+from cachetier.remote.base import ObjectStore
+from cachetier.remote.bucket import Bucket
+from cachetier.remote.connecting import Timeouts
+from cachetier.remote.factory import Steering, steered_bucket
+from cachetier.remote.settings import RemoteSettings
+from cachetier.remote.stalls import StallWatch
+from cachetier.testing.s3_endpoint import S3Endpoint
+from cachetier.testing.s3proxy import S3Proxy
+from cachetier.testing.troubles import Fault, Trouble, can_strike, nth
+from tests.integration.drain_node import REMOTE, Node, patterned
+
+CALLS = (
+    "PutObject",
+    "HeadObject",
+    "CreateMultipartUpload",
+    "UploadPart",
+    "CompleteMultipartUpload",
+    "AbortMultipartUpload",
+)
+WITH_BODY = ("PutObject", "UploadPart", "CompleteMultipartUpload")
+PLACES = ("first", "middle", "last")
+
+PART_BYTES = 8 << 20  # whole blocks, and more than S3's least part
+SINGLE_PUT_BYTES = 100_000
+DEADLINE_SECONDS = 20.0
+
+# Short enough that a stalled call costs half a second, yet long enough for any call of the server.
+PATIENCE_SECONDS = 0.5
+AT_ONCE = 8
+
+_NO_BODY = "the call has no body to meet it in; `closed` and `cut_reply` strike it instead"
+_NO_VERSION = "its answer names neither ETag nor checksum"
+_NO_DOCUMENT = "its answer has no document; `cut_reply` strikes its head instead"
+_NO_UPLOAD = "the call is not about an upload that could be gone"
+
+# Why a pair has no cells: (trouble, call) -> reason.
+NOT_THERE: dict[tuple[Trouble, str], str] = {
+    **{
+        (trouble, call): _NO_BODY
+        for trouble in (Trouble.RESET, Trouble.CORRUPT)
+        for call in CALLS
+        if call not in WITH_BODY
+    },
+    **{
+        (trouble, call): _NO_VERSION
+        for trouble in (Trouble.WRONG_ETAG, Trouble.WRONG_CHECKSUM)
+        for call in ("CreateMultipartUpload", "AbortMultipartUpload")
+    },
+    **{
+        (Trouble.BROKEN_XML, call): _NO_DOCUMENT
+        for call in ("PutObject", "HeadObject", "UploadPart", "AbortMultipartUpload")
+    },
+    (Trouble.ERROR_IN_200, "HeadObject"): _NO_DOCUMENT,
+    (Trouble.LOST_REPLY, "HeadObject"): "the call changes nothing: the same as `closed`",
+    **{
+        (Trouble.NO_SUCH_UPLOAD, call): _NO_UPLOAD
+        for call in ("PutObject", "HeadObject", "CreateMultipartUpload")
+    },
+}
+PAIRS = [
+    (trouble, call) for trouble in Trouble for call in CALLS if (trouble, call) not in NOT_THERE
+]
+
+
+def exists(trouble: Trouble, call: str) -> bool:
+    """Return whether the proxy can strike ``call`` with ``trouble``."""
+    return can_strike(trouble, call, has_body=call in WITH_BODY)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A server behind a proxy, with a store through it and one directly; both take long to make."""
+
+    proxy: S3Proxy
+    bucket: str
+    stalls: StallWatch
+    through: ObjectStore
+    direct: ObjectStore
+
+    @classmethod
+    def of(cls, proxy: S3Proxy, server: S3Endpoint) -> Stage:
+        stalls = StallWatch()
+        timeouts = Timeouts(connect_seconds=1.0, read_seconds=PATIENCE_SECONDS, stalls=stalls)
+        through = server.behind(proxy.url).store(timeouts=timeouts)
+        return cls(proxy, server.bucket, stalls, through, server.store())
+
+
+@dataclass
+class Scene:
+    """A node that drains through the proxy to a server that is also seen directly."""
+
+    node: Node
+    direct: ObjectStore
+    run: str
+    with_parts: bool
+    bodies: dict[str, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path, stage: Stage, run: str, *, with_parts: bool) -> Scene:
+        traffic = Traffic(AT_ONCE, SystemClock())
+        steering = Steering(
+            traffic.pace,
+            SystemClock(),
+            stage.stalls,
+            AT_ONCE,
+            has_room=traffic.has_room,
+            sleep=time.sleep,
+            stopping=lambda: False,
+        )
+        remote = RemoteSettings(REMOTE, stage.bucket)
+        objects = steered_bucket(remote, stage.through, steering).objects
+        node = Node(folder / "cache", objects, fraction=lambda: 0.01)
+        node.probe = stage.through.check
+        scene = cls(node, stage.direct, run, with_parts)
+        scene.bodies = {
+            "small": b"hello",
+            "one": patterned(SINGLE_PUT_BYTES + 1, 1),
+            "two": patterned(SINGLE_PUT_BYTES + 1, 2),
+            "three": patterned(2 * PART_BYTES + 1 if with_parts else SINGLE_PUT_BYTES + 1, 3),
+        }
+        return scene
+
+    def ids(self, step: int) -> SaveIds:
+        return SaveIds(self.run, step, "save-1")
+
+    def prefix(self, step: int) -> str:
+        return self.node.bucket.layout.location_prefix(self.run, str(step))
+
+    def theirs(self, step: int) -> list[str]:
+        return [f"{self.prefix(step)}theirs", f"{self.prefix(step)}one.theirs"]
+
+    def save(self, step: int) -> None:
+        """Put and seal one checkpoint beside what lies there."""
+        for name in ("one", "two", "three"):
+            self.direct.create_upload(self.prefix(step) + name)
+        for key in self.theirs(step):
+            self.direct.create_upload(key)
+        for name, body in self.bodies.items():
+            self.node.put(self.ids(step), name, body)
+        self.node.seal(self.ids(step))
+
+    def settle(self, step: int) -> None:
+        """Wait until the checkpoint is durable, and swept up after."""
+        self.node.wait_durable(self.ids(step), DEADLINE_SECONDS)
+        store = self.node.store
+        self.node.wait_until(lambda: not store.read(queries.unswept_saves), DEADLINE_SECONDS)
+
+    def unfinished(self, step: int) -> list[str]:
+        return sorted(key for key, _ in self.direct.list_uploads(self.prefix(step)))
+
+    def judge(self, step: int) -> None:
+        """Look at the bucket alone: every byte is there, and nothing else."""
+        layout = Layout("ckpt")
+        bucket = Bucket(self.direct, layout)
+        seen = bucket.manifest(self.run, step)
+        assert seen is not None
+        assert seen.manifest.state is ManifestState.PUBLISHED
+        assert {shard.name for shard in seen.manifest.shards} == set(self.bodies)
+        for name, body in self.bodies.items():
+            assert self.direct.get(self.prefix(step) + name) == body, name
+        assert set(self.direct.list(self.prefix(step)).keys) == {
+            *(self.prefix(step) + name for name in self.bodies),
+            layout.part_key(self.run, str(step), 0),
+            layout.manifest_key(self.run, step),
+        }
+        assert self.unfinished(step) == sorted(self.theirs(step))
+
+
+def place_of(place: str, calls: int) -> int:
+    """Return which of so many calls the place is, from 1."""
+    return {"first": 1, "middle": (calls + 1) // 2, "last": calls}[place]
+
+
+def fault_at(trouble: Trouble, call: str, place: str, calls: int) -> Fault:
+    return Fault(trouble, call, nth(place_of(place, calls)))

@@ -1,0 +1,105 @@
+"""Local bytes that went bad are found before they are sent, quarantined and told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cachetier.errors import IntegrityError, RemoteDigestError
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import SaveIds
+from cachetier.model.uploads import PART_BYTES
+from cachetier.testing.faulty_store import FaultyObjectStore, fail
+from cachetier.testing.memory_store import MemoryObjectStore
+from tests.integration.drain_node import Node, patterned
+
+IDS = SaveIds("run", 7, "save-1")
+LARGE = 40 << 20
+
+
+@pytest.fixture
+def objects() -> FaultyObjectStore:
+    return FaultyObjectStore(MemoryObjectStore())
+
+
+@pytest.fixture
+def node(tmp_path: Path, objects: FaultyObjectStore) -> Iterator[Node]:
+    node = Node(tmp_path / "cache", objects)
+    yield node
+    node.close()
+
+
+def data_file(node: Node, name: str) -> Path:
+    shard = node.shard(IDS, name)
+    assert shard is not None
+    assert shard.file_id is not None
+    return node.cache_dir / "data" / shard.file_id[:2] / shard.file_id
+
+
+def damage(path: Path, at: int) -> None:
+    descriptor = os.open(path, os.O_RDWR)
+    byte = os.pread(descriptor, 1, at)
+    os.pwrite(descriptor, bytes([byte[0] ^ 1]), at)
+    os.close(descriptor)
+
+
+def test_damaged_local_bytes_are_quarantined_and_never_sent(
+    node: Node, objects: FaultyObjectStore
+) -> None:
+    node.put(IDS, "sound", b"hello")
+    node.put(IDS, "large", patterned(LARGE))
+    damage(data_file(node, "large"), LARGE - 1)
+    node.seal(IDS)
+
+    with node.draining():
+        node.wait_until(lambda: node.seen.damaged == ["large"])
+        node.wait_clean(IDS, "sound")
+        with pytest.raises(IntegrityError):
+            node.wait_durable(IDS)
+
+    shard = node.shard(IDS, "large")
+    assert shard is not None
+    assert shard.state is ShardState.QUARANTINED
+    assert objects.head(node.key(IDS, "large")) is None
+    assert [(i.code, i.name) for i in node.told()] == [("integrity", "large")]
+    assert node.checkpoints.step("run", 7)[0].state == "damaged"
+    assert node.bucket.published("run", 7) is None
+
+
+def test_bytes_that_the_store_refuses_are_read_again_and_sent_only_if_they_are_sound(
+    node: Node, objects: FaultyObjectStore
+) -> None:
+    node.put(IDS, "large", patterned(LARGE))
+    objects.add(fail("upload_part", 3, RemoteDigestError))
+    original = objects.upload_part
+
+    def upload_part(*arguments: object, **options: object) -> object:
+        try:
+            return original(*arguments, **options)  # type: ignore[arg-type]
+        except RemoteDigestError:
+            damage(data_file(node, "large"), 0)  # all parts, so whichever it was
+            damage(data_file(node, "large"), PART_BYTES)
+            damage(data_file(node, "large"), 2 * PART_BYTES)
+            raise
+
+    objects.upload_part = upload_part  # type: ignore[method-assign,assignment]
+    node.seal(IDS)
+    with node.draining():
+        node.wait_until(lambda: node.seen.damaged == ["large"])
+
+    assert not objects.pending
+    assert objects.calls["upload_part"] == 3  # nothing was sent again
+    assert objects.head(node.key(IDS, "large")) is None
+    assert [(i.code, i.name) for i in node.told()] == [("integrity", "large")]
+
+
+def test_a_lost_data_file_is_quarantined(node: Node) -> None:
+    node.put(IDS, "large", patterned(1 << 20))
+    data_file(node, "large").unlink()
+    node.seal(IDS)
+
+    with node.draining():
+        node.wait_until(lambda: node.seen.damaged == ["large"])

@@ -1,0 +1,115 @@
+"""A remote that is away, or comes and goes: puts go on, nothing is lost, nobody storms it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cachetier.drain import circuit
+from cachetier.model.shard import SaveIds
+from cachetier.remote.measured import MeasuredObjectStore
+from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
+from cachetier.testing.s3_endpoint import S3Endpoint
+from cachetier.testing.s3proxy import S3Proxy
+from tests.integration.drain_node import Node, patterned
+
+PROBE_SECONDS = 0.2
+POLICY = RetryPolicy(attempts=3, base_seconds=0.01, cap_seconds=0.05)
+
+
+class Calls:
+    """Counts what was tried at the remote, arrived or not."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def __call__(self, _operation: str, _seconds: float, _size_bytes: int, _outcome: str) -> None:
+        with self._lock:
+            self.count += 1
+
+
+@pytest.fixture(autouse=True)
+def frequent_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(circuit, "PROBE_SECONDS", PROBE_SECONDS)
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+@pytest.fixture
+def proxy(moto_s3: S3Endpoint) -> Iterator[S3Proxy]:
+    with S3Proxy(moto_s3.url) as started:
+        yield started
+
+
+@pytest.fixture
+def node(tmp_path: Path, moto_s3: S3Endpoint, proxy: S3Proxy, calls: Calls) -> Iterator[Node]:
+    store = MeasuredObjectStore(moto_s3.behind(proxy.url).store(), calls)
+    node = Node(tmp_path / "cache", RetryingObjectStore(store, POLICY), fraction=lambda: 0.01)
+    node.probe = store.check  # as the drain process does
+    yield node
+    node.close()
+
+
+def save(node: Node, run: str, step: int) -> dict[str, bytes]:
+    ids = SaveIds(run, step, "save-1")
+    bodies = {"small": b"hello %d" % step, "large": patterned(17 << 20, step)}
+    for name, body in bodies.items():
+        node.put(ids, name, body)
+    node.seal(ids)
+    return {node.key(ids, name): body for name, body in bodies.items()}
+
+
+def test_puts_go_on_in_an_outage_and_everything_drains_after_it(
+    node: Node, proxy: S3Proxy, calls: Calls, moto_s3: S3Endpoint
+) -> None:
+    saved = save(node, "outage", 1)
+    with node.draining():
+        node.wait_durable(SaveIds("outage", 1, "save-1"))
+        proxy.stop()
+        for step in range(2, 5):
+            saved |= save(node, "outage", step)
+        node.wait_until(lambda: node.state()["remotes"][0]["state"] == "unreachable")
+        time.sleep(2 * PROBE_SECONDS)  # what was under way ends
+        before, began_at = calls.count, time.monotonic()
+        time.sleep(6 * PROBE_SECONDS)
+        passed_seconds = time.monotonic() - began_at
+        assert 1 <= calls.count - before <= passed_seconds / PROBE_SECONDS + 1
+        assert node.state()["remotes"][0]["state"] == "unreachable"
+
+        proxy.come_back()
+        for step in range(2, 5):
+            node.wait_durable(SaveIds("outage", step, "save-1"))
+
+    direct = moto_s3.store()
+    assert all(direct.get(key) == body for key, body in saved.items())
+    assert node.told() == []
+
+
+def test_a_remote_that_comes_and_goes_gets_everything(
+    node: Node, proxy: S3Proxy, moto_s3: S3Endpoint
+) -> None:
+    saved: dict[str, bytes] = {}
+    steps = range(1, 6)
+    with node.draining():
+        for step in steps:
+            saved |= save(node, "flapping", step)
+            proxy.stop()
+            time.sleep(0.1)
+            proxy.come_back()
+            time.sleep(0.15)
+        for step in steps:
+            node.wait_durable(SaveIds("flapping", step, "save-1"))
+
+    direct = moto_s3.store()
+    assert all(direct.get(key) == body for key, body in saved.items())
+    assert sorted(node.seen.steps) == list(steps)
+    assert list(direct.list_uploads("ckpt/flapping/")) == []
+    assert node.told() == []

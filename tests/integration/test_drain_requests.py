@@ -1,0 +1,77 @@
+"""How many requests a checkpoint costs: no more than it needs, and little more when throttled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cachetier.model.shard import SaveIds
+from cachetier.model.uploads import PART_BYTES, part_bytes_for
+from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
+from cachetier.testing.s3_endpoint import S3Endpoint
+from cachetier.testing.s3proxy import S3Proxy
+from cachetier.testing.troubles import Fault, Trouble, Troubles, share
+from tests.integration.drain_node import Node, patterned
+
+SMALL, LARGE, LARGE_BYTES = 40, 2, 2 * PART_BYTES + 1
+CLEAN_LIMIT = 1.05
+# Each request is made until it passes: 1 / (1 - share) of the least, and room for chance.
+LIMIT_OF_SHARE = {0.2: 1.5, 0.6: 3.5}
+POLICY = RetryPolicy(attempts=12, base_seconds=0.005, cap_seconds=0.05)
+
+
+def least_requests() -> int:
+    """Return what the checkpoint needs: nothing overwritten blindly, nothing believed unseen."""
+    parts = -(-LARGE_BYTES // part_bytes_for(LARGE_BYTES))
+    claim = len(("look at the manifest", "claim it"))
+    each_small = len(("put", "verify", "there before the part is written"))
+    each_large = len(("look", "create", "look", "complete", "verify", "there")) + parts
+    publish = len(("write the part", "look", "read", "list parts", "read the part", "publish"))
+    sweep = len(("list unfinished uploads",))
+    return claim + SMALL * each_small + LARGE * each_large + publish + sweep
+
+
+@pytest.fixture
+def proxy(seaweed_s3: S3Endpoint) -> Iterator[S3Proxy]:
+    with S3Proxy(seaweed_s3.url) as started:
+        yield started
+
+
+def requests_of_drain(folder: Path, server: S3Endpoint, proxy: S3Proxy, run: str) -> int:
+    """Drain one checkpoint; return what it cost, from its first request to its last."""
+    objects = RetryingObjectStore(server.behind(proxy.url).store(), POLICY)
+    node = Node(folder / "cache", objects, fraction=lambda: 0.01)
+    ids = SaveIds(run, 7, "save-1")
+    for number in range(SMALL):
+        node.put(ids, f"small-{number}", b"hello")
+    for number in range(LARGE):
+        node.put(ids, f"large-{number}", patterned(LARGE_BYTES, number))
+    node.seal(ids)
+    before, sweeps = proxy.requests, proxy.troubles.seen["ListMultipartUploads"]
+    with node.draining():
+        node.wait_durable(ids, 60)
+        node.wait_until(lambda: proxy.troubles.seen["ListMultipartUploads"] > sweeps)
+    node.close()
+    return proxy.requests - before
+
+
+def test_a_clean_drain_makes_the_requests_it_needs(
+    tmp_path: Path, seaweed_s3: S3Endpoint, proxy: S3Proxy
+) -> None:
+    made = requests_of_drain(tmp_path, seaweed_s3, proxy, "clean")
+
+    assert least_requests() <= made <= CLEAN_LIMIT * least_requests(), proxy.troubles.seen
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("refused", "limit"), LIMIT_OF_SHARE.items())
+def test_slow_downs_cost_little_more_than_what_they_refuse(
+    tmp_path: Path, seaweed_s3: S3Endpoint, proxy: S3Proxy, refused: float, limit: float, seed: int
+) -> None:
+    proxy.troubles = Troubles([Fault(Trouble.SLOW_DOWN, when=share(refused))], seed=seed)
+    made = requests_of_drain(tmp_path, seaweed_s3, proxy, f"throttled-{refused:g}-{seed}")
+
+    assert proxy.troubles.fired[Trouble.SLOW_DOWN] >= 0.5 * refused * made
+    assert made <= limit * least_requests(), proxy.troubles.seen

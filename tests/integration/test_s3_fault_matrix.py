@@ -1,0 +1,113 @@
+"""Every trouble at every call, at its first, middle and last: nothing lost, nothing left behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from cachetier.drain import circuit, upload
+from cachetier.remote import s3, stalls
+from cachetier.testing.s3_endpoint import S3Endpoint
+from cachetier.testing.s3proxy import S3Proxy
+from cachetier.testing.troubles import Trouble
+from tests.integration.fault_matrix import (
+    CALLS,
+    NOT_THERE,
+    PAIRS,
+    PART_BYTES,
+    PLACES,
+    SINGLE_PUT_BYTES,
+    Scene,
+    Stage,
+    exists,
+    fault_at,
+)
+
+# What one fault may cost beyond a clean run: all requests of the largest shard once more, a claim
+# or a publication decided anew, probes and looks at what is unfinished.
+EXTRA_REQUESTS = 20
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Control:
+    """What a checkpoint asks of the server when it meets no trouble; by whether it has parts."""
+
+    calls: dict[bool, Counter[str]]
+
+
+@pytest.fixture(scope="module")
+def stage(seaweed_s3: S3Endpoint) -> Iterator[Stage]:
+    with S3Proxy(seaweed_s3.url, trickle_seconds=0.1) as proxy:
+        yield Stage.of(proxy, seaweed_s3)
+
+
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> Iterator[None]:
+    monkeypatch.setattr(circuit, "PROBE_SECONDS", 0.02)
+    monkeypatch.setattr(stalls, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(s3, "LONG_ANSWERS", {})
+    monkeypatch.setattr(upload, "SINGLE_PUT_BYTES", SINGLE_PUT_BYTES)
+    monkeypatch.setattr(upload, "part_bytes_for", lambda *_args, **_named: PART_BYTES)
+    yield
+    stage.proxy.troubles.clear()
+
+
+@pytest.fixture(scope="module")
+def control() -> Control:
+    return Control({})
+
+
+def usual_calls(control: Control, folder: Path, stage: Stage, *, with_parts: bool) -> Counter[str]:
+    """Return the calls of the control run, which is made once."""
+    if with_parts not in control.calls:
+        folder.mkdir()
+        before = stage.proxy.troubles.seen.copy()
+        scene = Scene.of(folder, stage, f"clean-{with_parts}".lower(), with_parts=with_parts)
+        scene.save(1)
+        with scene.node.draining():
+            scene.settle(1)
+        scene.judge(1)
+        scene.node.close()
+        control.calls[with_parts] = stage.proxy.troubles.seen - before
+    return control.calls[with_parts]
+
+
+@pytest.mark.parametrize(("trouble", "call"), PAIRS, ids=str)
+def test_a_checkpoint_meets_it_and_arrives(
+    tmp_path: Path, stage: Stage, control: Control, trouble: Trouble, call: str
+) -> None:
+    with_parts = call == "UploadPart"
+    usual = usual_calls(control, tmp_path / "control", stage, with_parts=with_parts)
+    proxy = stage.proxy
+    run = f"{trouble}-{call}".lower()
+    scene = Scene.of(tmp_path, stage, run, with_parts=with_parts)
+    with scene.node.draining():
+        for step, place in enumerate(PLACES, start=1):
+            fired, requests = proxy.troubles.struck[trouble, call], proxy.requests
+            proxy.troubles.add(fault_at(trouble, call, place, usual[call]))
+            scene.save(step)
+            scene.settle(step)
+            assert proxy.troubles.struck[trouble, call] == fired + 1, place
+            assert proxy.requests - requests <= usual.total() + EXTRA_REQUESTS, place
+            proxy.troubles.clear()
+            scene.judge(step)
+    assert scene.node.told() == []
+    scene.node.close()
+
+
+def test_every_cell_is_there_or_named_with_the_reason_why_not() -> None:
+    pairs = set(product(Trouble, CALLS))
+
+    assert set(PAIRS) | NOT_THERE.keys() == pairs
+    assert not set(PAIRS) & NOT_THERE.keys()
+    assert all(exists(*pair) for pair in PAIRS)
+    assert not any(exists(*pair) for pair in NOT_THERE)
+    assert len(Trouble) >= 16
+    assert len(PAIRS) * len(PLACES) >= 288

@@ -1,0 +1,80 @@
+"""A whole node with ``compression = zstd:3``: to the bucket, away from the disk, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cachetier_client import Client
+
+from cachetier.config import load
+from cachetier.service import Service
+from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.integration.compressing import compressible
+from tests.integration.serving import Caller
+from tests.integration.test_drain_process import bucket, server
+
+__all__ = ["bucket", "server"]  # fixtures
+
+LARGE = 30_000_001
+SHARD = "/v1/runs/run/steps/7/shards/large"
+
+
+@pytest.fixture
+def settings(
+    tmp_path: Path, server: S3Endpoint, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    return {
+        "cache_dir": tmp_path / "cache",
+        "socket": tmp_path / "s",
+        "http": "127.0.0.1:0",
+        "capacity": "50 MB",
+        "remote": f"s3://{bucket}/ckpt",
+        "remote_endpoint": server.url,
+        "remote_verify": server.verify,
+        "compression": "zstd:3",
+        "grace_seconds": 5,
+    }
+
+
+@contextmanager
+def running(settings: dict[str, Any]) -> Iterator[Service]:
+    service = Service(load(settings))
+    service.start()
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+def test_a_compressed_shard_comes_back_by_every_door(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    large = compressible(LARGE)
+    with running(settings) as service, Client(f"unix://{service.socket}") as client:
+        with client.checkpoint("run", 7, rank=0, world_size=1) as checkpoint:
+            checkpoint.put("large", large)
+        client.wait("run", 7, timeout_seconds=100)
+        zstd = client.status()["drain"]["codecs"]["zstd"]
+        assert (zstd["shards"], zstd["size_bytes"]) == (1, LARGE)
+        assert zstd["stored_bytes"] < 0.7 * LARGE
+
+        # There is room for one: the clean shard goes, once the remote said that it has it.
+        client.put_shard(compressible(LARGE, 1), run="run", step=8, name="other")
+        assert client.status()["clean_bytes"] == 0
+        out = bytearray(LARGE)
+        client.flush(timeout_seconds=100)
+        assert client.get_shard("run", 7, "large", out=out) is not None
+        assert out == large
+
+    with running({**settings, "cache_dir": tmp_path / "another"}) as service:
+        assert service.url is not None
+        call = Caller(int(service.url.rsplit(":", 1)[1]))
+        ranged = call("GET", SHARD, headers={"Range": "bytes=5000000-20000000"})
+        assert (ranged.status, ranged.body) == (206, large[5_000_000:20_000_001])
+        assert call("GET", SHARD).body == large

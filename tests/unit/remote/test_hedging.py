@@ -1,0 +1,148 @@
+"""When a part is sent twice, and what becomes of the slower one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from awscrt.checksums import crc64nvme
+
+from cachetier.errors import TransientError
+from cachetier.remote.base import UploadedPart
+from cachetier.remote.hedging import (
+    HEDGE_AFTER_SECONDS,
+    USUAL_FROM,
+    HedgingObjectStore,
+    hedge_after_seconds,
+)
+from cachetier.testing.memory_store import MemoryObjectStore
+
+BODY = b"part"
+DIGEST = crc64nvme(BODY)
+
+
+def test_nothing_is_slow_before_there_is_something_to_compare_with() -> None:
+    assert hedge_after_seconds([0.1] * (USUAL_FROM - 1)) is None
+
+
+def test_a_part_is_slow_after_three_times_what_the_others_took_but_not_at_once() -> None:
+    assert hedge_after_seconds([5.0] * USUAL_FROM) == 15.0
+    assert hedge_after_seconds([0.01] * USUAL_FROM) == HEDGE_AFTER_SECONDS
+
+
+class Sticking(MemoryObjectStore):
+    """Holds up the calls it is told to, until they are cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sticking = 0
+        self.sent = 0
+        self.cut_calls = 0
+        self._cuts: dict[int, threading.Event] = {}
+
+    def upload_part(
+        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+    ) -> UploadedPart:
+        self.sent += 1
+        if self.sticking:
+            self.sticking -= 1
+            cut = self._cuts.setdefault(threading.get_ident(), threading.Event())
+            assert cut.wait(10)
+            self.cut_calls += 1
+            raise TransientError("cut off")
+        return super().upload_part(key, upload_id, number, body, digest=digest)
+
+    def cut(self, thread: int) -> None:
+        self._cuts.setdefault(thread, threading.Event()).set()
+
+
+@pytest.fixture
+def sticking() -> Sticking:
+    return Sticking()
+
+
+@pytest.fixture
+def room() -> list[bool]:
+    return [True]
+
+
+@pytest.fixture
+def store(
+    sticking: Sticking, room: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[HedgingObjectStore]:
+    monkeypatch.setattr("cachetier.remote.hedging.HEDGE_AFTER_SECONDS", 0.02)
+    hedging = HedgingObjectStore(sticking, sticking.cut, 2, has_room=lambda: room[0])
+    yield hedging
+    hedging.close()
+
+
+def send(store: HedgingObjectStore, upload: str, numbers: range) -> None:
+    for number in numbers:
+        store.upload_part("key", upload, number, BODY, digest=DIGEST)
+
+
+def test_a_part_that_takes_too_long_is_sent_again_and_the_first_send_is_broken_off(
+    store: HedgingObjectStore, sticking: Sticking
+) -> None:
+    upload = store.create_upload("key")
+    send(store, upload, range(1, USUAL_FROM + 1))
+    sticking.sticking = 1
+    send(store, upload, range(9, 10))
+    assert (store.hedged, sticking.sent, sticking.cut_calls) == (1, USUAL_FROM + 2, 1)
+
+
+def test_parts_that_end_in_time_are_sent_once(
+    store: HedgingObjectStore, sticking: Sticking
+) -> None:
+    send(store, store.create_upload("key"), range(1, 40))
+    assert (store.hedged, sticking.sent) == (0, 39)
+
+
+def test_where_there_is_no_room_nothing_is_sent_twice(
+    store: HedgingObjectStore, sticking: Sticking, room: list[bool]
+) -> None:
+    upload = store.create_upload("key")
+    send(store, upload, range(1, USUAL_FROM + 1))
+    room[0] = False
+    sticking.sticking = 1
+    failure: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            send(store, upload, range(9, 10))
+        except TransientError as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive()
+    for sender in list(threading.enumerate()):
+        sticking.cut(sender.ident or 0)
+    thread.join(10)
+    assert failure
+    assert store.hedged == 0
+
+
+def test_when_both_sends_fail_the_failure_is_raised(
+    store: HedgingObjectStore, sticking: Sticking
+) -> None:
+    upload = store.create_upload("key")
+    send(store, upload, range(1, USUAL_FROM + 1))
+    sticking.sticking = 2
+    done = threading.Event()
+
+    def cut_everything() -> None:
+        while not done.wait(0.05):
+            for sender in list(threading.enumerate()):
+                sticking.cut(sender.ident or 0)
+
+    thread = threading.Thread(target=cut_everything)
+    thread.start()
+    try:
+        with pytest.raises(TransientError):
+            send(store, upload, range(9, 10))
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,77 @@
+"""Calls of a store wait their turn."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+from awscrt.checksums import crc64nvme
+
+from cachetier.drain.pace import Pace, Ticket
+from cachetier.errors import StoppingError, ThrottledError, TransientError
+from cachetier.remote.paced import PacedObjectStore
+from cachetier.testing.fake_clock import FakeClock
+from cachetier.testing.faulty_store import FaultyObjectStore, fail
+from cachetier.testing.memory_store import MemoryObjectStore
+
+
+def test_what_the_store_answers_teaches_the_pace() -> None:
+    pace = Pace(4)
+    clock = FakeClock()
+    plan = [fail("head", 1, TransientError), fail("head", 2, ThrottledError)]
+    store = PacedObjectStore(FaultyObjectStore(MemoryObjectStore(), plan), pace, clock)
+    with pytest.raises(TransientError):
+        store.head("a")
+    assert pace.state().cuts == 0
+    with pytest.raises(ThrottledError):
+        store.head("a")
+    assert (pace.state().cuts, pace.state().in_flight) == (1, 0)
+    clock.advance(10.0)
+    store.head("a")
+
+
+def test_a_call_that_waits_ends_with_the_drain() -> None:
+    pace = Pace(4)
+    pace.throttled(pace.begin(0.0, 0), 0.0, 3600.0)
+    clock = FakeClock(monotonic=0.0)
+    store = PacedObjectStore(MemoryObjectStore(), pace, clock, stopping=lambda: True)
+    with pytest.raises(StoppingError):
+        store.head("a")
+
+
+def test_no_more_calls_are_under_way_than_the_pace_allows() -> None:
+    entered, leave = Event(), Event()
+
+    class Slow(MemoryObjectStore):
+        def head(self, key: str) -> None:
+            entered.set()
+            assert leave.wait(10)
+
+    pace = Pace(1)
+    store = PacedObjectStore(Slow(), pace, FakeClock())
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(store.head, "a")
+        assert entered.wait(10)
+        second = threads.submit(store.head, "b")
+        assert pace.state().in_flight == 1
+        assert not second.done()
+        leave.set()
+        first.result(10)
+        second.result(10)
+    assert pace.state().in_flight == 0
+
+
+def test_only_bytes_that_are_sent_count() -> None:
+    sizes: list[int] = []
+
+    class Counting(Pace):
+        def begin(self, now: float, size_bytes: int, *, reads: bool = False) -> Ticket:
+            sizes.append(size_bytes)
+            return super().begin(now, size_bytes, reads=reads)
+
+    store = PacedObjectStore(MemoryObjectStore(), Counting(4), FakeClock())
+    store.put("a", b"12345", digest=crc64nvme(b"12345"))
+    store.read_into("a", 0, memoryview(bytearray(5)))
+    store.head("a")
+    assert sizes == [5, 0, 0]
