@@ -272,7 +272,8 @@ def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadProgre
 def stored_of(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
     """Return as what ``remote`` holds a shard, or None where nobody verified that it does."""
     query = (
-        "SELECT codec, stored_bytes, stored_digest, frame_sizes FROM drains "
+        "SELECT size_bytes, codec, stored_bytes, stored_digest, frame_sizes FROM drains "
+        "JOIN shards USING (version) "
         "WHERE version = ? AND remote = ? AND stored_bytes IS NOT NULL"
     )
     row = sql.execute(query, (version, remote)).fetchone()

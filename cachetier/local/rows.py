@@ -69,9 +69,20 @@ def finished_part_of(row: Row) -> FinishedPart:
 
 
 def stored_of(row: Row) -> Stored:
-    codec, stored_bytes, stored_digest, frame_sizes = row
-    sizes = unpack_sizes(frame_sizes or b"")
-    return Stored(Codec(codec), stored_bytes, unpacked(stored_digest), sizes)
+    """Read what a remote holds of a shard.
+
+    Raises:
+        CatalogDamagedError: The row contradicts itself, or the shard's size.
+    """
+    raw_bytes, codec, stored_bytes, stored_digest, frame_sizes = row
+    try:
+        sizes = unpack_sizes(frame_sizes or b"")
+        stored = Stored(Codec(codec), stored_bytes, unpacked(stored_digest), sizes)
+        stored.check(raw_bytes)
+    except ValueError as error:
+        message = f"the catalog's row of a remote copy is damaged: {error}"
+        raise CatalogDamagedError(message) from None
+    return stored
 
 
 def save_of(row: Row) -> Save:

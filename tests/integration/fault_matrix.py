@@ -9,12 +9,9 @@ somebody else, which must stay.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cachetier.clock import SystemClock
-from cachetier.drain.traffic import Traffic
 from cachetier.local import queries
 from cachetier.model.documents import ManifestState
 from cachetier.model.layout import Layout
@@ -22,13 +19,11 @@ from cachetier.model.shard import SaveIds
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.connecting import Timeouts
-from cachetier.remote.factory import Steering, steered_bucket
-from cachetier.remote.settings import RemoteSettings
-from cachetier.remote.stalls import StallWatch
+from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, can_strike, nth
-from tests.integration.drain_node import REMOTE, Node, patterned
+from tests.integration.drain_node import Node, patterned
 
 CALLS = (
     "PutObject",
@@ -45,9 +40,9 @@ PART_BYTES = 8 << 20  # whole blocks, and more than S3's least part
 SINGLE_PUT_BYTES = 100_000
 DEADLINE_SECONDS = 20.0
 
-# Short enough that a stalled call costs half a second, yet long enough for any call of the server.
-PATIENCE_SECONDS = 0.5
-AT_ONCE = 8
+# Short enough that a stalled call costs little, yet long enough for any call of the server.
+TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=0.4)
+POLICY = RetryPolicy(attempts=6, base_seconds=0.005, cap_seconds=0.05)
 
 _NO_BODY = "the call has no body to meet it in; `closed` and `cut_reply` strike it instead"
 _NO_VERSION = "its answer names neither ETag nor checksum"
@@ -93,17 +88,12 @@ class Stage:
     """A server behind a proxy, with a store through it and one directly; both take long to make."""
 
     proxy: S3Proxy
-    bucket: str
-    stalls: StallWatch
     through: ObjectStore
     direct: ObjectStore
 
     @classmethod
     def of(cls, proxy: S3Proxy, server: S3Endpoint) -> Stage:
-        stalls = StallWatch()
-        timeouts = Timeouts(connect_seconds=1.0, read_seconds=PATIENCE_SECONDS, stalls=stalls)
-        through = server.behind(proxy.url).store(timeouts=timeouts)
-        return cls(proxy, server.bucket, stalls, through, server.store())
+        return cls(proxy, server.behind(proxy.url).store(timeouts=TIMEOUTS), server.store())
 
 
 @dataclass
@@ -118,18 +108,7 @@ class Scene:
 
     @classmethod
     def of(cls, folder: Path, stage: Stage, run: str, *, with_parts: bool) -> Scene:
-        traffic = Traffic(AT_ONCE, SystemClock())
-        steering = Steering(
-            traffic.pace,
-            SystemClock(),
-            stage.stalls,
-            AT_ONCE,
-            has_room=traffic.has_room,
-            sleep=time.sleep,
-            stopping=lambda: False,
-        )
-        remote = RemoteSettings(REMOTE, stage.bucket)
-        objects = steered_bucket(remote, stage.through, steering).objects
+        objects = RetryingObjectStore(stage.through, POLICY)
         node = Node(folder / "cache", objects, fraction=lambda: 0.01)
         node.probe = stage.through.check
         scene = cls(node, stage.direct, run, with_parts)

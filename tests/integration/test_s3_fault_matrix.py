@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.drain import circuit, upload
+from cachetier.drain import circuit, link, upload
 from cachetier.remote import s3, stalls
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
@@ -50,6 +50,7 @@ def stage(seaweed_s3: S3Endpoint) -> Iterator[Stage]:
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> Iterator[None]:
+    monkeypatch.setattr(link, "QUIET_SECONDS", 0.002)
     monkeypatch.setattr(circuit, "PROBE_SECONDS", 0.02)
     monkeypatch.setattr(stalls, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(s3, "LONG_ANSWERS", {})

@@ -41,6 +41,7 @@ class FakeDrain:
         self._bucket = bucket
         self._clock = clock
         self._publisher = Publisher(bucket, clock)
+        self._sent: dict[int, Stored] = {}
 
     def drain_one(self) -> bool:
         """Drain the oldest dirty shard; return False when there is none.
@@ -109,6 +110,7 @@ class FakeDrain:
         if body is None or digest_of(body) != shard.content.digest:
             self._quarantine(shard)
             return
+        self._sent[shard.version] = encoded(shard, body)[0]
         self._make_clean(shard, self._bucket.layout.shard_key(save.run, location, shard.name), body)
 
     def _make_clean(self, shard: Shard, key: str, body: bytes) -> None:
@@ -126,8 +128,7 @@ class FakeDrain:
         self._store.drain_log.record_verified(shard.version, REMOTE, [REMOTE], now, stored)
 
     def _stored(self, shard: Shard) -> Stored:
-        body = bytes_of(self._store, shard)
-        return Stored.raw(shard.content) if body is None else encoded(shard, body)[0]
+        return self._sent.get(shard.version) or Stored.raw(shard.content)
 
     def _send(self, shard: Shard, key: str, body: bytes) -> None:
         if len(body) > SINGLE_PUT_BYTES:

@@ -22,6 +22,7 @@ from cachetier.remote.base import if_match
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.faulty_store import FaultyObjectStore, corrupt, fail
 from cachetier.testing.memory_store import MemoryObjectStore
+from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node
 
 IDS = SaveIds("run", 1, "save", 0, 1)
@@ -243,7 +244,7 @@ def test_a_remote_copy_that_is_not_what_was_put_is_an_error_never_data(
 ) -> None:
     publish(node)
     evict(node)
-    remote.damage(KEY, 300)
+    remote.damage(KEY, 200)
 
     assert code_of(lambda: node.get("run", 1, "a")) == "integrity"
 
@@ -353,7 +354,7 @@ def test_who_uses_restores_or_meets_damage_is_heard(node: Node, clock: FakeClock
         node.store,
         node.bucket,
         clock,
-        remote="durable",
+        remote=REMOTE,
         make_room=lambda: None,
         on_used=hear("used"),
         on_restored=hear("restored"),

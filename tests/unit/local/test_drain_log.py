@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from cachetier_client.digests import digest_of
 
-from cachetier.errors import NotFoundError
+from cachetier.errors import CatalogDamagedError, NotFoundError
 from cachetier.local import queries
 from cachetier.local.drain_log import DrainLog
 from cachetier.local.records import FinishedPart, Incident
@@ -15,7 +15,7 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
 from cachetier.model.shard import Content, SaveIds, Shard
-from cachetier.model.stored import Codec, Stored
+from cachetier.model.stored import Codec, Stored, table_bytes
 
 IDS = SaveIds("run", 1, "save-1", 0, 1)
 NOW = 5.0
@@ -68,7 +68,7 @@ def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(
 
 def test_what_a_remote_holds_is_remembered_for_each(store: Store, log: DrainLog) -> None:
     shard = put(store)
-    frames = Stored(Codec.ZSTD, 99, 2**64 - 1, (50, 49))
+    frames = Stored(Codec.ZSTD, 50 + table_bytes(1), 2**64 - 1, (50,))
     log.begin_upload(shard.version, "far", "upload", 16, Codec.ZSTD)
     log.record_verified(shard.version, "far", ["far", "near"], NOW, frames)
     log.record_verified(shard.version, "near", ["far", "near"], NOW)
@@ -79,6 +79,18 @@ def test_what_a_remote_holds_is_remembered_for_each(store: Store, log: DrainLog)
     assert stored("far") == frames
     assert stored("near") == Stored.raw(shard.content)
     assert stored("nowhere") is None
+
+
+@pytest.mark.parametrize("sizes", [(), (50, 49), (99,)], ids=["none", "too many", "another sum"])
+def test_frames_that_cannot_be_the_shard_are_damage(
+    store: Store, log: DrainLog, sizes: tuple[int, ...]
+) -> None:
+    shard = put(store)
+    lie = Stored(Codec.ZSTD, 50 + table_bytes(1), 1, sizes)
+    log.record_verified(shard.version, "r", ["r"], NOW, lie)
+
+    with pytest.raises(CatalogDamagedError):
+        store.read(lambda sql: queries.stored_of(sql, shard.version, "r"))
 
 
 def test_a_new_upload_forgets_the_parts_of_the_old_one(store: Store, log: DrainLog) -> None:
