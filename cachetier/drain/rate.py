@@ -1,9 +1,9 @@
 """A rate of requests that follows what a store says: additive increase, multiplicative decrease.
 
-It is unlimited until the store throttles for the first time. Then it is what was getting through;
-from there on each success adds the same to it, and throttling cuts it by a share. Every node adds
-alike, and meets throttling in proportion to its rate: so nodes that share a prefix drift to equal
-shares without a word between them.
+It is unlimited until the store throttles and there is something to judge by: a lone refusal after a
+pause says little. Then it is what was getting through; from there on each success adds the same to
+it, and throttling cuts it by a share. Every node adds alike, and meets throttling in proportion to
+its rate: so nodes that share a prefix drift to equal shares without a word between them.
 
 Cuts with no success between them are one storm: what is known to hold is what held before it, and
 once requests get through again the rate goes back there in a few of them. The longer nothing is
@@ -26,6 +26,8 @@ LIFT_SECONDS = 300.0
 BACK_AFTER_STORM = 1.5  # what each success multiplies the rate by, up to where it held before
 LEAST_RATE = 0.5  # requests a second: a node always finds out when things get better
 LOOK_BACK_SECONDS = 5.0
+LEAST_SPAN_SECONDS = 0.25
+EVIDENCE = 16  # requests seen lately, below which a first refusal sets no rate
 LEAD_SECONDS = 0.05  # how far requests may run ahead of an even spacing
 
 
@@ -61,25 +63,30 @@ class Rate:
         self._successes_since_cut += 1
         self._throttled_share *= 1.0 - MEMORY
         self._got_through_at.append(now)
-        while self._got_through_at[0] < now - LOOK_BACK_SECONDS:
-            self._got_through_at.popleft()
+        self._forget_before(now - LOOK_BACK_SECONDS)
         if self._rate < math.inf:
             self._speed_up(now - self._cut_at)
 
     def cut(self, now: float) -> float:
         """A request was throttled that began after the last cut; return by how much to cut."""
         self._throttled_share += MEMORY * (1.0 - self._throttled_share)
-        factor = HARD_CUT if self._throttled_share > FAR_OFF else GENTLE_CUT
-        if self._rate == math.inf:
+        self._forget_before(now - LOOK_BACK_SECONDS)
+        far_off = self._throttled_share > FAR_OFF
+        factor = HARD_CUT if far_off else GENTLE_CUT
+        self.cuts += 1
+        self._cut_at = now
+        if self._rate == math.inf and (far_off or len(self._got_through_at) >= EVIDENCE):
             self._rate = self._seen(now)
+        if self._rate < math.inf:
+            self._slow_down(factor)
+            self.allows_at = now + 1.0 / self._rate
+        self._successes_since_cut = 0
+        return factor
+
+    def _slow_down(self, factor: float) -> None:
         self._rate = max(LEAST_RATE, self._rate * factor)
         if self._successes_since_cut:
             self._held_rate = self._rate
-        self.allows_at = now + 1.0 / self._rate
-        self.cuts += 1
-        self._cut_at = now
-        self._successes_since_cut = 0
-        return factor
 
     def _speed_up(self, calm_seconds: float) -> None:
         if calm_seconds > LIFT_SECONDS:
@@ -90,9 +97,13 @@ class Rate:
             eagerness = 1.0 + (calm_seconds / CALM_SECONDS) ** 2
             self._rate += GROWTH_PER_SECOND * eagerness
 
+    def _forget_before(self, instant: float) -> None:
+        while self._got_through_at and self._got_through_at[0] < instant:
+            self._got_through_at.popleft()
+
     def _seen(self, now: float) -> float:
         """Return the rate at which requests got through lately."""
         seen = self._got_through_at
         if not seen:
             return 1.0
-        return len(seen) / max(1.0, now - seen[0])
+        return len(seen) / max(LEAST_SPAN_SECONDS, now - seen[0])

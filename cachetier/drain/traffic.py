@@ -41,9 +41,10 @@ class Traffic:
             self._throttled += outcome == ThrottledError.code
 
     def has_room(self) -> bool:
-        """Return whether half of what may be under way is not: a slow part may go twice."""
+        """Return whether a slow part may go twice: no limit holds, and half of us is idle."""
         pace = self.pace.state()
-        return 2 * pace.in_flight <= pace.concurrency
+        unlimited = pace.writes_per_second is None and pace.bytes_per_second is None
+        return unlimited and 2 * pace.in_flight <= pace.concurrency
 
     def usual_part_bytes(self) -> int:
         """Return the size of parts that suits the link as it is now."""

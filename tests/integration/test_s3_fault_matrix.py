@@ -99,6 +99,8 @@ def test_a_checkpoint_meets_it_and_arrives(
             assert proxy.requests - requests <= usual.total() + EXTRA_REQUESTS, place
             proxy.troubles.clear()
             scene.judge(step)
+    # Nothing counted as verified that was not there; only an answer to HEAD itself can tell a lie.
+    assert call == "HeadObject" or "lost" not in scene.node.seen.codes
     assert scene.node.told() == []
     scene.node.close()
 

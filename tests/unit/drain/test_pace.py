@@ -111,6 +111,7 @@ def test_after_a_storm_the_rate_is_back_within_a_few_requests() -> None:
 
 def test_throttled_writes_do_not_hold_reads_back() -> None:
     pace = Pace(16)
+    succeed(pace, 20)
     throttle(pace, 0.0)
     assert pace.wait_seconds(0.0, 1) > 0.0
     assert pace.wait_seconds(0.0, 0, reads=True) == 0.0
@@ -119,13 +120,16 @@ def test_throttled_writes_do_not_hold_reads_back() -> None:
 
 def test_a_long_calm_lifts_the_rate() -> None:
     pace = Pace(16)
+    succeed(pace, 20)
     throttle(pace, 0.0)
+    assert pace.state().writes_per_second is not None
     succeed(pace, 1, LIFT_SECONDS + 1.0)
     assert pace.state().writes_per_second is None
 
 
 def test_a_rate_that_nobody_uses_up_does_not_grow() -> None:
     pace = Pace(16)
+    succeed(pace, 20)
     throttle(pace, 0.0)
     before = rate_of(pace)
     for minute in range(1, 4):

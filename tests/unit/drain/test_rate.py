@@ -36,6 +36,22 @@ def test_there_is_no_limit_before_the_first_throttling() -> None:
     assert rate.allows_at == 0.0
 
 
+def test_a_lone_refusal_after_a_pause_sets_no_rate() -> None:
+    rate = Rate()
+    for number in range(100):
+        rate.succeeded(number / 10)
+    assert rate.cut(3600.0) == GENTLE_CUT
+    assert rate.per_second is None
+    assert rate.allows_at == 0.0
+
+
+def test_refusals_that_go_on_set_a_rate_even_where_nothing_got_through() -> None:
+    rate = Rate()
+    for number in range(10):
+        rate.cut(float(number))
+    assert rate.per_second is not None
+
+
 def test_each_success_adds_the_same_whatever_the_rate() -> None:
     for per_second in (10, 100):
         rate = held_at(per_second)

@@ -13,6 +13,13 @@ from cachetier.testing.fake_clock import FakeClock
 ALL_DAY = Window(0, 24 * 60, 1000.0)
 
 
+def throttle(traffic: Traffic) -> None:
+    """Have a rate set: requests that get through, then one that is refused."""
+    for _ in range(20):
+        traffic.pace.succeeded(traffic.pace.begin(0.0, 0), 0.0)
+    traffic.pace.throttled(traffic.pace.begin(0.0, 0), 0.0, None)
+
+
 def test_news_are_told_once() -> None:
     traffic = Traffic(16, FakeClock())
     traffic.news()
@@ -51,7 +58,7 @@ def test_parts_follow_what_the_link_gives() -> None:
     for _ in range(20):
         traffic.observe("upload_part", 100.0, PART_BYTES, "ok")
     assert traffic.usual_part_bytes() == SMALL_PART_BYTES
-    traffic.pace.throttled(traffic.pace.begin(0.0, 0), 0.0, None)
+    throttle(traffic)
     assert traffic.usual_part_bytes() == LARGE_PART_BYTES
 
 
@@ -62,3 +69,10 @@ def test_a_slow_part_may_go_twice_while_half_of_the_requests_are_free() -> None:
     assert traffic.has_room()
     traffic.pace.begin(0.0, 0)
     assert not traffic.has_room()
+
+
+def test_nothing_goes_twice_while_a_limit_holds() -> None:
+    traffic = Traffic(4, FakeClock())
+    throttle(traffic)
+    assert not traffic.has_room()
+    assert not Traffic(4, FakeClock(), Bandwidth(1e9)).has_room()

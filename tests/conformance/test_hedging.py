@@ -1,0 +1,45 @@
+"""A part that stalls on a real connection is sent again, and the stalled send is broken off."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from awscrt.checksums import crc64nvme
+
+from cachetier.remote.base import UploadedPart
+from cachetier.remote.connecting import Timeouts
+from cachetier.remote.hedging import USUAL_FROM, HedgingObjectStore
+from cachetier.remote.stalls import StallWatch
+from cachetier.testing.s3_endpoint import S3Endpoint
+from cachetier.testing.s3proxy import S3Proxy
+from cachetier.testing.troubles import Fault, Trouble, nth
+
+PART = bytes(range(256)) * (5 << 12)  # 5 MiB, the least that S3 takes
+DIGEST = crc64nvme(PART)
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.mark.parametrize("trouble", [Trouble.STALL, Trouble.TRICKLE])
+def test_the_end_of_an_upload_does_not_wait_for_one_bad_connection(
+    seaweed_s3: S3Endpoint, folder: str, monkeypatch: pytest.MonkeyPatch, trouble: Trouble
+) -> None:
+    monkeypatch.setattr("cachetier.remote.hedging.HEDGE_AFTER_SECONDS", 0.5)
+    last = USUAL_FROM + 1
+    stalls, key = StallWatch(), folder + "object"
+    with S3Proxy(seaweed_s3.url) as proxy:
+        proxy.troubles.add(Fault(trouble, "UploadPart", nth(last)))
+        timeouts = Timeouts(5.0, PATIENCE_SECONDS, stalls)
+        plain = seaweed_s3.behind(proxy.url).store(timeouts=timeouts)
+        store = HedgingObjectStore(plain, stalls.cut, threads=2)
+        began_at = time.monotonic()
+        upload, parts = store.create_upload(key), list[UploadedPart]()
+        for number in range(1, last + 1):
+            parts.append(store.upload_part(key, upload, number, PART, digest=DIGEST))
+        store.close()
+        seconds = time.monotonic() - began_at
+        plain.complete_upload(key, upload, parts, digest=crc64nvme(PART * last))
+
+    assert (store.hedged, proxy.troubles.fired) == (1, {trouble: 1})
+    assert seconds < PATIENCE_SECONDS / 2
+    assert seaweed_s3.store().get(key) == PART * last
