@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cachetier.clock import SystemClock
+from cachetier.drain.pace import Pace
 from cachetier.local import queries
 from cachetier.model.documents import ManifestState
 from cachetier.model.layout import Layout
@@ -19,6 +21,7 @@ from cachetier.model.shard import SaveIds
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.connecting import Timeouts
+from cachetier.remote.paced import PacedObjectStore
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
@@ -108,7 +111,8 @@ class Scene:
 
     @classmethod
     def of(cls, folder: Path, stage: Stage, run: str, *, with_parts: bool) -> Scene:
-        objects = RetryingObjectStore(stage.through, POLICY)
+        paced = PacedObjectStore(stage.through, Pace(16), SystemClock())
+        objects = RetryingObjectStore(paced, POLICY)
         node = Node(folder / "cache", objects, fraction=lambda: 0.01)
         node.probe = stage.through.check
         scene = cls(node, stage.direct, run, with_parts)
