@@ -27,8 +27,8 @@ PROC = Path("/proc/self")
 NAME = "cachetier-drain-"
 READ_BYTES = 1 << 20
 
-# What nice 15 would be: a thirtieth of what a group that computes has.
-SHARE_WEIGHT, SHARE_SHARES = 4, 36
+# What nice 19 would be: a seventieth of what a group that computes has.
+SHARE_WEIGHT, SHARE_SHARES = 2, 15
 LEAST_WEIGHT, LEAST_SHARES = 1, 2
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")

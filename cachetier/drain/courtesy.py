@@ -23,7 +23,7 @@ from cachetier.drain.cgroup import CpuGroup, make_group
 from cachetier.drain.pressure import Standing
 
 NICE = 19
-AUTOGROUP_NICE = {Standing.LAST: 19, Standing.SHARE: 15}
+AUTOGROUP_NICE = {Standing.LAST: 19, Standing.SHARE: 18}
 GROUP_TRIES = 3
 AUTOGROUP = Path("/proc/self/autogroup")
 

@@ -108,7 +108,7 @@ def test_the_drain_is_in_a_group_of_its_own_that_goes_with_it(
         state = supervisor.state()
         groups = Path(f"/proc/{state['pid']}/cgroup").read_text()
         assert f"/{name}\n" in groups
-        assert state["courtesy"]["cgroup"] in ("cpu.weight=4", "cpu.shares=36")
+        assert state["courtesy"]["cgroup"] in ("cpu.weight=2", "cpu.shares=15")
         assert state["courtesy"]["autogroup"] is None
         assert left.path.exists()
     assert not left.path.exists()

@@ -107,8 +107,8 @@ def test_a_group_of_version_1_stands_last_or_has_a_share(
     assert group is not None
     assert group.path == own / NAME
     assert (group.path / "cpu.shares").read_text() == "2"
-    assert group.stand(Standing.SHARE) == "cpu.shares=36"
-    assert (group.path / "cpu.shares").read_text() == "36"
+    assert group.stand(Standing.SHARE) == "cpu.shares=15"
+    assert (group.path / "cpu.shares").read_text() == "15"
     group.enter()
     assert (group.path / "cgroup.procs").read_text() == str(os.getpid())
 
@@ -122,7 +122,7 @@ def test_a_kernel_that_knows_idle_groups_is_asked_for_one(
     assert group is not None
     assert group.stand(Standing.LAST) == "cpu.idle=1"
     assert (group.path / "cpu.idle").read_text() == "1"
-    assert group.stand(Standing.SHARE) == "cpu.shares=36"
+    assert group.stand(Standing.SHARE) == "cpu.shares=15"
     assert (group.path / "cpu.idle").read_text() == "0"
 
 
@@ -153,7 +153,7 @@ def test_at_the_root_of_version_2_the_group_is_a_child_if_the_cpu_is_shared_out(
     assert group is not None
     assert group.path == own / NAME
     assert (group.path / "cpu.weight").read_text() == "1"
-    assert group.stand(Standing.SHARE) == "cpu.weight=4"
+    assert group.stand(Standing.SHARE) == "cpu.weight=2"
 
 
 def test_below_a_group_that_was_delegated_it_is_a_sibling_of_serve(
