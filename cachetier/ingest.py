@@ -27,13 +27,13 @@ from cachetier.model import names
 from cachetier.model.checkpoint import admitted_save
 from cachetier.model.levels import Level
 from cachetier.model.shard import (
-    BLOCK_BYTES,
     INLINE_BYTES,
     SHARD_LIMIT_BYTES,
     Content,
     Receipt,
     SaveIds,
     Shard,
+    blocks_of,
 )
 
 GROWTH_BYTES = 64 << 20
@@ -191,7 +191,7 @@ class Ingest:
 
 def check_content(content: Content) -> None:
     """Refuse block digests that do not cover the size or do not combine to the digest."""
-    blocks = -(-content.size_bytes // BLOCK_BYTES)
+    blocks = blocks_of(content.size_bytes)
     if blocks != len(content.block_digests):
         raise SizeMismatchError(
             f"{content.size_bytes} bytes have {blocks} blocks, not {len(content.block_digests)}"

@@ -8,7 +8,7 @@ steps are left, the oldest of them is drained after all: no put waits for ever.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import groupby
 
 from cachetier.errors import CatalogDamagedError
@@ -51,7 +51,9 @@ class Retention:
     def trim(self) -> int:
         """Keep ``keep_local`` steps of each run; return the bytes evicted of published ones."""
         evicted_bytes = 0
-        for save in self._surplus(self._keep_local) if self._keep_local else ():
+        if not self._keep_local:
+            return evicted_bytes
+        for save in self._surplus(self._store.read(queries.saves_with_bytes), self._keep_local):
             freed_bytes = self._give_up(save)
             evicted_bytes += freed_bytes if save.state is SaveState.PUBLISHED else 0
         return evicted_bytes
@@ -62,7 +64,7 @@ class Retention:
         if not any(save.state is SaveState.LOCAL_ONLY for save in saves):
             return 0
         freed_bytes = 0
-        for save in self._surplus(1):
+        for save in self._surplus(saves, 1):
             if self._has_room():
                 return freed_bytes
             if save.state is SaveState.LOCAL_ONLY:
@@ -87,21 +89,18 @@ class Retention:
             self._store.policy_log.want(oldest.number)
             self._on_wanted()
 
-    def _surplus(self, keep: int) -> list[Save]:
-        """Return the saves whose local bytes may go, oldest first."""
-        saves = self._store.read(queries.saves_with_bytes)
-        saves.sort(key=lambda save: (save.run, save.number))
+    def _surplus(self, saves: Iterable[Save], keep: int) -> list[Save]:
+        """Return those of all ``saves`` with local bytes whose bytes may go, oldest first."""
         found: list[Save] = []
-        for _, of_run in groupby(saves, key=lambda save: save.run):
-            found += surplus(list(self._local_steps(of_run)), keep)
+        ordered = sorted(saves, key=lambda save: (save.run, save.number))
+        for _, of_run in groupby(ordered, key=lambda save: save.run):
+            found += surplus([self._local_step(save) for save in of_run], keep)
         return sorted(found, key=lambda save: save.number)
 
-    def _local_steps(self, saves: Iterator[Save]) -> Iterator[LocalStep]:
-        for save in saves:
-            number = save.number
-            parts = self._store.read(lambda sql, n=number: queries.parts_of(sql, n))  # type: ignore[misc]
-            summary = self._store.read(lambda sql, n=number: queries.summary_of(sql, n))  # type: ignore[misc]
-            yield LocalStep(save, sealed_here(parts) and not summary.quarantined_shards)
+    def _local_step(self, save: Save) -> LocalStep:
+        parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
+        summary = self._store.read(lambda sql: queries.summary_of(sql, save.number))
+        return LocalStep(save, sealed_here(parts) and not summary.quarantined_shards)
 
     def _give_up(self, save: Save) -> int:
         try:

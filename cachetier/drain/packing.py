@@ -22,8 +22,8 @@ from cachetier.codec.frames import FrameDecoder, FrameEncoder, encoder_bytes
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.source import Source
 from cachetier.errors import CachetierError, IntegrityError
-from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.stored import FRAME_LIMIT_BYTES, blocks_of, is_worthwhile
+from cachetier.model.shard import BLOCK_BYTES, blocks_of
+from cachetier.model.stored import FRAME_LIMIT_BYTES, is_worthwhile
 from cachetier.model.uploads import PartRange
 
 # Of one upload: a second core helps a lone shard, more would wait for their turn in the part.

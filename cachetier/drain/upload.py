@@ -326,30 +326,21 @@ class Uploader:
     def _send_part(
         self, target: Target, upload_id: str, source: Source, part: PartRange
     ) -> UploadedPart:
-        rounds = ROUNDS
-        while True:
-            rounds -= 1
+        def send() -> UploadedPart:
             with self._buffers.lend(part.size_bytes) as buffer:
-                view, digest = source.read(part, buffer)
-                try:
-                    return self._store.upload_part(
-                        target.key, upload_id, part.number, view, digest=digest
-                    )
-                except RemoteDigestError:
-                    if not rounds:
-                        raise  # the bytes are sound here, as the next read would have told
+                view, digest = source.read(part, buffer)  # each time: it may have gone bad here
+                return self._store.upload_part(
+                    target.key, upload_id, part.number, view, digest=digest
+                )
+
+        return _in_rounds(send)
 
     def _send_frames(self, target: Target, upload_id: str, packed: Packed) -> UploadedPart:
-        rounds = ROUNDS
-        while True:
-            rounds -= 1
-            try:
-                return self._store.upload_part(
-                    target.key, upload_id, packed.number, packed.view, digest=packed.digest
-                )
-            except RemoteDigestError:
-                if not rounds:
-                    raise
+        return _in_rounds(
+            lambda: self._store.upload_part(
+                target.key, upload_id, packed.number, packed.view, digest=packed.digest
+            )
+        )
 
     def _complete(
         self, target: Target, upload: _Upload, parts: Sequence[SentPart]
@@ -369,6 +360,14 @@ class Uploader:
             self._store.abort_upload(target.key, upload.upload_id)
         found = self._look(target, sent)
         return found if isinstance(found, Stored) else None
+
+
+def _in_rounds(send: Callable[[], UploadedPart]) -> UploadedPart:
+    """Send a part up to ``ROUNDS`` times, as long as the store says that other bytes arrived."""
+    for _ in range(ROUNDS - 1):
+        with suppress(RemoteDigestError):
+            return send()
+    return send()
 
 
 def _is_listed(part: UploadedPart, listed: dict[int, tuple[str, int]]) -> bool:

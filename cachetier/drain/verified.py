@@ -14,8 +14,8 @@ from cachetier_client.digests import block_lengths, digest_of
 from cachetier.codec.frames import FrameDecoder
 from cachetier.codec.seek_table import decode_table
 from cachetier.errors import IntegrityError
-from cachetier.model.shard import Content
-from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec, Stored, blocks_of, table_bytes
+from cachetier.model.shard import Content, blocks_of
+from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec, Stored, table_bytes
 from cachetier.remote.base import ObjectInfo, ObjectStore
 
 RANGE_BYTES = 16 << 20

@@ -14,6 +14,11 @@ INLINE_BYTES = 64 << 10
 SHARD_LIMIT_BYTES = 10_000 * (64 << 20)
 
 
+def blocks_of(size_bytes: int) -> int:
+    """Return how many blocks so many bytes begin."""
+    return -(-size_bytes // BLOCK_BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class SaveIds:
     """Who is saving: one rank's part of one save of one step. Check with ``checked``."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cachetier.model.shard import BLOCK_BYTES, Content
+from cachetier.model.shard import BLOCK_BYTES, Content, blocks_of
 
 # zstd's own bound for a block that does not compress.
 FRAME_LIMIT_BYTES = BLOCK_BYTES + (BLOCK_BYTES >> 8)
@@ -64,10 +64,6 @@ class Stored:
             raise ValueError(f"a frame has more than {FRAME_LIMIT_BYTES} bytes, or none")
         if sum(self.frame_sizes) + table_bytes(len(self.frame_sizes)) != self.size_bytes:
             raise ValueError(f"the frames and their table do not add up to {self.size_bytes} bytes")
-
-
-def blocks_of(raw_bytes: int) -> int:
-    return -(-raw_bytes // BLOCK_BYTES)
 
 
 def table_bytes(frames: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from cachetier.model import stored
-from cachetier.model.shard import BLOCK_BYTES, Content
+from cachetier.model.shard import BLOCK_BYTES, Content, blocks_of
 from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec
 
 PART_LIMIT = 10_000
@@ -40,13 +40,13 @@ class PartRange:
 
     @property
     def blocks(self) -> int:
-        return -(-self.size_bytes // BLOCK_BYTES)
+        return blocks_of(self.size_bytes)
 
 
 def part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES) -> int:
     """Return the part size: the usual one, or as many whole blocks as keep to 10,000 parts."""
     least = -(-size_bytes // PART_LIMIT)
-    return max(usual_bytes, -(-least // BLOCK_BYTES) * BLOCK_BYTES)
+    return max(usual_bytes, blocks_of(least) * BLOCK_BYTES)
 
 
 def usual_part_bytes(bytes_per_second: float | None, *, requests_are_scarce: bool) -> int:
@@ -76,7 +76,7 @@ def packed_part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES) -> int
     the 5 MiB that S3 wants.
     """
     least = -(-stored.limit_bytes(size_bytes) // PART_LIMIT) + FRAME_LIMIT_BYTES
-    return max(usual_bytes, 3 * BLOCK_BYTES, -(-least // BLOCK_BYTES) * BLOCK_BYTES)
+    return max(usual_bytes, 3 * BLOCK_BYTES, blocks_of(least) * BLOCK_BYTES)
 
 
 def object_metadata(save_id: str, store_id: str, version: int, content: Content) -> dict[str, str]:

@@ -36,7 +36,7 @@ def open_store(
     Raises:
         ConfigError: The endpoint is no URL, or the AWS profile does not exist.
     """
-    timeouts = Timeouts() if stalls is None else Timeouts(stalls=stalls)
+    timeouts = Timeouts(stalls=stalls or StallWatch())
     store = RenewedObjectStore(
         lambda: S3ObjectStore(
             settings.bucket,

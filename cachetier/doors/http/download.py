@@ -16,7 +16,7 @@ from cachetier.doors.http.body import Blocks
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.ranges import Span
 from cachetier.errors import IntegrityError
-from cachetier.model.shard import BLOCK_BYTES, Shard
+from cachetier.model.shard import BLOCK_BYTES, Shard, blocks_of
 from cachetier.restore import Opened, Restore
 
 PIECE_BYTES = 1 << 20
@@ -56,7 +56,7 @@ class Download:
         if self._opened.body is not None:
             yield self._opened.body[span.start : span.end]
             return
-        numbers = range(span.start // BLOCK_BYTES, -(-span.end // BLOCK_BYTES))
+        numbers = range(span.start // BLOCK_BYTES, blocks_of(span.end))
         lent: list[memoryview] = []
         reading: asyncio.Future[None] | None = None
         try:
