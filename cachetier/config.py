@@ -8,11 +8,9 @@ Source: docs/configuration.md.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,34 +23,19 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from cachetier.config_sources import (
+    PREFIX,
+    config_file,
+    explained,
+    refuse_unknown_variables,
+    values_in,
+)
 from cachetier.cpus import parsed_cpus
-from cachetier.errors import ConfigError
 from cachetier.grammars import address_of, capacity_of, mode_of, remote_of, table_of
 from cachetier.ingest import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.model.stored import parsed_level
 
-PREFIX = "CACHETIER_"
-DEFAULT_FILE = "cachetier.toml"
-FILE_VARIABLE = "CACHETIER_CONFIG"
-# Variables that share the prefix but are not the service's: the client's, the tests', the
-# deployment's.
-FOREIGN_VARIABLES = frozenset(
-    f"{PREFIX}{name}"
-    for name in (
-        "ACCEPTANCE",
-        "BASE_IMAGE",
-        "CONFIG",
-        "FALLBACK",
-        "HTTP_PORT",
-        "IMAGE",
-        "RUN",
-        "SAVE_ID",
-        "SOCKET_DIR",
-        "URL",
-    )
-)
-FOREIGN_PREFIXES = (f"{PREFIX}BENCH_", f"{PREFIX}CLIENT_", f"{PREFIX}DEMO_", f"{PREFIX}TEST_")
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
 
@@ -295,9 +278,9 @@ def load(flags: Mapping[str, Any] | None = None, *, config: Path | None = None) 
         Says which.
     """
     given = {name: value for name, value in (flags or {}).items() if value is not None}
-    _refuse_unknown_variables()
-    path = _config_file(config)
-    in_file, text = _from_file(path) if path is not None else ({}, "")
+    refuse_unknown_variables(Settings.model_fields)
+    path = config_file(config)
+    in_file, text = values_in(path, Settings.model_fields) if path is not None else ({}, "")
 
     class Sourced(Settings):
         """Settings that read this file, below the environment."""
@@ -315,85 +298,4 @@ def load(flags: Mapping[str, Any] | None = None, *, config: Path | None = None) 
     try:
         return Sourced(**given)
     except ValidationError as error:
-        raise _explained(error, given, in_file, path, text) from None
-
-
-def _refuse_unknown_variables() -> None:
-    for variable in os.environ:
-        ours = variable.startswith(PREFIX) and variable not in FOREIGN_VARIABLES
-        if not ours or variable.startswith(FOREIGN_PREFIXES):
-            continue
-        name = variable.removeprefix(PREFIX).lower()
-        if name not in Settings.model_fields:
-            known = [f"{PREFIX}{field.upper()}" for field in Settings.model_fields]
-            raise _unknown(f"environment variable {variable}", variable, known)
-
-
-def _config_file(config: Path | None) -> Path | None:
-    if config is not None:
-        return config
-    if os.environ.get(FILE_VARIABLE):
-        return Path(os.environ[FILE_VARIABLE])
-    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).exists() else None
-
-
-def _from_file(path: Path) -> tuple[dict[str, Any], str]:
-    try:
-        text = path.read_bytes().decode()
-        values = tomllib.loads(text)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", hint=_FILE_HINT) from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{path} is not UTF-8 (at line {line})", hint=_FILE_HINT) from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}", hint=_FILE_HINT) from None
-    for name in values:
-        if name not in Settings.model_fields:
-            where = f"setting `{name}` in {path}{_line_of(name, text)}"
-            raise _unknown(where, name, Settings.model_fields)
-    return values, text
-
-
-_FILE_HINT = "Give a readable TOML file by --config or CACHETIER_CONFIG."
-
-
-def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    meant = f"did you mean {near[0]}?" if near else "see docs/configuration.md for all settings"
-    return ConfigError(f"unknown {what}: {meant}", hint="Correct or remove it, then start again.")
-
-
-def _line_of(name: str, text: str) -> str:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*[=.\]]|\s*\[{re.escape(name)}\b", line):
-            return f", line {number}"
-    return ""
-
-
-def _explained(
-    error: ValidationError,
-    given: Mapping[str, Any],
-    in_file: Mapping[str, Any],
-    path: Path | None,
-    text: str,
-) -> ConfigError:
-    """Say which setting is wrong, how, and who set it."""
-    first = error.errors()[0]
-    name = str(first["loc"][0]) if first["loc"] else ""
-    cause = first["msg"].removeprefix("Value error, ")
-    flag, variable = f"--{name.replace('_', '-')}", f"{PREFIX}{name.upper()}"
-    if first["type"] == "missing":
-        return ConfigError(
-            f"`{name}` is not set",
-            hint=f"Give {flag}, set {variable}, or write {name} = ... in {DEFAULT_FILE}.",
-        )
-    if name in given:
-        origin = flag
-    elif variable in os.environ:
-        origin = variable
-    elif name in in_file:
-        origin = f"{path}{_line_of(name, text)}"
-    else:
-        return ConfigError(cause)
-    return ConfigError(f"`{name}` from {origin}: {cause}")
+        raise explained(error, given, in_file, path, text) from None

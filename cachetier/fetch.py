@@ -40,7 +40,7 @@ class RemoteShard:
 
     def ranges(self) -> Iterator[Range]:
         """Yield what to ``read``, range by range."""
-        sizes = self.stored.frame_sizes
+        sizes = tuple(frame.size_bytes for frame in self.stored.frames)
         if self.stored.codec is Codec.RAW:
             sizes = tuple(digests.block_lengths(self.content.size_bytes))
         start = 0

@@ -16,14 +16,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from cachetier_client.digests import digest_of
+from cachetier_client.digests import digest_of, joined
 
 from cachetier.codec.frames import FrameDecoder, FrameEncoder, encoder_bytes
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.source import Source
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.model.shard import BLOCK_BYTES, blocks_of
-from cachetier.model.stored import FRAME_LIMIT_BYTES, is_worthwhile
+from cachetier.model.stored import FRAME_LIMIT_BYTES, Frame, is_worthwhile
 from cachetier.model.uploads import PartRange
 
 # Of one upload: a second core helps a lone shard, more would wait for their turn in the part.
@@ -116,7 +116,7 @@ class Packed:
     digest: int
     raw_start: int
     raw_bytes: int
-    frame_sizes: tuple[int, ...]
+    frames: tuple[Frame, ...]
 
 
 class Packer:
@@ -127,17 +127,17 @@ class Packer:
         compressor: Compressor,
         source: Source,
         size_bytes: int,
-        frame_sizes: Sequence[int] = (),
+        frames: Sequence[Frame] = (),
         parts: int = 0,
         *,
         ended: bool = False,
     ) -> None:
-        """Go on behind ``frame_sizes``, in so many ``parts``; ``ended`` if the table is there."""
+        """Go on behind ``frames``, in so many ``parts``; ``ended`` if the table is there."""
         self._compressor = compressor
         self._source = source
         self._size_bytes = size_bytes
         self._blocks = blocks_of(size_bytes)
-        self._frame_sizes = list(frame_sizes)
+        self._frames = list(frames)
         self._parts = parts
         self.ended = ended
 
@@ -147,13 +147,13 @@ class Packer:
         Raises:
             DamagedError: The local bytes fail their digest. Nothing more comes then.
         """
-        first = len(self._frame_sizes)
+        first = len(self._frames)
         try:
             filled, digest = self._fill(buffer)
         except BaseException:
             self.ended = True
             raise
-        sizes = tuple(self._frame_sizes[first:])
+        frames = tuple(self._frames[first:])
         table = self._table()
         if table and filled + len(table) <= len(buffer):  # else it is a part of its own
             buffer[filled : filled + len(table)] = table
@@ -162,12 +162,12 @@ class Packer:
         self._parts += 1
         view = buffer[:filled]
         raw_start = min(first * BLOCK_BYTES, self._size_bytes)
-        raw_end = min(len(self._frame_sizes) * BLOCK_BYTES, self._size_bytes)
-        return Packed(self._parts, view, digest, raw_start, raw_end - raw_start, sizes)
+        raw_end = min(len(self._frames) * BLOCK_BYTES, self._size_bytes)
+        return Packed(self._parts, view, digest, raw_start, raw_end - raw_start, frames)
 
     def _fill(self, buffer: memoryview) -> tuple[int, int]:
         """Append frames until none more surely fits; return the bytes filled and their digest."""
-        filled, digest, begun = 0, 0, len(self._frame_sizes)
+        filled, digest, begun = 0, 0, len(self._frames)
         last = min(self._blocks, begun + FRAMES_A_PART)
         pending: deque[Future[bytes]] = deque()
         try:
@@ -180,13 +180,15 @@ class Packer:
                     return filled, digest
                 frame = pending.popleft().result()
                 buffer[filled : filled + len(frame)] = frame
-                filled, digest = filled + len(frame), digest_of(frame, digest)
-                self._frame_sizes.append(len(frame))
+                made = Frame(len(frame), digest_of(frame))
+                digest = joined(((digest, filled), (made.digest, made.size_bytes)))
+                filled += made.size_bytes
+                self._frames.append(made)
         finally:
             wait(pending)  # nobody may read the source once the caller closes it
 
     def _table(self) -> bytes:
         """Return the seek table once every frame is there."""
-        if len(self._frame_sizes) < self._blocks:
+        if len(self._frames) < self._blocks:
             return b""
-        return encode_table(self._frame_sizes, self._size_bytes)
+        return encode_table([frame.size_bytes for frame in self._frames], self._size_bytes)

@@ -1,6 +1,6 @@
 """What an upload has sent and made, as it crosses the channel: lists of numbers and texts.
 
-Frame sizes go in base64: a request has room for those of the largest shard.
+Frames go in base64: a request has room for those of the largest shard.
 """
 
 from __future__ import annotations
@@ -10,47 +10,50 @@ from typing import Any
 
 from cachetier.drain.sent import SentPart
 from cachetier.local.records import FinishedPart
-from cachetier.model.stored import Codec, Stored, pack_sizes, unpack_sizes
+from cachetier.model.stored import Codec, Frame, InPack, Stored, pack_frames, unpack_frames
 from cachetier.remote.base import UploadedPart
 
 Report = list[Any]
 
 
 def report_of_part(sent: SentPart) -> Report:
-    part, sizes = sent.part, _packed(sent.frame_sizes)
+    part, frames = sent.part, _packed(sent.frames)
     raw_start, raw_bytes = sent.raw_start, sent.raw_bytes
-    return [part.number, part.etag, part.size_bytes, part.digest, raw_start, raw_bytes, sizes]
+    return [part.number, part.etag, part.size_bytes, part.digest, raw_start, raw_bytes, frames]
 
 
 def part_of_report(report: Report) -> SentPart:
-    number, etag, size_bytes, digest, raw_start, raw_bytes, sizes = report
+    number, etag, size_bytes, digest, raw_start, raw_bytes, packed = report
     part = UploadedPart(number, etag, size_bytes, digest)
-    return SentPart(part, raw_start, raw_bytes, _unpacked(sizes))
+    return SentPart(part, raw_start, raw_bytes, _unpacked(packed))
 
 
 def report_of_finished(part: FinishedPart) -> Report:
     uploaded = UploadedPart(part.number, part.etag, part.size_bytes, part.digest)
-    return report_of_part(SentPart(uploaded, part.raw_start, part.raw_bytes, part.frame_sizes))
+    return report_of_part(SentPart(uploaded, part.raw_start, part.raw_bytes, part.frames))
 
 
 def finished_of_report(report: Report) -> FinishedPart:
-    number, etag, size_bytes, digest, raw_start, raw_bytes, sizes = report
-    frames = _unpacked(sizes)
+    number, etag, size_bytes, digest, raw_start, raw_bytes, packed = report
+    frames = _unpacked(packed)
     return FinishedPart(number, etag, size_bytes, digest, raw_start, raw_bytes, frames)
 
 
 def report_of_stored(stored: Stored) -> Report:
-    return [stored.codec, stored.size_bytes, stored.digest, _packed(stored.frame_sizes)]
+    frames, pack = _packed(stored.frames), stored.pack
+    in_pack = [pack.name, pack.start, pack.size_bytes, pack.digest] if pack is not None else None
+    return [stored.codec, stored.size_bytes, stored.digest, frames, stored.element_size, in_pack]
 
 
 def stored_of_report(report: Report) -> Stored:
-    codec, size_bytes, digest, sizes = report
-    return Stored(Codec(codec), size_bytes, digest, _unpacked(sizes))
+    codec, size_bytes, digest, packed, element_size, in_pack = report
+    pack = InPack(*in_pack) if in_pack is not None else None
+    return Stored(Codec(codec), size_bytes, digest, _unpacked(packed), element_size, pack)
 
 
-def _packed(sizes: tuple[int, ...]) -> str:
-    return b64encode(pack_sizes(sizes)).decode()
+def _packed(frames: tuple[Frame, ...]) -> str:
+    return b64encode(pack_frames(frames)).decode()
 
 
-def _unpacked(text: str) -> tuple[int, ...]:
-    return unpack_sizes(b64decode(text))
+def _unpacked(text: str) -> tuple[Frame, ...]:
+    return unpack_frames(b64decode(text))

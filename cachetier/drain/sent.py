@@ -9,7 +9,7 @@ from typing import Protocol
 from cachetier_client.digests import joined
 
 from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, Stored
+from cachetier.model.stored import Codec, Frame, Stored
 from cachetier.remote.base import UploadedPart
 
 
@@ -20,7 +20,7 @@ class SentPart:
     part: UploadedPart
     raw_start: int
     raw_bytes: int
-    frame_sizes: tuple[int, ...] = ()
+    frames: tuple[Frame, ...] = ()
 
 
 class Progress(Protocol):
@@ -44,7 +44,11 @@ class Progress(Protocol):
     def parts(self) -> list[SentPart]:
         """Return its parts that were finished, in order."""
 
-    def begun(self, upload_id: str, part_bytes: int, codec: Codec) -> None:
+    @property
+    def element_size(self) -> int:
+        """The size of the elements whose planes its parts hold, or 0."""
+
+    def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
         """Remember a new upload."""
 
     def part_done(self, part: SentPart) -> None:
@@ -69,18 +73,20 @@ def contiguous(parts: Iterable[SentPart]) -> list[SentPart]:
     return kept
 
 
-def frame_sizes(parts: Iterable[SentPart]) -> tuple[int, ...]:
-    return tuple(size for sent in parts for size in sent.frame_sizes)
+def frames_of(parts: Iterable[SentPart]) -> tuple[Frame, ...]:
+    return tuple(frame for sent in parts for frame in sent.frames)
 
 
-def stored_of(codec: Codec, parts: Iterable[SentPart], content: Content) -> Stored:
+def stored_of(
+    codec: Codec, parts: Iterable[SentPart], content: Content, element_size: int = 0
+) -> Stored:
     """Return what the object of these parts is."""
     if codec is Codec.RAW:
         return Stored.raw(content)
     ordered = sorted(parts, key=lambda sent: sent.part.number)
     size_bytes = sum(sent.part.size_bytes for sent in ordered)
     digest = joined((sent.part.digest, sent.part.size_bytes) for sent in ordered)
-    return Stored(codec, size_bytes, digest, frame_sizes(ordered))
+    return Stored(codec, size_bytes, digest, frames_of(ordered), element_size)
 
 
 def is_whole(stored: Stored, content: Content) -> bool:
@@ -96,5 +102,6 @@ def sent_before(progress: Progress, content: Content) -> Stored | None:
     """Return what an upload of frames that was sent to its end has made, if it is known."""
     if progress.upload_id is None or progress.codec is Codec.RAW:
         return None
-    stored = stored_of(progress.codec, contiguous(progress.parts()), content)
+    parts = contiguous(progress.parts())
+    stored = stored_of(progress.codec, parts, content, progress.element_size)
     return stored if is_whole(stored, content) else None

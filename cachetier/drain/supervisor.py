@@ -23,11 +23,12 @@ from cachetier.clock import Clock
 from cachetier.drain import cgroup
 from cachetier.drain.agenda import Agenda
 from cachetier.drain.board import Board, DrainObserver
-from cachetier.drain.desk import Desk, Office
+from cachetier.drain.desk import Desk
 from cachetier.drain.eta import etas
 from cachetier.drain.fairness import Weights
 from cachetier.drain.link import DrainLink
 from cachetier.drain.loop import Size
+from cachetier.drain.office import Office
 from cachetier.drain.process import LOCK_NAME
 from cachetier.incidents import Incidents
 from cachetier.local.records import Backlog

@@ -21,7 +21,7 @@ from cachetier.drain.sent import (
     Progress,
     SentPart,
     contiguous,
-    frame_sizes,
+    frames_of,
     is_whole,
     sent_before,
     stored_of,
@@ -179,8 +179,7 @@ class Uploader:
                 packer = Packer(compressor, source, target.size_bytes)
                 packed = packer.next_part(buffer)
                 if packer.ended and is_worthwhile(len(packed.view), target.size_bytes):
-                    sizes = packed.frame_sizes
-                    sent = Stored(Codec.ZSTD, len(packed.view), packed.digest, sizes)
+                    sent = Stored(Codec.ZSTD, len(packed.view), packed.digest, packed.frames)
                     metadata = compressed_metadata(target.metadata, target.size_bytes)
                     yield packed.view, sent, metadata
                     return
@@ -280,7 +279,7 @@ class Uploader:
             self._compressor,
             source,
             target.size_bytes,
-            frame_sizes(upload.done),
+            frames_of(upload.done),
             len(upload.done),
             ended=is_whole(stored_of(upload.codec, upload.done, target.content), target.content),
         )
@@ -297,7 +296,7 @@ class Uploader:
                 finally:
                     turn.release()
                 uploaded = self._send_frames(target, upload.upload_id, packed)
-            sent = SentPart(uploaded, packed.raw_start, packed.raw_bytes, packed.frame_sizes)
+            sent = SentPart(uploaded, packed.raw_start, packed.raw_bytes, packed.frames)
             progress.part_done(sent)
             return sent
 

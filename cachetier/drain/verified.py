@@ -5,17 +5,17 @@ What a write answered is never enough, and metadata only says what its writer be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 
-from cachetier_client.digests import block_lengths, digest_of
+from cachetier_client.digests import block_lengths, digest_of, joined
 
 from cachetier.codec.frames import FrameDecoder
 from cachetier.codec.seek_table import decode_table
 from cachetier.errors import IntegrityError
 from cachetier.model.shard import Content, blocks_of
-from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec, Stored, table_bytes
+from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec, Frame, Stored, table_bytes
 from cachetier.remote.base import ObjectInfo, ObjectStore
 
 RANGE_BYTES = 16 << 20
@@ -49,42 +49,45 @@ def frames_read_back(
 
     None if it is not frames of exactly the blocks of ``content``.
     """
-    frames = blocks_of(content.size_bytes)
-    frames_bytes = info.size_bytes - table_bytes(frames)
-    if frames_bytes < 0 or frames != len(content.block_digests):
+    count = blocks_of(content.size_bytes)
+    table_at = info.size_bytes - table_bytes(count)
+    if table_at < 0 or count != len(content.block_digests):
         return None
-    table = bytearray(table_bytes(frames))
-    store.read_into(info.key, frames_bytes, memoryview(table))
+    table = bytearray(table_bytes(count))
+    store.read_into(info.key, table_at, memoryview(table))
     try:
-        stored = Stored(Codec.ZSTD, info.size_bytes, 0, decode_table(table, content.size_bytes))
-        stored.check(content.size_bytes)
-        digest = _digest_of_frames(store, info.key, stored, content, lend)
-    except (IntegrityError, ValueError):
+        sizes = decode_table(table, content.size_bytes)
+        if sum(sizes) != table_at or max(sizes, default=0) > FRAME_LIMIT_BYTES:
+            return None
+        frames = _frames_of(store, info.key, sizes, content, lend)
+    except IntegrityError:
         return None
-    return Stored(Codec.ZSTD, info.size_bytes, digest_of(table, digest), stored.frame_sizes)
+    digest = digest_of(table, joined((frame.digest, frame.size_bytes) for frame in frames))
+    return Stored(Codec.ZSTD, info.size_bytes, digest, frames)
 
 
-def _digest_of_frames(
-    store: ObjectStore, key: str, stored: Stored, content: Content, lend: Lend
-) -> int:
+def _frames_of(
+    store: ObjectStore, key: str, sizes: Sequence[int], content: Content, lend: Lend
+) -> tuple[Frame, ...]:
     """Decode every frame.
 
     Raises:
         IntegrityError: One is not its block.
     """
-    decoder, digest, start = FrameDecoder(), 0, 0
+    decoder, start, found = FrameDecoder(), 0, []
     blocks = zip(block_lengths(content.size_bytes), content.block_digests, strict=True)
-    frames = zip(stored.frame_sizes, blocks, strict=True)
+    frames = zip(sizes, blocks, strict=True)
     with lend(RANGE_BYTES) as buffer:
         while group := list(islice(frames, RANGE_BYTES // FRAME_LIMIT_BYTES)):
             rest = buffer[: sum(size for size, _ in group)]
             store.read_into(key, start, rest)
-            start, digest = start + len(rest), digest_of(rest, digest)
+            start += len(rest)
             for size, (raw_bytes, expected) in group:
                 if digest_of(decoder.decode(rest[:size], raw_bytes)) != expected:
                     raise IntegrityError(f"{key} holds another block")
+                found.append(Frame(size, digest_of(rest[:size])))
                 rest = rest[size:]
-    return digest
+    return tuple(found)
 
 
 def _digest_read_back(store: ObjectStore, key: str, size_bytes: int, lend: Lend) -> int:

@@ -219,6 +219,7 @@ class _Reported:
         self.upload_id = str(upload_id) if upload_id is not None else None
         self.part_bytes = part_bytes if isinstance(part_bytes, int) else None
         self.codec = Codec(str(opened["codec"]))
+        self.element_size = int(str(opened["element_size"]))
         self._lock = threading.Lock()
         self._finished: list[SentPart] = []
         self._flush_at = 0.0
@@ -227,20 +228,22 @@ class _Reported:
         reply = self._channel.ask("parts", version=self._version)
         return [part_of_report(part) for part in json.loads(reply.body)]
 
-    def begun(self, upload_id: str, part_bytes: int, codec: Codec) -> None:
+    def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
         self._channel.ask(
             "upload_begun",
             version=self._version,
             upload_id=upload_id,
             part_bytes=part_bytes,
             codec=codec,
+            element_size=element_size,
         )
-        self.upload_id, self.part_bytes, self.codec = upload_id, part_bytes, codec
+        self.upload_id, self.part_bytes = upload_id, part_bytes
+        self.codec, self.element_size = codec, element_size
 
     def part_done(self, part: SentPart) -> None:
         with self._lock:
             self._finished.append(part)
-            frames = sum(len(finished.frame_sizes) for finished in self._finished)
+            frames = sum(len(finished.frames) for finished in self._finished)
             many = len(self._finished) >= PARTS_AT_ONCE or frames >= FRAMES_AT_ONCE
             due = many or time.monotonic() >= self._flush_at
         if due:

@@ -39,6 +39,7 @@ class DrainLog:
         upload_id: str,
         part_bytes: int,
         codec: Codec = Codec.RAW,
+        element_size: int = 0,
     ) -> None:
         """Remember a multipart upload, so that it goes on after a crash."""
 
@@ -48,11 +49,11 @@ class DrainLog:
                 "DELETE FROM uploaded_parts WHERE version = ? AND remote = ?", (version, remote)
             )
             sql.execute(
-                "INSERT INTO drains (version, remote, upload_id, part_bytes, codec) "
-                "VALUES (?, ?, ?, ?, ?) ON CONFLICT (version, remote) DO UPDATE SET "
+                "INSERT INTO drains (version, remote, upload_id, part_bytes, codec, element_size) "
+                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (version, remote) DO UPDATE SET "
                 "upload_id = excluded.upload_id, part_bytes = excluded.part_bytes, "
-                "codec = excluded.codec",
-                (version, remote, upload_id, part_bytes, codec),
+                "codec = excluded.codec, element_size = excluded.element_size",
+                (version, remote, upload_id, part_bytes, codec, element_size),
             )
 
         self._run(operation)

@@ -23,6 +23,7 @@ from cachetier.model.checkpoint import PartState, RankPart, Save, sealed_here, v
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Codec, Stored
 
+_STORED = ", ".join(f"drains.{column}" for column in rows.STORED_COLUMNS.split(", "))
 _SHARDS = f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save"
 
 
@@ -253,7 +254,7 @@ def files(sql: apsw.Connection) -> Iterator[tuple[str, int, int]]:
 
 def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadProgress:
     row = sql.execute(
-        "SELECT upload_id, part_bytes, attempts, verified_at, codec FROM drains "
+        "SELECT upload_id, part_bytes, attempts, verified_at, codec, element_size FROM drains "
         "WHERE version = ? AND remote = ?",
         (version, remote),
     ).fetchone()
@@ -265,15 +266,16 @@ def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadProgre
         (version, remote),
     )
     finished = tuple(rows.finished_part_of(part) for part in parts)
-    upload_id, part_bytes, attempts, verified_at, codec = row
-    return UploadProgress(upload_id, part_bytes, attempts, verified_at, Codec(codec), finished)
+    upload_id, part_bytes, attempts, verified_at, codec, element_size = row
+    return UploadProgress(
+        upload_id, part_bytes, attempts, verified_at, Codec(codec), element_size, finished
+    )
 
 
 def stored_of(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
     """Return as what ``remote`` holds a shard, or None where nobody verified that it does."""
     query = (
-        "SELECT size_bytes, codec, stored_bytes, stored_digest, frame_sizes FROM drains "
-        "JOIN shards USING (version) "
+        f"SELECT size_bytes, {_STORED} FROM drains JOIN shards USING (version) "
         "WHERE version = ? AND remote = ? AND stored_bytes IS NOT NULL"
     )
     row = sql.execute(query, (version, remote)).fetchone()

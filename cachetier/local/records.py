@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, Stored
+from cachetier.model.stored import Codec, Frame, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class FinishedPart:
     digest: int
     raw_start: int
     raw_bytes: int
-    frame_sizes: tuple[int, ...] = ()
+    frames: tuple[Frame, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class UploadProgress:
     attempts: int
     verified_at: float | None
     codec: Codec = Codec.RAW
+    element_size: int = 0
     parts: tuple[FinishedPart, ...] = ()
 
 

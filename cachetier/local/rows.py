@@ -15,7 +15,7 @@ from cachetier.local.records import FinishedPart
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Content, Shard
-from cachetier.model.stored import Codec, Stored, pack_sizes, unpack_sizes
+from cachetier.model.stored import Codec, InPack, Stored, pack_frames, unpack_frames
 
 Row = tuple[Any, ...]
 
@@ -24,11 +24,15 @@ SAVE_COLUMNS = (
     "published_at, local_only_at, wanted"
 )
 PART_COLUMNS = "rank, state, ranks_on_node, sealed_at, uploaded"
-UPLOADED_PART_COLUMNS = "number, etag, size_bytes, digest, raw_start, raw_bytes, frame_sizes"
+UPLOADED_PART_COLUMNS = "number, etag, size_bytes, digest, raw_start, raw_bytes, frames"
+STORED_COLUMNS = (
+    "codec, element_size, stored_bytes, stored_digest, frames, "
+    "pack, pack_start, pack_bytes, pack_digest"
+)
 SHARD_COLUMNS = (
     "shards.version, saves.run, saves.step, saves.save_id, shards.name, shards.rank, "
-    "shards.size_bytes, shards.digest, shards.block_digests, shards.state, shards.file_id, "
-    "shards.inline, shards.committed_at, shards.row_digest"
+    "shards.size_bytes, shards.digest, shards.block_digests, shards.element_size, shards.state, "
+    "shards.file_id, shards.inline, shards.committed_at, shards.row_digest"
 )
 
 
@@ -58,14 +62,14 @@ def row_of_part(part: FinishedPart) -> tuple[object, ...]:
         packed(part.digest),
         part.raw_start,
         part.raw_bytes,
-        pack_sizes(part.frame_sizes),
+        pack_frames(part.frames),
     )
 
 
 def finished_part_of(row: Row) -> FinishedPart:
-    number, etag, size_bytes, digest, raw_start, raw_bytes, frame_sizes = row
-    sizes = unpack_sizes(frame_sizes)
-    return FinishedPart(number, etag, size_bytes, unpacked(digest), raw_start, raw_bytes, sizes)
+    number, etag, size_bytes, digest, raw_start, raw_bytes, packed_frames = row
+    frames = unpack_frames(packed_frames)
+    return FinishedPart(number, etag, size_bytes, unpacked(digest), raw_start, raw_bytes, frames)
 
 
 def stored_of(row: Row) -> Stored:
@@ -74,15 +78,42 @@ def stored_of(row: Row) -> Stored:
     Raises:
         CatalogDamagedError: The row contradicts itself, or the shard's size.
     """
-    raw_bytes, codec, stored_bytes, stored_digest, frame_sizes = row
+    raw_bytes, codec, element_size, stored_bytes, stored_digest, packed_frames, *in_pack = row
     try:
-        sizes = unpack_sizes(frame_sizes or b"")
-        stored = Stored(Codec(codec), stored_bytes, unpacked(stored_digest), sizes)
+        stored = Stored(
+            Codec(codec),
+            stored_bytes,
+            unpacked(stored_digest),
+            unpack_frames(packed_frames or b""),
+            element_size,
+            _pack_of(*in_pack),
+        )
         stored.check(raw_bytes)
     except ValueError as error:
         message = f"the catalog's row of a remote copy is damaged: {error}"
         raise CatalogDamagedError(message) from None
     return stored
+
+
+def row_of_stored(stored: Stored) -> tuple[object, ...]:
+    """Return the values of ``STORED_COLUMNS``."""
+    pack = stored.pack
+    return (
+        stored.codec,
+        stored.element_size,
+        stored.size_bytes,
+        packed(stored.digest),
+        pack_frames(stored.frames) or None,
+        *((pack.name, pack.start, pack.size_bytes, packed(pack.digest)) if pack else (None,) * 4),
+    )
+
+
+def _pack_of(
+    name: str | None, start: int | None, size_bytes: int | None, digest: bytes | None
+) -> InPack | None:
+    if name is None or start is None or size_bytes is None or digest is None:
+        return None
+    return InPack(name, start, size_bytes, unpacked(digest))
 
 
 def save_of(row: Row) -> Save:
@@ -115,10 +146,10 @@ def shard_of(row: Row) -> Shard:
     Raises:
         CatalogDamagedError: The row is not what was written.
     """
-    version, run, step, save_id, name, rank, size, digest, blocks, *rest = row
+    version, run, step, save_id, name, rank, size, digest, blocks, element_size, *rest = row
     state, file_id, inline, committed_at, checked = rest
     block_digests = struct.unpack(f"!{len(blocks) // 8}Q", blocks[: len(blocks) // 8 * 8])
-    content = Content(size, unpacked(digest), block_digests)
+    content = Content(size, unpacked(digest), block_digests, element_size)
     if row_digest(save_id, name, rank, content) != checked:
         raise CatalogDamagedError(
             f"the catalog's row of shard {name} does not match its own digest",

@@ -54,6 +54,7 @@ MIGRATIONS: tuple[str, ...] = (
         size_bytes INTEGER NOT NULL,
         digest BLOB NOT NULL,
         block_digests BLOB NOT NULL,
+        element_size INTEGER NOT NULL,
         file_id TEXT,
         inline INTEGER NOT NULL,
         state TEXT NOT NULL,
@@ -79,9 +80,14 @@ MIGRATIONS: tuple[str, ...] = (
         attempts INTEGER NOT NULL DEFAULT 0,
         verified_at REAL,
         codec TEXT NOT NULL DEFAULT 'raw',
+        element_size INTEGER NOT NULL DEFAULT 0,
         stored_bytes INTEGER,
         stored_digest BLOB,
-        frame_sizes BLOB,
+        frames BLOB,
+        pack TEXT,
+        pack_start INTEGER,
+        pack_bytes INTEGER,
+        pack_digest BLOB,
         PRIMARY KEY (version, remote)
     ) STRICT, WITHOUT ROWID;
 
@@ -94,7 +100,7 @@ MIGRATIONS: tuple[str, ...] = (
         digest BLOB NOT NULL,
         raw_start INTEGER NOT NULL,
         raw_bytes INTEGER NOT NULL,
-        frame_sizes BLOB NOT NULL,
+        frames BLOB NOT NULL,
         PRIMARY KEY (version, remote, number),
         FOREIGN KEY (version, remote) REFERENCES drains (version, remote) ON DELETE CASCADE
     ) STRICT, WITHOUT ROWID;

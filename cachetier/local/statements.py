@@ -10,7 +10,7 @@ from cachetier.local.records import Incident, NewShard
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Codec, Stored, pack_sizes
+from cachetier.model.stored import Stored
 
 
 def insert_save(sql: apsw.Connection, save: Save) -> int:
@@ -36,8 +36,9 @@ def insert_save(sql: apsw.Connection, save: Save) -> int:
 def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) -> Shard:
     """Insert a shard and return it."""
     sql.execute(
-        "INSERT INTO shards (save, name, rank, size_bytes, digest, block_digests, file_id, inline, "
-        "state, committed_at, row_digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO shards (save, name, rank, size_bytes, digest, block_digests, element_size, "
+        "file_id, inline, state, committed_at, row_digest) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             save.number,
             new.name,
@@ -45,6 +46,7 @@ def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) ->
             new.content.size_bytes,
             rows.packed(new.content.digest),
             rows.packed_blocks(new.content),
+            new.content.element_size,
             new.file_id,
             int(new.body is not None),
             new.state,
@@ -76,23 +78,13 @@ def insert_stored(
     sql: apsw.Connection, version: int, remote: str, stored: Stored, verified_at: float
 ) -> None:
     """Remember that ``remote`` holds a shard, and as what."""
-    compressed = stored.codec is not Codec.RAW
+    columns = rows.STORED_COLUMNS.split(", ")
+    news = ", ".join(f"{column} = excluded.{column}" for column in columns)
     sql.execute(
-        "INSERT INTO drains "
-        "(version, remote, verified_at, codec, stored_bytes, stored_digest, frame_sizes) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (version, remote) DO UPDATE SET "
-        "verified_at = excluded.verified_at, codec = excluded.codec, "
-        "stored_bytes = excluded.stored_bytes, stored_digest = excluded.stored_digest, "
-        "frame_sizes = excluded.frame_sizes",
-        (
-            version,
-            remote,
-            verified_at,
-            stored.codec,
-            stored.size_bytes,
-            rows.packed(stored.digest),
-            pack_sizes(stored.frame_sizes) if compressed else None,
-        ),
+        f"INSERT INTO drains (version, remote, verified_at, {rows.STORED_COLUMNS}) "
+        f"VALUES (?, ?, ?{', ?' * len(columns)}) ON CONFLICT (version, remote) DO UPDATE SET "
+        f"verified_at = excluded.verified_at, {news}",
+        (version, remote, verified_at, *rows.row_of_stored(stored)),
     )
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cachetier.errors import IntegrityError
 from cachetier.model.shard import SHARD_LIMIT_BYTES, Content
-from cachetier.model.stored import Codec, Stored, pack_sizes, unpack_sizes
+from cachetier.model.stored import Codec, Frame, InPack, Stored
 
 FORMAT: Literal[1] = 1
 HexDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -22,6 +22,23 @@ Count = Annotated[int, Field(ge=0)]
 
 class _Document(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class PackReference(_Document):
+    """The pack that holds a shard, under ``.cachetier/``, and where in it the shard begins."""
+
+    name: str = Field(pattern=r"^pack-[0-9]+-[0-9a-f]{16}$")
+    start: Count
+    size_bytes: Count
+    digest: HexDigest
+
+    @classmethod
+    def of(cls, pack: InPack) -> PackReference:
+        digest = f"{pack.digest:016x}"
+        return cls(name=pack.name, start=pack.start, size_bytes=pack.size_bytes, digest=digest)
+
+    def in_pack(self) -> InPack:
+        return InPack(self.name, self.start, self.size_bytes, int(self.digest, 16))
 
 
 class ShardSummary(_Document):
@@ -34,22 +51,28 @@ class ShardSummary(_Document):
     codec: Codec = Codec.RAW
     stored_bytes: Count
     stored_digest: HexDigest | None = None  # of a compressed one: the digest of its object
+    element_size: Count | None = None  # of one split into planes
+    pack: PackReference | None = None  # of one that is no object of its own
 
 
 class ShardEntry(ShardSummary):
     """One shard as its rank's part describes it: with block digests, so that ranges verify.
 
-    Of a compressed one also with the size of each frame, 32 bits each, so that ranges are found.
+    Of a compressed one also with size (32 bits) and digest of each frame, so that ranges are found
+    and frames can be copied.
     """
 
     block_digests: str = Field(pattern=r"^([0-9a-f]{16})*$")
     frame_sizes: str | None = Field(None, pattern=r"^([0-9a-f]{8})*$")
+    frame_digests: str | None = Field(None, pattern=r"^([0-9a-f]{16})*$")
 
     @classmethod
     def of(cls, name: str, rank: int, content: Content, stored: Stored | None = None) -> ShardEntry:
         """Describe a shard; without ``stored`` it is stored raw."""
         stored = stored or Stored.raw(content)
         compressed = stored.codec is not Codec.RAW
+        sizes = "".join(f"{frame.size_bytes:08x}" for frame in stored.frames)
+        frame_digests = "".join(f"{frame.digest:016x}" for frame in stored.frames)
         return cls(
             name=name,
             rank=rank,
@@ -59,31 +82,43 @@ class ShardEntry(ShardSummary):
             stored_bytes=stored.size_bytes,
             block_digests="".join(f"{digest:016x}" for digest in content.block_digests),
             stored_digest=f"{stored.digest:016x}" if compressed else None,
-            frame_sizes=pack_sizes(stored.frame_sizes).hex() if compressed else None,
+            frame_sizes=sizes if compressed else None,
+            frame_digests=frame_digests if compressed else None,
+            element_size=stored.element_size or None,
+            pack=PackReference.of(stored.pack) if stored.pack is not None else None,
         )
 
     @model_validator(mode="after")
     def _adds_up(self) -> ShardEntry:
         if (self.codec is Codec.RAW) != (self.stored_digest is None):
             raise ValueError("a digest as stored belongs to compressed shards, and to each of them")
+        if len(self.frame_digests or "") != 2 * len(self.frame_sizes or ""):
+            raise ValueError("not every frame has a digest")
         self.stored().check(self.size_bytes)
         return self
 
     def content(self) -> Content:
-        packed = self.block_digests
-        blocks = tuple(int(packed[at : at + 16], 16) for at in range(0, len(packed), 16))
-        return Content(self.size_bytes, int(self.digest, 16), blocks)
+        blocks = _numbers(self.block_digests, 16)
+        return Content(self.size_bytes, int(self.digest, 16), blocks, self.element_size or 0)
 
     def stored(self) -> Stored:
         return Stored(
             self.codec,
             self.stored_bytes,
             int(self.stored_digest or self.digest, 16),
-            unpack_sizes(bytes.fromhex(self.frame_sizes or "")),
+            tuple(map(Frame, _numbers(self.frame_sizes, 8), _numbers(self.frame_digests, 16))),
+            self.element_size or 0,
+            self.pack.in_pack() if self.pack is not None else None,
         )
 
     def summary(self) -> ShardSummary:
         return ShardSummary.model_validate(self.model_dump())
+
+
+def _numbers(text: str | None, digits: int) -> tuple[int, ...]:
+    """Read numbers of so many hexadecimal digits each."""
+    text = text or ""
+    return tuple(int(text[at : at + digits], 16) for at in range(0, len(text), digits))
 
 
 class Part(_Document):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cachetier.model import names
 from cachetier.model.levels import Level
@@ -10,6 +10,7 @@ from cachetier.model.lifecycle import ShardState
 
 BLOCK_BYTES = 4 << 20
 INLINE_BYTES = 64 << 10
+ELEMENT_SIZES = (2, 4, 8)
 # S3 takes 10,000 parts, and a part is read into memory whole: 64 MiB of it at most.
 SHARD_LIMIT_BYTES = 10_000 * (64 << 20)
 
@@ -41,11 +42,16 @@ class SaveIds:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The bytes of a shard, described: size, digest of the whole, digest of each block."""
+    """The bytes of a shard, described: size, digest of the whole, digest of each block.
+
+    ``element_size``, 0 where nobody said, is a hint for compression: it changes no byte, and makes
+    no other content.
+    """
 
     size_bytes: int
     digest: int
     block_digests: tuple[int, ...]
+    element_size: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,11 @@
-"""What lies in the bucket of one shard: its raw bytes, or zstd frames with a seek table behind.
+"""What lies in the bucket of one shard: raw bytes, or zstd frames with a seek table behind.
 
 One frame holds one block, so the digest of a block verifies a frame, and a range of blocks is a
 range of frames. The table is the one of zstd's seekable format: a skippable frame, so that any zstd
-tool decodes the whole object.
+tool decodes the whole object. ``zstd-planes-1`` differs in that the bytes of each block are split
+into planes first, by the size of the shard's elements.
+
+A small raw shard may lie in a *pack*, one object for many shards of a rank.
 
 Source: docs/compression.md.
 """
@@ -14,8 +17,9 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
-from cachetier.model.shard import BLOCK_BYTES, Content, blocks_of
+from cachetier.model.shard import BLOCK_BYTES, ELEMENT_SIZES, Content, blocks_of
 
 # zstd's own bound for a block that does not compress.
 FRAME_LIMIT_BYTES = BLOCK_BYTES + (BLOCK_BYTES >> 8)
@@ -27,22 +31,46 @@ WORTHWHILE_RATIO = 0.97
 
 _TABLE_ENTRY_BYTES = 8
 _TABLE_FRAME_BYTES = 17  # a skippable frame's header, and the table's footer
+_FRAME = struct.Struct("!IQ")
 _LEVEL = re.compile(r"zstd:([0-9]{1,4})", re.ASCII)
 
 
 class Codec(StrEnum):
     RAW = "raw"
     ZSTD = "zstd"
+    PLANES = "zstd-planes-1"
+
+
+class Frame(NamedTuple):
+    """One zstd frame: its size, and the digest of its bytes as stored."""
+
+    size_bytes: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class InPack:
+    """Where in which pack a shard lies; size and digest are those of the pack."""
+
+    name: str
+    start: int
+    size_bytes: int
+    digest: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The object of one shard: size and digest as stored; of zstd also the size of each frame."""
+    """How one shard is stored: its size and digest as stored.
+
+    Of zstd also its frames, and of planes the size of the elements.
+    """
 
     codec: Codec
     size_bytes: int
     digest: int
-    frame_sizes: tuple[int, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    element_size: int = 0
+    pack: InPack | None = None
 
     @classmethod
     def raw(cls, content: Content) -> Stored:
@@ -55,15 +83,33 @@ class Stored:
             ValueError: They contradict it, or themselves.
         """
         if self.codec is Codec.RAW:
-            if self.frame_sizes or self.size_bytes != raw_bytes:
-                raise ValueError(f"{self.size_bytes} raw bytes are not a shard of {raw_bytes}")
+            self._check_raw(raw_bytes)
             return
-        if len(self.frame_sizes) != blocks_of(raw_bytes):
-            raise ValueError(f"{len(self.frame_sizes)} frames are not a shard of {raw_bytes} bytes")
-        if not all(0 < size <= FRAME_LIMIT_BYTES for size in self.frame_sizes):
+        if self.pack is not None:
+            raise ValueError("only raw shards are packed")
+        known = ELEMENT_SIZES if self.codec is Codec.PLANES else (0,)
+        if self.element_size not in known:
+            raise ValueError(f"{self.codec} has no elements of {self.element_size} bytes")
+        if len(self.frames) != blocks_of(raw_bytes):
+            raise ValueError(f"{len(self.frames)} frames are not a shard of {raw_bytes} bytes")
+        if not all(0 < frame.size_bytes <= FRAME_LIMIT_BYTES for frame in self.frames):
             raise ValueError(f"a frame has more than {FRAME_LIMIT_BYTES} bytes, or none")
-        if sum(self.frame_sizes) + table_bytes(len(self.frame_sizes)) != self.size_bytes:
+        if frames_bytes(self.frames) + table_bytes(len(self.frames)) != self.size_bytes:
             raise ValueError(f"the frames and their table do not add up to {self.size_bytes} bytes")
+
+    def _check_raw(self, raw_bytes: int) -> None:
+        if self.frames or self.element_size:
+            raise ValueError("raw bytes have neither frames nor planes")
+        if self.size_bytes != raw_bytes:
+            raise ValueError(f"{self.size_bytes} raw bytes are not a shard of {raw_bytes}")
+        pack = self.pack
+        if pack is not None and not 0 <= pack.start <= pack.size_bytes - raw_bytes:
+            raise ValueError(f"{raw_bytes} bytes from {pack.start} on are not in the pack")
+
+
+def frames_bytes(frames: Iterable[Frame]) -> int:
+    """Return the size of ``frames``, without their table."""
+    return sum(frame.size_bytes for frame in frames)
 
 
 def table_bytes(frames: int) -> int:
@@ -99,18 +145,17 @@ def parsed_level(text: str) -> int | None:
     return int(match.group(1))
 
 
-def pack_sizes(sizes: Iterable[int]) -> bytes:
-    """Pack frame sizes as big-endian 32-bit words."""
-    packed = tuple(sizes)
-    return struct.pack(f"!{len(packed)}I", *packed)
+def pack_frames(frames: Iterable[Frame]) -> bytes:
+    """Pack frames, 12 bytes each: size and digest, big-endian."""
+    return b"".join(_FRAME.pack(*frame) for frame in frames)
 
 
-def unpack_sizes(packed: bytes) -> tuple[int, ...]:
-    """Undo ``pack_sizes``.
+def unpack_frames(packed: bytes) -> tuple[Frame, ...]:
+    """Undo ``pack_frames``.
 
     Raises:
-        ValueError: The length is not a multiple of four.
+        ValueError: The length is not a multiple of twelve.
     """
-    if len(packed) % 4:
-        raise ValueError(f"packed frame sizes are {len(packed)} bytes, not a multiple of four")
-    return struct.unpack(f"!{len(packed) // 4}I", packed)
+    if len(packed) % _FRAME.size:
+        raise ValueError(f"packed frames are {len(packed)} bytes, not a multiple of {_FRAME.size}")
+    return tuple(Frame(*fields) for fields in _FRAME.iter_unpack(packed))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cachetier import config
+from cachetier import config, config_sources
 from cachetier.metrics import Levels, Metrics
 
 ROOT = Path(__file__).parents[2]
@@ -53,10 +53,10 @@ def test_the_service_accepts_the_environment_that_compose_gives_it(
 
 def test_variables_of_the_compose_file_do_not_upset_a_service_outside_it() -> None:
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
-    ours = {name for name, _, _ in VARIABLE.findall(text) if name.startswith(config.PREFIX)}
-    settings = {f"{config.PREFIX}{name.upper()}" for name in config.Settings.model_fields}
+    ours = {name for name, _, _ in VARIABLE.findall(text) if name.startswith(config_sources.PREFIX)}
+    settings = {f"{config_sources.PREFIX}{name.upper()}" for name in config.Settings.model_fields}
 
-    assert ours - settings - config.FOREIGN_VARIABLES == set()
+    assert ours - settings - config_sources.FOREIGN_VARIABLES == set()
 
 
 def test_the_example_environment_fills_in_variables_of_the_compose_file() -> None:

@@ -19,10 +19,11 @@ from cachetier.clock import Clock, SystemClock
 from cachetier.drain.agenda import Agenda
 from cachetier.drain.board import Board, DrainObserver
 from cachetier.drain.channel import AskingEnd
-from cachetier.drain.desk import Desk, Office
+from cachetier.drain.desk import Desk
 from cachetier.drain.fairness import EQUAL, Weights
 from cachetier.drain.link import DrainLink
 from cachetier.drain.loop import Drain, Signals, Size
+from cachetier.drain.office import Office
 from cachetier.drain.traffic import Traffic
 from cachetier.incidents import Incidents
 from cachetier.ingest import Ingest, WhenFull

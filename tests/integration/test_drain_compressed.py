@@ -126,7 +126,7 @@ def test_part_and_manifest_say_how_each_shard_is_stored(
     assert info is not None
     assert entry.stored() == stored(node, IDS, "large")
     assert entry.stored().digest == info.digest
-    assert len(entry.stored().frame_sizes) == 12
+    assert len(entry.stored().frames) == 12
     assert "frame_sizes" not in manifest.model_dump()["shards"][0]
 
 

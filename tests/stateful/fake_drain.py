@@ -17,7 +17,7 @@ from cachetier.model.documents import ShardEntry
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.publication import Claimant
 from cachetier.model.shard import BLOCK_BYTES, Shard
-from cachetier.model.stored import Codec, Stored
+from cachetier.model.stored import Codec, Frame, Stored
 from cachetier.model.uploads import (
     Existing,
     compressed_metadata,
@@ -263,4 +263,6 @@ def encoded(shard: Shard, body: bytes) -> tuple[Stored, bytes]:
         return Stored.raw(shard.content), body
     frame = FrameEncoder(1).encode(body)
     sent = frame + encode_table([len(frame)], len(body))
-    return Stored(Codec.ZSTD, len(sent), digest_of(sent), (len(frame),)), sent
+    return Stored(
+        Codec.ZSTD, len(sent), digest_of(sent), (Frame(len(frame), digest_of(frame)),)
+    ), sent

@@ -15,7 +15,7 @@ from cachetier.codec.seek_table import encode_table
 from cachetier.errors import IntegrityError
 from cachetier.fetch import RANGE_BLOCKS, RemoteShard
 from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Stored
+from cachetier.model.stored import Codec, Frame, Stored, frames_bytes
 from cachetier.testing.memory_store import MemoryObjectStore
 
 DATA = random.Random(1).randbytes(BLOCK_BYTES) * 6 + b"the rest"
@@ -31,14 +31,14 @@ def pieces(data: bytes) -> list[bytes]:
 def remote(data: bytes, codec: Codec) -> RemoteShard:
     digests = tuple(digest_of(block) for block in pieces(data))
     content = Content(len(data), combine(digests, len(data)), digests)
-    body, sizes = data, tuple[int, ...]()
+    body, made = data, tuple[Frame, ...]()
     if codec is Codec.ZSTD:
         frames = [FrameEncoder(1).encode(block) for block in pieces(data)]
-        sizes = tuple(len(frame) for frame in frames)
-        body = b"".join(frames) + encode_table(sizes, len(data))
+        made = tuple(Frame(len(frame), digest_of(frame)) for frame in frames)
+        body = b"".join(frames) + encode_table(list(map(len, frames)), len(data))
     store = MemoryObjectStore()
     store.put("key", body, digest=digest_of(body))
-    return RemoteShard(store, "key", content, Stored(codec, len(body), digest_of(body), sizes))
+    return RemoteShard(store, "key", content, Stored(codec, len(body), digest_of(body), made))
 
 
 def read(shard: RemoteShard) -> bytes:
@@ -49,7 +49,7 @@ def read(shard: RemoteShard) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("codec", [Codec.RAW, Codec.ZSTD])
 @pytest.mark.parametrize("size_bytes", [0, 1, BLOCK_BYTES, 4 * BLOCK_BYTES + 1, len(DATA)])
 def test_every_range_comes_back(codec: Codec, size_bytes: int) -> None:
     data = DATA[:size_bytes]
@@ -64,7 +64,7 @@ def test_ranges_of_frames_are_read_alone() -> None:
     blocks = dict(shard.read(second))
 
     assert second.first_block == RANGE_BLOCKS
-    assert second.start == sum(shard.stored.frame_sizes[:RANGE_BLOCKS])
+    assert second.start == frames_bytes(shard.stored.frames[:RANGE_BLOCKS])
     assert {at: bytes(block) for at, block in blocks.items()} == {
         number * BLOCK_BYTES: pieces(DATA)[number] for number in (4, 5, 6)
     }
@@ -84,7 +84,7 @@ def test_a_flipped_bit_is_an_error_or_changes_nothing(at: int, bit: int) -> None
         pass
 
 
-@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("codec", [Codec.RAW, Codec.ZSTD])
 def test_a_missing_or_shorter_object_is_an_error(codec: Codec) -> None:
     shard = remote(DATA, codec)
     shard.objects.put("key", b"short", digest=digest_of(b"short"))
@@ -96,7 +96,7 @@ def test_a_missing_or_shorter_object_is_an_error(codec: Codec) -> None:
         read(shard)
 
 
-@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("codec", [Codec.RAW, Codec.ZSTD])
 def test_other_bytes_of_the_same_size_are_an_error(codec: Codec) -> None:
     shard = remote(DATA, codec)
     digests = list(shard.content.block_digests)
@@ -109,8 +109,12 @@ def test_other_bytes_of_the_same_size_are_an_error(codec: Codec) -> None:
 
 def test_frame_sizes_that_lie_are_an_error() -> None:
     shard = remote(DATA, Codec.ZSTD)
-    first, second, *rest = shard.stored.frame_sizes
-    stored = replace(shard.stored, frame_sizes=(first - 1, second + 1, *rest))
+    first, second, *rest = shard.stored.frames
+    lies = (
+        first._replace(size_bytes=first.size_bytes - 1),
+        second._replace(size_bytes=second.size_bytes + 1),
+    )
+    stored = replace(shard.stored, frames=(*lies, *rest))
 
     with pytest.raises(IntegrityError, match="damaged"):
         read(replace(shard, stored=stored))

@@ -9,7 +9,7 @@ import pytest
 
 from cachetier.errors import BackpressureError, CachetierError, TransientError
 from cachetier.model.shard import SaveIds
-from cachetier.restore import SingleFlight
+from cachetier.refill import SingleFlight
 from tests.stateful.node import Node
 from tests.unit.test_restore import DATA, IDS, KEY, code_of, evict, publish
 

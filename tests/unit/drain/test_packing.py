@@ -80,7 +80,7 @@ def test_parts_cover_a_shard_and_decode_to_it(
         assert part.digest == digest_of(body)
         reached += part.raw_bytes
     assert reached == size_bytes
-    sizes = [size for part, _ in parts for size in part.frame_sizes]
+    sizes = [frame.size_bytes for part, _ in parts for frame in part.frames]
     assert len(sizes) == len(block_lengths(size_bytes))
     assert sum(sizes) + table_bytes(len(sizes)) == sum(len(body) for _, body in parts)
 
@@ -88,7 +88,7 @@ def test_parts_cover_a_shard_and_decode_to_it(
 def test_a_part_is_full_once_another_frame_might_not_fit(compressor: Compressor) -> None:
     parts = packed(Packer(compressor, Memory(NOISE), len(NOISE)))
 
-    assert [len(part.frame_sizes) for part, _ in parts] == [3, 3, 1]
+    assert [len(part.frames) for part, _ in parts] == [3, 3, 1]
     assert all(len(body) > PART_BYTES - FRAME_LIMIT_BYTES for _, body in parts[:-1])
 
 
@@ -101,7 +101,7 @@ def test_a_table_that_does_not_fit_is_a_part_of_its_own(
     room = 2 * len(frame) + table_bytes(2) - 1
     parts = packed(Packer(compressor, Memory(block * 2), 2 * BLOCK_BYTES), room)
 
-    assert [len(part.frame_sizes) for part, _ in parts] == [2, 0]
+    assert [len(part.frames) for part, _ in parts] == [2, 0]
     assert parts[1][0].raw_bytes == 0
     assert decoded(parts) == block * 2
 
@@ -111,7 +111,7 @@ def test_packing_goes_on_where_the_last_part_ended(compressor: Compressor) -> No
     before = packed(Packer(compressor, source, len(NOISE)))
     first = before[0][0]
 
-    after = packed(Packer(compressor, source, len(NOISE), first.frame_sizes, parts=1))
+    after = packed(Packer(compressor, source, len(NOISE), first.frames, parts=1))
 
     assert [body for _, body in after] == [body for _, body in before[1:]]
     assert after[0][0].number == 2
@@ -120,14 +120,12 @@ def test_packing_goes_on_where_the_last_part_ended(compressor: Compressor) -> No
 def test_only_the_table_is_left_when_every_frame_was_sent(compressor: Compressor) -> None:
     source = Memory(NOISE)
     sizes = [
-        size
-        for part, _ in packed(Packer(compressor, source, len(NOISE)))
-        for size in part.frame_sizes
+        frame for part, _ in packed(Packer(compressor, source, len(NOISE))) for frame in part.frames
     ]
 
     ((part, body),) = packed(Packer(compressor, source, len(NOISE), sizes, parts=2))
 
-    assert (part.number, part.frame_sizes, len(body)) == (3, (), table_bytes(len(sizes)))
+    assert (part.number, part.frames, len(body)) == (3, (), table_bytes(len(sizes)))
 
 
 @pytest.mark.parametrize("damaged", [0, 2, 6])
@@ -162,7 +160,7 @@ def test_frames_beyond_the_most_of_a_part_go_into_the_next(
     zeros = bytes(10 * BLOCK_BYTES)
     parts = packed(Packer(compressor, Memory(zeros), len(zeros)))
 
-    assert [len(part.frame_sizes) for part, _ in parts] == [4, 4, 2]
+    assert [len(part.frames) for part, _ in parts] == [4, 4, 2]
 
 
 def test_each_frame_is_compressed_in_a_slot() -> None:

@@ -9,16 +9,20 @@ from cachetier_client.digests import digest_of
 
 from cachetier.drain.sent import SentPart, contiguous, is_whole, sent_before, stored_of
 from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Stored, table_bytes
+from cachetier.model.stored import Codec, Frame, Stored, table_bytes
 from cachetier.remote.base import UploadedPart
 
 CONTENT = Content(3 * BLOCK_BYTES, 1, (1, 2, 3))
 BODIES = [b"a" * 100 + b"b" * 200, b"c" * 300 + b"t" * table_bytes(3)]
 
 
+def frames(*sizes: int) -> tuple[Frame, ...]:
+    return tuple(Frame(size, size) for size in sizes)
+
+
 def sent(number: int, body: bytes, first_block: int, *sizes: int) -> SentPart:
     part = UploadedPart(number, "etag", len(body), digest_of(body))
-    return SentPart(part, first_block * BLOCK_BYTES, len(sizes) * BLOCK_BYTES, sizes)
+    return SentPart(part, first_block * BLOCK_BYTES, len(sizes) * BLOCK_BYTES, frames(*sizes))
 
 
 FIRST = sent(1, BODIES[0], 0, 100, 200)
@@ -33,12 +37,15 @@ class Recorded:
     upload_id: str | None = "upload"
     part_bytes: int | None = 16
     codec: Codec = Codec.ZSTD
+    element_size: int = 0
     done: list[SentPart] = field(default_factory=list)
 
     def parts(self) -> list[SentPart]:
         return self.finished
 
-    def begun(self, upload_id: str, part_bytes: int, codec: Codec) -> None: ...
+    def begun(
+        self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0
+    ) -> None: ...
 
     def part_done(self, part: SentPart) -> None: ...
 
@@ -51,7 +58,7 @@ def test_parts_make_the_object_that_was_sent() -> None:
     stored = stored_of(Codec.ZSTD, [LAST, FIRST], CONTENT)
 
     whole = b"".join(BODIES)
-    assert stored == Stored(Codec.ZSTD, len(whole), digest_of(whole), (100, 200, 300))
+    assert stored == Stored(Codec.ZSTD, len(whole), digest_of(whole), frames(100, 200, 300))
     assert is_whole(stored, CONTENT)
     assert sent_before(Recorded([LAST, FIRST]), CONTENT) == stored
 

@@ -13,7 +13,7 @@ from cachetier.codec.seek_table import encode_table
 from cachetier.drain.buffers import Buffers
 from cachetier.drain.verified import frames_read_back
 from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Stored
+from cachetier.model.stored import Codec, Frame, Stored
 from cachetier.testing.memory_store import MemoryObjectStore
 
 BLOCKS = [random.Random(seed).randbytes(BLOCK_BYTES) for seed in range(4)] + [b"the rest"]
@@ -22,6 +22,7 @@ DIGESTS = tuple(digest_of(block) for block in BLOCKS)
 CONTENT = Content(SIZE, combine(DIGESTS, SIZE), DIGESTS)
 FRAMES = [FrameEncoder(1).encode(block) for block in BLOCKS]
 SIZES = tuple(len(frame) for frame in FRAMES)
+MADE = tuple(Frame(len(frame), digest_of(frame)) for frame in FRAMES)
 BODY = b"".join(FRAMES) + encode_table(SIZES, SIZE)
 
 
@@ -32,7 +33,7 @@ def read_back(body: bytes, content: Content = CONTENT) -> Stored | None:
 
 
 def test_a_sound_object_is_described_by_what_it_holds() -> None:
-    assert read_back(BODY) == Stored(Codec.ZSTD, len(BODY), digest_of(BODY), SIZES)
+    assert read_back(BODY) == Stored(Codec.ZSTD, len(BODY), digest_of(BODY), MADE)
 
 
 def changed(at: int) -> bytes:

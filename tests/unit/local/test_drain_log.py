@@ -15,7 +15,7 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
 from cachetier.model.shard import Content, SaveIds, Shard
-from cachetier.model.stored import Codec, Stored, table_bytes
+from cachetier.model.stored import Codec, Frame, Stored, table_bytes
 
 IDS = SaveIds("run", 1, "save-1", 0, 1)
 NOW = 5.0
@@ -58,7 +58,9 @@ def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(
 ) -> None:
     shard = put(store)
     log.begin_upload(shard.version, "r", "upload", 16, Codec.ZSTD)
-    part = FinishedPart(1, "etag", 16, 2**64 - 1, 8 << 20, 4 << 20, (7, 9))
+    part = FinishedPart(
+        1, "etag", 16, 2**64 - 1, 8 << 20, 4 << 20, (Frame(7, 1), Frame(9, 2**64 - 1))
+    )
     log.record_parts(shard.version, "r", [part])
 
     progress = store.read(lambda sql: queries.progress_of(sql, shard.version, "r"))
@@ -68,7 +70,7 @@ def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(
 
 def test_what_a_remote_holds_is_remembered_for_each(store: Store, log: DrainLog) -> None:
     shard = put(store)
-    frames = Stored(Codec.ZSTD, 50 + table_bytes(1), 2**64 - 1, (50,))
+    frames = Stored(Codec.ZSTD, 50 + table_bytes(1), 2**64 - 1, (Frame(50, 3),))
     log.begin_upload(shard.version, "far", "upload", 16, Codec.ZSTD)
     log.record_verified(shard.version, "far", ["far", "near"], NOW, frames)
     log.record_verified(shard.version, "near", ["far", "near"], NOW)
@@ -86,7 +88,7 @@ def test_frames_that_cannot_be_the_shard_are_damage(
     store: Store, log: DrainLog, sizes: tuple[int, ...]
 ) -> None:
     shard = put(store)
-    lie = Stored(Codec.ZSTD, 50 + table_bytes(1), 1, sizes)
+    lie = Stored(Codec.ZSTD, 50 + table_bytes(1), 1, tuple(Frame(size, 1) for size in sizes))
     log.record_verified(shard.version, "r", ["r"], NOW, lie)
 
     with pytest.raises(CatalogDamagedError):

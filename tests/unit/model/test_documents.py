@@ -16,7 +16,7 @@ from cachetier.model.documents import (
     encode,
 )
 from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, Stored, table_bytes
+from cachetier.model.stored import Codec, Frame, Stored, table_bytes
 
 CONTENT = Content(5 << 20, 0xABCDEF, (1, 2**64 - 1))
 PART = Part(
@@ -44,7 +44,7 @@ def test_a_part_reads_back_as_it_was_written() -> None:
     assert PART.shards[0].content() == CONTENT
 
 
-FRAMES = Stored(Codec.ZSTD, 300 + table_bytes(2), 0xFEED, (100, 200))
+FRAMES = Stored(Codec.ZSTD, 300 + table_bytes(2), 0xFEED, (Frame(100, 1), Frame(200, 2)))
 COMPRESSED = PART.model_copy(update={"shards": (ShardEntry.of("a/b", 1, CONTENT, FRAMES),)})
 
 
@@ -65,6 +65,9 @@ def test_a_part_says_how_a_shard_is_stored() -> None:
         ("stored_digest", None),
         ("stored_digest", "feed"),
         ("frame_sizes", None),
+        ("frame_digests", None),
+        ("frame_digests", "0000000000000001"),
+        ("element_size", 2),
         ("frame_sizes", "00000064"),
         ("frame_sizes", "0000006400000000"),
         ("frame_sizes", "ffffffff000000c8"),

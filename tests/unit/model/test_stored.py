@@ -10,13 +10,14 @@ from cachetier.model.shard import BLOCK_BYTES, SHARD_LIMIT_BYTES, Content
 from cachetier.model.stored import (
     FRAME_LIMIT_BYTES,
     Codec,
+    Frame,
     Stored,
     is_worthwhile,
     limit_bytes,
-    pack_sizes,
+    pack_frames,
     parsed_level,
     table_bytes,
-    unpack_sizes,
+    unpack_frames,
 )
 from cachetier.model.uploads import (
     LARGE_PART_BYTES,
@@ -31,7 +32,7 @@ RAW = 2 * BLOCK_BYTES + 5
 
 def frames(*sizes: int, extra_bytes: int = 0) -> Stored:
     size_bytes = sum(sizes) + table_bytes(len(sizes)) + extra_bytes
-    return Stored(Codec.ZSTD, size_bytes, 1, sizes)
+    return Stored(Codec.ZSTD, size_bytes, 1, tuple(Frame(size, 1) for size in sizes))
 
 
 def test_an_object_of_one_frame_for_each_block_and_a_table_is_accepted() -> None:
@@ -48,7 +49,7 @@ LIES = {
     "bytes that are in no frame": frames(1, 2, 3, extra_bytes=1),
     "bytes that are not there": frames(1, 2, 3, extra_bytes=-1),
     "raw, of another size": Stored(Codec.RAW, RAW - 1, 1),
-    "raw, with frames": Stored(Codec.RAW, RAW, 1, (RAW,)),
+    "raw, with frames": Stored(Codec.RAW, RAW, 1, (Frame(RAW, 1),)),
 }
 
 
@@ -58,14 +59,14 @@ def test_what_contradicts_the_shard_is_refused(lie: str) -> None:
         LIES[lie].check(RAW)
 
 
-@given(st.lists(st.integers(0, 2**32 - 1), max_size=100))
-def test_packed_sizes_come_back(sizes: list[int]) -> None:
-    assert unpack_sizes(pack_sizes(sizes)) == tuple(sizes)
+@given(st.lists(st.builds(Frame, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1))))
+def test_packed_frames_come_back(packed: list[Frame]) -> None:
+    assert unpack_frames(pack_frames(packed)) == tuple(packed)
 
 
-def test_sizes_of_half_a_word_are_refused() -> None:
+def test_half_a_frame_is_refused() -> None:
     with pytest.raises(ValueError):
-        unpack_sizes(b"123")
+        unpack_frames(b"12345678901")
 
 
 @pytest.mark.parametrize(

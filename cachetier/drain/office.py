@@ -1,0 +1,68 @@
+"""Where the side of ``serve`` works: what is common to everything that answers the drain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cachetier.changes import Changes
+from cachetier.clock import Clock
+from cachetier.drain.agenda import Agenda
+from cachetier.drain.board import Board, DrainObserver
+from cachetier.drain.channel import Reply
+from cachetier.errors import IntegrityError, NotFoundError, PreconditionFailedError
+from cachetier.incidents import Incidents
+from cachetier.local import queries
+from cachetier.local.records import Incident
+from cachetier.local.store import Store
+from cachetier.model.checkpoint import Save
+from cachetier.model.shard import Shard
+
+Request = dict[str, Any]
+Answers = dict[str, Callable[[Request], Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """Everything on the side of ``serve``, for one remote."""
+
+    store: Store
+    agenda: Agenda
+    board: Board
+    changes: Changes
+    incidents: Incidents
+    clock: Clock
+    observer: DrainObserver
+
+    @property
+    def remote(self) -> str:
+        """The name of the remote."""
+        return self.board.remote
+
+    def shard(self, version: int) -> Shard:
+        """Return a shard, or raise NotFoundError."""
+        shard = self.store.read(lambda sql: queries.shard_by_version(sql, version))
+        if shard is None:
+            raise NotFoundError(f"shard version {version} was replaced or deleted")
+        return shard
+
+    def save(self, number: int) -> Save:
+        """Return a save, or raise NotFoundError."""
+        save = self.store.read(lambda sql: queries.save_by_number(sql, number))
+        if save is None:
+            raise NotFoundError(f"there is no save {number}")
+        return save
+
+    def add_incident(self, of: Shard | Save, message: str, hint: str) -> None:
+        """Let clients hear of what went wrong with a shard or a save."""
+        name, rank = (of.name, of.rank) if isinstance(of, Shard) else (None, None)
+        code = PreconditionFailedError.code if isinstance(of, Shard) else IntegrityError.code
+        incident = Incident(code, message, hint, of.run, of.step, name, rank)
+        self.store.drain_log.add_incident(incident, self.clock.now())
+        self.announce()
+
+    def announce(self) -> None:
+        """Let those who wait look again, and clients see what is new."""
+        self.incidents.refresh()
+        self.changes.ring()

@@ -1,0 +1,103 @@
+"""What the drain asks and reports of saves, as ``serve`` answers it."""
+
+from __future__ import annotations
+
+import json
+
+from cachetier.drain import entries
+from cachetier.drain.channel import Reply
+from cachetier.drain.office import Answers, Office, Request
+from cachetier.drain.work import Kind
+from cachetier.errors import SaveSupersededError, StepPublishedError
+from cachetier.local import queries
+from cachetier.local.records import Incident
+from cachetier.model.checkpoint import Save, SaveState, sealed_here
+
+PUBLISH_IN_A_HURRY_SECONDS = 2.0
+PUBLISH_UNSEALED_SECONDS = 30.0
+
+
+class SaveReports:
+    """Answers requests about saves. Thread-safe."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._store = office.store
+
+    def answers(self) -> Answers:
+        """Return what is answered, by the name of the request."""
+        return {
+            "entries": self._entries,
+            "located": self._located,
+            "part_written": self._part_written,
+            "ended": self._ended,
+            "removed": self._removed,
+            "not_yet": self._not_yet,
+            "ours": self._ours,
+            "swept": self._swept,
+        }
+
+    def _entries(self, request: Request) -> Reply:
+        number, rank, after = request["save"], request["rank"], request["after"]
+        return entries.page(self._store, self._office.remote, number, rank, after)
+
+    def _located(self, request: Request) -> Reply:
+        self._store.drain_log.record_location(request["save"], request["location"])
+        return Reply({})
+
+    def _part_written(self, request: Request) -> Reply:
+        self._store.drain_log.record_part_uploaded(request["save"], request["rank"])
+        self._office.agenda.forgive((request["save"], Kind.PUBLISH, ""))
+        return Reply({})
+
+    def _ended(self, request: Request) -> Reply:
+        number, state = request["save"], SaveState(request["state"])
+        save = self._office.save(number)
+        incident = _incident_of_end(save, state, request["message"])
+        now = self._office.clock.now()
+        self._store.drop(self._store.drain_log.record_outcome(number, state, incident, now))
+        if state is SaveState.PUBLISHED and save.state is not SaveState.PUBLISHED:
+            self._office.board.published()
+            self._office.observer.published(save.run, save.step, max(0.0, now - save.started_at))
+        self._office.announce()
+        return Reply({})
+
+    def _removed(self, request: Request) -> Reply:
+        self._store.drain_log.forget_save(request["save"])
+        self._office.announce()
+        return Reply({})
+
+    def _not_yet(self, request: Request) -> Reply:
+        """A step is not whole yet: another node's part is missing. Look again, less and less."""
+        save = self._office.save(request["save"])
+        parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
+        key = (save.number, Kind.PUBLISH, "")
+        if self._office.agenda.hurried(save):
+            self._office.agenda.recheck(key, PUBLISH_IN_A_HURRY_SECONDS)
+        elif sealed_here(parts):
+            self._office.agenda.recheck(key)
+        else:
+            self._office.agenda.put_off(key, PUBLISH_UNSEALED_SECONDS)
+        return Reply({})
+
+    def _ours(self, request: Request) -> Reply:
+        """Answer which names are, or were, shards of a save here."""
+        number, names = request["save"], request["names"]
+        found = self._store.read(lambda sql: queries.names_of_save(sql, number, names))
+        return Reply({}, json.dumps(found).encode())
+
+    def _swept(self, request: Request) -> Reply:
+        self._store.drain_log.record_swept(request["save"])
+        return Reply({})
+
+
+def _incident_of_end(save: Save, state: SaveState, message: str) -> Incident | None:
+    """Return what clients must hear of; ``message`` is empty where nothing went wrong."""
+    kinds = {
+        SaveState.SUPERSEDED: SaveSupersededError,
+        SaveState.REFUSED: StepPublishedError,
+    }
+    if state not in kinds or not message:
+        return None
+    kind = kinds[state]
+    return Incident(kind.code, message, kind.hint, save.run, save.step)

@@ -1,0 +1,151 @@
+"""What the drain asks and reports of shards, as ``serve`` answers it."""
+
+from __future__ import annotations
+
+import json
+
+from cachetier_client import digests
+
+from cachetier.drain.channel import Reply
+from cachetier.drain.office import Answers, Office, Request
+from cachetier.drain.reports import (
+    finished_of_report,
+    report_of_finished,
+    stored_of_report,
+)
+from cachetier.errors import NotFoundError
+from cachetier.local import queries
+from cachetier.local.records import Incident
+from cachetier.local.store import LocalCopy
+from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
+from cachetier.model.shard import Shard
+from cachetier.model.stored import Codec
+
+
+class ShardReports:
+    """Answers requests about shards. Thread-safe."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._store = office.store
+
+    def answers(self) -> Answers:
+        """Return what is answered, by the name of the request."""
+        return {
+            "open": self._open,
+            "parts": self._parts,
+            "upload_begun": self._upload_begun,
+            "upload_gone": self._upload_gone,
+            "parts_done": self._parts_done,
+            "verified": self._verified,
+            "damaged": self._damaged,
+            "lost": self._lost,
+        }
+
+    # --- what a worker needs to know -------------------------------------------------------------
+
+    def _open(self, request: Request) -> Reply:
+        shard = self._office.shard(request["version"])
+        if shard.state is not ShardState.DIRTY:
+            raise NotFoundError(f"shard version {shard.version} is {shard.state}")
+        copy = self._local_copy(shard)
+        remote = self._office.remote
+        progress = self._store.read(lambda sql: queries.progress_of(sql, shard.version, remote))
+        fields = {
+            "inline": copy.body is not None,
+            "upload_id": progress.upload_id,
+            "part_bytes": progress.part_bytes,
+            "codec": progress.codec,
+            "element_size": progress.element_size,
+        }
+        if copy.body is not None:
+            return Reply(fields, copy.body)
+        return Reply(fields, digests.pack(shard.content.block_digests), copy.descriptor)
+
+    def _local_copy(self, shard: Shard) -> LocalCopy:
+        try:
+            copy = self._store.local_copy(shard)
+        except FileNotFoundError:
+            if self._office.shard(shard.version).file_id == shard.file_id:
+                self._quarantine(shard, "its data file is missing")
+            copy = None
+        if copy is None:
+            raise NotFoundError(f"shard version {shard.version} has no bytes here")
+        return copy
+
+    def _parts(self, request: Request) -> Reply:
+        version, remote = request["version"], self._office.remote
+        progress = self._store.read(lambda sql: queries.progress_of(sql, version, remote))
+        parts = [report_of_finished(part) for part in progress.parts]
+        return Reply({}, json.dumps(parts).encode())
+
+    # --- reports on shards -----------------------------------------------------------------------
+
+    def _upload_begun(self, request: Request) -> Reply:
+        self._store.drain_log.begin_upload(
+            request["version"],
+            self._office.remote,
+            request["upload_id"],
+            request["part_bytes"],
+            Codec(request["codec"]),
+            request["element_size"],
+        )
+        return Reply({})
+
+    def _upload_gone(self, request: Request) -> Reply:
+        self._store.drain_log.forget_upload(request["version"], self._office.remote)
+        return Reply({})
+
+    def _parts_done(self, request: Request) -> Reply:
+        parts = [finished_of_report(part) for part in request["parts"]]
+        self._store.drain_log.record_parts(request["version"], self._office.remote, parts)
+        return Reply({})
+
+    def _verified(self, request: Request) -> Reply:
+        version, remote = request["version"], self._office.remote
+        shard, stored = self._office.shard(version), stored_of_report(request["stored"])
+        try:
+            self._store.drain_log.record_verified(
+                version, remote, [remote], self._office.clock.now(), stored
+            )
+        except ForbiddenTransitionError:
+            return Reply({})  # a reader met damage meanwhile: the shard stays quarantined
+        size_bytes = shard.content.size_bytes
+        self._office.board.drained(version, size_bytes, request["seconds"])
+        self._office.board.stored(size_bytes, stored)
+        self._office.observer.drained(remote, size_bytes, request["seconds"])
+        self._office.observer.saved(remote, size_bytes - stored.size_bytes)
+        self._office.changes.ring()
+        return Reply({})
+
+    def _damaged(self, request: Request) -> Reply:
+        self._quarantine(self._office.shard(request["version"]), request["message"])
+        return Reply({})
+
+    def _quarantine(self, shard: Shard, what: str) -> None:
+        incident = Incident(
+            code="integrity",
+            message=f"shard {shard.name} is damaged on this node and was not sent: {what}",
+            hint="Save the step again, or restore another one.",
+            run=shard.run,
+            step=shard.step,
+            name=shard.name,
+            rank=shard.rank,
+        )
+        now = self._office.clock.now()
+        before = self._store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, now)
+        if before.state is ShardState.CLEAN:
+            self._store.drop([before])
+        self._office.board.quarantined()
+        self._office.observer.quarantined(shard.run, shard.step, shard.name)
+        self._office.announce()
+
+    def _lost(self, request: Request) -> Reply:
+        """A shard that was verified is gone from the remote: send it again, if it is here."""
+        shard = self._office.shard(request["version"])
+        state = self._store.drain_log.record_lost(shard.version, self._office.remote)
+        new = self._office.board.conflict(shard.version, request["message"])
+        if new and state is not ShardState.DIRTY:
+            hint = "Its bytes are not on this node any more: save the step again."
+            self._office.add_incident(shard, request["message"], hint)
+        return Reply({})
