@@ -17,7 +17,7 @@ SOURCES := cachetier client tests benchmarks examples
 export PYTHONUNBUFFERED = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test acceptance demo bench serve dev wheels lock clean
+.PHONY: help setup check test acceptance demo near bench serve dev wheels lock clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -39,6 +39,9 @@ acceptance: setup  ## Run the container tests too: needs Docker and compose
 
 demo: setup  ## Train, kill, resume, lose the node, restore: everything on this machine
 	@$(PY) -m examples.demo $(ARGS)
+
+near: setup  ## Lose a storage server, the node and the link to S3; restore from the near tier
+	@$(PY) -m examples.near_tier $(ARGS)
 
 bench: setup  ## Measure and write benchmarks/results.json (ONLY=group)
 	@$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
@@ -64,7 +67,7 @@ lock: $(STAMPS)/venv  ## Resolve requirements/*.txt again (UPGRADE=1: to the new
 	@! grep -nE '(https?|file)://|--(index|extra-index|find-links)' requirements/*.txt
 
 clean:  ## Remove what the tools left behind, but not .venv
-	rm -rf deploy/wheels/*.whl build dist client/dist .demo .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf deploy/wheels/*.whl build dist client/dist .demo .near .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- setup, step by step; a stamp says that a step is done for the files it depends on ---------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def children_of(pid: int) -> list[int]:
     """Return the processes that ``pid`` started and that still run, and theirs."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += [int(child), *children_of(int(child))]
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            for child in (task / "children").read_text().split():
+                found += [int(child), *children_of(int(child))]
     return found

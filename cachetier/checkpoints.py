@@ -2,15 +2,14 @@
 
 ``latest`` at ``local`` is this node's truth: the newest step whose every rank expected here has
 sealed and whose bytes are sound. ``latest`` at ``durable`` is the bucket's: the newest published
-manifest.
+manifest. At ``replicated`` it is what the remotes that answer say together, and this node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
 
+from cachetier.adopt import save_of
 from cachetier.changes import Changes
 from cachetier.clock import Clock
 from cachetier.errors import (
@@ -20,64 +19,35 @@ from cachetier.errors import (
     LocalOnlyError,
     NotDurableError,
     NotFoundError,
+    RemoteError,
     SaveSupersededError,
     StepPublishedError,
 )
-from cachetier.local import queries
-from cachetier.local.records import Summary
+from cachetier.local import queries, replica_queries
 from cachetier.local.store import Store
 from cachetier.model import names
-from cachetier.model.checkpoint import (
-    OPEN_STATES,
-    PartState,
-    RankPart,
-    Save,
-    SaveState,
-    sealed_here,
-    visible_save,
-)
-from cachetier.model.documents import Manifest
+from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState, visible_save
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import SaveIds, Shard
+from cachetier.model.replication import DURABLE, ReplicaState
+from cachetier.model.shard import SaveIds
 from cachetier.pending import Pending, pending_of
-from cachetier.remote.bucket import Bucket
+from cachetier.published import FoundStep, PublishedSteps
+from cachetier.remote.bucket import Bucket, Remote
+from cachetier.sources import Absences
+from cachetier.views import (
+    ShardView,
+    StepView,
+    shard_view,
+    view_of_found,
+    view_of_manifest,
+    view_of_save,
+)
+
+Hurry = Callable[[str | None, int | None], None]
 
 # Another node may publish the step, which rings no bell here.
 LOOK_AT_BUCKET_SECONDS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class ShardView:
-    """A shard as a listing shows it."""
-
-    name: str
-    rank: int
-    size_bytes: int
-    digest: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class StepView:
-    """A step as every door shows it; see docs/protocol.md, "Step object"."""
-
-    run: str
-    step: int
-    save_id: str
-    state: str
-    levels: tuple[str, ...]
-    ranks: tuple[int, ...]
-    world_size: int
-    shards: int
-    size_bytes: int
-    dirty_bytes: int
-    started_at: float
-    sealed_at: float | None
-    published_at: float | None
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Checkpoints:
@@ -90,13 +60,31 @@ class Checkpoints:
         changes: Changes,
         clock: Clock,
         *,
-        hurry: Callable[[str | None, int | None], None] = lambda _run, _step: None,
+        hurry: Hurry = lambda _run, _step: None,
+        hurry_replicas: Hurry = lambda _run, _step: None,
+        published: PublishedSteps | None = None,
+        remote: str = DURABLE,
     ) -> None:
+        """Make one.
+
+        Args:
+            store: What is here.
+            bucket: The durable remote, which the catalog calls ``remote``.
+            changes: Rung by whoever changes anything.
+            clock: For rows and deadlines.
+            hurry: Has the drain bring a step first to where it must be.
+            hurry_replicas: Has it bring it first to the replicas too.
+            published: What all remotes say; of the durable one alone by default.
+            remote: See ``bucket``.
+        """
         self._store = store
-        self._bucket = bucket
         self._changes = changes
         self._clock = clock
         self._hurry = hurry
+        self._hurry_replicas = hurry_replicas
+        durable = Remote(remote, bucket)
+        self._published = published or PublishedSteps(store, durable, (), Absences(clock))
+        self._remote = remote
 
     # --- changing --------------------------------------------------------------------------------
 
@@ -116,13 +104,14 @@ class Checkpoints:
         self._store.drop([self._store.catalog.delete_shard(run, step, name)])
 
     def delete_step(self, run: str, step: int) -> int:
-        """Delete a step here at once, and remotely as soon as the drain gets to it.
+        """Delete a step here at once, and at every remote as soon as the drains get to it.
 
         Raises:
             NotFoundError: Neither this node nor the bucket knows the step.
         """
         saves = self._store.read(lambda sql: queries.saves_of(sql, run, step))
-        if visible_save(saves) is None:
+        visible = visible_save(saves)
+        if visible is None or visible.state is SaveState.REPLICATED:
             self._adopt_published(run, step, must_exist=not saves)
         shards = self._store.catalog.delete_step(run, step)
         self._store.drop(shards)
@@ -130,20 +119,16 @@ class Checkpoints:
         return len(shards)
 
     def _adopt_published(self, run: str, step: int, *, must_exist: bool) -> None:
-        manifest = self._published(run, step)
-        if manifest is not None:
-            self._store.catalog.adopt(save_of(manifest), (), self._clock.now())
+        """Learn of the step's save from the remotes, so that it can be deleted there.
+
+        The durable remote must answer: what is deleted at the replicas only would come back.
+        """
+        manifest = self._published.durable(run, step)
+        found = FoundStep(manifest, durable=True) if manifest else self._published.find(run, step)
+        if found is not None:
+            self._store.catalog.adopt(save_of(found), (), self._clock.now())
         elif must_exist:
             raise NotFoundError(f"run {run} has no step {step}", run=run, step=step)
-
-    def _published(self, run: str, step: int) -> Manifest | None:
-        """Return the bucket's manifest of a published step; None if it was deleted here already."""
-        manifest = self._bucket.published(run, step)
-        if manifest is None:
-            return None
-        save_id = manifest.save_id
-        save = self._store.read(lambda sql: queries.save_named(sql, run, step, save_id))
-        return None if save is not None and save.state is SaveState.DELETED else manifest
 
     # --- looking ---------------------------------------------------------------------------------
 
@@ -152,21 +137,26 @@ class Checkpoints:
         return self._store.read(queries.runs)
 
     def steps(self, run: str, level: Level | None = None) -> list[StepView]:
-        """Return the run's steps, ascending: this node's, and at ``durable`` the bucket's."""
+        """Return the run's steps, ascending: this node's, and at ``durable`` the bucket's.
+
+        At ``replicated`` they are both, and those of the replicas.
+        """
         names.checked_run(run)
         if level is Level.DURABLE:
-            manifests = (self._published(run, step) for step in self._bucket.steps(run))
-            return [view_of_manifest(manifest) for manifest in manifests if manifest is not None]
+            manifests = list(self._published.durable_steps(run))
+            return [view_of_manifest(manifest) for manifest in reversed(manifests)]
         views = self._local_views(run)
+        if level is Level.REPLICATED:
+            return sorted(self._replicated(run, views), key=lambda view: view.step)
         return [view for view in views if level is None or level in view.levels]
 
     def latest(self, run: str, level: Level) -> StepView | None:
         """Return the newest step restorable at ``level``, or None."""
         names.checked_run(run)
         if level is Level.DURABLE:
-            newest_first = reversed(self._bucket.steps(run))
-            manifests = (self._published(run, step) for step in newest_first)
-            return next((view_of_manifest(found) for found in manifests if found), None)
+            return next(map(view_of_manifest, self._published.durable_steps(run)), None)
+        if level is Level.REPLICATED:
+            return self._latest_replicated(run)
         views = (self._view(save) for save in reversed(self._shown_saves(run)))
         return next((view for view in views if level in view.levels), None)
 
@@ -181,14 +171,41 @@ class Checkpoints:
             view = self._view(save)
             number = save.number
             shards = self._store.read(lambda sql: queries.shards_of(sql, number))
-            if save.state is not SaveState.PUBLISHED or view.shards:
-                return view, [_shard_view(shard) for shard in shards]
-        manifest = self._published(run, step)
-        if manifest is None:
+            if save.state in OPEN_STATES or view.shards:
+                return view, [shard_view(shard) for shard in shards]
+        found = self._published.find(run, step)
+        if found is None:
             raise NotFoundError(f"run {run} has no step {step}", run=run, step=step)
-        return view_of_manifest(manifest), [
-            ShardView(s.name, s.rank, s.size_bytes, s.digest, "remote") for s in manifest.shards
+        return view_of_found(found), [
+            ShardView(s.name, s.rank, s.size_bytes, s.digest, "remote")
+            for s in found.manifest.shards
         ]
+
+    def _replicated(self, run: str, local: list[StepView]) -> list[StepView]:
+        """Return every step that some remote has published, this node's view of it first."""
+        views = {view.step: view for view in local if Level.REPLICATED in view.levels}
+        try:
+            newest_first = list(self._published.steps(run))
+        except RemoteError:
+            if not views:
+                raise
+            newest_first = []  # what this node knows to be there is still true
+        for found in newest_first:
+            views.setdefault(found.manifest.step, view_of_found(found))
+        return list(views.values())
+
+    def _latest_replicated(self, run: str) -> StepView | None:
+        here = (self._view(save) for save in reversed(self._shown_saves(run)))
+        known = next((view for view in here if Level.REPLICATED in view.levels), None)
+        try:
+            found = next(self._published.steps(run), None)
+        except RemoteError:
+            if known is None:
+                raise
+            return known
+        if found is None or (known is not None and known.step >= found.manifest.step):
+            return known
+        return view_of_found(found)
 
     def _local_views(self, run: str) -> list[StepView]:
         return [self._view(save) for save in self._shown_saves(run)]
@@ -205,7 +222,9 @@ class Checkpoints:
     def _view(self, save: Save) -> StepView:
         parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
         summary = self._store.read(lambda sql: queries.summary_of(sql, save.number))
-        return view_of_save(save, parts, summary)
+        there = self._store.read(lambda sql: replica_queries.replications_of(sql, save.number))
+        replicated = any(each.state is ReplicaState.PUBLISHED for each in there)
+        return view_of_save(save, parts, summary, replicated=replicated)
 
     # --- waiting ---------------------------------------------------------------------------------
 
@@ -220,8 +239,10 @@ class Checkpoints:
             LocalOnlyError: It will not unless it is flushed.
             NotFoundError: There is no such step or shard.
         """
-        if level is Level.DURABLE:
+        if level is not Level.LOCAL:
             self._hurry(run, step)
+        if level is Level.REPLICATED:
+            self._hurry_replicas(run, step)
 
         def reached() -> bool:
             if name is not None:
@@ -264,6 +285,12 @@ class Checkpoints:
         save = visible_save(saves)
         if save is None and saves:
             raise _ended(saves[-1])
+        if save is not None and save.state is SaveState.REPLICATED:
+            raise NotDurableError(
+                f"step {step} of {run} is known from a replica alone: this node has none of it",
+                run=run,
+                step=step,
+            )
         if save is not None and save.state in OPEN_STATES and not save.wanted:
             self._store.policy_log.want(save.number)
 
@@ -271,9 +298,14 @@ class Checkpoints:
         shard = self._store.read(lambda sql: queries.visible_shard(sql, run, step, name))
         if shard is None:
             raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
+        verified = self._store.read(
+            lambda sql: replica_queries.present_remotes(sql, shard.version, self._remote)
+        )
+        if self._remote in verified or (verified and level is Level.REPLICATED):
+            return True
         if shard.state is ShardState.QUARANTINED:
             raise IntegrityError(f"shard {name} is damaged", run=run, step=step, name=name)
-        if level is Level.LOCAL or shard.state in (ShardState.CLEAN, ShardState.EVICTED):
+        if level is Level.LOCAL:
             return True
         self._refuse_local_only(run, step)
         return False
@@ -291,89 +323,26 @@ class Checkpoints:
         if save is None:
             if saves:
                 raise _ended(saves[-1])
-            if level is Level.DURABLE and self._bucket.published(run, step) is not None:
+            if level is not Level.LOCAL and self._is_published(run, step, level):
                 return True
             raise NotFoundError(f"run {run} has no step {step}", run=run, step=step)
         view = self._view(save)
         if view.state == "damaged":
             raise IntegrityError(f"step {step} has damaged shards", run=run, step=step)
-        if level is Level.DURABLE:
+        if level in view.levels:
+            return True
+        if level is not Level.LOCAL:
             self._refuse_local_only(run, step)
-        return level in view.levels
+        return save.state is SaveState.REPLICATED and self._is_published(run, step, level)
+
+    def _is_published(self, run: str, step: int, level: Level) -> bool:
+        if level is Level.DURABLE:
+            return self._published.durable(run, step) is not None
+        return self._published.find(run, step) is not None
 
     def _age(self, run: str, step: int) -> float:
         save = visible_save(self._store.read(lambda sql: queries.saves_of(sql, run, step)))
         return max(0.0, self._clock.now() - save.started_at) if save is not None else 0.0
-
-
-def save_of(manifest: Manifest) -> Save:
-    """Return the save that a published manifest describes, as a node that never saw it knows it."""
-    return Save(
-        number=0,
-        run=manifest.run,
-        step=manifest.step,
-        save_id=manifest.save_id,
-        state=SaveState.PUBLISHED,
-        world_size=manifest.world_size,
-        overwrite=False,
-        started_at=manifest.started_at,
-        location=manifest.location,
-        published_at=manifest.published_at,
-    )
-
-
-def view_of_save(save: Save, parts: list[RankPart], summary: Summary) -> StepView:
-    """Return how this node shows a save."""
-    sealed = [part for part in parts if part.state is PartState.SEALED]
-    damaged = summary.quarantined_shards > 0
-    here = sealed_here(parts) and not damaged and save.state in (*OPEN_STATES, SaveState.PUBLISHED)
-    durable = save.state is SaveState.PUBLISHED
-    return StepView(
-        run=save.run,
-        step=save.step,
-        save_id=save.save_id,
-        state=_state(save, parts, damaged),
-        levels=tuple(level for level, ok in ((Level.LOCAL, here), (Level.DURABLE, durable)) if ok),
-        ranks=tuple(part.rank for part in sealed),
-        world_size=save.world_size,
-        shards=summary.shards,
-        size_bytes=summary.size_bytes,
-        dirty_bytes=summary.dirty_bytes,
-        started_at=save.started_at,
-        sealed_at=max((part.sealed_at or 0.0 for part in sealed), default=None),
-        published_at=save.published_at,
-    )
-
-
-def view_of_manifest(manifest: Manifest) -> StepView:
-    """Return how the bucket shows a published step."""
-    return StepView(
-        run=manifest.run,
-        step=manifest.step,
-        save_id=manifest.save_id,
-        state="published",
-        levels=(Level.DURABLE,),
-        ranks=tuple(part.rank for part in manifest.parts),
-        world_size=manifest.world_size,
-        shards=len(manifest.shards),
-        size_bytes=sum(shard.size_bytes for shard in manifest.shards),
-        dirty_bytes=0,
-        started_at=manifest.started_at,
-        sealed_at=None,
-        published_at=manifest.published_at,
-    )
-
-
-def _state(save: Save, parts: list[RankPart], damaged: bool) -> str:
-    if save.state not in OPEN_STATES:
-        return str(save.state)
-    if damaged:
-        return "damaged"
-    if any(part.state is PartState.ABORTED for part in parts):
-        return "aborted"
-    if not sealed_here(parts):
-        return "open"
-    return "local_only" if save.state is SaveState.LOCAL_ONLY else "sealed"
 
 
 def _ended(save: Save) -> Exception:
@@ -386,10 +355,3 @@ def _ended(save: Save) -> Exception:
         SaveState.DELETED: AbortedError,
     }
     return kinds[save.state](message, run=save.run, step=save.step)
-
-
-def _shard_view(shard: Shard) -> ShardView:
-    content = shard.content
-    return ShardView(
-        shard.name, shard.rank, content.size_bytes, f"{content.digest:016x}", shard.state
-    )

@@ -23,6 +23,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from cachetier.config_replicas import ReplicaSettings, checked_replicas
 from cachetier.config_sources import (
     PREFIX,
     config_file,
@@ -31,10 +32,10 @@ from cachetier.config_sources import (
     values_in,
 )
 from cachetier.cpus import parsed_cpus
-from cachetier.grammars import address_of, capacity_of, mode_of, remote_of, table_of
+from cachetier.grammars import address_of, capacity_of, mode_of, remote_of, table_of, url_of
 from cachetier.ingest import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
-from cachetier.model.stored import parsed_level
+from cachetier.model.compression import Rules, parsed_mode
 
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
@@ -88,12 +89,29 @@ class Settings(BaseSettings):
         "plain",
         description="`spread`: shards under sixteen prefixes, for stores that limit each apart.",
     )
+    replicas: Annotated[dict[str, ReplicaSettings], NoDecode] = Field(
+        {},
+        description="Second copies at other S3 servers: a table of name to table; nearest first.",
+    )
     when_full: WhenFull = Field(
         WhenFull.WAIT,
         description="When only dirty bytes remain: `wait`, `write_through`, or `reject`.",
     )
     compression: str = Field(
-        "off", description="How shards are stored: `off` (raw) or `zstd:1` to `zstd:19`."
+        "off",
+        description="How shards are stored: `off`, `auto`, `zstd:1` to `:19`, `planes:1` to `:19`.",
+    )
+    compression_rules: Annotated[dict[str, str], NoDecode] = Field(
+        {},
+        description="Compression by run, or by `run/name`: a table of glob to the same.",
+    )
+    block_copies: bool = Field(
+        True,
+        description="`on`: unchanged bytes are copied inside the bucket, where it lets us.",
+    )
+    pack: bool = Field(
+        False,
+        description="`on`: shards of a sealed rank of up to 1 MiB go together, as one object.",
     )
     high_watermark: float = Field(
         0.9, gt=0, le=1, description="Share of `capacity` above which clean shards are evicted."
@@ -161,9 +179,9 @@ class Settings(BaseSettings):
         return remote_of(self.remote)[1]
 
     @property
-    def zstd_level(self) -> int | None:
-        """The level to compress with, or None to store raw bytes."""
-        return parsed_level(self.compression)
+    def rules(self) -> Rules:
+        """How to compress which shard."""
+        return Rules.parsed(self.compression, tuple(self.compression_rules.items()))
 
     def capacity_bytes(self, filesystem_bytes: int) -> int:
         """Return the budget on a filesystem of ``filesystem_bytes``."""
@@ -219,9 +237,7 @@ class Settings(BaseSettings):
     @field_validator("remote_endpoint")
     @classmethod
     def _is_url(cls, text: str | None) -> str | None:
-        if text is not None and not re.match(r"https?://[^/\s]+", text):
-            raise ValueError(f"{text!r} is not a URL such as 'http://127.0.0.1:8333'")
-        return text
+        return url_of(text) if text is not None else None
 
     @field_validator("max_rate")
     @classmethod
@@ -239,11 +255,11 @@ class Settings(BaseSettings):
             parsed_bandwidth("", [str(text) for text in windows])
         return windows
 
-    @field_validator("run_weights", mode="before")
+    @field_validator("run_weights", "compression_rules", "replicas", mode="before")
     @classmethod
-    def _weights(cls, weights: object) -> object:
+    def _table(cls, table: object) -> object:
         """Read a table, or from the environment JSON."""
-        return table_of(weights) if isinstance(weights, str) else weights
+        return table_of(table) if isinstance(table, str) else table
 
     @field_validator("drain_cpus")
     @classmethod
@@ -254,11 +270,18 @@ class Settings(BaseSettings):
     @field_validator("compression")
     @classmethod
     def _is_compression(cls, text: str) -> str:
-        parsed_level(text)
+        parsed_mode(text)
         return text
+
+    @field_validator("compression_rules")
+    @classmethod
+    def _are_rules(cls, rules: dict[str, str]) -> dict[str, str]:
+        Rules.parsed("off", tuple(rules.items()))
+        return rules
 
     @model_validator(mode="after")
     def _fits_together(self) -> Settings:
+        checked_replicas(self.replicas, (self.remote, self.remote_endpoint))
         if self.low_watermark > self.high_watermark:
             raise ValueError("low_watermark is above high_watermark")
         length = len(os.fsencode(self.socket_path))

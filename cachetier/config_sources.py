@@ -110,7 +110,9 @@ def explained(
     """Say which setting is wrong, how, and who set it."""
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else ""
+    within = ".".join(str(part) for part in first["loc"][1:])
     cause = first["msg"].removeprefix("Value error, ")
+    cause = f"{within}: {cause}" if within else cause
     flag, variable = f"--{name.replace('_', '-')}", f"{PREFIX}{name.upper()}"
     if first["type"] == "missing":
         return ConfigError(

@@ -226,6 +226,19 @@ class ObjectMissingError(RemoteError):
     code = "remote_missing"
 
 
+class CopiesRefusedError(RemoteRefusedError):
+    """The store does not copy ranges of its objects, or not for us: send the bytes instead."""
+
+    code = "remote_copies_refused"
+    hint = "Nothing is lost: the bytes are sent. Allow reading the bucket's objects to copy them."
+
+
+class SourceChangedError(RemoteError):
+    """The object to copy from is gone, or is not the version that was looked at: send the bytes."""
+
+    code = "remote_source_changed"
+
+
 class PreconditionFailedError(RemoteError):
     """A conditional write lost: someone (perhaps we ourselves, reply lost) wrote first."""
 

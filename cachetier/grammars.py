@@ -49,6 +49,13 @@ def remote_of(text: str) -> tuple[str, str]:
     return bucket, prefix
 
 
+def url_of(text: str) -> str:
+    """Return ``text`` if it is the URL of an S3 server."""
+    if not re.match(r"https?://[^/\s]+", text):
+        raise ValueError(f"{text!r} is not a URL such as 'http://127.0.0.1:8333'")
+    return text
+
+
 def mode_of(text: str) -> int:
     """Return the file mode that ``0600`` or ``0o600`` writes in octal."""
     if not re.fullmatch(r"(?:0o)?[0-7]{3,4}", text):

@@ -1,6 +1,6 @@
 """The thread that makes room: woken by changes, it evicts when there is need, and collects.
 
-Collecting is also when ``retention`` keeps the policies.
+Collecting is also when ``retention`` keeps the policies, and when damaged shards are mended.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ class Housekeeping:
         high_watermark: float,
         on_evicted: Callable[[int], None],
         retention: Retention | None = None,
+        mend: Callable[[], object] = lambda: None,
     ) -> None:
         self._evictor = evictor
         self._retention = retention
+        self._mend = mend
         self._space = space
         self._changes = changes
         self._clock = clock
@@ -69,6 +71,7 @@ class Housekeeping:
 
     def _collect(self) -> None:
         self._evictor.collect()
+        self._mend()
         if self._retention is not None:
             with self._retaining:
                 evicted_bytes = self._retention.trim()

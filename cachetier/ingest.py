@@ -34,6 +34,7 @@ from cachetier.model.shard import (
     SaveIds,
     Shard,
     blocks_of,
+    checked_element_size,
 )
 
 GROWTH_BYTES = 64 << 20
@@ -122,6 +123,7 @@ class Ingest:
         """Check what was declared, make the shard safe and promise so; on error nothing is kept."""
         try:
             check_content(content)
+            checked_element_size(content.element_size or None, content.size_bytes)
         except CachetierError:
             self.abort(staged)
             raise
@@ -140,7 +142,14 @@ class Ingest:
             staged.abort()
 
     def put_inline(
-        self, ids: SaveIds, name: str, body: bytes, digest: int, timeout_seconds: float
+        self,
+        ids: SaveIds,
+        name: str,
+        body: bytes,
+        digest: int,
+        timeout_seconds: float,
+        *,
+        element_size: int = 0,
     ) -> Receipt:
         """Commit a small shard inside the catalog, in one sync.
 
@@ -152,7 +161,8 @@ class Ingest:
             raise InvalidRequestError(f"{len(body)} bytes are too many for an inline shard")
         if digests.digest_of(body) != digest:
             raise DigestMismatchError("the bytes do not match their digest", name=name)
-        content = Content(len(body), digest, (digest,) if body else ())
+        checked_element_size(element_size or None, len(body))
+        content = Content(len(body), digest, (digest,) if body else (), element_size)
         if not self._admit(len(body), timeout_seconds):
             return self._put_through(ids, name, body, content)
         shard = self._store.commit_inline(ids, name, content, body).shard

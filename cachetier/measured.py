@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from typing import Any
 
 from cachetier.clock import Clock
-from cachetier.errors import BackpressureError
+from cachetier.errors import BackpressureError, CachetierError
+from cachetier.fetch import RemoteShard
 from cachetier.ingest import Ingest, RemoteStage
 from cachetier.local.store import Staged
 from cachetier.metrics import Metrics
-from cachetier.model.shard import Content, Receipt, SaveIds
+from cachetier.model.shard import Content, Receipt, SaveIds, Shard
 from cachetier.restore import Opened, Restore
+from cachetier.sources import Reason
+
+log = logging.getLogger(__name__)
+
+DAMAGED_LIMIT = 1000
 
 
 class MeasuredIngest(Ingest):
@@ -55,11 +63,20 @@ class MeasuredIngest(Ingest):
         super().abort(staged)
 
     def put_inline(
-        self, ids: SaveIds, name: str, body: bytes, digest: int, timeout_seconds: float
+        self,
+        ids: SaveIds,
+        name: str,
+        body: bytes,
+        digest: int,
+        timeout_seconds: float,
+        *,
+        element_size: int = 0,
     ) -> Receipt:
         begun_at = self._clock.monotonic()
         try:
-            receipt = super().put_inline(ids, name, body, digest, timeout_seconds)
+            receipt = super().put_inline(
+                ids, name, body, digest, timeout_seconds, element_size=element_size
+            )
         except BackpressureError:
             self._metrics.backpressure.inc()
             raise
@@ -84,3 +101,41 @@ class MeasuredRestore(Restore):
         opened = super().open(run, step, name, timeout_seconds)
         self._metrics.get_seconds.observe(self._watch.monotonic() - started_at)
         return opened
+
+    def open_part(
+        self, run: str, step: int, name: str, blocks: int, timeout_seconds: float
+    ) -> Opened:
+        opened = super().open_part(run, step, name, blocks, timeout_seconds)
+        if opened.remote is None:
+            return opened
+        measured = replace(opened.remote, on_read=self._metrics.range_read_bytes.inc)
+        return replace(opened, remote=measured)
+
+
+class ReportedFallbacks:
+    """Counts and logs the remote copies that were passed over; ``warnings`` tells of damaged ones.
+
+    Callers got their bytes, so none of this is an incident that a client would raise.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._damaged: dict[str, list[str]] = {}
+
+    def __call__(
+        self, _shard: Shard, copy: RemoteShard, reason: Reason, error: CachetierError
+    ) -> None:
+        self._metrics.restore_fallbacks.labels(reason, copy.remote).inc()
+        log.warning("restore passes over %s at %s: %s", copy.key, copy.remote, error.message)
+        if reason is Reason.DAMAGED:
+            keys = self._damaged.setdefault(copy.remote, [])
+            if copy.key not in keys and len(keys) < DAMAGED_LIMIT:
+                keys.append(copy.key)
+
+    def warnings(self) -> list[str]:
+        """Return what a person should look after, for each remote."""
+        return [
+            f"damaged copies at {remote}, passed over since the start: {', '.join(keys[:3])}"
+            + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+            for remote, keys in self._damaged.items()
+        ]

@@ -6,14 +6,15 @@ scrapes, so that they can never go stale.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_REMOTE = ("remote",)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
 
@@ -34,13 +35,17 @@ class Levels:
     open_connections: int = 0
     waiting_puts_bytes: int = 0
     busy_ranks: int = 0
+    pending_bytes: Mapping[str, int] = field(default_factory=dict)  # by remote
 
 
 class Metrics:
     """The registry and what drives it. Thread-safe."""
 
-    def __init__(self, levels: Callable[[], Levels]) -> None:
-        """Make all metrics; ``levels`` is asked at each scrape."""
+    def __init__(self, levels: Callable[[], Levels], remotes: Sequence[str] = ("durable",)) -> None:
+        """Make all metrics; ``levels`` is asked at each scrape.
+
+        Those of a remote are labelled with its name, for each of ``remotes`` from the first scrape.
+        """
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(_LevelsCollector(levels))
         self.put_seconds = self._histogram(
@@ -53,39 +58,70 @@ class Metrics:
         self.restored_bytes = self._counter(
             "restored_bytes", "Bytes brought back from the remote to this node."
         )
+        self.restore_fallbacks = self._counter(
+            "restore_fallbacks",
+            "Remote copies passed over at a restore, as another could be tried.",
+            ("reason", "remote"),
+        )
+        self.range_read_bytes = self._counter(
+            "range_read_bytes", "Bytes of remote shards read in parts, and not kept here."
+        )
         self.evicted_bytes = self._counter("evicted_bytes", "Bytes of clean shards evicted.")
         self.removed_local_only = self._counter(
             "removed_local_only_steps", "Local-only steps removed: by `keep_local`, or for room."
         )
         self.backpressure = self._counter("backpressure", "Puts turned away for want of room.")
-        self.drained_bytes = self._counter("drained_bytes", "Bytes verified at the remote.")
-        self.drained_shards = self._counter("drained_shards", "Shards verified at the remote.")
+        self._add_drain(remotes)
+
+    def _add_drain(self, remotes: Sequence[str]) -> None:
+        self.drained_bytes = self._counter(
+            "drained_bytes", "Bytes verified at the remote.", _REMOTE
+        )
+        self.drained_shards = self._counter(
+            "drained_shards", "Shards verified at the remote.", _REMOTE
+        )
         self.saved_bytes = self._counter(
-            "saved_bytes", "Bytes of drained shards that compression kept from being sent."
+            "saved_bytes", "Bytes of drained shards that compression kept from being sent.", _REMOTE
+        )
+        self.copied_bytes = self._counter(
+            "copied_bytes", "Bytes that were copied inside the bucket, not sent.", _REMOTE
         )
         self.published = self._counter("published", "Steps published by this node.")
-        self.throttled = self._counter("throttled", "Requests that the remote throttled.")
+        self.throttled = self._counter("throttled", "Requests that the remote throttled.", _REMOTE)
         self.drain_concurrency = self._gauge(
-            "drain_concurrency", "Requests that the drain may have under way at once."
+            "drain_concurrency", "Requests that the drain may have under way at once.", _REMOTE
         )
         self.drain_writes_per_second = self._gauge(
-            "drain_writes_per_second", "Writes that the drain allows itself; +Inf: no limit."
+            "drain_writes_per_second",
+            "Writes that the drain allows itself; +Inf: no limit.",
+            _REMOTE,
         )
         self.drain_slowed_seconds = self._counter(
             "drain_slowed_seconds", "Seconds that threads of the drain held back for training."
         )
-        self.drain_failures = self._counter("drain_failures", "Attempts to drain that failed.")
+        self.drain_failures = self._counter(
+            "drain_failures", "Attempts to drain that failed.", _REMOTE
+        )
         self.drain_restarts = self._counter("drain_restarts", "Times the drain was restarted.")
+
+        of_remotes: tuple[Counter | Gauge, ...] = (
+            *(self.drained_bytes, self.drained_shards, self.saved_bytes, self.throttled),
+            self.copied_bytes,
+            *(self.drain_failures, self.drain_concurrency, self.drain_writes_per_second),
+        )
+        for metric in of_remotes:
+            for remote in remotes:
+                metric.labels(remote)
 
     def exposition(self) -> bytes:
         """Return everything in the text format of Prometheus (``CONTENT_TYPE``)."""
         return generate_latest(self.registry)
 
-    def _counter(self, name: str, help_text: str) -> Counter:
-        return Counter(f"cachetier_{name}_total", help_text, registry=self.registry)
+    def _counter(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(f"cachetier_{name}_total", help_text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, help_text: str) -> Gauge:
-        return Gauge(f"cachetier_{name}", help_text, registry=self.registry)
+    def _gauge(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
+        return Gauge(f"cachetier_{name}", help_text, labels, registry=self.registry)
 
     def _histogram(self, name: str, help_text: str) -> Histogram:
         return Histogram(f"cachetier_{name}", help_text, registry=self.registry, buckets=_SECONDS)
@@ -117,6 +153,14 @@ class _LevelsCollector(Collector):
             ("training_busy", "Ranks that say they are in a training step.", now.busy_ranks),
         ):
             yield GaugeMetricFamily(f"cachetier_{name}", help_text, value=float(value))
+        pending = GaugeMetricFamily(
+            "cachetier_remote_pending_bytes",
+            "Bytes on this node that a remote does not have yet, and is to get.",
+            labels=_REMOTE,
+        )
+        for remote, size_bytes in now.pending_bytes.items():
+            pending.add_metric((remote,), float(size_bytes))
+        yield pending
         yield CounterMetricFamily(
             "cachetier_local_only_steps",
             "Steps that a policy declared local-only, since the cache was made.",

@@ -23,33 +23,39 @@ from cachetier.doors.unix.door import UnixDoor
 from cachetier.drain.base import Drain, OpenDrain
 from cachetier.drain.board import DrainObserver
 from cachetier.drain.metered import DrainMetrics
-from cachetier.drain.supervisor import Supervisor
 from cachetier.errors import ConfigError, StoppingError
 from cachetier.evict import Evictor, Watermarks
 from cachetier.housekeeping import Housekeeping
 from cachetier.incidents import Incidents
 from cachetier.ingest import OpenRemoteStage, WhenFull
 from cachetier.leaving import leave
-from cachetier.local import files, queries
+from cachetier.local import files
 from cachetier.local.connection import sqlite_version
 from cachetier.local.filesystem import checked_mount
 from cachetier.local.recovery import lock_directory, open_store
 from cachetier.local.store import Store
-from cachetier.measured import MeasuredIngest, MeasuredRestore
+from cachetier.measured import MeasuredIngest, MeasuredRestore, ReportedFallbacks
 from cachetier.metrics import Levels, Metrics
 from cachetier.model.shard import Shard
-from cachetier.remote import presence
-from cachetier.remote.bucket import Bucket
+from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryPolicy
 from cachetier.retention import Retention
 from cachetier.signals import ending_signals
+from cachetier.sources import Replicas
 from cachetier.status import Machine, Moment, levels_of, status_of
-from cachetier.wiring import REMOTE_NAME, drain_settings, policy_of, remote_settings
+from cachetier.wiring import (
+    REMOTE_NAME,
+    open_drains,
+    policy_of,
+    remote_settings,
+    replica_settings,
+)
 from cachetier.write_through import WriteThrough
 
 log = logging.getLogger(__name__)
 
+MEND_SECONDS = 60.0
 # Somebody waits for the answer: the drain, which retries for ever, has more patience.
 ASKING = RetryPolicy(attempts=4, cap_seconds=5.0, deadline_seconds=30.0)
 
@@ -70,6 +76,10 @@ class Service:
         self._clock = clock or SystemClock()
         self._remote = remote_settings(settings)
         self._bucket = bucket or open_remote(self._remote, policy=ASKING)
+        self._replica_settings = replica_settings(settings)
+        self._replicas = [
+            Remote(each.name, open_remote(each, policy=ASKING)) for each in self._replica_settings
+        ]
         self._open_drain = open_drain or self._supervisor
         self._changes = Changes(self._clock)
         self._leaving = self._stopping = False
@@ -113,6 +123,7 @@ class Service:
         )
         self.store = recovered.store
         undo.callback(self.store.close)
+        self.store.configure_replicas({each.name: each.required for each in self._replica_settings})
         log.info(
             "recovered: %d unacknowledged files removed, %d set aside, %d shards without bytes",
             recovered.rubbish_files,
@@ -124,7 +135,7 @@ class Service:
             filesystem=mount.kind,
             disk=disk,
             sqlite_version=sqlite_version(),
-            remote=self._remote,
+            remotes=(self._remote, *self._replica_settings),
             when_full=settings.when_full,
             policy=policy,
             started_at=self._clock.now(),
@@ -132,7 +143,7 @@ class Service:
 
     def _build(self) -> None:
         settings, store, clock = self._settings, self.store, self._clock
-        self.metrics = Metrics(self._levels)
+        self.metrics = Metrics(self._levels, [each.name for each in self._machine.remotes])
         self._incidents = Incidents(store)
         self._drain = self._open_drain(
             store, self._changes, self._incidents, DrainMetrics(self.metrics)
@@ -149,6 +160,7 @@ class Service:
             open_remote_stage=self._write_through(),
             on_committed=self._committed,
         )
+        self._fallbacks = ReportedFallbacks(self.metrics)
         self._restore = MeasuredRestore(
             self.metrics,
             clock,
@@ -156,6 +168,7 @@ class Service:
             self._bucket,
             clock,
             remote=REMOTE_NAME,
+            replicas=Replicas(self._replicas, self._fallbacks),
             make_room=self._changes.ring,
             on_used=evictor.touch,
             on_restored=lambda shard: self.metrics.restored_bytes.inc(shard.content.size_bytes),
@@ -164,14 +177,23 @@ class Service:
             store_id=store.store_id,
             ingest=ingest,
             restore=self._restore,
-            checkpoints=Checkpoints(
-                store, self._bucket, self._changes, clock, hurry=self._drain.hurry
-            ),
+            checkpoints=self._checkpoints(),
             incidents=self._incidents,
             phases=self._drain.agenda.phases,
             status=self.status,
             refuse_when_stopping=self._refuse_when_stopping,
             refuse_when_leaving=self._refuse_when_leaving,
+        )
+
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(
+            self.store,
+            self._bucket,
+            self._changes,
+            self._clock,
+            hurry=self._drain.hurry,
+            hurry_replicas=self._drain.hurry_replicas,
+            published=self._restore.published,
         )
 
     def _keeper(self, evictor: Evictor) -> Housekeeping:
@@ -190,6 +212,7 @@ class Service:
             high_watermark=self._settings.high_watermark,
             on_evicted=self.metrics.evicted_bytes.inc,
             retention=retention,
+            mend=lambda: self._restore.mend(MEND_SECONDS),
         )
 
     def _open_doors(self, undo: ExitStack) -> None:
@@ -223,8 +246,10 @@ class Service:
     def _supervisor(
         self, store: Store, changes: Changes, incidents: Incidents, observer: DrainObserver
     ) -> Drain:
-        settings = drain_settings(self._settings, self._remote)
-        return Supervisor(store, changes, incidents, self._clock, settings, observer=observer)
+        remotes = (self._remote, *self._replica_settings)
+        return open_drains(
+            self._settings, remotes, store, changes, incidents, self._clock, observer
+        )
 
     def _write_through(self) -> OpenRemoteStage:
         observer = DrainMetrics(self.metrics)
@@ -311,6 +336,7 @@ class Service:
             http=self.url,
             connections=self._connections(),
             etas=self._drain.etas,
+            warnings=self._fallbacks.warnings(),
         )
         return status_of(self.store, self._clock, self._machine, moment)
 
@@ -329,6 +355,7 @@ class Service:
         return levels_of(
             self.store,
             self._clock,
+            remotes=[each.name for each in self._machine.remotes],
             connections=self._connections(),
             remote_refused=self._drain.refused,
             busy_ranks=self._drain.agenda.phases.hints().busy_ranks,
@@ -352,13 +379,7 @@ class Service:
             self._housekeeping.make_room()
 
     def _still_remote(self, shard: Shard) -> bool:
-        save = self.store.read(
-            lambda sql: queries.save_named(sql, shard.run, shard.step, shard.save_id)
-        )
-        if save is None or save.location is None:
-            return False
-        stored = self.store.read(lambda sql: queries.stored_of(sql, shard.version, REMOTE_NAME))
-        return presence.holds(self._bucket, shard, save.location, stored)
+        return self._restore.sources.still_there(shard)
 
 
 def _locked(settings: Settings) -> int:

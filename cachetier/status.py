@@ -12,14 +12,18 @@ from typing import Any
 
 from cachetier import __version__
 from cachetier.clock import Clock
-from cachetier.local import queries
+from cachetier.local import queries, replica_queries
 from cachetier.local.records import Backlog
+from cachetier.local.replica_queries import Lag
 from cachetier.local.store import Store
 from cachetier.metrics import Levels
 from cachetier.model.policy import Policy
+from cachetier.model.replication import DURABLE
 from cachetier.remote.settings import RemoteSettings
+from cachetier.sizes import shown_span
 
 PENDING_LIMIT = 50
+LONG_AWAY_SECONDS = 300.0
 SKIPPED_STEPS = 3  # so many in a row are no accident
 
 
@@ -31,7 +35,7 @@ class Machine:
     filesystem: str
     disk: dict[str, bool]
     sqlite_version: str
-    remote: RemoteSettings
+    remotes: tuple[RemoteSettings, ...]  # the durable one first
     when_full: str
     policy: Policy
     started_at: float
@@ -48,10 +52,17 @@ class Moment:
     http: str | None
     connections: int
     etas: Callable[[Sequence[Backlog]], Mapping[int, float]]
+    warnings: Sequence[str] = ()
 
 
 def levels_of(
-    store: Store, clock: Clock, *, connections: int, remote_refused: bool, busy_ranks: int
+    store: Store,
+    clock: Clock,
+    *,
+    remotes: Sequence[str],
+    connections: int,
+    remote_refused: bool,
+    busy_ranks: int,
 ) -> Levels:
     """Measure the node for a scrape."""
     totals = store.read(queries.totals)
@@ -70,6 +81,7 @@ def levels_of(
         busy_ranks=busy_ranks,
         open_connections=connections,
         waiting_puts_bytes=store.space.wanted_bytes,
+        pending_bytes={name: lag_at(store, name).size_bytes for name in remotes},
     )
 
 
@@ -104,41 +116,62 @@ def status_of(store: Store, clock: Clock, machine: Machine, moment: Moment) -> d
             "free_bytes": store.files.free_bytes(),
             **machine.disk,
         },
-        "remotes": [_remote(machine.remote, moment.drain)],
+        "remotes": [_remote(store, remote, moment.drain) for remote in machine.remotes],
         "drain": {name: value for name, value in moment.drain.items() if name != "remotes"},
         "pending": pending_of(store, moment),
         "socket": moment.socket,
         "http": moment.http,
         "connections": moment.connections,
         "sqlite_version": machine.sqlite_version,
-        "warnings": _warnings(store, machine),
+        "warnings": _warnings(store, machine, moment, now),
     }
 
 
-def _remote(remote: RemoteSettings, drain: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the remote: as it was set, and as the drain finds it."""
-    found: Mapping[str, Any] = next(
-        (each for each in drain.get("remotes", ()) if each["name"] == remote.name), {}
-    )
-    return {
+def lag_at(store: Store, remote: str) -> Lag:
+    """Return what a remote of the settings is still owed."""
+    if remote == DURABLE:
+        return store.read(lambda sql: replica_queries.durable_lag(sql, remote))
+    return store.read(lambda sql: replica_queries.lag_of(sql, remote))
+
+
+def _remote(store: Store, remote: RemoteSettings, drain: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe a remote: as it was set, what it is still owed, and as its drain finds it."""
+    lag = lag_at(store, remote.name)
+    described: dict[str, Any] = {
         "name": remote.name,
-        "url": f"s3://{remote.bucket}/{remote.prefix}".rstrip("/"),
+        "role": remote.role,
+        "required": remote.role == "durable" or remote.required,
+        "url": remote.url,
         "endpoint": remote.endpoint,
         "verify": remote.verify,
         "conditional_writes": remote.conditional_writes,
+        "pending_steps": lag.steps,
+        "pending_shards": lag.shards,
+        "pending_bytes": lag.size_bytes,
+        "given_up_steps": lag.given_up,
         "state": "ok",
         "reason": "",
-        **found,
     }
+    return described | dict(_found(remote, drain))
 
 
-def _warnings(store: Store, machine: Machine) -> list[str]:
+def _found(remote: RemoteSettings, drain: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = (each for each in drain.get("remotes", ()) if each["name"] == remote.name)
+    return next(found, {})
+
+
+def _warnings(store: Store, machine: Machine, moment: Moment, now: float) -> list[str]:
     """Name what was chosen, or found, that weakens a promise or costs speed."""
     found = []
-    if not machine.remote.conditional_writes:
-        found.append(
-            "conditional_writes is off: two nodes that save one step may overwrite each other"
-        )
+    for remote in machine.remotes:
+        if not remote.conditional_writes:
+            where = "" if remote.role == "durable" else f" at {remote.name}"
+            found.append(
+                f"conditional_writes is off{where}: two nodes that save one step may overwrite "
+                "each other"
+            )
+        found += _warnings_of_replica(store, remote, moment, now)
+    found += moment.warnings
     if machine.filesystem in ("tmpfs", "ramfs"):
         found.append("the cache is in memory: nothing survives the loss of power")
     if not machine.disk.get("direct_io", False):
@@ -154,10 +187,40 @@ def _warnings(store: Store, machine: Machine) -> list[str]:
     return found
 
 
+def _warnings_of_replica(
+    store: Store, remote: RemoteSettings, moment: Moment, now: float
+) -> list[str]:
+    if remote.role == "durable":
+        return []
+    found = []
+    described = _found(remote, moment.drain)
+    away_seconds = now - described["since"] if described else 0.0
+    if (
+        described
+        and described["state"] in ("unreachable", "refused")
+        and away_seconds > LONG_AWAY_SECONDS
+    ):
+        costs = (
+            "nothing is evicted here until it is back"
+            if remote.required
+            else "steps that are evicted meanwhile never get there"
+        )
+        since = shown_span(away_seconds)
+        found.append(f"replica {remote.name} is {described['state']} since {since}: {costs}")
+    given_up = lag_at(store, remote.name).given_up
+    if given_up:
+        steps = "1 step" if given_up == 1 else f"{given_up} steps"
+        found.append(
+            f"replica {remote.name} never gets {steps}: bytes left this node before they were "
+            "there; `required = true` would keep them"
+        )
+    return found
+
+
 def pending_of(store: Store, moment: Moment) -> list[dict[str, Any]]:
     """List the steps with something left to drain, oldest first, at most ``PENDING_LIMIT``.
 
-    ``eta_seconds`` is null while nobody can tell.
+    ``eta_seconds`` is until it is durable, whatever the replicas; null while nobody can tell.
     """
     backlog = store.read(queries.backlog)
     etas = moment.etas(backlog)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cachetier.changes import Changes
+from cachetier.clock import Clock
 from cachetier.config import Settings
 from cachetier.cpus import default_threads, parsed_cpus
+from cachetier.drain.base import Drain
+from cachetier.drain.board import DrainObserver
+from cachetier.drain.drains import Drains
 from cachetier.drain.loop import Size
-from cachetier.drain.supervisor import DrainSettings
+from cachetier.drain.supervisor import DrainSettings, Supervisor
+from cachetier.incidents import Incidents
+from cachetier.local.store import Store
+from cachetier.model.compression import Rules
 from cachetier.model.policy import Policy
+from cachetier.model.replication import DURABLE
+from cachetier.phases import Phases
 from cachetier.remote.settings import RemoteSettings
 
-REMOTE_NAME = "durable"
+REMOTE_NAME = DURABLE
 
 
 def remote_settings(settings: Settings) -> RemoteSettings:
@@ -25,11 +38,31 @@ def remote_settings(settings: Settings) -> RemoteSettings:
     )
 
 
+def replica_settings(settings: Settings) -> list[RemoteSettings]:
+    """Return the replicas in the order of the settings, which is that of nearness."""
+    return [
+        RemoteSettings(
+            name=name,
+            bucket=replica.bucket,
+            prefix=replica.prefix,
+            endpoint=replica.endpoint,
+            region=replica.region,
+            verify=replica.verify,
+            conditional_writes=replica.conditional_writes,
+            spread=replica.key_layout == "spread",
+            role="replica",
+            required=replica.required,
+            profile=replica.profile,
+        )
+        for name, replica in settings.replicas.items()
+    ]
+
+
 def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
     size = Size(
         uploads=settings.drain_workers,
         threads=settings.drain_threads or default_threads(),
-        zstd_level=settings.zstd_level,
+        block_copies=settings.block_copies,
     )
     return DrainSettings(
         remote,
@@ -39,7 +72,42 @@ def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
         max_rate=settings.max_rate,
         windows=settings.windows,
         run_weights=tuple(settings.run_weights.items()),
+        compression=settings.rules,
+        packing=settings.pack,
     )
+
+
+def replica_drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
+    """Return how a replica is drained to: ``max_rate`` and ``windows`` are for the far link."""
+    mode = settings.replicas[remote.name].compression
+    durable = drain_settings(settings, remote)
+    return replace(durable, max_rate="", windows=(), compression=Rules.parsed(mode, ()))
+
+
+def open_drains(
+    settings: Settings,
+    remotes: Sequence[RemoteSettings],
+    store: Store,
+    changes: Changes,
+    incidents: Incidents,
+    clock: Clock,
+    observer: DrainObserver,
+) -> Drain:
+    """Return a drain to each of ``remotes``, of which the first is the durable one."""
+
+    def supervisor(drain: DrainSettings, phases: Phases | None = None) -> Supervisor:
+        return Supervisor(store, changes, incidents, clock, drain, observer=observer, phases=phases)
+
+    durable, *replicas = remotes
+    first = supervisor(drain_settings(settings, durable))
+    if not replicas:
+        return first
+    phases = first.agenda.phases
+    others = [
+        (supervisor(replica_drain_settings(settings, each), phases), each.required)
+        for each in replicas
+    ]
+    return Drains(first, others)
 
 
 def policy_of(settings: Settings) -> Policy:

@@ -2,11 +2,13 @@
 
 Sizes, ETags, metadata and the CRC-64/NVME are kept as the client *declared* them: nothing is
 computed over the bytes, which are gone. Only cachetier's own small documents keep their body, as
-readers and publishers read them back.
+readers and publishers read them back; and all objects do where the sink was told to keep them.
+Parts may be copied from objects, whether or not their bytes are kept.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +21,11 @@ from cachetier.testing.http_wire import Head
 CHECKSUM = "x-amz-checksum-crc64nvme"
 METADATA = "x-amz-meta-"
 DOCUMENTS = "/.cachetier/"
+LABEL = "content-encoding"
+SOURCE = "x-amz-copy-source"
+
+Body = bytes | bytearray | memoryview
+_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ class Answer:
 
     status: int
     fields: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
+    body: Body = b""
     size_bytes: int | None = None
 
 
@@ -68,7 +75,7 @@ class _Object:
     etag: str
     checksum: str
     metadata: dict[str, str]
-    body: bytes | None = None
+    body: Body | None = None
 
     def fields(self) -> dict[str, str]:
         told = {"ETag": self.etag, **self.metadata}
@@ -78,10 +85,22 @@ class _Object:
 
 
 @dataclass(slots=True)
+class _Part:
+    etag: str
+    size_bytes: int
+    body: Body
+
+
+@dataclass(slots=True)
 class _Upload:
     key: str
     metadata: dict[str, str]
-    parts: dict[int, tuple[str, int]] = field(default_factory=dict)
+    parts: dict[int, _Part] = field(default_factory=dict)
+
+    def body(self, size_bytes: int) -> Body | None:
+        """Return the bytes of all parts, if they were kept."""
+        whole = b"".join(part.body for _, part in sorted(self.parts.items()))
+        return whole if len(whole) == size_bytes else None
 
 
 class Objects:
@@ -93,7 +112,7 @@ class Objects:
         self._objects: dict[str, _Object] = {}
         self._uploads: dict[str, _Upload] = {}
 
-    def answer(self, request: Request, size_bytes: int, body: bytes) -> Answer:
+    def answer(self, request: Request, size_bytes: int, body: Body) -> Answer:
         """Do what is asked; ``body`` holds the bytes of documents, of others only the size."""
         with self._lock:
             if not request.key:
@@ -101,7 +120,7 @@ class Objects:
             if "uploads" in request.query:
                 return self._create_upload(request)
             if "uploadId" in request.query:
-                return self._about_upload(request, size_bytes)
+                return self._about_upload(request, size_bytes, body)
             match request.method:
                 case "PUT":
                     return self._put(request, size_bytes, body)
@@ -114,14 +133,14 @@ class Objects:
 
     # --- objects ---------------------------------------------------------------------------------
 
-    def _put(self, request: Request, size_bytes: int, body: bytes) -> Answer:
+    def _put(self, request: Request, size_bytes: int, body: Body) -> Answer:
         found = self._objects.get(request.key)
         wanted = request.fields.get("if-match")
         if found is not None and request.fields.get("if-none-match") == "*":
             return _error(412, "PreconditionFailed")
         if wanted is not None and (found is None or found.etag.strip('"') != wanted.strip('"')):
             return _error(412, "PreconditionFailed")
-        kept = body if request.is_document else None
+        kept = body if len(body) == size_bytes else None
         checksum = request.fields.get(CHECKSUM, "")
         stored = _Object(size_bytes, self._etag(), checksum, _metadata(request), kept)
         self._objects[request.key] = stored
@@ -135,7 +154,15 @@ class Objects:
             return Answer(200, found.fields(), size_bytes=found.size_bytes)
         if found.body is None:
             return _error(501, "NotImplemented")  # thrown away: this is a sink
-        return Answer(200, found.fields(), found.body)
+        wanted = _RANGE.fullmatch(request.fields.get("range", ""))
+        if wanted is None:
+            return Answer(200, found.fields(), found.body)
+        first, last = (int(number) for number in wanted.groups())
+        if first >= found.size_bytes:
+            return _error(416, "InvalidRange")
+        last = min(last, found.size_bytes - 1)
+        told = {"ETag": found.etag, "Content-Range": f"bytes {first}-{last}/{found.size_bytes}"}
+        return Answer(206, told, memoryview(found.body)[first : last + 1])
 
     def _about_bucket(self, request: Request) -> Answer:
         prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
@@ -168,22 +195,24 @@ class Objects:
         self._uploads[name] = _Upload(request.key, _metadata(request))
         return _xml("InitiateMultipartUploadResult", f"<UploadId>{name}</UploadId>")
 
-    def _about_upload(self, request: Request, size_bytes: int) -> Answer:
+    def _about_upload(self, request: Request, size_bytes: int, body: Body) -> Answer:
         name = request.query["uploadId"]
         upload = self._uploads.get(name)
         if upload is None or upload.key != request.key:
             return _error(404, "NoSuchUpload")
         match request.method:
+            case "PUT" if SOURCE in request.fields:
+                return self._copy(request, upload)
             case "PUT":
                 etag = self._etag()
-                upload.parts[int(request.query["partNumber"])] = etag, size_bytes
+                upload.parts[int(request.query["partNumber"])] = _Part(etag, size_bytes, body)
                 checksum = request.fields.get(CHECKSUM)
                 return Answer(200, {"ETag": etag} | ({CHECKSUM: checksum} if checksum else {}))
             case "GET":
                 parts = "".join(
-                    f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(etag)}</ETag>"
-                    f"<Size>{size}</Size></Part>"
-                    for number, (etag, size) in sorted(upload.parts.items())
+                    f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(part.etag)}</ETag>"
+                    f"<Size>{part.size_bytes}</Size></Part>"
+                    for number, part in sorted(upload.parts.items())
                 )
                 return _xml("ListPartsResult", parts + _WHOLE)
             case "DELETE":
@@ -191,13 +220,32 @@ class Objects:
                 return Answer(204)
         del self._uploads[name]
         checksum = request.fields.get(CHECKSUM, "")
-        size_bytes = sum(size for _, size in upload.parts.values())
-        stored = _Object(size_bytes, self._etag(), checksum, upload.metadata)
+        size_bytes = sum(part.size_bytes for part in upload.parts.values())
+        whole = upload.body(size_bytes)
+        stored = _Object(size_bytes, self._etag(), checksum, upload.metadata, whole)
         self._objects[request.key] = stored
         told = f"<ETag>{escape(stored.etag)}</ETag>"
         if checksum:
             told += f"<ChecksumCRC64NVME>{checksum}</ChecksumCRC64NVME>"
         return _xml("CompleteMultipartUploadResult", told)
+
+    def _copy(self, request: Request, upload: _Upload) -> Answer:
+        """Take a part from an object that is here."""
+        _, _, key = unquote(request.fields[SOURCE]).lstrip("/").partition("/")
+        found = self._objects.get(key)
+        wanted = request.fields.get("x-amz-copy-source-if-match")
+        span = _RANGE.fullmatch(request.fields.get("x-amz-copy-source-range", ""))
+        if found is None:
+            return _error(404, "NoSuchKey")
+        if wanted is not None and found.etag.strip('"') != wanted.strip('"'):
+            return _error(412, "PreconditionFailed")
+        if span is None or int(span.group(2)) >= found.size_bytes:
+            return _error(400, "InvalidArgument")
+        first, end = int(span.group(1)), int(span.group(2)) + 1
+        body = memoryview(found.body or b"")[first:end]
+        part = _Part(self._etag(), end - first, body)
+        upload.parts[int(request.query["partNumber"])] = part
+        return _xml("CopyPartResult", f"<ETag>{escape(part.etag)}</ETag>")
 
     def _etag(self) -> str:
         return f'"{next(self._numbers):032x}"'
@@ -207,7 +255,12 @@ _WHOLE = "<IsTruncated>false</IsTruncated>"
 
 
 def _metadata(request: Request) -> dict[str, str]:
-    return {name: text for name, text in request.fields.items() if name.startswith(METADATA)}
+    return {name: text for name, text in request.fields.items() if _is_told(name)}
+
+
+def _is_told(name: str) -> bool:
+    """Say whether a field of a put is told again by HEAD and GET."""
+    return name.startswith(METADATA) or name == LABEL
 
 
 def _xml(name: str, inside: str) -> Answer:

@@ -26,6 +26,7 @@ PATIENCE_SECONDS = 120.0
 class Counts:
     """What a sink has counted since it was last told to forget.
 
+    ``bytes`` came in as bodies, ``read_bytes`` went out as answers to GET.
     ``accepted`` and ``rejected`` are tries of parts; ``repeated`` were accepted before. ``knocks``
     are connections made while it was down. ``p99_seconds`` is a part's latency, from its first try
     until it was accepted. ``at`` is an instant of the sink's monotonic clock, which is ours.
@@ -33,6 +34,7 @@ class Counts:
 
     requests: int
     bytes: int
+    read_bytes: int
     accepted: int
     rejected: int
     repeated: int
@@ -64,6 +66,14 @@ class RunningSink:
     def throttle(self, rate: float) -> Counts:
         """Let ``rate`` parts a second through; 0 for no limit."""
         return self._told({"rate": rate})
+
+    def narrow(self, bytes_per_second: float, latency_seconds: float) -> Counts:
+        """Let so much through, of all connections together, and answer late."""
+        return self._told({"link": bytes_per_second, "latency": latency_seconds})
+
+    def keep(self) -> Counts:
+        """Keep the bytes of objects from now on, and give them back."""
+        return self._told({"keep": True})
 
     def go_down(self) -> Counts:
         """Reset every connection, until ``come_back``."""

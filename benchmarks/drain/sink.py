@@ -6,11 +6,14 @@
 
 Prints its port, then takes commands from its input, one line of JSON each, and answers with one:
 ``{"rate": 25}`` throttles parts to so many a second (0: no limit), ``{"down": true}`` resets every
-connection until further notice, ``{"forget": true}`` drops objects and counts, and each command is
-answered with the counts. It ends with its input.
+connection until further notice, ``{"forget": true}`` drops objects and counts, ``{"link": 5e7,
+"latency": 0.035}`` lets so many bytes a second through, of all connections together, and answers
+late, ``{"keep": true}`` keeps bodies, and each command is answered with the counts. It ends with
+its input.
 
-A thread for each connection; the kernel drops the bodies (``MSG_TRUNC``), so that not a byte of
-them is copied into this process. What it answers for checksums is what the client declared.
+A thread for each connection; the kernel drops the bodies (``MSG_TRUNC``), unless they are kept, so
+that not a byte of them is copied into this process. What it answers for checksums is what the
+client declared.
 """
 
 from __future__ import annotations
@@ -21,16 +24,17 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
-from benchmarks.drain.objects import SLOW_DOWN, Answer, Objects, Request
+from benchmarks.drain.link import Link
+from benchmarks.drain.objects import SLOW_DOWN, Answer, Body, Objects, Request
 from cachetier.testing.http_wire import Head, WireError
 from cachetier.testing.throttled_bucket import TokenBucket
 
 RECEIVE_BYTES = 1 << 20
 SOCKET_BYTES = 4 << 20
+LIMITED_SOCKET_BYTES = 64 << 10  # what lies in buffers has not been through the link
 HEAD_BYTES = 64 << 10
 
 
@@ -47,7 +51,7 @@ class Tally:
     def clear(self) -> None:
         with self._lock:
             self._counts = dict.fromkeys(
-                ("requests", "bytes", "accepted", "rejected", "repeated", "knocks"), 0
+                ("requests", "bytes", "read_bytes", "accepted", "rejected", "repeated", "knocks"), 0
             )
             self._tried_at: dict[tuple[str, str], float] = {}
             self._latencies: dict[tuple[str, str], float] = {}
@@ -85,6 +89,9 @@ class Sink:
         self._bucket: TokenBucket | None = None
         self._bucket_lock = threading.Lock()
         self._down = False
+        self._keep = False
+        self._link = Link()
+        self._latency_seconds = 0.0
         self._open: set[socket.socket] = set()
         self._open_lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
@@ -98,6 +105,12 @@ class Sink:
             rate = float(command["rate"])
             now = time.monotonic()
             self._bucket = TokenBucket(rate, max(1.0, rate), now=now) if rate else None
+        self._keep = bool(command.get("keep", self._keep))
+        self._latency_seconds = float(command.get("latency", self._latency_seconds))
+        if "link" in command:
+            self._link = Link(float(command["link"]))
+            size = LIMITED_SOCKET_BYTES if command["link"] else SOCKET_BYTES
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
         if command.get("forget"):
             self._objects = Objects()
             self.tally.clear()
@@ -136,18 +149,24 @@ class Sink:
     def _answer_one(self, connection: socket.socket, reader: _Reader, head: Head) -> None:
         request = Request.of(head)
         accepted = self._has_room() if request.is_part else True
-        answer, body, size_bytes = SLOW_DOWN, b"", 0
+        answer, size_bytes = SLOW_DOWN, 0
+        body: Body = b""
         if head.expects_continue and accepted:
             connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         if accepted or not head.expects_continue:
-            body, size_bytes = reader.body(head, keep=request.is_document)
+            keep = request.is_document or (self._keep and request.is_part)
+            body, size_bytes = reader.body(head, self._link, keep=keep)
         if accepted:
             size = int(head.fields.get("x-amz-decoded-content-length", size_bytes))
             answer = self._objects.answer(request, size, body)
         if request.is_part:
             self.tally.part(request.name, accepted=accepted)
-        self.tally.add(requests=1, bytes=size_bytes if accepted else 0)
-        connection.sendall(_written(answer, request.method))
+        sent = len(answer.body) if request.method == "GET" else 0
+        self.tally.add(requests=1, bytes=size_bytes if accepted else 0, read_bytes=sent)
+        time.sleep(self._latency_seconds)
+        connection.sendall(_head_of(answer))
+        if request.method != "HEAD":
+            connection.sendall(answer.body)
 
     def _has_room(self) -> bool:
         with self._bucket_lock:
@@ -171,43 +190,47 @@ class _Reader:
         raw, _, self._pending = self._pending.partition(b"\r\n\r\n")
         return Head.parse(raw + b"\r\n\r\n")
 
-    def body(self, head: Head, *, keep: bool) -> tuple[bytes, int]:
-        """Return the body if it is to be kept, and its size."""
+    def body(self, head: Head, link: Link, *, keep: bool) -> tuple[Body, int]:
+        """Return the body if it is to be kept, and its size; it comes as fast as ``link`` is."""
         framing = head.request_framing
         if not isinstance(framing, int):
             raise WireError("the sink wants a Content-Length")
         if keep:
-            body = b"".join(self._pieces(framing))
-            return body, len(body)
+            return self._kept(framing, link), framing
         left = framing - len(self._pending[:framing])
         self._pending = self._pending[framing:]
         while left:
             dropped = self._connection.recv_into(
-                self._buffer, min(left, RECEIVE_BYTES), socket.MSG_TRUNC
+                self._buffer, min(left, link.piece_bytes, RECEIVE_BYTES), socket.MSG_TRUNC
             )
             if not dropped:
                 raise WireError("closed within a body")
             left -= dropped
+            link.carry(dropped)
         return b"", framing
 
-    def _pieces(self, left: int) -> Iterator[bytes]:
-        while left:
-            piece = self._pending[:left] or self._connection.recv(min(left, HEAD_BYTES))
-            if not piece:
+    def _kept(self, size_bytes: int, link: Link) -> bytearray:
+        body = bytearray(size_bytes)
+        done = len(self._pending[:size_bytes])
+        body[:done], self._pending = self._pending[:size_bytes], self._pending[size_bytes:]
+        view = memoryview(body)
+        while done < size_bytes:
+            received = self._connection.recv_into(view[done : done + link.piece_bytes])
+            if not received:
                 raise WireError("closed within a body")
-            self._pending = self._pending[left:]
-            left -= len(piece)
-            yield piece
+            done += received
+            link.carry(received)
+        return body
 
 
-def _written(answer: Answer, method: str) -> bytes:
+def _head_of(answer: Answer) -> bytes:
     size = len(answer.body) if answer.size_bytes is None else answer.size_bytes
     fields = {"Content-Length": str(size), **answer.fields} if answer.status != 204 else {}
     lines = [
         f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
         *(f"{name}: {text}" for name, text in fields.items()),
     ]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if method == "HEAD" else answer.body)
+    return "\r\n".join(lines).encode() + b"\r\n\r\n"
 
 
 def _reset(connection: socket.socket) -> None:

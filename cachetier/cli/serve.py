@@ -69,7 +69,18 @@ def serve(
     when_full: Annotated[
         str | None, _option("--when-full", "wait, write_through or reject; default wait.")
     ] = None,
-    compression: Annotated[str | None, _option("--compression", "off, or zstd:1 to 19.")] = None,
+    compression: Annotated[
+        str | None, _option("--compression", "off, auto, zstd:1 to :19 or planes:1 to :19.")
+    ] = None,
+    compression_rules: Annotated[
+        str | None, _option("--compression-rules", """By run or name: '{"big-*": "auto"}'.""")
+    ] = None,
+    block_copies: Annotated[
+        str | None, _option("--block-copies", "on, or off to send unchanged bytes again.")
+    ] = None,
+    pack: Annotated[
+        bool | None, _option("--pack", "Send a rank's shards of up to 1 MiB as one object.")
+    ] = None,
     high_watermark: Annotated[
         str | None, _option("--high-watermark", "Share of capacity where eviction starts; 0.9.")
     ] = None,
@@ -84,6 +95,12 @@ def serve(
     ] = None,
     keep_local: Annotated[
         str | None, _option("--keep-local", "Complete steps of a run that stay here; 0: no limit.")
+    ] = None,
+    replicas: Annotated[
+        str | None,
+        _option(
+            "--replicas", """Second copies: '{"near": {"remote": "s3://..."}}', nearest first."""
+        ),
     ] = None,
     run_weights: Annotated[
         str | None, _option("--run-weights", """Shares of the drain: '{"big-*": 4}'.""")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 4 << 20
 DEFAULT_SAVE_ID = "cli"
+_SAFE = {
+    "local": "safe on this node",
+    "replicated": "safe at a remote",
+    "durable": "safe in S3",
+}
 
 Run = Annotated[
     str, typer.Option("--run", envvar="CACHETIER_RUN", help="The training run.", show_envvar=True)
@@ -49,7 +55,13 @@ def put(
     seal: Annotated[
         bool, typer.Option("--seal", help="Then seal the rank's part: the step is complete.")
     ] = False,
-    ack: Annotated[str, typer.Option("--ack", help="local, or durable to wait for S3.")] = "local",
+    element_size: Annotated[
+        int | None,
+        typer.Option("--element-size", help="Bytes of one value: 2, 4 or 8; helps compression."),
+    ] = None,
+    ack: Annotated[
+        str, typer.Option("--ack", help="local; or wait for replicated, durable.")
+    ] = "local",
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds for each call.")] = 60.0,
     url: Url = None,
     as_json: AsJson = False,
@@ -66,13 +78,13 @@ def put(
         from cachetier_client import Client
 
         with Client(url) as client:
-            options = {**part, "ack": ack}
+            options = {**part, "ack": ack, "element_size": element_size}
             receipt = _put(client, file, {"run": run, "step": step, "name": name}, options, as_json)
             sealed = client.seal(run, step, **part) if seal else ()
         if as_json:
             print_json({**asdict(receipt), "sealed_ranks": list(sealed)})
         else:
-            safe = "safe in S3" if receipt.level == "durable" else "safe on this node"
+            safe = _SAFE[receipt.level]
             typer.echo(
                 f"{run}/{step}/{name}: {shown_size(receipt.size_bytes)}, {receipt.digest}, {safe}"
             )
@@ -98,6 +110,10 @@ def get(
     step: Step,
     name: Name,
     file: Annotated[str, typer.Argument(help="Where to; - for standard output.")] = "-",
+    part: Annotated[
+        str | None,
+        typer.Option("--range", help="Only bytes FIRST-LAST, from FIRST- on, or the -COUNT last."),
+    ] = None,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds for each call.")] = 300.0,
     url: Url = None,
     as_json: AsJson = False,
@@ -113,17 +129,47 @@ def get(
         bar = progress(as_json)
         with Client(url) as client:
             with (
-                client.open_shard(run, step, name, "rb", timeout_seconds=timeout) as reader,
+                client.open_shard(
+                    run, step, name, "rb", timeout_seconds=timeout, restore=part is None
+                ) as reader,
                 _written(file) as target,
             ):
-                for piece in _pieces(reader, bar, f"get {name}", reader.size_bytes):
+                start, end = _span(part, reader.size_bytes)
+                reader.seek(start)
+                for piece in _pieces(reader, bar, f"get {name}", end - start, end - start):
                     target.write(piece)
             size_bytes, digest = reader.size_bytes, reader.digest
         if as_json:
             ids = {"run": run, "step": step, "name": name}
-            print_json({**ids, "size_bytes": size_bytes, "digest": digest, "file": file})
+            got = {} if part is None else {"start": start, "end": end}
+            print_json({**ids, "size_bytes": size_bytes, "digest": digest, "file": file, **got})
         elif file != "-":
-            typer.echo(f"{file}: {shown_size(size_bytes)}, {digest}")
+            of_whole = "" if part is None else f" of {shown_size(size_bytes)}"
+            typer.echo(f"{file}: {shown_size(end - start)}{of_whole}, {digest}")
+
+
+def _span(part: str | None, size_bytes: int) -> tuple[int, int]:
+    """Return the bytes that ``--range`` names: from the first up to and without the second.
+
+    Raises:
+        InvalidRequestError: It names none of the shard's.
+    """
+    if part is None:
+        return 0, size_bytes
+    match = re.fullmatch(r"(\d*)-(\d*)", part, re.ASCII)
+    first, last = match.groups() if match is not None else ("", "")
+    if first:
+        start, end = int(first), min(int(last) + 1, size_bytes) if last else size_bytes
+    else:
+        start, end = max(0, size_bytes - int(last or 0)), size_bytes
+    if start >= end:
+        from cachetier_client import InvalidRequestError
+
+        raise InvalidRequestError(
+            f"--range {part} names no byte of a shard of {size_bytes} bytes",
+            hint="Give FIRST-LAST, both included and counted from 0; FIRST-; or -COUNT.",
+        )
+    return start, end
 
 
 @contextmanager
@@ -160,14 +206,14 @@ def _umask() -> int:
     return mask
 
 
-def _pieces(source: Any, bar: Any, what: str, total: int | None) -> Iterator[bytes]:
-    """Yield what ``source`` has, and show on ``bar`` how far it is."""
-    if bar is None:
-        while piece := source.read(PIECE_BYTES):
+def _pieces(
+    source: Any, bar: Any, what: str, total: int | None, left: int = sys.maxsize
+) -> Iterator[bytes]:
+    """Yield what ``source`` has, ``left`` bytes at most, and show on ``bar`` how far it is."""
+    with bar if bar is not None else nullcontext():
+        task = None if bar is None else bar.add_task(what, total=total)
+        while left and (piece := source.read(min(PIECE_BYTES, left))):
             yield piece
-        return
-    with bar:
-        task = bar.add_task(what, total=total)
-        while piece := source.read(PIECE_BYTES):
-            yield piece
-            bar.advance(task, len(piece))
+            left -= len(piece)
+            if bar is not None:
+                bar.advance(task, len(piece))

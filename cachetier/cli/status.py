@@ -69,8 +69,12 @@ def _facts(status: dict[str, Any]) -> Table:
     grid.add_row("cache", _bar(status))
     grid.add_row("", _bytes(status))
     for remote in status["remotes"]:
-        grid.add_row("remote", _remote(remote))
+        role = str(remote.get("role", "durable"))
+        grid.add_row("remote" if role == "durable" else "replica", _remote(remote))
     grid.add_row("drain", _drain(status["drain"]))
+    if decided := (status["drain"].get("compression") or {}).get("runs"):
+        run, verdict = list(decided.items())[-1]
+        grid.add_row("auto", f"{_cut(run)}: {verdict['why']}")
     disk = status["disk"]
     direct = "O_DIRECT" if disk["direct_io"] else "no O_DIRECT"
     free = shown_size(disk["free_bytes"])
@@ -130,14 +134,31 @@ def _remote(remote: dict[str, Any]) -> Text:
     from rich.text import Text
 
     state = str(remote["state"])
-    text = Text.assemble(f"{remote['url']}  ", (state, _STYLES.get(state, "bold red")))
+    is_replica = remote.get("role") == "replica"
+    name = f"{remote['name']}  " if is_replica else ""
+    text = Text.assemble(f"{name}{remote['url']}  ", (state, _STYLES.get(state, "bold red")))
     if remote["endpoint"]:
         text.append(f"  at {remote['endpoint']}", "dim")
+    if is_replica:
+        text.append(f"\n{_lag(remote)}; {_drain(remote.get('drain') or {})}")
     if held_back := _pace(remote.get("pace") or {}):
         text.append(f"\n{held_back}", "yellow")
     if remote["reason"]:
         text.append(f"\n{remote['reason']}", "red")
     return text
+
+
+def _lag(remote: dict[str, Any]) -> str:
+    """Say what a replica is still owed, and what it will never get."""
+    words = ["has everything"]
+    if remote["pending_shards"]:
+        pending = _count(remote["pending_shards"], "shard")
+        words = [f"{shown_size(remote['pending_bytes'])} in {pending} to go"]
+    if remote["required"]:
+        words.append("required")
+    if remote["given_up_steps"]:
+        words.append(f"{_count(remote['given_up_steps'], 'step')} given up")
+    return ", ".join(words)
 
 
 def _pace(pace: dict[str, Any]) -> str:
@@ -157,9 +178,14 @@ def _drain(drain: dict[str, Any]) -> str:
         words.append(f"{drain['in_flight']} in flight")
     if "drained_bytes" in drain:
         words.append(f"{shown_size(drain['drained_bytes'])} drained since start")
-    if zstd := (drain.get("codecs") or {}).get("zstd"):
-        before, after = shown_size(zstd["size_bytes"]), shown_size(zstd["stored_bytes"])
-        words.append(f"zstd made {after} of {before}")
+    for codec, counted in (drain.get("codecs") or {}).items():
+        if codec != "raw":
+            before, after = shown_size(counted["size_bytes"]), shown_size(counted["stored_bytes"])
+            words.append(f"{codec} made {after} of {before}")
+    if copied_bytes := drain.get("copied_bytes"):
+        words.append(f"{shown_size(copied_bytes)} copied in the bucket")
+    if (packs := drain.get("packs") or {}).get("packs"):
+        words.append(f"{packs['shards']} shards in {_count(packs['packs'], 'pack')}")
     courtesy = drain.get("courtesy") or {}
     if courtesy.get("restraint", "none") != "none":
         words.append(f"holds back for training ({_count(courtesy['busy_ranks'], 'busy rank')})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
@@ -20,21 +20,24 @@ SLICE_SECONDS = 1.0
 
 RunArgument = Annotated[str, typer.Argument(help="The training run.")]
 StepArgument = Annotated[int, typer.Argument(help="The training step.")]
-Level = Annotated[str, typer.Option("--level", help="local or durable.")]
+_LevelName = Literal["local", "replicated", "durable"]
+Level = Annotated[str, typer.Option("--level", help="local, replicated or durable.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.")]
 
 
-def _level(level: str, as_json: bool) -> Literal["local", "durable"]:
-    if level not in ("local", "durable"):
-        refuse(f"level {level!r} is neither local nor durable", "Choose one.", as_json=as_json)
-    return cast("Literal['local', 'durable']", level)
+def _level(level: str, as_json: bool) -> _LevelName:
+    if level not in get_args(_LevelName):
+        known = ", ".join(get_args(_LevelName))
+        refuse(f"level {level!r} is not one of {known}", "Choose one.", as_json=as_json)
+    return cast("_LevelName", level)
 
 
 def ls(
     run: Annotated[str | None, typer.Argument(help="List its steps.")] = None,
     step: Annotated[int | None, typer.Argument(help="List its shards.")] = None,
     level: Annotated[
-        str | None, typer.Option("--level", help="Only steps that are local, or durable.")
+        str | None,
+        typer.Option("--level", help="Only steps that are local, replicated, or durable."),
     ] = None,
     url: Url = None,
     as_json: AsJson = False,

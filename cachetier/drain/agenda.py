@@ -43,11 +43,13 @@ class Agenda:
         clock: Clock,
         fraction: Callable[[], float] = random.random,
         weights: Weights = EQUAL,
+        phases: Phases | None = None,
     ) -> None:
+        """Make an empty one; ``phases`` is shared by the drains of a node."""
         self._clock = clock
         self._fraction = fraction
         self.weights = weights
-        self.phases = Phases(clock)
+        self.phases = phases or Phases(clock)
         self._fairness = Fairness()
         self._changed = threading.Condition()
         self._numbers = count(1)
@@ -114,6 +116,11 @@ class Agenda:
             self._busy.discard(key)
             self._changed.notify_all()
 
+    def names_in_flight(self, number: int) -> set[str]:
+        """Return the names of a save's shards that are being written, by anybody."""
+        with self._changed:
+            return {key[2] for key in self._busy if key[:2] == (number, Kind.UPLOAD)}
+
     # --- put off ---------------------------------------------------------------------------------
 
     def put_off(self, key: Key, seconds: float) -> None:
@@ -136,6 +143,12 @@ class Agenda:
         with self._changed:
             self._not_before.pop(key, None)
             self._rounds.pop(key, None)
+
+    def succeeded(self, key: Key) -> None:
+        """Forget the failures of ``key``, unless it was put off while it was being done."""
+        with self._changed:
+            if key not in self._not_before:
+                self._rounds.pop(key, None)
 
     def forgive_all(self) -> None:
         """Let everything be tried at once: the remote is back."""

@@ -14,7 +14,7 @@ from cachetier.local.store import Store
 
 
 class Drain(Protocol):
-    """Carries shards to the remote, in the background."""
+    """Carries shards to the remotes, in the background; ``agenda`` is the durable one's."""
 
     agenda: Agenda
 
@@ -26,7 +26,11 @@ class Drain(Protocol):
 
     def stop(self, grace_seconds: float) -> None: ...
 
-    def hurry(self, run: str | None, step: int | None) -> None: ...
+    def hurry(self, run: str | None, step: int | None) -> None:
+        """Bring a step, a run, or (None) everything first to where it has to be."""
+
+    def hurry_replicas(self, run: str | None, step: int | None) -> None:
+        """Bring it first to every replica too: somebody waits for ``replicated``."""
 
     def nudge(self) -> None: ...
 
@@ -34,7 +38,7 @@ class Drain(Protocol):
         """Return in how many seconds each save will be durable, by its number, where known."""
 
     def state(self) -> dict[str, Any]:
-        """Return the status object's ``drain``."""
+        """Return the status object's ``drain``, with all ``remotes`` as they are found."""
 
 
 OpenDrain = Callable[[Store, Changes, Incidents, DrainObserver], Drain]

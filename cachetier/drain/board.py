@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cachetier.clock import Clock
+from cachetier.drain.decisions import Decided, News
 from cachetier.drain.eta import WINDOW_UPLOADS, Upload, measured_rate
-from cachetier.drain.work import Kind, Work
+from cachetier.drain.work import Work
+from cachetier.model.checkpoint import Save
 from cachetier.model.stored import Codec, Stored
 
 log = logging.getLogger(__name__)
@@ -28,6 +30,9 @@ class DrainObserver:
 
     def saved(self, remote: str, size_bytes: int) -> None:
         """Tell how many bytes of that shard compression kept from being sent."""
+
+    def copied(self, remote: str, size_bytes: int) -> None:
+        """Tell how many bytes were copied inside ``remote`` instead of sent."""
 
     def paced(self, remote: str, pace: Mapping[str, Any]) -> None:
         """Tell how fast ``remote`` is asked now: a ``PaceState``."""
@@ -69,6 +74,8 @@ class _Counts:
     throttled: int = 0
     quarantined: int = 0
     requests: int = 0
+    sent_bytes: int = 0
+    copied_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -78,6 +85,15 @@ class _Codec:
     shards: int = 0
     size_bytes: int = 0
     stored_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Packs:
+    """What went in packs since the start."""
+
+    packs: int = 0
+    shards: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -98,7 +114,10 @@ class Board:
         self._process = _Process()
         self._remote = _Remote(since=clock.now())
         self._counts = _Counts()
+        self._copies = "on"
         self._codecs: dict[Codec, _Codec] = {}
+        self._packs = _Packs()
+        self._decided = Decided()
         self._last_error: dict[str, Any] | None = None
         self._conflicts: OrderedDict[int, str] = OrderedDict()
         self._uploads: deque[Upload] = deque(maxlen=WINDOW_UPLOADS)
@@ -145,6 +164,17 @@ class Board:
             if throttled:
                 self._remote.throttled_at = self._clock.now()
 
+    def sent(self, size_bytes: int) -> None:
+        """Count bodies that went to the remote."""
+        with self._lock:
+            self._counts.sent_bytes += size_bytes
+
+    def copied(self, state: str, size_bytes: int) -> None:
+        """Record whether the drain copies inside the remote, and count what it copied."""
+        with self._lock:
+            self._copies = state
+            self._counts.copied_bytes += size_bytes
+
     def drained(self, version: int, size_bytes: int, seconds: float) -> None:
         with self._lock:
             self._uploads.append(Upload(self._clock.monotonic(), seconds, size_bytes))
@@ -160,6 +190,18 @@ class Board:
             counts.size_bytes += size_bytes
             counts.stored_bytes += stored.size_bytes
 
+    def packed(self, shards: int, size_bytes: int) -> None:
+        """Count a pack of so many shards."""
+        with self._lock:
+            self._packs.packs += 1
+            self._packs.shards += shards
+            self._packs.size_bytes += size_bytes
+
+    def decided(self, news: News) -> None:
+        """Record what ``auto`` decided; see ``Decisions.news``."""
+        with self._lock:
+            self._decided.hear(news)
+
     def published(self) -> None:
         with self._lock:
             self._counts.published += 1
@@ -167,6 +209,18 @@ class Board:
     def quarantined(self) -> None:
         with self._lock:
             self._counts.quarantined += 1
+
+    def gave_up(self, save: Save) -> None:
+        """Log that the remote will never have ``save``: bytes of it are not on this node any more.
+
+        How many there are is asked of the catalog.
+        """
+        log.warning(
+            "remote %s never gets %s/%s: bytes of it left this node before they were there",
+            self.remote,
+            save.run,
+            save.step,
+        )
 
     def failed(self, work: Work, code: str, message: str) -> None:
         with self._lock:
@@ -189,6 +243,11 @@ class Board:
                 self._conflicts.popitem(last=False)
             return new
 
+    @property
+    def copies(self) -> str:
+        """Whether the drain copies inside the remote: ``on``, ``off`` or ``refused``."""
+        return self._copies
+
     # --- asked -----------------------------------------------------------------------------------
 
     @property
@@ -201,7 +260,7 @@ class Board:
         with self._lock:
             if self._process.pid is None or self._remote.state != "ok":
                 return None
-            uploading = any(work.kind is Kind.UPLOAD for work in in_flight)
+            uploading = any(work.uploads for work in in_flight)
             return measured_rate(self._uploads, self._clock.monotonic(), uploading=uploading)
 
     def as_json(self, in_flight: list[Work]) -> dict[str, Any]:
@@ -215,11 +274,15 @@ class Board:
                 "restarts": process.restarts,
                 "courtesy": dict(process.courtesy),
                 "in_flight": len(in_flight),
-                "uploading": [_shown(work) for work in in_flight if work.kind is Kind.UPLOAD],
+                "uploading": [_shown(work) for work in in_flight if work.uploads],
                 "drained_bytes": counts.drained_bytes,
+                "sent_bytes": counts.sent_bytes,
+                "copied_bytes": counts.copied_bytes,
                 "rate_bytes_per_second": rate,
                 "drained_shards": counts.drained_shards,
                 "codecs": {codec: asdict(counted) for codec, counted in self._codecs.items()},
+                "packs": asdict(self._packs),
+                "compression": self._decided.as_json(),
                 "published_steps": counts.published,
                 "failures": counts.failures,
                 "quarantined": counts.quarantined,
@@ -242,6 +305,7 @@ class Board:
             "throttled": self._counts.throttled,
             "requests": self._counts.requests,
             "last_throttled_at": throttled_at,
+            "copies": self._copies,
             "pace": dict(remote.pace),
         }
 

@@ -61,6 +61,11 @@ class ComputeSlots:
         """How many may work now."""
         return self._allowed
 
+    def allowance(self) -> tuple[int, float]:
+        """Return how many may work now, and for how many seconds each waits in its slot."""
+        with self._changed:
+            return self._allowed, self._pause_seconds
+
     def worked_seconds(self) -> float:
         """Return for how long, in all, at least one thread worked in a slot."""
         with self._changed:

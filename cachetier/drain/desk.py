@@ -11,10 +11,13 @@ from dataclasses import asdict
 
 from cachetier.drain import scheduler
 from cachetier.drain.channel import Reply
+from cachetier.drain.donors import Donors
 from cachetier.drain.office import Answers, Office, Request
+from cachetier.drain.pack_reports import PackReports
 from cachetier.drain.save_reports import SaveReports
+from cachetier.drain.scheduler import SaveView
 from cachetier.drain.shard_reports import ShardReports
-from cachetier.drain.snapshot import unfinished
+from cachetier.drain.snapshot import out_of_reach, unfinished
 from cachetier.drain.work import CONFLICT, Work, task_of
 from cachetier.errors import (
     CatalogDamagedError,
@@ -22,6 +25,7 @@ from cachetier.errors import (
 )
 from cachetier.local import queries
 from cachetier.model.checkpoint import Save
+from cachetier.model.compression import UNCOMPRESSED, Rules
 
 CONFLICT_SECONDS = 30.0
 
@@ -29,8 +33,9 @@ CONFLICT_SECONDS = 30.0
 class Desk:
     """Answers the drain's requests. Thread-safe."""
 
-    def __init__(self, office: Office, settings: Request) -> None:
-        """Make a desk; ``settings`` is what ``hello`` answers."""
+    def __init__(self, office: Office, settings: Request, rules: Rules = UNCOMPRESSED) -> None:
+        """Make a desk; ``settings`` is what ``hello`` answers, ``rules`` say how to compress."""
+        self._rules = rules
         self._office = office
         self._store = office.store
         self._agenda = office.agenda
@@ -39,11 +44,15 @@ class Desk:
         self._answers: Answers = {
             **ShardReports(office).answers(),
             **SaveReports(office).answers(),
+            **Donors(office).answers(),
+            **PackReports(office).answers(),
             "hello": self._hello,
             "next_work": self._next_work,
             "failed": self._failed,
             "finish": self._finish,
             "traffic": self._traffic,
+            "compression": self._compression,
+            "copies": self._copies,
             "courtesy": self._courtesy,
             "remote": self._remote,
         }
@@ -64,15 +73,33 @@ class Desk:
             return Reply({"tasks": [], "due_in_seconds": None, "hurried": False})
         situation = self._agenda.situation(wants_room=self._store.space.wanted_bytes > 0)
         count = request["count"]
-        views = unfinished(self._store, self._agenda.blocked(), self._row_damaged, count)
+        views = self._unfinished(count)
         plan = scheduler.plan(views, situation, count)
         self._agenda.handed_out(plan.fairness)
         tasks = [task for work in plan.work if (task := self._task(work)) is not None]
         hurried = situation.wants_room or self._agenda.is_hurried()
         return Reply({"tasks": tasks, "due_in_seconds": plan.due_in_seconds, "hurried": hurried})
 
+    def _unfinished(self, count: int) -> list[SaveView]:
+        """Return what is to be done, less what the remote can never get whole."""
+        books = self._office.books
+        views = unfinished(
+            self._store,
+            books,
+            self._agenda.blocked(),
+            self._row_damaged,
+            count,
+            beside_packs=self._agenda.names_in_flight if self._office.packing else None,
+            copying=self._board.copies == "on",
+        )
+        lost = out_of_reach(books, views)
+        for save in lost:
+            if books.give_up(save.number, self._office.clock.now()):
+                self._board.gave_up(save)
+        return [view for view in views if view.save not in lost]
+
     def _row_damaged(self, save: Save, error: CatalogDamagedError) -> None:
-        if self._board.conflict(-save.number, error.message):
+        if self._board.conflict(-save.number, error.message) and self._office.books.decides:
             self._office.add_incident(save, error.message, error.next_move)
 
     def _task(self, work: Work) -> Request | None:
@@ -80,12 +107,14 @@ class Desk:
         if number is None:
             return None
         replaced = self._store.read(lambda sql: queries.replaced_by(sql, work.save))
-        return task_of(number, work, replaced).as_json()
+        name = work.shard.name if work.shard is not None else ""
+        mode = self._rules.mode_of(work.save.run, name)
+        return task_of(number, work, replaced, mode).as_json()
 
     def _finish(self, request: Request) -> Reply:
         work = self._agenda.work(request["task"])
         if work is not None and request["done"]:
-            self._agenda.forgive(work.key)
+            self._agenda.succeeded(work.key)
         self._agenda.finish(request["task"])
         return Reply({})
 
@@ -117,15 +146,25 @@ class Desk:
 
     def _report_conflict(self, work: Work, message: str) -> None:
         number = work.shard.version if work.shard is not None else -work.save.number
-        if self._board.conflict(number, message):
+        if self._board.conflict(number, message) and self._office.books.decides:
             hint = "Move the foreign object away or delete it; draining goes on by itself."
             self._office.add_incident(work.shard or work.save, message, hint)
 
     def _traffic(self, request: Request) -> Reply:
         self._board.traffic(request["requests"], request["throttled"], request["pace"])
+        self._board.sent(request["sent_bytes"])
         self._office.observer.paced(self._board.remote, request["pace"])
         if request["throttled"]:
             self._office.observer.throttled(self._board.remote, request["throttled"])
+        return Reply({})
+
+    def _copies(self, request: Request) -> Reply:
+        self._board.copied(request["state"], request["copied_bytes"])
+        self._office.observer.copied(self._board.remote, request["copied_bytes"])
+        return Reply({})
+
+    def _compression(self, request: Request) -> Reply:
+        self._board.decided(request["news"])
         return Reply({})
 
     def _courtesy(self, request: Request) -> Reply:

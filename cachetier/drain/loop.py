@@ -17,9 +17,13 @@ from itertools import islice
 from cachetier.clock import Clock
 from cachetier.drain.buffers import BUDGET_BYTES, Buffers
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
+from cachetier.drain.choice import Chooser
 from cachetier.drain.circuit import Circuit, Health
+from cachetier.drain.compressor import Compressor
 from cachetier.drain.compute import ComputeSlots, Gates
-from cachetier.drain.packing import Compressor
+from cachetier.drain.copies import Copies
+from cachetier.drain.decisions import Decisions
+from cachetier.drain.packs import PackSender
 from cachetier.drain.publisher import Found, Item, Publisher
 from cachetier.drain.traffic import Traffic
 from cachetier.drain.upload import Uploader
@@ -38,17 +42,17 @@ BATCH_CALLS = 64
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much the drain may do at once; small shards count as uploads, large ones as parts too.
+    """What the drain may do, and how much of it at once.
 
-    ``threads`` is how many may compute at once: compress, at ``zstd_level``; without one shards are
-    stored raw.
+    Small shards count as uploads, large ones as parts too; ``threads`` is how many may compute, as
+    in compressing. ``block_copies``: whether bytes may be copied inside the bucket.
     """
 
     uploads: int = 8
     parts: int = 8
     budget_bytes: int = BUDGET_BYTES
     threads: int = 2
-    zstd_level: int | None = None
+    block_copies: bool = True
 
 
 class Signals:
@@ -136,27 +140,35 @@ class Drain:
         self.gates = Gates(ComputeSlots(size.threads), ComputeSlots(size.uploads + size.parts))
         self._circuit = Circuit(probe, self._report_health, clock)
         publisher = Publisher(bucket, clock, each=InBatches(self._parts))
-        self._compressor = (
-            Compressor(size.zstd_level, size.threads, self.gates.compute.slot)
-            if size.zstd_level is not None
-            else None
-        )
-        uploader = Uploader(
-            bucket.objects,
-            self._buffers,
-            self._parts,
-            stopping=signals.stopping,
-            compressor=self._compressor,
-            usual_part_bytes=traffic.usual_part_bytes,
-        )
+        self._compressor = Compressor(size.threads, self.gates.compute.slot)
+        self._decisions = Decisions()
+        self._copies = Copies(bucket.objects, clock, enabled=size.block_copies)
         self._worker = Worker(
             channel,
             bucket.layout,
             publisher,
-            uploader,
+            self._uploader(bucket),
             self._circuit,
             store_id,
             reads=self.gates.reads,
+            packs=PackSender(channel, bucket, self._buffers, store_id, reads=self.gates.reads),
+        )
+
+    def _uploader(self, bucket: Bucket) -> Uploader:
+        chooser = Chooser(
+            self._compressor,
+            self._decisions,
+            self._traffic.link,
+            self.gates.compute.allowance,
+        )
+        return Uploader(
+            bucket.objects,
+            self._buffers,
+            self._parts,
+            stopping=self._signals.stopping,
+            chooser=chooser,
+            usual_part_bytes=self._traffic.usual_part_bytes,
+            copies=self._copies,
         )
 
     def run(self) -> None:
@@ -178,8 +190,7 @@ class Drain:
             for worker in workers:
                 worker.join()
             self._parts.shutdown(cancel_futures=True)
-            if self._compressor is not None:
-                self._compressor.close()
+            self._compressor.close()
             self._buffers.close()
 
     # --- the dispatcher --------------------------------------------------------------------------
@@ -230,6 +241,10 @@ class Drain:
     def _report_traffic(self) -> None:
         if (news := self._traffic.news()) is not None:
             self._channel.tell("traffic", **news)
+        if (copies := self._copies.news()) is not None:
+            self._channel.tell("copies", **copies)
+        if (decided := self._decisions.news()) is not None:
+            self._channel.tell("compression", news=decided)
 
     # --- the workers -----------------------------------------------------------------------------
 

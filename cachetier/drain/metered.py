@@ -16,26 +16,30 @@ class DrainMetrics(DrainObserver):
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def drained(self, _remote: str, size_bytes: int, _seconds: float) -> None:
-        self._metrics.drained_bytes.inc(size_bytes)
-        self._metrics.drained_shards.inc()
+    def drained(self, remote: str, size_bytes: int, _seconds: float) -> None:
+        self._metrics.drained_bytes.labels(remote).inc(size_bytes)
+        self._metrics.drained_shards.labels(remote).inc()
 
-    def saved(self, _remote: str, size_bytes: int) -> None:
-        self._metrics.saved_bytes.inc(size_bytes)
+    def saved(self, remote: str, size_bytes: int) -> None:
+        self._metrics.saved_bytes.labels(remote).inc(size_bytes)
 
-    def paced(self, _remote: str, pace: Mapping[str, Any]) -> None:
+    def copied(self, remote: str, size_bytes: int) -> None:
+        self._metrics.copied_bytes.labels(remote).inc(size_bytes)
+
+    def paced(self, remote: str, pace: Mapping[str, Any]) -> None:
         rate = pace["writes_per_second"]
-        self._metrics.drain_concurrency.set(pace["concurrency"])
-        self._metrics.drain_writes_per_second.set(math.inf if rate is None else rate)
+        self._metrics.drain_concurrency.labels(remote).set(pace["concurrency"])
+        per_second = math.inf if rate is None else rate
+        self._metrics.drain_writes_per_second.labels(remote).set(per_second)
 
     def slowed(self, seconds: float) -> None:
         self._metrics.drain_slowed_seconds.inc(seconds)
 
-    def throttled(self, _remote: str, times: int) -> None:
-        self._metrics.throttled.inc(times)
+    def throttled(self, remote: str, times: int) -> None:
+        self._metrics.throttled.labels(remote).inc(times)
 
-    def failed(self, _remote: str, _kind: str, _code: str) -> None:
-        self._metrics.drain_failures.inc()
+    def failed(self, remote: str, _kind: str, _code: str) -> None:
+        self._metrics.drain_failures.labels(remote).inc()
 
     def published(self, _run: str, _step: int, _age_seconds: float) -> None:
         self._metrics.published.inc()

@@ -10,6 +10,7 @@ from cachetier.changes import Changes
 from cachetier.clock import Clock
 from cachetier.drain.agenda import Agenda
 from cachetier.drain.board import Board, DrainObserver
+from cachetier.drain.books import Books
 from cachetier.drain.channel import Reply
 from cachetier.errors import IntegrityError, NotFoundError, PreconditionFailedError
 from cachetier.incidents import Incidents
@@ -25,7 +26,10 @@ Answers = dict[str, Callable[[Request], Reply]]
 
 @dataclass(frozen=True, slots=True)
 class Office:
-    """Everything on the side of ``serve``, for one remote."""
+    """Everything on the side of ``serve``, for one remote.
+
+    ``packing``: small shards of a rank go there together.
+    """
 
     store: Store
     agenda: Agenda
@@ -34,11 +38,13 @@ class Office:
     incidents: Incidents
     clock: Clock
     observer: DrainObserver
+    books: Books
+    packing: bool = False
 
     @property
     def remote(self) -> str:
         """The name of the remote."""
-        return self.board.remote
+        return self.books.remote
 
     def shard(self, version: int) -> Shard:
         """Return a shard, or raise NotFoundError."""
@@ -48,8 +54,8 @@ class Office:
         return shard
 
     def save(self, number: int) -> Save:
-        """Return a save, or raise NotFoundError."""
-        save = self.store.read(lambda sql: queries.save_by_number(sql, number))
+        """Return a save as this remote's drain sees it, or raise NotFoundError."""
+        save = self.books.save(number)
         if save is None:
             raise NotFoundError(f"there is no save {number}")
         return save

@@ -86,7 +86,7 @@ def _drain(
     size = Size(**settings["size"])
     clock = SystemClock()
     concurrency = size.uploads + size.parts
-    traffic = Traffic(concurrency, clock, parsed_bandwidth(**settings["bandwidth"]))
+    traffic = Traffic(concurrency, clock, parsed_bandwidth(**settings["bandwidth"]), size.parts)
     steering = Steering(
         traffic.pace,
         clock,

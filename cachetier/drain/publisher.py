@@ -1,8 +1,9 @@
 """Bring a save into the bucket: claim its step, write its parts, publish it, delete it.
 
 A library over ``Bucket``, by the rules of ``model.publication``: each method reads the manifest,
-decides, and writes under a condition; whoever loses a race reads again and decides again. All of it
-may be repeated at any time, after a crash or a lost reply.
+decides, and writes under a condition; whoever loses a race reads again and decides again. What this
+drain wrote itself (``OwnWrites``) is not read before the next write. All of it may be repeated at
+any time, after a crash or a lost reply.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from cachetier.clock import Clock
+from cachetier.drain.own_writes import OwnWrites
 from cachetier.errors import IntegrityError, RemoteRefusedError, TransientError
 from cachetier.model import publication
 from cachetier.model.checkpoint import SaveState
@@ -82,6 +84,7 @@ class Publisher:
         self._clock = clock
         self._each = each
         self._nonce = nonce
+        self._own = OwnWrites(clock)
 
     def claim(self, save: Claimant) -> Located | Ended:
         """Secure the step for ``save``, and with it the location of its objects.
@@ -95,8 +98,10 @@ class Publisher:
                 claimed = publication.claim(
                     save, _manifest(seen), self._nonce(), spread=self._bucket.layout.spread
                 )
-                if self._bucket.put_manifest(claimed, seen) is None:
+                written = self._bucket.put_manifest(claimed, seen)
+                if written is None:
                     continue
+                self._own.claimed(written)
                 return Located(claimed.location)
             if standing in (Standing.SUPERSEDED, Standing.REFUSED, Standing.DELETED):
                 return _ended(save, standing, _manifest(seen))
@@ -107,14 +112,13 @@ class Publisher:
     def write_part(
         self, save: Claimant, location: str, rank: int, shards: Sequence[ShardEntry]
     ) -> None:
-        """Write the part of ``rank``, after a HEAD of each of its ``shards``.
+        """Write the part of ``rank``, after a HEAD of each object that holds its ``shards``.
 
         Raises:
             LostShardsError: Some are not there as they were verified.
             IntegrityError: Another part of this rank is there.
         """
-        found = self._each(lambda shard: self._is_there(save, location, shard), shards)
-        lost = [shard.name for shard, there in zip(shards, found, strict=True) if not there]
+        lost = self._lost(save, location, shards)
         if lost:
             self._bucket.objects.check()  # a bucket that is gone looks the same
             raise LostShardsError(lost)
@@ -126,7 +130,8 @@ class Publisher:
             world_size=save.world_size,
             shards=tuple(sorted(shards, key=lambda shard: shard.name)),
         )
-        self._bucket.put_part(part, location)
+        body = self._bucket.put_part(part, location)
+        self._own.wrote_part(save.run, location, rank, body)
 
     def publish(self, save: Claimant, location: str) -> Ended | None:
         """Publish ``save`` if its every rank's part is there; None while it is not whole.
@@ -135,6 +140,8 @@ class Publisher:
             IntegrityError: Its objects are elsewhere, or a part is damaged.
             TransientError: Others keep changing the manifest.
         """
+        if self._publish_own(save, location):
+            return Ended(SaveState.PUBLISHED)
         for seen in self._tries(save):
             manifest = _manifest(seen)
             standing = publication.standing(save, manifest)
@@ -147,6 +154,11 @@ class Publisher:
                 return Ended(SaveState.PUBLISHED)
         raise _too_many_races(save)
 
+    def location_of(self, save: Claimant) -> str | None:
+        """Return where the manifest says the objects of ``save`` are; None if it says nothing."""
+        manifest = _manifest(self._bucket.manifest(save.run, save.step))
+        return manifest.location if manifest and manifest.save_id == save.save_id else None
+
     def delete(self, save: Claimant, location: str, ours: Ours) -> None:
         """Take ``save`` off the bucket: its tombstone first, then its objects, and no other's.
 
@@ -158,6 +170,7 @@ class Publisher:
         Raises:
             TransientError: Others keep changing the manifest.
         """
+        self._own.forget(save, location)
         for seen in self._tries(save):
             tombstone = self._tombstone(save, location, _manifest(seen))
             if tombstone is None or self._bucket.put_manifest(tombstone, seen) is not None:
@@ -206,25 +219,54 @@ class Publisher:
         for _ in range(RACES):
             yield self._bucket.manifest(save.run, save.step)
 
-    def _is_there(self, save: Claimant, location: str, shard: ShardEntry) -> bool:
-        key = self._bucket.layout.shard_key(save.run, location, shard.name)
+    def _lost(self, save: Claimant, location: str, shards: Sequence[ShardEntry]) -> list[str]:
+        """Return the names of ``shards`` whose object is not there as it was verified.
+
+        A pack is asked for once, whatever number of them it holds.
+        """
+        held = {self._object_key(save, location, shard): shard for shard in shards}
+        found = self._each(lambda held: self._is_there(save, *held), held.items())
+        there = dict(zip(held, found, strict=True))
+        return [s.name for s in shards if not there[self._object_key(save, location, s)]]
+
+    def _object_key(self, save: Claimant, location: str, shard: ShardEntry) -> str:
+        pack = shard.pack.name if shard.pack is not None else None
+        return self._bucket.layout.object_key(save.run, location, shard.name, pack)
+
+    def _is_there(self, save: Claimant, key: str, shard: ShardEntry) -> bool:
         info = self._bucket.objects.head(key)
         return info is not None and is_object_of(
             info, save.save_id, int(shard.digest, 16), shard.stored()
         )
+
+    def _publish_own(self, save: Claimant, location: str) -> bool:
+        """Publish over our own claim what we wrote all of; False where it has to be looked at."""
+        seen, ranks = self._own.claim(save), range(save.world_size)
+        own = (self._own.part(save.run, location, rank) for rank in ranks)
+        if seen is None or any(body is None for body in own):
+            return False
+        parts = [self._part(save, location, rank) for rank in ranks]
+        if _of_others(save, parts):
+            return False
+        self._own.forget(save, location)
+        return (
+            self._bucket.put_manifest(self._publication(save, location, seen, parts), seen)
+            is not None
+        )
+
+    def _part(self, save: Claimant, location: str, rank: int) -> tuple[Part, str]:
+        body = self._own.part(save.run, location, rank)
+        if body is None:
+            return self._bucket.part_with_digest(save.run, location, rank)
+        return self._bucket.part_of(body, save.run, location, rank)
 
     def _whole(self, save: Claimant, location: str) -> list[tuple[Part, str]] | None:
         """Return every rank's part, or None; those of another save do not count."""
         ranks = range(save.world_size)
         if not self._bucket.part_ranks(save.run, location).issuperset(ranks):
             return None
-        parts = list(
-            self._each(lambda rank: self._bucket.part_with_digest(save.run, location, rank), ranks)
-        )
-        ours = (save.step, save.save_id, save.world_size)
-        if any((part.step, part.save_id, part.world_size) != ours for part, _ in parts):
-            return None
-        return parts
+        parts = list(self._each(lambda rank: self._part(save, location, rank), ranks))
+        return None if _of_others(save, parts) else parts
 
     def _publication(
         self,
@@ -281,6 +323,11 @@ class Publisher:
 
 def _manifest(seen: SeenManifest | None) -> Manifest | None:
     return seen.manifest if seen is not None else None
+
+
+def _of_others(save: Claimant, parts: Iterable[tuple[Part, str]]) -> bool:
+    ours = (save.step, save.save_id, save.world_size)
+    return any((part.step, part.save_id, part.world_size) != ours for part, _ in parts)
 
 
 def _reference(part: Part, digest: str) -> PartReference:

@@ -15,6 +15,7 @@ from cachetier.model.checkpoint import Save, SaveState, sealed_here
 
 PUBLISH_IN_A_HURRY_SECONDS = 2.0
 PUBLISH_UNSEALED_SECONDS = 30.0
+UNDECIDED_SECONDS = 5.0
 
 
 class SaveReports:
@@ -23,6 +24,7 @@ class SaveReports:
     def __init__(self, office: Office) -> None:
         self._office = office
         self._store = office.store
+        self._books = office.books
 
     def answers(self) -> Answers:
         """Return what is answered, by the name of the request."""
@@ -42,11 +44,11 @@ class SaveReports:
         return entries.page(self._store, self._office.remote, number, rank, after)
 
     def _located(self, request: Request) -> Reply:
-        self._store.drain_log.record_location(request["save"], request["location"])
+        self._books.locate(request["save"], request["location"])
         return Reply({})
 
     def _part_written(self, request: Request) -> Reply:
-        self._store.drain_log.record_part_uploaded(request["save"], request["rank"])
+        self._books.part_uploaded(request["save"], request["rank"])
         self._office.agenda.forgive((request["save"], Kind.PUBLISH, ""))
         return Reply({})
 
@@ -55,22 +57,28 @@ class SaveReports:
         save = self._office.save(number)
         incident = _incident_of_end(save, state, request["message"])
         now = self._office.clock.now()
-        self._store.drop(self._store.drain_log.record_outcome(number, state, incident, now))
-        if state is SaveState.PUBLISHED and save.state is not SaveState.PUBLISHED:
+        outcome = self._books.ended(number, state, incident, now)
+        self._store.drop(outcome.removed)
+        if outcome.wait:
+            for kind in (Kind.CLAIM, Kind.PUBLISH):
+                self._office.agenda.put_off((number, kind, ""), UNDECIDED_SECONDS)
+        if state is SaveState.PUBLISHED and outcome.news:
             self._office.board.published()
-            self._office.observer.published(save.run, save.step, max(0.0, now - save.started_at))
+            if self._books.decides:
+                age_seconds = max(0.0, now - save.started_at)
+                self._office.observer.published(save.run, save.step, age_seconds)
         self._office.announce()
         return Reply({})
 
     def _removed(self, request: Request) -> Reply:
-        self._store.drain_log.forget_save(request["save"])
+        self._books.removed(request["save"])
         self._office.announce()
         return Reply({})
 
     def _not_yet(self, request: Request) -> Reply:
         """A step is not whole yet: another node's part is missing. Look again, less and less."""
         save = self._office.save(request["save"])
-        parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
+        parts = self._books.parts(save.number)
         key = (save.number, Kind.PUBLISH, "")
         if self._office.agenda.hurried(save):
             self._office.agenda.recheck(key, PUBLISH_IN_A_HURRY_SECONDS)
@@ -87,7 +95,7 @@ class SaveReports:
         return Reply({}, json.dumps(found).encode())
 
     def _swept(self, request: Request) -> Reply:
-        self._store.drain_log.record_swept(request["save"])
+        self._books.swept(request["save"])
         return Reply({})
 
 

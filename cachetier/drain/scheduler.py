@@ -14,6 +14,10 @@ waited for gets three bytes of four while anything is overdue, and what is overd
 oldest first, however long a flush goes on; neither waits for the other to end.
 
 Other unsealed shards wait for their seal: a save that dies unsealed was not worth the link.
+
+Of shards with the same bytes, as replicas of one tensor have, one goes ahead of the others.
+
+Where small shards are packed, those of a sealed rank go together, one pack after the other.
 """
 
 from __future__ import annotations
@@ -24,8 +28,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from cachetier.drain.fairness import EQUAL, Fairness, Weights
-from cachetier.drain.work import Key, Kind, Work
+from cachetier.drain.work import Key, Kind, Work, name_key
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState, sealed_here
+from cachetier.model.composing import Twins, twins_of
+from cachetier.model.packs import Packable
 from cachetier.model.shard import Shard
 
 UNSEALED_SECONDS = 30.0
@@ -46,6 +52,8 @@ class SaveView:
 
     ``dirty`` are its oldest dirty shards; where there are more, ``has_all`` is False. ``unsound``
     are ranks with a quarantined shard, looked for only where a part waits to be written.
+    ``replicated`` are contents that several of them have and the remote has not yet.
+    ``packable`` are the sealed ranks with small shards to pack, which ``dirty`` leaves out.
     """
 
     save: Save
@@ -53,6 +61,8 @@ class SaveView:
     dirty: tuple[Shard, ...] = ()
     has_all: bool = True
     unsound: frozenset[int] = frozenset()
+    packable: tuple[Packable, ...] = ()
+    replicated: frozenset[Twins] = frozenset()
 
 
 def _nobody_waits(_save: Save) -> bool:
@@ -114,9 +124,35 @@ def plan(saves: Sequence[SaveView], situation: Situation, count: int) -> Plan:
         if count > 0 and not (candidate.work.kind in _ARBITRATED and _step_of(view) in deleting)
     ]
     ready = [c for c in candidates if c.due_in_seconds <= 0 and c.tier < _LATER]
+    ready = _one_of_twins(ready, saves, situation)
     work, fairness = _chosen(ready, situation, count)
     waiting = [c.due_in_seconds for c in candidates if c.due_in_seconds > 0]
     return Plan(tuple(work), min(waiting) if waiting else None, fairness)
+
+
+def _one_of_twins(
+    ready: Sequence[_Candidate], saves: Sequence[SaveView], situation: Situation
+) -> list[_Candidate]:
+    """Let one shard of those with the same bytes go first: the others are then copied.
+
+    None of them waits for one that may not go itself.
+    """
+    replicated = {view.save.number: view.replicated for view in saves}
+    taken = {
+        (view.save.number, twins_of(shard))
+        for view in saves
+        for shard in view.dirty
+        if view.replicated and name_key(view.save.number, shard.name) in situation.in_flight
+    }
+    kept = []
+    for candidate in sorted(ready, key=lambda each: each.tier):
+        number, shard = candidate.work.save.number, candidate.work.shard
+        if shard is not None and twins_of(shard) in replicated[number]:
+            if (number, twins_of(shard)) in taken:
+                continue
+            taken.add((number, twins_of(shard)))
+        kept.append(candidate)
+    return kept
 
 
 def _chosen(
@@ -169,7 +205,7 @@ def _candidates(
         backoff = situation.not_before.get(work.key, 0.0) - situation.monotonic
         # What is urgent goes by age alone, or an incomplete save could starve behind complete ones.
         rank = tier != _URGENT and _is_incomplete(view), view.save.number
-        brings = len(view.dirty) if work.kind is Kind.CLAIM else 0
+        brings = len(view.dirty) + len(view.packable) if work.kind is Kind.CLAIM else 0
         yield _Candidate(tier, work, max(seconds, backoff), flow, rank, brings)
 
 
@@ -193,9 +229,12 @@ def _steps(view: SaveView) -> Iterator[Work]:
     if sealed and all(part.uploaded for part in sealed):
         yield Work(Kind.PUBLISH, save)
     unfinished = {shard.rank for shard in view.dirty} | view.unsound
+    unfinished |= {packable.rank for packable in view.packable}
     for part in sealed:
         if view.has_all and not part.uploaded and part.rank not in unfinished:
             yield Work(Kind.WRITE_PART, save, rank=part.rank)
+    for packable in view.packable:
+        yield Work(Kind.PACK, save, rank=packable.rank, packable=packable)
     for shard in view.dirty:
         yield Work(Kind.UPLOAD, save, shard=shard)
 
@@ -220,8 +259,12 @@ def _since(view: SaveView, work: Work) -> float:
     """Return since when ``work`` has been waiting."""
     if work.shard is not None:
         return work.shard.committed_at
-    if view.dirty:
-        return view.dirty[0].committed_at
+    if work.packable is not None:
+        return work.packable.committed_at
+    oldest = [shard.committed_at for shard in view.dirty[:1]]
+    oldest += [packable.committed_at for packable in view.packable]
+    if oldest:
+        return min(oldest)
     sealed_at = [part.sealed_at for part in view.parts if part.sealed_at is not None]
     return min(sealed_at, default=view.save.started_at)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 from cachetier_client.digests import joined
@@ -71,6 +72,19 @@ def contiguous(parts: Iterable[SentPart]) -> list[SentPart]:
         kept.append(sent)
         reached += sent.raw_bytes
     return kept
+
+
+def whole_frames(parts: Iterable[SentPart]) -> list[SentPart]:
+    """Return the parts without a gap, up to the last that ends with a frame: there it goes on."""
+    kept = contiguous(parts)
+    sizes = accumulate(sent.part.size_bytes for sent in kept)
+    ends = accumulate(sum(frame.size_bytes for frame in sent.frames) for sent in kept)
+    whole = [
+        number
+        for number, (has, needs) in enumerate(zip(sizes, ends, strict=True), 1)
+        if has >= needs
+    ]
+    return kept[: whole[-1]] if whole else []
 
 
 def frames_of(parts: Iterable[SentPart]) -> tuple[Frame, ...]:

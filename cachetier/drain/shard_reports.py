@@ -28,6 +28,7 @@ class ShardReports:
     def __init__(self, office: Office) -> None:
         self._office = office
         self._store = office.store
+        self._books = office.books
 
     def answers(self) -> Answers:
         """Return what is answered, by the name of the request."""
@@ -46,7 +47,7 @@ class ShardReports:
 
     def _open(self, request: Request) -> Reply:
         shard = self._office.shard(request["version"])
-        if shard.state is not ShardState.DIRTY:
+        if not self._books.wants(shard):
             raise NotFoundError(f"shard version {shard.version} is {shard.state}")
         copy = self._local_copy(shard)
         remote = self._office.remote
@@ -105,9 +106,7 @@ class ShardReports:
         version, remote = request["version"], self._office.remote
         shard, stored = self._office.shard(version), stored_of_report(request["stored"])
         try:
-            self._store.drain_log.record_verified(
-                version, remote, [remote], self._office.clock.now(), stored
-            )
+            self._books.verified(version, self._office.clock.now(), stored)
         except ForbiddenTransitionError:
             return Reply({})  # a reader met damage meanwhile: the shard stays quarantined
         size_bytes = shard.content.size_bytes
@@ -134,18 +133,19 @@ class ShardReports:
         )
         now = self._office.clock.now()
         before = self._store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, now)
-        if before.state is ShardState.CLEAN:
+        if before.state is ShardState.CLEAN:  # another remote has it: only the local bytes go
             self._store.drop([before])
-        self._office.board.quarantined()
-        self._office.observer.quarantined(shard.run, shard.step, shard.name)
+        else:
+            self._office.board.quarantined()
+            self._office.observer.quarantined(shard.run, shard.step, shard.name)
         self._office.announce()
 
     def _lost(self, request: Request) -> Reply:
         """A shard that was verified is gone from the remote: send it again, if it is here."""
         shard = self._office.shard(request["version"])
-        state = self._store.drain_log.record_lost(shard.version, self._office.remote)
+        state = self._books.lost(shard.version)
         new = self._office.board.conflict(shard.version, request["message"])
-        if new and state is not ShardState.DIRTY:
+        if new and self._books.decides and state is not ShardState.DIRTY:
             hint = "Its bytes are not on this node any more: save the step again."
             self._office.add_incident(shard, request["message"], hint)
         return Reply({})

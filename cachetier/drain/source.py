@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from cachetier_client.digests import combine, digest_of
+from cachetier_client.digests import combine, digest_of, joined
 
 from cachetier.drain.compute import ComputeSlots, unlimited
 from cachetier.model.shard import BLOCK_BYTES
@@ -33,7 +33,7 @@ class Source(Protocol):
     def read(self, part: PartRange, buffer: memoryview) -> tuple[memoryview, int]:
         """Return the bytes of ``part``, in ``buffer`` or elsewhere, and their digest.
 
-        ``buffer`` has room for the part in whole pages.
+        ``buffer`` has room for the blocks that the part touches, in whole pages.
 
         Raises:
             DamagedError: They fail a digest, or the disk cannot read them.
@@ -74,20 +74,30 @@ class FileSource:
         return self._direct
 
     def read(self, part: PartRange, buffer: memoryview) -> tuple[memoryview, int]:
+        around = self._whole_blocks(part)
         try:
             with self._reads.slot():
-                self._fill(part, buffer)
+                self._fill(around, buffer)
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
             raise DamagedError(f"the disk cannot read it: {error.strerror}") from error
-        view = buffer[: part.size_bytes]
+        view = buffer[: around.size_bytes]
         expected = self._block_digests[part.first_block : part.first_block + part.blocks]
         for number, digest in enumerate(expected):
             block = view[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
             if digest_of(block) != digest:
                 raise DamagedError(f"block {part.first_block + number} fails its digest")
-        return view, combine(expected, part.size_bytes)
+        if around == part:
+            return view, combine(expected, part.size_bytes)
+        return _cut(view, part.start - around.start, part.size_bytes, expected)
+
+    def _whole_blocks(self, part: PartRange) -> PartRange:
+        """Return the blocks that ``part`` touches: only whole ones can be verified."""
+        start = part.first_block * BLOCK_BYTES
+        last = part.first_block + part.blocks - 1
+        end = part.end if last + 1 >= len(self._block_digests) else (last + 1) * BLOCK_BYTES
+        return PartRange(part.number, start, end - start)
 
     def _fill(self, part: PartRange, buffer: memoryview) -> None:
         filled = 0
@@ -112,6 +122,20 @@ class FileSource:
                 raise
         self._direct = _set_direct(self._descriptor, wanted=False)  # it took the flag, and lied
         return os.preadv(self._descriptor, [buffer], offset)
+
+
+def _cut(
+    view: memoryview, skip: int, size_bytes: int, blocks: Sequence[int]
+) -> tuple[memoryview, int]:
+    """Return ``size_bytes`` of verified ``blocks``, and their digest: only of edges it is taken."""
+    pieces, at, end = [], skip, skip + size_bytes
+    while at < end:
+        block, within = divmod(at, BLOCK_BYTES)
+        until = min(end, (block + 1) * BLOCK_BYTES)
+        whole = within == 0 and until == min(len(view), (block + 1) * BLOCK_BYTES)
+        pieces.append((blocks[block] if whole else digest_of(view[at:until]), until - at))
+        at = until
+    return view[skip:end], joined(pieces)
 
 
 def _set_direct(descriptor: int, *, wanted: bool = True) -> bool:

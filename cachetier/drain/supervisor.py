@@ -1,4 +1,4 @@
-"""Keeps a drain process running beside ``serve``, and says how it is.
+"""Keeps a drain process for one remote running beside ``serve``, and says how it is.
 
 The drain may die at any time; what it had in flight is handed to its successor, which goes on from
 the last recorded part.
@@ -23,6 +23,7 @@ from cachetier.clock import Clock
 from cachetier.drain import cgroup
 from cachetier.drain.agenda import Agenda
 from cachetier.drain.board import Board, DrainObserver
+from cachetier.drain.books import Books, DurableBooks, ReplicaBooks
 from cachetier.drain.desk import Desk
 from cachetier.drain.eta import etas
 from cachetier.drain.fairness import Weights
@@ -33,6 +34,8 @@ from cachetier.drain.process import LOCK_NAME
 from cachetier.incidents import Incidents
 from cachetier.local.records import Backlog
 from cachetier.local.store import Store
+from cachetier.model.compression import UNCOMPRESSED, Rules
+from cachetier.phases import Phases
 from cachetier.remote.settings import RemoteSettings
 
 log = logging.getLogger(__name__)
@@ -61,6 +64,8 @@ class DrainSettings:
     max_rate: str = ""
     windows: tuple[str, ...] = ()
     run_weights: tuple[tuple[str, float], ...] = ()
+    compression: Rules = UNCOMPRESSED
+    packing: bool = False
 
 
 def open_desk(office: Office, settings: DrainSettings) -> Desk:
@@ -70,15 +75,27 @@ def open_desk(office: Office, settings: DrainSettings) -> Desk:
         {
             "remote": settings.remote.as_json(),
             "store_id": office.store.store_id,
-            "lock": str(settings.cache_dir / LOCK_NAME),
+            "lock": str(settings.cache_dir / _own_name(LOCK_NAME, settings.remote)),
             "size": asdict(settings.size),
             "bandwidth": {"max_rate": settings.max_rate, "windows": settings.windows},
         },
+        settings.compression,
     )
 
 
+def _own_name(name: str, remote: RemoteSettings) -> str:
+    """Return ``name`` for one of several drains; the durable one's stays as it is."""
+    return name if remote.role == "durable" else f"{name}-{remote.name}"
+
+
+def _books(store: Store, remote: RemoteSettings) -> Books:
+    if remote.role == "durable":
+        return DurableBooks(store, remote.name)
+    return ReplicaBooks(store, remote.name)
+
+
 class Supervisor:
-    """Starts, watches, restarts and stops the drain process."""
+    """Starts, watches, restarts and stops the drain process of one remote."""
 
     def __init__(
         self,
@@ -89,19 +106,32 @@ class Supervisor:
         settings: DrainSettings,
         *,
         observer: DrainObserver | None = None,
+        phases: Phases | None = None,
     ) -> None:
-        self.agenda = Agenda(clock, weights=Weights(settings.run_weights))
+        self.agenda = Agenda(clock, weights=Weights(settings.run_weights), phases=phases)
         self._board = Board(settings.remote.name, clock)
         self._observer = observer or DrainObserver()
-        office = Office(store, self.agenda, self._board, changes, incidents, clock, self._observer)
+        office = Office(
+            store,
+            self.agenda,
+            self._board,
+            changes,
+            incidents,
+            clock,
+            self._observer,
+            _books(store, settings.remote),
+            settings.packing,
+        )
         self._desk = open_desk(office, settings)
         self._changes = changes
-        group = f"{cgroup.NAME}{store.store_id}"
+        group = _own_name(f"{cgroup.NAME}{store.store_id}", settings.remote)
         self._arguments = [group, ",".join(map(str, settings.cpus))]
         self._clock = clock
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._watcher = threading.Thread(target=self._watch, name="drain-watch", daemon=True)
+        self._watcher = threading.Thread(
+            target=self._watch, name=f"drain-watch-{settings.remote.name}", daemon=True
+        )
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -166,6 +196,9 @@ class Supervisor:
         self.agenda.hurry(run, step)
         self.nudge()
 
+    def hurry_replicas(self, run: str | None, step: int | None) -> None:
+        """Drain it first to the replicas: this is one remote's drain, and knows of none."""
+
     def nudge(self) -> None:
         """Let the drain look for work soon: a put waits for room."""
         self._changes.ring()
@@ -181,7 +214,7 @@ class Supervisor:
         return etas(backlog, rate, self.agenda.hurried, self.agenda.weights)
 
     def state(self) -> dict[str, Any]:
-        """Return ``drain`` of the status object."""
+        """Return ``drain`` of the status object, and of ``remotes`` the one drained to."""
         return self._board.as_json(self.agenda.in_flight())
 
 

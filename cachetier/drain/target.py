@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cachetier.drain.verified import Lend, frames_read_back, is_verified
+from cachetier.model.compression import OFF, Mode
 from cachetier.model.shard import Content
 from cachetier.model.stored import Codec, Stored
 from cachetier.model.uploads import (
@@ -12,7 +13,7 @@ from cachetier.model.uploads import (
     STORE_KEY,
     VERSION_KEY,
     Existing,
-    is_compressed,
+    codec_found,
     judge_existing,
 )
 from cachetier.remote.base import (
@@ -31,11 +32,16 @@ class ConflictError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to lie where; ``metadata`` is that of raw bytes."""
+    """What is to lie where; ``metadata`` is that of raw bytes, ``mode`` how it may be compressed.
+
+    ``run`` is for those who look at what was decided.
+    """
 
     key: str
     metadata: Metadata
     content: Content
+    run: str = ""
+    mode: Mode = OFF
 
     @property
     def size_bytes(self) -> int:
@@ -79,11 +85,12 @@ def look(
 def _verified(
     store: ObjectStore, info: ObjectInfo, target: Target, lend: Lend, sent: Stored | None
 ) -> Stored | None:
-    compressed = is_compressed(info.metadata)
+    found = codec_found(info.metadata)
+    compressed = found[0] is not Codec.RAW
     expected = sent if compressed else Stored.raw(target.content)
     if (
         expected is not None
-        and expected.codec is (Codec.ZSTD if compressed else Codec.RAW)
+        and (expected.codec, expected.element_size) == found
         and is_verified(store, info, expected.size_bytes, expected.digest, lend)
     ):
         return expected

@@ -15,7 +15,8 @@ from cachetier.codec.frames import FrameDecoder
 from cachetier.codec.seek_table import decode_table
 from cachetier.errors import IntegrityError
 from cachetier.model.shard import Content, blocks_of
-from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec, Frame, Stored, table_bytes
+from cachetier.model.stored import FRAME_LIMIT_BYTES, Frame, Stored, table_bytes
+from cachetier.model.uploads import codec_found
 from cachetier.remote.base import ObjectInfo, ObjectStore
 
 RANGE_BYTES = 16 << 20
@@ -51,6 +52,7 @@ def frames_read_back(
     """
     count = blocks_of(content.size_bytes)
     table_at = info.size_bytes - table_bytes(count)
+    codec, element_size = codec_found(info.metadata)
     if table_at < 0 or count != len(content.block_digests):
         return None
     table = bytearray(table_bytes(count))
@@ -59,15 +61,20 @@ def frames_read_back(
         sizes = decode_table(table, content.size_bytes)
         if sum(sizes) != table_at or max(sizes, default=0) > FRAME_LIMIT_BYTES:
             return None
-        frames = _frames_of(store, info.key, sizes, content, lend)
+        frames = _frames_of(store, info.key, sizes, content, element_size, lend)
     except IntegrityError:
         return None
     digest = digest_of(table, joined((frame.digest, frame.size_bytes) for frame in frames))
-    return Stored(Codec.ZSTD, info.size_bytes, digest, frames)
+    return Stored(codec, info.size_bytes, digest, frames, element_size)
 
 
 def _frames_of(
-    store: ObjectStore, key: str, sizes: Sequence[int], content: Content, lend: Lend
+    store: ObjectStore,
+    key: str,
+    sizes: Sequence[int],
+    content: Content,
+    element_size: int,
+    lend: Lend,
 ) -> tuple[Frame, ...]:
     """Decode every frame.
 
@@ -83,7 +90,7 @@ def _frames_of(
             store.read_into(key, start, rest)
             start += len(rest)
             for size, (raw_bytes, expected) in group:
-                if digest_of(decoder.decode(rest[:size], raw_bytes)) != expected:
+                if digest_of(decoder.decode(rest[:size], raw_bytes, element_size)) != expected:
                     raise IntegrityError(f"{key} holds another block")
                 found.append(Frame(size, digest_of(rest[:size])))
                 rest = rest[size:]

@@ -11,6 +11,8 @@ from enum import StrEnum
 from typing import Any
 
 from cachetier.model.checkpoint import Save
+from cachetier.model.compression import OFF, Mode
+from cachetier.model.packs import Packable
 from cachetier.model.publication import Claimant
 from cachetier.model.shard import Shard
 
@@ -18,11 +20,13 @@ from cachetier.model.shard import Shard
 class Kind(StrEnum):
     """What there is to do; PUBLISH is repeated until the step's manifest exists.
 
-    SWEEP aborts what a save that has ended left unfinished at the remote.
+    PACK sends small shards of a rank as one object. SWEEP aborts what a save that has ended left
+    unfinished at the remote.
     """
 
     CLAIM = "claim"
     UPLOAD = "upload"
+    PACK = "pack"
     WRITE_PART = "write_part"
     PUBLISH = "publish"
     DELETE = "delete"
@@ -36,17 +40,25 @@ CONFLICT = "conflict"  # the code of a failure that only a person can settle
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One item: of a save, of one of its ranks (WRITE_PART), or of one shard (UPLOAD)."""
+    """One item: of a save, of one of its ranks (PACK, WRITE_PART), or of one shard (UPLOAD)."""
 
     kind: Kind
     save: Save
     rank: int | None = None
     shard: Shard | None = None
+    packable: Packable | None = None
 
     @property
     def size_bytes(self) -> int:
         """How much it sends; the documents of a save are small."""
+        if self.packable is not None:
+            return self.packable.size_bytes
         return self.shard.content.size_bytes if self.shard is not None else 0
+
+    @property
+    def uploads(self) -> bool:
+        """Whether it sends shards."""
+        return self.kind in (Kind.UPLOAD, Kind.PACK)
 
     @property
     def key(self) -> Key:
@@ -78,6 +90,8 @@ class Task:
     name: str = ""
     size_bytes: int = 0
     digest: int = 0
+    element_size: int = 0
+    compression: str = str(OFF)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -104,8 +118,8 @@ def claimant_of(save: Save, replaced: tuple[str, ...]) -> Claimant:
     )
 
 
-def task_of(number: int, work: Work, replaced: tuple[str, ...]) -> Task:
-    """Return ``work`` as the task called ``number``."""
+def task_of(number: int, work: Work, replaced: tuple[str, ...], mode: Mode = OFF) -> Task:
+    """Return ``work`` as the task called ``number``; ``mode`` says how to compress its shard."""
     claimant = claimant_of(work.save, replaced)
     shard = work.shard
     if shard is None:
@@ -123,4 +137,6 @@ def task_of(number: int, work: Work, replaced: tuple[str, ...]) -> Task:
         name=shard.name,
         size_bytes=shard.content.size_bytes,
         digest=shard.content.digest,
+        element_size=shard.content.element_size,
+        compression=str(mode),
     )

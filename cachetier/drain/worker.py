@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 
 from cachetier_client import digests
 
@@ -15,6 +16,8 @@ from cachetier.drain import entries
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
 from cachetier.drain.circuit import Circuit
 from cachetier.drain.compute import ComputeSlots
+from cachetier.drain.copies import Offer, offer_of_reply
+from cachetier.drain.packs import PackSender
 from cachetier.drain.publisher import Ended, Located, LostShardsError, Ours, Publisher
 from cachetier.drain.reports import (
     part_of_report,
@@ -34,8 +37,10 @@ from cachetier.errors import (
     RemoteRefusedError,
     StoppingError,
 )
+from cachetier.model.compression import parsed_mode
 from cachetier.model.documents import ShardEntry
 from cachetier.model.layout import Layout
+from cachetier.model.packs import Member
 from cachetier.model.shard import Content
 from cachetier.model.stored import Codec
 from cachetier.model.uploads import object_metadata
@@ -60,8 +65,9 @@ class Worker:
         circuit: Circuit,
         store_id: str,
         reads: ComputeSlots | None = None,
+        packs: PackSender | None = None,
     ) -> None:
-        """Make one; data files are read inside slots of ``reads``."""
+        """Make one; data files are read inside slots of ``reads``, ``packs`` sends small shards."""
         self._channel = channel
         self._layout = layout
         self._publisher = publisher
@@ -69,9 +75,11 @@ class Worker:
         self._circuit = circuit
         self._store_id = store_id
         self._reads = reads
+        self._packs = packs
         self._tasks = {
             Kind.CLAIM: self._claim,
             Kind.UPLOAD: self._upload,
+            Kind.PACK: self._pack,
             Kind.WRITE_PART: self._write_part,
             Kind.PUBLISH: self._publish,
             Kind.DELETE: self._delete,
@@ -124,15 +132,20 @@ class Worker:
         began_at = time.monotonic()
         opened = self._channel.ask("open", version=task.version)
         blocks = _blocks(task) if opened.descriptor is None else digests.unpack(opened.body)
-        target = self._target(task, Content(task.size_bytes, task.digest, blocks))
+        content = Content(task.size_bytes, task.digest, blocks, task.element_size)
+        target = self._target(task, content)
         progress = _Reported(self._channel, task.version, opened.fields)
+
+        def ask() -> Offer | None:
+            return offer_of_reply(self._channel.ask("donor", version=task.version), self._layout)
+
         try:
             if opened.descriptor is None:
                 source = InlineSource(opened.body, task.digest)
                 stored = self._uploader.upload(target, source, progress)
             else:
                 with closing(FileSource(opened.descriptor, blocks, self._reads)) as file:
-                    stored = self._uploader.upload(target, file, progress)
+                    stored = self._uploader.upload(target, file, progress, ask)
             seconds = time.monotonic() - began_at
             report = report_of_stored(stored)
             self._channel.ask("verified", version=task.version, seconds=seconds, stored=report)
@@ -141,12 +154,24 @@ class Worker:
         except DamagedError as error:
             self._channel.ask("damaged", version=task.version, message=str(error))
 
+    def _pack(self, task: Task) -> None:
+        assert self._packs is not None
+        self._packs.send(task, self._send_alone)
+
+    def _send_alone(self, task: Task, member: Member) -> None:
+        version, name, size_bytes, digest = member
+        self._upload(
+            replace(task, version=version, name=name, size_bytes=size_bytes, digest=digest)
+        )
+
     def _target(self, task: Task, content: Content) -> Target:
         save = task.claimant
         return Target(
             self._layout.shard_key(save.run, _location(task), task.name),
             object_metadata(save.save_id, self._store_id, task.version, content),
             content,
+            save.run,
+            parsed_mode(task.compression),
         )
 
     # --- saves -----------------------------------------------------------------------------------
@@ -181,7 +206,9 @@ class Worker:
             self._report_end(task, ended)
 
     def _delete(self, task: Task) -> None:
-        self._publisher.delete(task.claimant, _location(task), self._ours(task))
+        location = _location(task) or self._publisher.location_of(task.claimant)
+        if location is not None:
+            self._publisher.delete(task.claimant, location, self._ours(task))
         self._channel.ask("removed", save=task.save)
 
     def _sweep(self, task: Task) -> None:

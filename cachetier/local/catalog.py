@@ -14,9 +14,9 @@ from typing import TypeVar
 import apsw
 
 from cachetier.errors import BackpressureError, NotFoundError, SealedError
-from cachetier.local import queries, statements
+from cachetier.local import adoptions, queries, statements
 from cachetier.local.committer import Committer, Operation
-from cachetier.local.records import Incident, NewShard, RemoteCopy
+from cachetier.local.records import Incident, NewShard, RemoteCopy, RemoteSave
 from cachetier.model import lifecycle
 from cachetier.model.checkpoint import (
     OPEN_STATES,
@@ -179,6 +179,7 @@ class Catalog:
                 sql.execute("DELETE FROM shards WHERE save = ?", (save.number,))
                 sql.execute("DELETE FROM parts WHERE save = ?", (save.number,))
                 statements.set_state(sql, save.number, SaveState.DELETED)
+                statements.delete_replications(sql, save.number)
             return removed
 
         return self._run(operation)
@@ -245,7 +246,7 @@ class Catalog:
                     name=name,
                 )
             copy = RemoteCopy(remote, Stored.raw(content))
-            new = NewShard(name, ids.rank, content, state=ShardState.EVICTED, copy=copy)
+            new = NewShard(name, ids.rank, content, state=ShardState.EVICTED, copies=(copy,))
             shard = statements.insert_shard(sql, save, new, now)
             statements.want(sql, save.number)  # begun remotely, so the rest of it follows
             return Committed(shard)
@@ -282,37 +283,46 @@ class Catalog:
         return self._run(operation)
 
     def attach(self, version: int, file_id: str) -> Shard:
-        """Give an evicted shard its restored local file: it is clean again."""
+        """Give a shard its restored local file; return it as it was before.
+
+        An evicted one is clean again, a quarantined one dirty.
+        """
 
         def operation(sql: apsw.Connection) -> Shard:
             shard = statements.require(sql, version)
             state = lifecycle.after(shard.state, ShardEvent.RESTORED)
+            sql.execute("DELETE FROM bodies WHERE version = ?", (version,))
             sql.execute(
-                "UPDATE shards SET state = ?, file_id = ? WHERE version = ?",
+                "UPDATE shards SET state = ?, file_id = ?, inline = 0 WHERE version = ?",
                 (state, file_id, version),
             )
-            return statements.require(sql, version)
+            return shard
 
         return self._run(operation)
 
-    def adopt(self, save: Save, shards: Sequence[NewShard], now: float) -> None:
+    def adopt(
+        self,
+        save: Save,
+        shards: Sequence[NewShard],
+        now: float,
+        replicas: Sequence[RemoteSave] = (),
+    ) -> None:
         """Remember a published step and, as evicted here, its ``shards``.
 
-        Changes nothing if the save was deleted here.
+        Where it is known from replicas alone, ``save`` is ``replicated``; that turns to published
+        once it is adopted so. Changes nothing if the save was deleted here.
         """
 
         def operation(sql: apsw.Connection) -> None:
-            known = queries.save_named(sql, save.run, save.step, save.save_id)
-            if known is not None and known.state not in (*OPEN_STATES, SaveState.PUBLISHED):
-                return  # deleted here, and soon in the bucket too
-            number = known.number if known is not None else statements.insert_save(sql, save)
-            if known is None or known.state in OPEN_STATES:
-                statements.publish(sql, number, save.published_at or now, save.location)
-                statements.skip_older(sql, self._policy, number, now)
+            number = adoptions.adopted_save(sql, save, self._policy, now)
+            if number is None:
+                return
+            for replica in replicas:
+                at = replica.published_at
+                statements.insert_replication(sql, number, replica.remote, replica.location, at)
             adopted = statements.require_save(sql, number)
             for shard in shards:
-                if queries.shard_named(sql, number, shard.name) is None:
-                    statements.insert_shard(sql, adopted, shard, now)
+                adoptions.adopt_shard(sql, adopted, shard, now)
 
         self._run(operation)
 
@@ -327,7 +337,7 @@ def _admit(sql: apsw.Connection, ids: SaveIds, policy: Policy, now: float) -> Sa
     if save is not None:
         return save
     for older in saves:
-        if older.state in OPEN_STATES:
+        if older.state in (*OPEN_STATES, SaveState.REPLICATED):
             statements.set_state(sql, older.number, SaveState.SUPERSEDED)
     local_only = policy.keeps_local(ids.step)
     begun = Save(

@@ -6,11 +6,12 @@ what it was told is recorded is synced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import apsw
 
-from cachetier.local import queries, rows, statements
+from cachetier.local import queries, replica_queries, rows, statements
 from cachetier.local.committer import Committer
 from cachetier.local.records import FinishedPart, Incident
 from cachetier.model import lifecycle
@@ -18,7 +19,9 @@ from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Codec, Stored
+from cachetier.model.stored import Codec, InPack, Stored
+
+_IN_PACKS = (ShardState.DIRTY, ShardState.CLEAN)
 
 
 class DrainLog:
@@ -114,17 +117,32 @@ class DrainLog:
     ) -> ShardState:
         """Record that ``remote`` holds the shard, verified; without ``stored``, its raw bytes.
 
-        Clean once every required remote does.
+        Clean once every remote of ``required`` does, and every required replica that the save is
+        to be brought to.
         """
 
         def operation(sql: apsw.Connection) -> ShardState:
             shard = statements.require(sql, version)
-            statements.insert_stored(sql, version, remote, stored or Stored.raw(shard.content), now)
-            if not set(required) <= queries.verified_remotes(sql, version):
-                return shard.state
-            state = lifecycle.after(shard.state, ShardEvent.VERIFIED_REMOTELY)
-            sql.execute("UPDATE shards SET state = ? WHERE version = ?", (state, version))
-            return state
+            kept = stored or Stored.raw(shard.content)
+            return _verify(sql, shard, remote, required, kept, now)
+
+        return self._run(operation)
+
+    def record_packed(
+        self, packs: Mapping[int, InPack], remote: str, required: Sequence[str], now: float
+    ) -> list[Shard]:
+        """Record that ``remote`` holds shards in a pack, all in one transaction.
+
+        Those that have no sound bytes here any more are passed over. Returns the others.
+        """
+
+        def operation(sql: apsw.Connection) -> list[Shard]:
+            found = [queries.shard_by_version(sql, version) for version in packs]
+            shards = [s for s in found if s is not None and s.state in _IN_PACKS]
+            for shard in shards:
+                stored = replace(Stored.raw(shard.content), pack=packs[shard.version])
+                _verify(sql, shard, remote, required, stored, now)
+            return shards
 
         return self._run(operation)
 
@@ -150,10 +168,12 @@ class DrainLog:
 
         def operation(sql: apsw.Connection) -> ShardState:
             shard = statements.require(sql, version)
-            if shard.state is not ShardState.CLEAN:
+            if shard.state not in (ShardState.CLEAN, ShardState.DIRTY):
+                return shard.state
+            sql.execute("DELETE FROM drains WHERE version = ? AND remote = ?", (version, remote))
+            if shard.state is ShardState.DIRTY:  # it waits for another remote
                 return shard.state
             state = lifecycle.after(shard.state, ShardEvent.LOST_REMOTELY)
-            sql.execute("DELETE FROM drains WHERE version = ? AND remote = ?", (version, remote))
             sql.execute("UPDATE shards SET state = ? WHERE version = ?", (state, version))
             return state
 
@@ -184,6 +204,7 @@ class DrainLog:
             shards = queries.shards_of(sql, number)
             sql.execute("DELETE FROM shards WHERE save = ?", (number,))
             sql.execute("DELETE FROM parts WHERE save = ?", (number,))
+            statements.delete_replications(sql, number)
             return shards
 
         return self._run(operation)
@@ -193,7 +214,7 @@ class DrainLog:
 
         def operation(sql: apsw.Connection) -> None:
             sql.execute("UPDATE saves SET swept = 1 WHERE number = ?", (number,))
-            sql.execute("DELETE FROM leftovers WHERE save = ?", (number,))
+            statements.forget_leftovers(sql, number)
 
         self._run(operation)
 
@@ -204,12 +225,30 @@ class DrainLog:
             sql.execute(
                 "UPDATE saves SET location = NULL WHERE number = ? AND state = 'deleted'", (number,)
             )
-            sql.execute("DELETE FROM leftovers WHERE save = ?", (number,))
+            statements.forget_leftovers(sql, number)
 
         self._run(operation)
 
     def add_incident(self, incident: Incident, now: float) -> None:
         self._run(lambda sql: statements.insert_incident(sql, incident, now))
+
+
+def _verify(
+    sql: apsw.Connection,
+    shard: Shard,
+    remote: str,
+    required: Sequence[str],
+    stored: Stored,
+    now: float,
+) -> ShardState:
+    version = shard.version
+    statements.insert_stored(sql, version, remote, stored, now)
+    awaited = {*required, *replica_queries.required_replicas(sql, version)}
+    if not awaited <= queries.verified_remotes(sql, version):
+        return shard.state
+    state = lifecycle.after(shard.state, ShardEvent.VERIFIED_REMOTELY)
+    sql.execute("UPDATE shards SET state = ? WHERE version = ?", (state, version))
+    return state
 
 
 def _may_end(sql: apsw.Connection, save: Save, state: SaveState) -> bool:

@@ -33,6 +33,7 @@ class PolicyLog:
             shards = queries.shards_of(sql, number)
             sql.execute("DELETE FROM shards WHERE save = ?", (number,))
             sql.execute("DELETE FROM parts WHERE save = ?", (number,))
+            sql.execute("DELETE FROM replications WHERE save = ?", (number,))
             sql.execute(
                 "UPDATE saves SET state = 'deleted', location = NULL WHERE number = ?", (number,)
             )

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import apsw
 
 from cachetier.local import rows
+from cachetier.local.among import ALL, Among
 from cachetier.local.records import (
     Backlog,
     Incident,
@@ -93,9 +94,12 @@ def never_durable_runs(sql: apsw.Connection, every: int, least: int) -> list[str
 
 
 def backlog(sql: apsw.Connection) -> list[Backlog]:
-    """Return what the drain owes each unfinished save, by arrival."""
+    """Return what is owed to each unfinished save, by arrival.
+
+    One that is published is among them while a required replica does not have it all.
+    """
     found = []
-    for save in unfinished_saves(sql):
+    for save in [*unfinished_saves(sql), *_published_dirty_saves(sql)]:
         summary, parts = summary_of(sql, save.number), parts_of(sql, save.number)
         ranks = {part.rank for part in parts if part.state is PartState.SEALED}
         found.append(
@@ -110,6 +114,14 @@ def backlog(sql: apsw.Connection) -> list[Backlog]:
             )
         )
     return found
+
+
+def _published_dirty_saves(sql: apsw.Connection) -> list[Save]:
+    query = (
+        f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE state = 'published' "
+        "AND number IN (SELECT save FROM shards WHERE state = 'dirty') ORDER BY number"
+    )
+    return [rows.save_of(row) for row in sql.execute(query)]
 
 
 def unswept_saves(sql: apsw.Connection) -> list[Save]:
@@ -175,13 +187,24 @@ def summary_of(sql: apsw.Connection, number: int) -> Summary:
     return Summary(*row)
 
 
-def dirty_shards_of(sql: apsw.Connection, number: int, limit: int = -1) -> list[Shard]:
-    """Return the dirty shards of a save, oldest first; up to ``limit`` unless it is negative."""
+def dirty_shards_of(
+    sql: apsw.Connection,
+    number: int,
+    limit: int = -1,
+    remote: str | None = None,
+    among: Among = ALL,
+) -> list[Shard]:
+    """Return the dirty shards of a save, oldest first; up to ``limit`` unless it is negative.
+
+    Of a ``remote`` those that are not verified there yet: the others wait for another one.
+    """
     query = (
-        f"{_SHARDS} WHERE shards.save = ? AND shards.state = 'dirty' "
-        "ORDER BY shards.version LIMIT ?"
+        f"{_SHARDS} WHERE shards.save = ? AND shards.state = 'dirty' AND NOT EXISTS (SELECT 1 "
+        "FROM drains WHERE version = shards.version AND remote = ? AND verified_at IS NOT NULL) "
+        f"AND {among.clause} ORDER BY shards.version LIMIT ?"
     )
-    return [rows.shard_of(row) for row in sql.execute(query, (number, limit))]
+    values = (number, remote, *among.values, limit)
+    return [rows.shard_of(row) for row in sql.execute(query, values)]
 
 
 def shards_of_rank(
@@ -201,6 +224,12 @@ def stored_shards_of_rank(
     """Return what ``shards_of_rank`` does, each shard with as what ``remote`` holds it."""
     shards = shards_of_rank(sql, number, rank, after, limit)
     return [(shard, stored_of(sql, shard.version, remote)) for shard in shards]
+
+
+def quarantined_shards(sql: apsw.Connection) -> list[Shard]:
+    """Return the shards whose local bytes are damaged."""
+    query = f"{_SHARDS} WHERE shards.state = 'quarantined' ORDER BY shards.version"
+    return [rows.shard_of(row) for row in sql.execute(query)]
 
 
 def unsound_ranks(sql: apsw.Connection, number: int) -> frozenset[int]:

@@ -109,8 +109,17 @@ class RemoteCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteSave:
+    """A save that is published at a replica, and where its objects are there."""
+
+    remote: str
+    location: str
+    published_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class NewShard:
-    """A shard about to get its row: its bytes in a file, in ``body``, or only in ``copy``."""
+    """A shard about to get its row: its bytes in a file, in ``body``, or only in ``copies``."""
 
     name: str
     rank: int
@@ -118,4 +127,4 @@ class NewShard:
     file_id: str | None = None
     body: bytes | None = None
     state: ShardState = ShardState.DIRTY
-    copy: RemoteCopy | None = None
+    copies: tuple[RemoteCopy, ...] = ()

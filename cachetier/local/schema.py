@@ -5,8 +5,12 @@ bodies. ``row_digest`` covers a row's identity: SQLite stores a flipped bit as r
 one. Most shards are evicted, sooner or later; the partial indexes find the others without a walk
 over a million of those.
 
-``leftovers`` are names of shards that are gone from here, while the remote may still hold an
+``leftovers`` are names of shards that are gone from here, while a remote may still hold an
 unfinished upload of them: the drain aborts it when it sweeps up after the save.
+
+What a save has reached at the durable remote lies in ``saves`` and ``parts``; what it has reached
+at each replica, in ``replications`` and ``replicated_parts``. A save that begins here has a row for
+every replica from its first instant, so that none is missed; ``due`` marks those with work left.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ MIGRATIONS: tuple[str, ...] = (
         row_digest BLOB NOT NULL,
         UNIQUE (save, name)
     ) STRICT;
-    CREATE INDEX dirty_shards ON shards (save, version) WHERE state = 'dirty';
+    CREATE INDEX dirty_shards ON shards (save, version, rank, size_bytes) WHERE state = 'dirty';
     CREATE INDEX quarantined_shards ON shards (save, rank) WHERE state = 'quarantined';
     CREATE INDEX evictable_shards ON shards (save, version, size_bytes)
         WHERE state = 'clean' AND (file_id IS NOT NULL OR inline);
@@ -90,6 +94,7 @@ MIGRATIONS: tuple[str, ...] = (
         pack_digest BLOB,
         PRIMARY KEY (version, remote)
     ) STRICT, WITHOUT ROWID;
+    CREATE INDEX packed_drains ON drains (pack, remote) WHERE pack IS NOT NULL;
 
     CREATE TABLE uploaded_parts (
         version INTEGER NOT NULL,
@@ -105,6 +110,37 @@ MIGRATIONS: tuple[str, ...] = (
         FOREIGN KEY (version, remote) REFERENCES drains (version, remote) ON DELETE CASCADE
     ) STRICT, WITHOUT ROWID;
 
+    CREATE TABLE replicas (
+        name TEXT PRIMARY KEY,
+        required INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE replications (
+        save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
+        remote TEXT NOT NULL,
+        state TEXT NOT NULL DEFAULT 'open',
+        location TEXT,
+        published_at REAL,
+        due INTEGER NOT NULL DEFAULT 1,
+        PRIMARY KEY (save, remote)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX due_replications ON replications (remote, save) WHERE due;
+    CREATE TRIGGER save_begins AFTER INSERT ON saves
+        WHEN NEW.state IN ('open', 'local_only')
+        BEGIN INSERT INTO replications (save, remote) SELECT NEW.number, name FROM replicas; END;
+    CREATE TRIGGER save_ends AFTER UPDATE OF state ON saves
+        WHEN NEW.state IN ('superseded', 'refused')
+        BEGIN UPDATE replications SET state = NEW.state, due = location IS NOT NULL
+              WHERE save = NEW.number AND state = 'open'; END;
+
+    CREATE TABLE replicated_parts (
+        save INTEGER NOT NULL,
+        remote TEXT NOT NULL,
+        rank INTEGER NOT NULL,
+        PRIMARY KEY (save, remote, rank),
+        FOREIGN KEY (save, remote) REFERENCES replications (save, remote) ON DELETE CASCADE
+    ) STRICT, WITHOUT ROWID;
+
     CREATE TABLE leftovers (
         save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
         name TEXT NOT NULL,
@@ -113,6 +149,8 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TRIGGER shard_leaves BEFORE DELETE ON shards
         WHEN EXISTS (SELECT 1 FROM saves WHERE number = OLD.save
                      AND location IS NOT NULL AND NOT swept)
+          OR EXISTS (SELECT 1 FROM replications WHERE save = OLD.save
+                     AND location IS NOT NULL AND due)
         BEGIN INSERT OR IGNORE INTO leftovers VALUES (OLD.save, OLD.name); END;
 
     CREATE TABLE incidents (

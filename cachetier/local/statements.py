@@ -57,8 +57,8 @@ def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) ->
     version = sql.last_insert_rowid()
     if new.body is not None:
         sql.execute("INSERT INTO bodies VALUES (?, ?)", (version, new.body))
-    if new.copy is not None:
-        insert_stored(sql, version, new.copy.remote, new.copy.stored, now)
+    for copy in new.copies:
+        insert_stored(sql, version, copy.remote, copy.stored, now)
     return Shard(
         version=version,
         run=save.run,
@@ -108,7 +108,8 @@ def insert_incident(sql: apsw.Connection, incident: Incident, now: float) -> Non
 def publish(sql: apsw.Connection, number: int, at: float, location: str | None) -> None:
     """Mark a save published; whatever was published or open before it is superseded."""
     sql.execute(
-        "UPDATE saves SET state = 'superseded' WHERE number <> ?1 AND state = 'published' AND "
+        "UPDATE saves SET state = 'superseded' WHERE number <> ?1 AND "
+        "state IN ('published', 'replicated') AND "
         "(run, step) = (SELECT run, step FROM saves WHERE number = ?1)",
         (number,),
     )
@@ -134,6 +135,41 @@ def want(sql: apsw.Connection, number: int) -> None:
     sql.execute(
         "UPDATE saves SET wanted = 1, state = iif(state = 'local_only', 'open', state) "
         "WHERE number = ?",
+        (number,),
+    )
+
+
+def delete_replications(sql: apsw.Connection, number: int) -> None:
+    """Let a save that is deleted go from the replicas too.
+
+    An empty location is one that nobody here knows: whoever deletes looks for it there.
+    """
+    sql.execute(
+        "INSERT INTO replications (save, remote, state, location) "
+        "SELECT ?, name, 'deleted', '' FROM replicas WHERE true "
+        "ON CONFLICT (save, remote) DO UPDATE SET state = 'deleted', due = 1, "
+        "location = coalesce(location, '')",
+        (number,),
+    )
+
+
+def insert_replication(
+    sql: apsw.Connection, number: int, remote: str, location: str, published_at: float
+) -> None:
+    """Remember that a save is published at a replica; what this node does there itself stays."""
+    sql.execute(
+        "INSERT OR IGNORE INTO replications (save, remote, state, location, published_at, due) "
+        "VALUES (?, ?, 'published', ?, ?, 0)",
+        (number, remote, location, published_at),
+    )
+
+
+def forget_leftovers(sql: apsw.Connection, number: int) -> None:
+    """Forget what a save may have left unfinished, once no remote is to be swept any more."""
+    sql.execute(
+        "DELETE FROM leftovers WHERE save = ?1 AND NOT EXISTS (SELECT 1 FROM saves "
+        "WHERE number = ?1 AND location IS NOT NULL AND NOT swept) AND NOT EXISTS "
+        "(SELECT 1 FROM replications WHERE save = ?1 AND location IS NOT NULL AND due)",
         (number,),
     )
 

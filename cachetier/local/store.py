@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,12 +20,13 @@ import apsw
 
 from cachetier.clock import Clock
 from cachetier.errors import FencedError, SizeMismatchError
-from cachetier.local import queries
+from cachetier.local import queries, replica_queries
 from cachetier.local.catalog import Catalog, Committed
 from cachetier.local.committer import Committer
 from cachetier.local.drain_log import DrainLog
 from cachetier.local.files import Files
 from cachetier.local.policy_log import PolicyLog
+from cachetier.local.replica_log import ReplicaLog
 from cachetier.local.space import Space
 from cachetier.model.lifecycle import ShardEvent
 from cachetier.model.policy import DRAIN_ALL, Policy
@@ -82,6 +83,7 @@ class Store:
         self.catalog = Catalog(committer, policy)
         self.drain_log = DrainLog(committer, policy)
         self.policy_log = PolicyLog(committer)
+        self.replica_log = ReplicaLog(committer)
         self._committer = committer
         self._reader = reader
         self._reader_lock = threading.Lock()
@@ -96,6 +98,11 @@ class Store:
         """Run ``query`` on the reading connection."""
         with self._reader_lock:
             return query(self._reader)
+
+    def configure_replicas(self, replicas: Mapping[str, bool]) -> None:
+        """Take ``replicas`` for those of the settings; nothing is written if they are already."""
+        if self.read(replica_queries.configured) != dict(replicas):
+            self.replica_log.configure(replicas)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -158,17 +165,17 @@ class Store:
         self.drop(committed.replaced)
         return committed
 
-    def restored(self, staged: Staged, shard: Shard) -> Shard:
-        """Give an evicted shard the staged file that now holds its bytes again."""
+    def restored(self, staged: Staged, shard: Shard) -> None:
+        """Give a shard the staged file that now holds its bytes again; damaged ones go."""
         ids = SaveIds(shard.run, shard.step, shard.save_id, shard.rank)
         try:
             self._sync(staged, ids, shard.name, shard.content)
-            attached = self.catalog.attach(shard.version, staged.file_id)
+            before = self.catalog.attach(shard.version, staged.file_id)
         except BaseException:
             self.discard(staged)
             raise
         self._keep(staged, shard.content)
-        return attached
+        self.drop([before])
 
     def discard(self, staged: Staged) -> None:
         """Forget a staged file and give its room back.

@@ -23,7 +23,11 @@ from cachetier.model.shard import SaveIds
 
 
 class SaveState(StrEnum):
-    """``local_only`` is open as well, to ranks and readers, but not drained: see ``policy``."""
+    """``local_only`` is open as well, to ranks and readers, but not drained: see ``policy``.
+
+    ``replicated``: published at a replica, which is all this node knows of it, as the durable
+    remote could not be asked. It can be restored, and is replaced by whatever comes after it.
+    """
 
     OPEN = "open"
     LOCAL_ONLY = "local_only"
@@ -31,6 +35,7 @@ class SaveState(StrEnum):
     SUPERSEDED = "superseded"
     REFUSED = "refused"
     DELETED = "deleted"
+    REPLICATED = "replicated"
 
 
 OPEN_STATES = (SaveState.OPEN, SaveState.LOCAL_ONLY)  # in these a save takes shards and seals
@@ -132,8 +137,11 @@ def _still_writable(save: Save, ids: SaveIds) -> Save:
 
 
 def visible_save(saves: Sequence[Save]) -> Save | None:
-    """Return the save that readers see: the newest published one, else the newest still open."""
-    for states in ((SaveState.PUBLISHED,), OPEN_STATES):
+    """Return the save that readers see: the newest published one, else the newest still open.
+
+    Where there is neither, the newest that is known from a replica.
+    """
+    for states in ((SaveState.PUBLISHED,), OPEN_STATES, (SaveState.REPLICATED,)):
         candidates = [save for save in saves if save.state in states]
         if candidates:
             return max(candidates, key=lambda save: save.number)

@@ -17,7 +17,8 @@ from cachetier.model.stored import Codec, Frame, InPack, Stored
 
 FORMAT: Literal[1] = 1
 HexDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-Count = Annotated[int, Field(ge=0)]
+NUMBER_LIMIT = 1 << 63  # what the catalog can hold
+Count = Annotated[int, Field(ge=0, lt=NUMBER_LIMIT)]
 
 
 class _Document(BaseModel):
@@ -29,7 +30,7 @@ class PackReference(_Document):
 
     name: str = Field(pattern=r"^pack-[0-9]+-[0-9a-f]{16}$")
     start: Count
-    size_bytes: Count
+    size_bytes: Annotated[int, Field(ge=0, le=SHARD_LIMIT_BYTES)]
     digest: HexDigest
 
     @classmethod
@@ -129,7 +130,7 @@ class Part(_Document):
     step: Count
     save_id: str
     rank: Count
-    world_size: Annotated[int, Field(ge=1)]
+    world_size: Annotated[int, Field(ge=1, lt=NUMBER_LIMIT)]
     shards: tuple[ShardEntry, ...]
 
 
@@ -160,7 +161,7 @@ class Manifest(_Document):
     nonce: str
     started_at: float
     replaces: tuple[str, ...] = ()
-    world_size: Annotated[int, Field(ge=1)] = 1
+    world_size: Annotated[int, Field(ge=1, lt=NUMBER_LIMIT)] = 1
     published_at: float | None = None
     parts: tuple[PartReference, ...] = ()
     shards: tuple[ShardSummary, ...] = ()

@@ -6,6 +6,7 @@
     first
     <prefix>/<run>/<step>~<save_id>/<name>                 shards of any other save
     <prefix>/<run>/<location>/.cachetier/rank-<r>.json     a rank's part
+    <prefix>/<run>/<location>/.cachetier/pack-<r>-<digest> small shards of a rank, in a row
     <prefix>/<run>/<step>/.cachetier/manifest.json         the step's only key that changes
 
 With a spread layout the shards (and they alone) begin with one of sixteen prefixes, so that a store
@@ -74,6 +75,15 @@ class Layout:
     def _spread_prefix(self, digit: str, run: str, location: str) -> str:
         rest = f"{GENERATION_MARK}{digit}/{run}/{location}/"
         return f"{self.prefix}/{rest}" if self.prefix else rest
+
+    def object_key(self, run: str, location: str, name: str, pack: str | None) -> str:
+        """Return the key of the object that holds shard ``name``: its own, or its pack's."""
+        if pack is None:
+            return self.shard_key(run, location, name)
+        return self.pack_key(run, location, pack)
+
+    def pack_key(self, run: str, location: str, pack: str) -> str:
+        return f"{self.parts_prefix(run, location)}{pack}"
 
     def part_key(self, run: str, location: str, rank: int) -> str:
         return f"{self.parts_prefix(run, location)}rank-{rank}.json"

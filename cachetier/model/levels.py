@@ -11,8 +11,17 @@ from cachetier.errors import InvalidRequestError
 
 
 class Level(StrEnum):
+    """``replicated``: at any remote, replica or durable; so whatever is durable is replicated."""
+
     LOCAL = "local"
+    REPLICATED = "replicated"
     DURABLE = "durable"
+
+
+def covers(reached: Level, wanted: Level) -> bool:
+    """Return whether what has reached one level is as safe as another asks for."""
+    order = tuple(Level)
+    return order.index(reached) >= order.index(wanted)
 
 
 def checked_level(level: object) -> Level:

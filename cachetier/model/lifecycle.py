@@ -3,7 +3,8 @@
 ``dirty``        committed on this node, not yet verified at every required remote
 ``clean``        verified remotely; the local copy may go
 ``evicted``      known here, bytes only remote
-``quarantined``  the local bytes fail their digest: never served, never sent, kept for a person
+``quarantined``  the local bytes fail their digest: never served, never sent, kept for a person;
+                 or until sound ones come from a remote that had the shard before
 
 Staging and claims are not states: they live in memory and die with their connection or process, so
 that start-up is recovery. A shard row disappears only by replacement, abort or delete.
@@ -41,6 +42,8 @@ _TRANSITIONS: dict[tuple[ShardState, ShardEvent], ShardState] = {
     (ShardState.EVICTED, ShardEvent.RESTORED): ShardState.CLEAN,
     # Two readers may find the same damage; the second finds it dealt with.
     (ShardState.EVICTED, ShardEvent.LOCAL_DAMAGE): ShardState.EVICTED,
+    # A replica had it, though not every remote that has to: the sound bytes go on to the others.
+    (ShardState.QUARANTINED, ShardEvent.RESTORED): ShardState.DIRTY,
     (ShardState.QUARANTINED, ShardEvent.LOCAL_DAMAGE): ShardState.QUARANTINED,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cachetier.errors import InvalidRequestError
 from cachetier.model import names
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
@@ -18,6 +19,27 @@ SHARD_LIMIT_BYTES = 10_000 * (64 << 20)
 def blocks_of(size_bytes: int) -> int:
     """Return how many blocks so many bytes begin."""
     return -(-size_bytes // BLOCK_BYTES)
+
+
+def checked_element_size(value: object, size_bytes: int | None) -> int:
+    """Return ``value`` if a shard of ``size_bytes`` (None: unknown yet) can have such elements.
+
+    None, nobody having said, gives 0.
+
+    Raises:
+        InvalidRequestError: It cannot.
+    """
+    if value is None:
+        return 0
+    hint = "Give the bytes of one value (2 for bf16, 4 for fp32, 8 for fp64), or leave it out."
+    if isinstance(value, bool) or not isinstance(value, int) or value not in ELEMENT_SIZES:
+        shown = ascii(value)[:60]
+        raise InvalidRequestError(f"element_size {shown} is none of 2, 4 and 8", hint=hint)
+    if size_bytes is not None and size_bytes % value:
+        raise InvalidRequestError(
+            f"{size_bytes} bytes are not whole elements of {value}", hint=hint
+        )
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ Source: docs/compression.md.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from cachetier.model.shard import BLOCK_BYTES, ELEMENT_SIZES, Content, blocks_of
 
 # zstd's own bound for a block that does not compress.
 FRAME_LIMIT_BYTES = BLOCK_BYTES + (BLOCK_BYTES >> 8)
-LEVELS = range(1, 20)
 # Below this a request costs more than the bytes saved.
 COMPRESSED_FROM_BYTES = 1 << 20
 # What stays above this share of its size is stored raw.
@@ -32,7 +30,6 @@ WORTHWHILE_RATIO = 0.97
 _TABLE_ENTRY_BYTES = 8
 _TABLE_FRAME_BYTES = 17  # a skippable frame's header, and the table's footer
 _FRAME = struct.Struct("!IQ")
-_LEVEL = re.compile(r"zstd:([0-9]{1,4})", re.ASCII)
 
 
 class Codec(StrEnum):
@@ -125,24 +122,6 @@ def limit_bytes(raw_bytes: int) -> int:
 
 def is_worthwhile(stored_bytes: int, raw_bytes: int) -> bool:
     return stored_bytes <= raw_bytes * WORTHWHILE_RATIO
-
-
-def parsed_level(text: str) -> int | None:
-    """Return the level that the setting ``compression`` names, or None for ``off``.
-
-    Raises:
-        ValueError: It names none.
-    """
-    lowered = text.strip().lower()
-    if lowered in ("off", "false"):
-        return None
-    if lowered == "auto":
-        raise ValueError("'auto' comes with a later version: give 'off', or a level as in 'zstd:3'")
-    match = _LEVEL.fullmatch(lowered)
-    if match is None or int(match.group(1)) not in LEVELS:
-        least, most = LEVELS[0], LEVELS[-1]
-        raise ValueError(f"{text!r} is neither 'off' nor 'zstd:{least}' to 'zstd:{most}'")
-    return int(match.group(1))
 
 
 def pack_frames(frames: Iterable[Frame]) -> bytes:

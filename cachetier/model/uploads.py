@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from cachetier.model import stored
-from cachetier.model.shard import BLOCK_BYTES, Content, blocks_of
+from cachetier.model.shard import BLOCK_BYTES, ELEMENT_SIZES, Content, blocks_of
 from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec
 
 PART_LIMIT = 10_000
@@ -24,15 +24,20 @@ DIGEST_KEY = "cachetier-digest"
 # Of a compressed object too: the digest above and this size are those of the shard's raw bytes.
 CODEC_KEY = "cachetier-codec"
 RAW_BYTES_KEY = "cachetier-raw-bytes"
+ELEMENT_SIZE_KEY = "cachetier-element-size"  # of planes
 
 
 @dataclass(frozen=True, slots=True)
 class PartRange:
-    """One part of an upload: ``number`` from 1, whole blocks but for the last."""
+    """One part of an upload: ``number`` from 1; the blocks that it touches at least in part."""
 
     number: int
     start: int
     size_bytes: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size_bytes
 
     @property
     def first_block(self) -> int:
@@ -40,7 +45,14 @@ class PartRange:
 
     @property
     def blocks(self) -> int:
-        return blocks_of(self.size_bytes)
+        return blocks_of(self.end) - self.first_block
+
+    @property
+    def room_bytes(self) -> int:
+        """How much has to be read to verify it, whole blocks, as far as they are there."""
+        if self.start % BLOCK_BYTES == 0 and self.size_bytes % BLOCK_BYTES == 0:
+            return self.size_bytes
+        return self.blocks * BLOCK_BYTES
 
 
 def part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES) -> int:
@@ -89,14 +101,35 @@ def object_metadata(save_id: str, store_id: str, version: int, content: Content)
     }
 
 
-def compressed_metadata(metadata: Mapping[str, str], size_bytes: int) -> dict[str, str]:
-    """Return the metadata of the same shard, of ``size_bytes``, stored as zstd frames."""
-    return {**metadata, CODEC_KEY: Codec.ZSTD, RAW_BYTES_KEY: str(size_bytes)}
+def compressed_metadata(
+    metadata: Mapping[str, str], size_bytes: int, codec: Codec = Codec.ZSTD, element_size: int = 0
+) -> dict[str, str]:
+    """Return the metadata of the same shard, of ``size_bytes``, stored as frames of ``codec``."""
+    described = {**metadata, CODEC_KEY: str(codec), RAW_BYTES_KEY: str(size_bytes)}
+    return described | ({ELEMENT_SIZE_KEY: str(element_size)} if element_size else {})
+
+
+def content_encoding(codec: Codec) -> str | None:
+    """Return how HTTP calls what ``codec`` makes: planes only we can put together again."""
+    return "zstd" if codec is Codec.ZSTD else None
+
+
+def codec_found(found: Mapping[str, str]) -> tuple[Codec, int]:
+    """Return codec and element size of the object with metadata ``found``.
+
+    What names no codec of ours, or planes of no size, counts as raw bytes.
+    """
+    codec, size = found.get(CODEC_KEY), found.get(ELEMENT_SIZE_KEY, "")
+    if codec == Codec.ZSTD:
+        return Codec.ZSTD, 0
+    if codec == Codec.PLANES and size in [str(known) for known in ELEMENT_SIZES]:
+        return Codec.PLANES, int(size)
+    return Codec.RAW, 0
 
 
 def is_compressed(found: Mapping[str, str]) -> bool:
-    """Return whether the object with metadata ``found`` holds zstd frames."""
-    return found.get(CODEC_KEY) == Codec.ZSTD
+    """Return whether the object with metadata ``found`` holds frames."""
+    return codec_found(found)[0] is not Codec.RAW
 
 
 class Existing(Enum):

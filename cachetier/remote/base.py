@@ -21,7 +21,8 @@ Metadata = Mapping[str, str]
 class ObjectInfo:
     """What a store says of one object.
 
-    ``digest`` is None where the store keeps no CRC-64/NVME; ``complete_upload`` tells no metadata.
+    ``digest`` is None where the store keeps no CRC-64/NVME; ``complete_upload`` tells neither
+    metadata nor ``encoding``, which is the object's ``Content-Encoding``.
     """
 
     key: str
@@ -29,6 +30,7 @@ class ObjectInfo:
     etag: str
     digest: int | None
     metadata: Metadata = field(default_factory=dict)
+    encoding: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,16 @@ class UploadedPart:
     etag: str
     size_bytes: int
     digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRange:
+    """A range of an object in the same bucket, of the very version ``etag``."""
+
+    key: str
+    etag: str
+    start: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +124,20 @@ class ObjectStore(Protocol):
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
+        encoding: str | None = None,
     ) -> ObjectInfo:
         """Store a whole object; the store checks ``digest`` where ``keeps_digests``.
+
+        ``encoding`` labels it for others: it comes back byte by byte as it was put.
 
         Raises:
             PreconditionFailedError: ``condition`` did not hold. It may be our own earlier success.
             RemoteDigestError: The store received other bytes.
         """
 
-    def create_upload(self, key: str, metadata: Metadata | None = None) -> str:
+    def create_upload(
+        self, key: str, metadata: Metadata | None = None, encoding: str | None = None
+    ) -> str:
         """Begin a multipart upload with a full-object CRC-64/NVME and return its id."""
 
     def upload_part(
@@ -131,6 +148,21 @@ class ObjectStore(Protocol):
         Raises:
             UploadGoneError: The upload id is unknown.
             RemoteDigestError: The store received other bytes.
+        """
+
+    def copy_part(
+        self, key: str, upload_id: str, number: int, source: CopyRange, *, digest: int
+    ) -> UploadedPart:
+        """Make part ``number`` of bytes that the bucket holds already; none of them come by here.
+
+        ``digest`` is what they are expected to be. A store may copy without judging it, so only
+        the digest of the object that ``complete_upload`` makes says that they were.
+
+        Raises:
+            SourceChangedError: There is no such object or range, or it is another version.
+            CopiesRefusedError: The store does not copy ranges, or not for us.
+            UploadGoneError: The upload id is unknown.
+            RemoteDigestError: The store says that other bytes were copied.
         """
 
     def list_parts(self, key: str, upload_id: str) -> dict[int, tuple[str, int]]:

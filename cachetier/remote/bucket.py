@@ -93,8 +93,8 @@ class Bucket:
             return None
         return seen.manifest
 
-    def put_part(self, part: Part, location: str) -> None:
-        """Write a rank's part once; writing the same part again changes nothing.
+    def put_part(self, part: Part, location: str) -> bytes:
+        """Write a rank's part once and return it as it lies there; again, nothing changes.
 
         Raises:
             IntegrityError: Another part of this rank is there.
@@ -103,9 +103,10 @@ class Bucket:
         body = encode(part)
         with contextlib.suppress(PreconditionFailedError):
             self.objects.put(key, body, digest=digest_of(body), condition=IF_ABSENT)
-            return
+            return body
         if self.objects.get(key) != body:
             raise IntegrityError(f"{key} holds another part than rank {part.rank} put here")
+        return body
 
     def part_ranks(self, run: str, location: str) -> set[int]:
         """Return the ranks whose parts are there."""
@@ -131,7 +132,20 @@ class Bucket:
             body = self.objects.get(key)
         except ObjectMissingError:
             raise IntegrityError(f"{key} is missing", run=run, rank=rank) from None
+        return self.part_of(body, run, location, rank)
+
+    def part_of(self, body: bytes, run: str, location: str, rank: int) -> tuple[Part, str]:
+        """Read a part that was fetched, or written, before; raises as ``part`` does."""
+        key = self.layout.part_key(run, location, rank)
         part = decode(Part, body, key)
         if (part.run, part.rank) != (run, rank):
             raise IntegrityError(f"{key} is the part of {part.run}, rank {part.rank}")
         return part, to_hex(digest_of(body))
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A bucket, and what the catalog, the status and the metrics call it."""
+
+    name: str
+    bucket: Bucket

@@ -53,11 +53,18 @@ class Timeouts:
     stalls: StallWatch = field(default_factory=StallWatch, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A profile of the AWS configuration; it goes before the environment's keys."""
+
+    name: str
+
+
 def connect(
     *,
     endpoint: str | None = None,
     region: str | None = None,
-    credentials: Credentials | None = None,
+    credentials: Credentials | Profile | None = None,
     max_connections: int = 32,
     timeouts: Timeouts | None = None,
 ) -> S3Client:
@@ -81,11 +88,7 @@ def connect(
         tcp_keepalive=True,
     )
     try:
-        session = boto3.session.Session(
-            aws_access_key_id=credentials.access_key if credentials else None,
-            aws_secret_access_key=credentials.secret_key if credentials else None,
-            aws_session_token=credentials.session_token if credentials else None,
-        )
+        session = _session(credentials)
         client = session.client(
             "s3",
             endpoint_url=endpoint,
@@ -98,6 +101,19 @@ def connect(
     if endpoint:
         client.meta.events.register("before-call.s3", _follow_no_redirect)
     return client
+
+
+def _session(credentials: Credentials | Profile | None) -> boto3.session.Session:
+    match credentials:
+        case Profile(name):
+            return boto3.session.Session(profile_name=name)
+        case Credentials():
+            return boto3.session.Session(
+                aws_access_key_id=credentials.access_key,
+                aws_secret_access_key=credentials.secret_key,
+                aws_session_token=credentials.session_token,
+            )
+    return boto3.session.Session()
 
 
 def report_connections(client: S3Client, watch: StallWatch) -> None:

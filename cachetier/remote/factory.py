@@ -11,7 +11,7 @@ from cachetier.clock import Clock
 from cachetier.model.layout import Layout
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.connecting import Timeouts
+from cachetier.remote.connecting import Profile, Timeouts
 from cachetier.remote.hedging import HedgingObjectStore
 from cachetier.remote.measured import MeasuredObjectStore, Observe
 from cachetier.remote.paced import Controller, PacedObjectStore
@@ -45,6 +45,7 @@ def open_store(
             verify=settings.verify,
             conditional_writes=settings.conditional_writes,
             max_connections=max_connections,
+            credentials=Profile(settings.profile) if settings.profile is not None else None,
             timeouts=timeouts,
         )
     )

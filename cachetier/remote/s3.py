@@ -16,24 +16,26 @@ from awscrt.checksums import crc64nvme
 from botocore.exceptions import ClientError
 
 from cachetier.errors import (
+    CopiesRefusedError,
     ObjectMissingError,
     PreconditionFailedError,
     RemoteDigestError,
     RemoteError,
     RemoteRefusedError,
+    SourceChangedError,
     UploadGoneError,
 )
 from cachetier.remote import classify
-from cachetier.remote.base import Condition, Listing, Metadata, ObjectInfo, UploadedPart
+from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, ObjectInfo, UploadedPart
 from cachetier.remote.bodies import ReadableView, first_byte, read_slices
 from cachetier.remote.checksums import from_base64, to_base64
-from cachetier.remote.connecting import Credentials, Timeouts, connect, report_connections
+from cachetier.remote.connecting import Credentials, Profile, Timeouts, connect, report_connections
 
 Verify = Literal["checksum", "readback"]
 Answer = dict[str, Any]  # what a boto3 call returns
 
-# An upload of thousands of parts may take S3 minutes to put together.
-LONG_ANSWERS = {"complete_multipart_upload": 10.0}
+# S3 may take minutes to put thousands of parts together, and to copy a large one.
+LONG_ANSWERS = {"complete_multipart_upload": 10.0, "upload_part_copy": 10.0}
 
 
 class S3ObjectStore:
@@ -56,7 +58,7 @@ class S3ObjectStore:
         verify: Verify = "checksum",
         conditional_writes: bool = True,
         max_connections: int = 32,
-        credentials: Credentials | None = None,
+        credentials: Credentials | Profile | None = None,
         timeouts: Timeouts | None = None,
     ) -> None:
         self._bucket = bucket
@@ -117,9 +119,10 @@ class S3ObjectStore:
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
+        encoding: str | None = None,
     ) -> ObjectInfo:
         content = ReadableView(body)
-        options: dict[str, Any] = {"Metadata": dict(metadata or {}), **self._checksum(digest)}
+        options = _described(metadata, encoding) | self._checksum(digest)
         if condition is not None and self._conditional_writes:
             options |= _conditions(condition)
         elif condition is not None:
@@ -131,10 +134,13 @@ class S3ObjectStore:
                 raise
             # S3's answer to If-Match when there is no object at all.
             raise PreconditionFailedError(f"{key}: no object to replace", key=key) from None
-        return self._stored(key, len(content), answer | {"Metadata": options["Metadata"]}, digest)
+        described = answer | _described(metadata, encoding)
+        return self._stored(key, len(content), described, digest)
 
-    def create_upload(self, key: str, metadata: Metadata | None = None) -> str:
-        options: dict[str, Any] = {"Metadata": dict(metadata or {})}
+    def create_upload(
+        self, key: str, metadata: Metadata | None = None, encoding: str | None = None
+    ) -> str:
+        options = _described(metadata, encoding)
         if self._checksums:
             options |= {"ChecksumAlgorithm": "CRC64NVME", "ChecksumType": "FULL_OBJECT"}
         return str(self._call("create_multipart_upload", key, **options)["UploadId"])
@@ -152,6 +158,27 @@ class S3ObjectStore:
             **self._checksum(digest),
         )
         stored = self._stored(key, len(content), answer, digest)
+        return UploadedPart(number, stored.etag, stored.size_bytes, digest)
+
+    def copy_part(
+        self, key: str, upload_id: str, number: int, source: CopyRange, *, digest: int
+    ) -> UploadedPart:
+        last = source.start + source.size_bytes - 1
+        try:
+            answer = self._call(
+                "upload_part_copy",
+                key,
+                UploadId=upload_id,
+                PartNumber=number,
+                CopySource={"Bucket": self._bucket, "Key": source.key},
+                CopySourceRange=f"bytes={source.start}-{last}",
+                CopySourceIfMatch=source.etag,
+            )["CopyPartResult"]
+        except (ObjectMissingError, PreconditionFailedError, RemoteDigestError) as error:
+            raise SourceChangedError(error.message, key=key) from error
+        except RemoteRefusedError as error:
+            raise CopiesRefusedError(error.message, key=key) from error
+        stored = self._stored(key, source.size_bytes, answer, digest)
         return UploadedPart(number, stored.etag, stored.size_bytes, digest)
 
     def list_parts(self, key: str, upload_id: str) -> dict[int, tuple[str, int]]:
@@ -284,7 +311,13 @@ class S3ObjectStore:
 
     def _info(self, key: str, size_bytes: int, answer: Answer) -> ObjectInfo:
         etag, metadata = answer.get("ETag", ""), answer.get("Metadata", {})
-        return ObjectInfo(key, size_bytes, etag, self._kept_digest(answer), metadata)
+        encoding = answer.get("ContentEncoding") or None
+        return ObjectInfo(key, size_bytes, etag, self._kept_digest(answer), metadata, encoding)
+
+
+def _described(metadata: Metadata | None, encoding: str | None) -> dict[str, Any]:
+    described: dict[str, Any] = {"Metadata": dict(metadata or {})}
+    return described | ({"ContentEncoding": encoding} if encoding else {})
 
 
 def _conditions(condition: Condition) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""What a remote is, as a person writes it down; credentials come from the usual AWS chain."""
+"""What a remote is, as a person writes it down; credentials come from the usual AWS chain.
+
+A replica may name another profile of that chain. Its keys never pass through our settings.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from typing import Any, Literal
 class RemoteSettings:
     """One bucket to drain to and restore from.
 
+    The one ``durable`` remote is the system of record; a ``replica`` is a second copy.
+
     Args:
         name: What the catalog, the status and the metrics call it.
         prefix: Where runs begin in the bucket; empty for its root.
@@ -18,6 +23,9 @@ class RemoteSettings:
         verify: ``checksum`` where the store keeps and judges CRC-64/NVME, else ``readback``.
         conditional_writes: False for a store that ignores ``If-None-Match``.
         spread: Whether new saves spread their shards over several prefixes.
+        role: What it is for.
+        required: Of a replica: nothing is evicted here before it is there too.
+        profile: The AWS profile whose credentials it takes; None for the usual chain.
     """
 
     name: str
@@ -28,6 +36,13 @@ class RemoteSettings:
     verify: Literal["checksum", "readback"] = "checksum"
     conditional_writes: bool = True
     spread: bool = False
+    role: Literal["durable", "replica"] = "durable"
+    required: bool = False
+    profile: str | None = None
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

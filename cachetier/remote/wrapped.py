@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 
 from cachetier.remote.base import (
     Condition,
+    CopyRange,
     Listing,
     Metadata,
     ObjectInfo,
@@ -23,6 +24,7 @@ Operation = Literal[
     "put",
     "create_upload",
     "upload_part",
+    "copy_part",
     "list_parts",
     "complete_upload",
     "abort_upload",
@@ -73,17 +75,27 @@ class WrappedObjectStore(ABC):
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
+        encoding: str | None = None,
     ) -> ObjectInfo:
         return self._around(
             "put",
             memoryview(body).nbytes,
             lambda: self._store.put(
-                key, body, digest=digest, metadata=metadata, condition=condition
+                key,
+                body,
+                digest=digest,
+                metadata=metadata,
+                condition=condition,
+                encoding=encoding,
             ),
         )
 
-    def create_upload(self, key: str, metadata: Metadata | None = None) -> str:
-        return self._around("create_upload", 0, lambda: self._store.create_upload(key, metadata))
+    def create_upload(
+        self, key: str, metadata: Metadata | None = None, encoding: str | None = None
+    ) -> str:
+        return self._around(
+            "create_upload", 0, lambda: self._store.create_upload(key, metadata, encoding)
+        )
 
     def upload_part(
         self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
@@ -92,6 +104,15 @@ class WrappedObjectStore(ABC):
             "upload_part",
             memoryview(body).nbytes,
             lambda: self._store.upload_part(key, upload_id, number, body, digest=digest),
+        )
+
+    def copy_part(
+        self, key: str, upload_id: str, number: int, source: CopyRange, *, digest: int
+    ) -> UploadedPart:
+        return self._around(
+            "copy_part",
+            0,
+            lambda: self._store.copy_part(key, upload_id, number, source, digest=digest),
         )
 
     def list_parts(self, key: str, upload_id: str) -> dict[int, tuple[str, int]]:

@@ -95,13 +95,19 @@ class FaultyObjectStore(WrappedObjectStore):
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
+        encoding: str | None = None,
     ) -> ObjectInfo:
         fault = self._next("put")
         sent = _flipped(body) if _strikes(fault, Moment.BODY) else body
         return self._act(
             fault,
             lambda: self._store.put(
-                key, sent, digest=digest, metadata=metadata, condition=condition
+                key,
+                sent,
+                digest=digest,
+                metadata=metadata,
+                condition=condition,
+                encoding=encoding,
             ),
         )
 

@@ -15,9 +15,10 @@ from cachetier.errors import (
     PreconditionFailedError,
     RemoteDigestError,
     RemoteRefusedError,
+    SourceChangedError,
     UploadGoneError,
 )
-from cachetier.remote.base import Condition, Listing, Metadata, ObjectInfo, UploadedPart
+from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, ObjectInfo, UploadedPart
 
 S3_MINIMUM_PART_BYTES = 5 << 20
 
@@ -26,6 +27,7 @@ S3_MINIMUM_PART_BYTES = 5 << 20
 class _Upload:
     key: str
     metadata: dict[str, str]
+    encoding: str | None = None
     parts: dict[int, tuple[UploadedPart, bytes]] = field(default_factory=dict)
 
 
@@ -80,18 +82,21 @@ class MemoryObjectStore:
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
+        encoding: str | None = None,
     ) -> ObjectInfo:
         kept = bytes(body)
         self._judge_digest(key, kept, digest)
         with self._lock:
             if condition is not None:
                 self._judge_condition(key, condition)
-            return self._keep(key, kept, digest, dict(metadata or {}))
+            return self._keep(key, kept, digest, dict(metadata or {}), encoding)
 
-    def create_upload(self, key: str, metadata: Metadata | None = None) -> str:
+    def create_upload(
+        self, key: str, metadata: Metadata | None = None, encoding: str | None = None
+    ) -> str:
         with self._lock:
             upload_id = f"upload-{next(self._numbers)}"
-            self._uploads[upload_id] = _Upload(key, dict(metadata or {}))
+            self._uploads[upload_id] = _Upload(key, dict(metadata or {}), encoding)
         return upload_id
 
     def upload_part(
@@ -103,6 +108,21 @@ class MemoryObjectStore:
             upload = self._upload(key, upload_id)
             part = UploadedPart(number, f'"{next(self._numbers):032x}"', len(kept), digest)
             upload.parts[number] = (part, kept)
+        return part
+
+    def copy_part(
+        self, key: str, upload_id: str, number: int, source: CopyRange, *, digest: int
+    ) -> UploadedPart:
+        with self._lock:
+            upload = self._upload(key, upload_id)
+            info, body = self._objects.get(source.key, (None, b""))
+            end = source.start + source.size_bytes
+            if info is None or info.etag != source.etag or end > len(body):
+                raise SourceChangedError(f"{source.key} has no such range as {source.etag}")
+            copied = body[source.start : end]
+            self._judge_digest(key, copied, digest)
+            part = UploadedPart(number, f'"{next(self._numbers):032x}"', len(copied), digest)
+            upload.parts[number] = (part, copied)
         return part
 
     def list_parts(self, key: str, upload_id: str) -> dict[int, tuple[str, int]]:
@@ -118,7 +138,7 @@ class MemoryObjectStore:
             body = self._joined(key, upload, parts)
             self._judge_digest(key, body, digest)
             del self._uploads[upload_id]
-            return self._keep(key, body, digest, upload.metadata)
+            return self._keep(key, body, digest, upload.metadata, upload.encoding)
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         with self._lock, suppress(UploadGoneError):
@@ -194,9 +214,16 @@ class MemoryObjectStore:
         if not holds:
             raise PreconditionFailedError(f"{key} has version {etag}", key=key)
 
-    def _keep(self, key: str, body: bytes, digest: int, metadata: dict[str, str]) -> ObjectInfo:
+    def _keep(
+        self,
+        key: str,
+        body: bytes,
+        digest: int,
+        metadata: dict[str, str],
+        encoding: str | None = None,
+    ) -> ObjectInfo:
         etag = f'"{next(self._numbers):032x}"'
         kept = digest if self._keeps_digests else None
-        info = ObjectInfo(key, len(body), etag, kept, metadata)
+        info = ObjectInfo(key, len(body), etag, kept, metadata, encoding)
         self._objects[key] = (info, body)
         return info

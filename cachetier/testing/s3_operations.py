@@ -22,17 +22,27 @@ _OF_BUCKET = {
     "HEAD": {"": "HeadBucket"},
     "DELETE": {"": "DeleteBucket"},
 }
+# What puts an object or a part says what it is made of instead of bringing it.
+COPY_SOURCE = "x-amz-copy-source"
+_COPYING = {"UploadPart": "UploadPartCopy", "PutObject": "CopyObject"}
 OTHER = "Other"
-OPERATIONS = tuple(
+_BY_ADDRESS = tuple(
     name
     for table in (_OF_OBJECT, _OF_BUCKET)
     for names in table.values()
     for name in names.values()
 )
+OPERATIONS = (*_BY_ADDRESS, *_COPYING.values())
 
 
 def operation_of(request: Head) -> str:
     """Return the call as S3 names it, such as ``UploadPart``; ``Other`` for any not known."""
+    operation = _operation_by_address(request)
+    copies = request.fields.get(COPY_SOURCE) is not None
+    return _COPYING.get(operation, operation) if copies else operation
+
+
+def _operation_by_address(request: Head) -> str:
     path, _, query = request.first[1].partition("?")
     names = {pair.partition("=")[0] for pair in query.split("&")} | {""}
     bucket, _, key = path.lstrip("/").partition("/")

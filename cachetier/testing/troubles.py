@@ -54,6 +54,7 @@ _VERSIONED = frozenset(
 _ANSWERED_IN_XML = frozenset(
     {
         "CreateMultipartUpload",
+        "UploadPartCopy",
         "CompleteMultipartUpload",
         "ListParts",
         "ListMultipartUploads",
@@ -64,11 +65,17 @@ _ANSWERED_IN_XML = frozenset(
 )
 _ANSWERED_WITHOUT_BODY = frozenset({"HeadObject", "HeadBucket"})
 _OF_UPLOAD = frozenset(
-    {"UploadPart", "ListParts", "CompleteMultipartUpload", "AbortMultipartUpload"}
+    {"UploadPart", "UploadPartCopy", "ListParts", "CompleteMultipartUpload", "AbortMultipartUpload"}
 )
 _CHANGING = frozenset(
     {
-        *("PutObject", "UploadPart", "CreateMultipartUpload", "CompleteMultipartUpload"),
+        *(
+            "PutObject",
+            "UploadPart",
+            "UploadPartCopy",
+            "CreateMultipartUpload",
+            "CompleteMultipartUpload",
+        ),
         *("AbortMultipartUpload", "DeleteObject", "DeleteObjects"),
     }
 )

@@ -13,7 +13,10 @@ from typing import Any
 
 from cachetier_client.aligned import address_of, view_at
 from cachetier_client.errors import InvalidRequestError
+from cachetier_client.names import ELEMENT_SIZES
 
+_NUMBERS = frozenset("hHiIlLqQnNefd")
+_COMPLEX = frozenset({"Zf", "Zd"})
 _CONTIGUOUS_HINT = "Pass data.contiguous() (torch) or numpy.ascontiguousarray(data)."
 
 
@@ -51,6 +54,32 @@ def bytes_of(data: Any, *, writable: bool = False) -> memoryview:
     if writable and view.readonly:
         raise InvalidRequestError("the buffer is read-only", hint="Pass writable memory as out=.")
     return _flat(view)
+
+
+def element_size_of(data: Any) -> int:
+    """Return the size of the values that ``data`` is made of: 2, 4, 8, or 0 for anything else.
+
+    A complex value is two. ``data`` is what ``bytes_of`` takes.
+    """
+    if _is_tensor(data):
+        size_bytes = data.element_size() // (2 if data.is_complex() else 1)
+    else:
+        try:
+            view = memoryview(data)
+            size_bytes = _size_of_format(view.format or "B", view.itemsize)
+        except (TypeError, ValueError):  # outside the buffer protocol: ``ml_dtypes.bfloat16``
+            described = getattr(data, "__array_interface__", {})
+            fields = described.get("descr", [])
+            size_bytes = int(data.itemsize) if len(fields) == 1 else 0
+    return size_bytes if size_bytes in ELEMENT_SIZES else 0
+
+
+def _size_of_format(text: str, itemsize: int) -> int:
+    """Return the size of one value in a buffer of format ``text``; 0 for records and strings."""
+    kind = text.lstrip("@=<>!")
+    if kind in _COMPLEX:
+        return itemsize // 2
+    return itemsize if kind in _NUMBERS else 0
 
 
 def _flat(view: memoryview) -> memoryview:

@@ -11,11 +11,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, SupportsIndex, cast
 
 from cachetier_client import forks
 from cachetier_client.background import EXIT_SECONDS, Background
-from cachetier_client.buffers import bytes_of, is_source
+from cachetier_client.buffers import bytes_of, element_size_of, is_source
 from cachetier_client.deadline import Clock, Deadline
 from cachetier_client.errors import (
     CachetierClientError,
@@ -23,7 +23,7 @@ from cachetier_client.errors import (
     NotDurableError,
     ProtocolMismatchError,
 )
-from cachetier_client.names import Part, checked_name
+from cachetier_client.names import Part, checked_element_size, checked_name
 from cachetier_client.phases import TrainingPhases
 from cachetier_client.repeating import RepeatingTransport, unavailable
 from cachetier_client.results import Incident, LevelReached, Receipt
@@ -32,7 +32,7 @@ from cachetier_client.wire import Header
 from cachetier_client.workers import Workers
 from cachetier_client.writer import Destination, ShardWriter
 
-ACK_LEVELS = ("local", "durable")
+ACK_LEVELS = ("local", "replicated", "durable")
 _SHORTEST_EXCHANGE_SECONDS = 1.0
 _STEPS_NAMED = 5
 
@@ -96,13 +96,27 @@ class Caller:
 
     # --- shards ----------------------------------------------------------------------------------
 
-    def put(self, part: Part, name: str, data: Any, ack: str, timeout_seconds: float) -> Receipt:
+    def put(
+        self,
+        part: Part,
+        name: str,
+        data: Any,
+        ack: str,
+        timeout_seconds: float,
+        element_size: SupportsIndex | None = None,
+    ) -> Receipt:
         """Store one shard."""
         self._has_written = True
         deadline = self.deadline(timeout_seconds)
         if is_source(data):
-            return self._put_source(part, name, data, ack, timeout_seconds)
-        reply = self.transport.put(part, checked_name(name), bytes_of(data), deadline)
+            elements = checked_element_size(element_size, None)
+            return self._put_source(part, name, data, ack, timeout_seconds, elements)
+        view = bytes_of(data)
+        if element_size is None:
+            elements = element_size_of(data)
+        else:
+            elements = checked_element_size(element_size, len(view))
+        reply = self.transport.put(part, checked_name(name), view, deadline, elements)
         return self._acknowledged(reply, ack, deadline)
 
     def open_writer(
@@ -113,6 +127,7 @@ class Caller:
         timeout_seconds: float,
         *,
         size_bytes: int | None = None,
+        element_size: int = 0,
         on_receipt: Callable[[Receipt], None] = lambda _receipt: None,
     ) -> ShardWriter:
         """Open a stream that becomes a shard."""
@@ -131,6 +146,7 @@ class Caller:
                 part=part,
                 name=checked_name(name),
                 size_bytes=size_bytes,
+                element_size=element_size,
                 workers=self.workers,
                 guard=lambda: self.calling("open_shard", tells=False, **ids),
                 deadline=lambda: self.deadline(timeout_seconds),
@@ -222,14 +238,21 @@ class Caller:
             return ()
 
     def _put_source(
-        self, part: Part, name: str, data: Any, ack: str, timeout_seconds: float
+        self,
+        part: Part,
+        name: str,
+        data: Any,
+        ack: str,
+        timeout_seconds: float,
+        element_size: int,
     ) -> Receipt:
         """Store what a file holds, read as it is written."""
         if isinstance(data, os.PathLike):
             with _opened(data) as file:
                 size_bytes = os.fstat(file.fileno()).st_size
-                return self._copy(file, part, name, ack, timeout_seconds, size_bytes)
-        return self._copy(data, part, name, ack, timeout_seconds, None)
+                elements = checked_element_size(element_size or None, size_bytes)
+                return self._copy(file, part, name, ack, timeout_seconds, size_bytes, elements)
+        return self._copy(data, part, name, ack, timeout_seconds, None, element_size)
 
     def _copy(
         self,
@@ -239,8 +262,11 @@ class Caller:
         ack: str,
         timeout_seconds: float,
         size_bytes: int | None,
+        element_size: int,
     ) -> Receipt:
-        with self.open_writer(part, name, ack, timeout_seconds, size_bytes=size_bytes) as writer:
+        with self.open_writer(
+            part, name, ack, timeout_seconds, size_bytes=size_bytes, element_size=element_size
+        ) as writer:
             while piece := file.read(1 << 20):
                 writer.write(piece)
         assert writer.receipt is not None
@@ -249,7 +275,7 @@ class Caller:
     def _acknowledged(self, reply: Reply, ack: str, deadline: Deadline) -> Receipt:
         with understood():
             receipt = Receipt.from_reply(reply)
-        if ack == "local" or receipt.level == ack:
+        if reaches(receipt.level, ack):
             return receipt
         try:
             self.wait(receipt.run, receipt.step, receipt.name, ack, deadline.remaining())
@@ -259,6 +285,11 @@ class Caller:
             )
             raise
         return dataclasses.replace(receipt, level=ack)
+
+
+def reaches(level: str, ack: str) -> bool:
+    """Return whether a shard at ``level`` is as safe as ``ack`` asks for."""
+    return level in ACK_LEVELS[ACK_LEVELS.index(ack) :]
 
 
 def checked_ack(ack: str) -> str:

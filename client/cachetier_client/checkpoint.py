@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
-from cachetier_client.caller import Caller
+from cachetier_client.caller import Caller, reaches
 from cachetier_client.errors import CachetierClientError, InvalidRequestError, inherited
-from cachetier_client.names import Part
+from cachetier_client.names import Part, checked_element_size
 from cachetier_client.results import Receipt
 from cachetier_client.writer import ShardWriter
 
@@ -21,8 +21,8 @@ class Checkpoint:
     """A rank's part of a save, as a context: left normally it seals, by an exception it aborts.
 
     The step becomes visible when all ranks have sealed; no rank waits for another. With
-    ``ack="durable"`` leaving waits until this rank's shards are durable. Puts may come from several
-    threads.
+    ``ack="durable"`` or ``"replicated"`` leaving waits until this rank's shards are. Puts may come
+    from several threads.
 
     Attributes:
         run, step, rank, world_size, save_id: What is being saved.
@@ -57,20 +57,38 @@ class Checkpoint:
         self._ended = False
         self._process = os.getpid()
 
-    def put(self, name: str, data: Any, *, timeout_seconds: float | None = None) -> Receipt:
+    def put(
+        self,
+        name: str,
+        data: Any,
+        *,
+        timeout_seconds: float | None = None,
+        element_size: SupportsIndex | None = None,
+    ) -> Receipt:
         """Store one shard of this rank on the node; see ``Client.put_shard``."""
         with self._calling("put_shard", name=name):
             seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-            receipt = self._caller.put(self._part, name, data, "local", seconds)
+            receipt = self._caller.put(self._part, name, data, "local", seconds, element_size)
         self._keep(receipt)
         return receipt
 
-    def open(self, name: str, *, timeout_seconds: float | None = None) -> ShardWriter:
+    def open(
+        self,
+        name: str,
+        *,
+        timeout_seconds: float | None = None,
+        element_size: SupportsIndex | None = None,
+    ) -> ShardWriter:
         """Open a stream that becomes a shard of this rank when it is closed."""
         with self._calling("open_shard", name=name):
             seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
             writer = self._caller.open_writer(
-                self._part, name, "local", seconds, on_receipt=self._keep
+                self._part,
+                name,
+                "local",
+                seconds,
+                element_size=checked_element_size(element_size, None),
+                on_receipt=self._keep,
             )
         self._writers.append(writer)
         return writer
@@ -80,7 +98,7 @@ class Checkpoint:
 
         Raises:
             InvalidRequestError: A stream of it is still open.
-            NotDurableError: Sealed, but with ``ack="durable"`` not durable in time.
+            NotDurableError: Sealed, but not at the level of ``ack`` in time.
         """
         with self._calling("seal"):
             unfinished = [writer for writer in self._writers if not writer.closed]
@@ -149,7 +167,7 @@ class Checkpoint:
     def _wait(self) -> None:
         deadline = self._caller.deadline(self._timeout_seconds)
         for name, receipt in self.receipts.items():
-            if receipt.level != self._ack:
+            if not reaches(receipt.level, self._ack):
                 self._caller.wait(self.run, self.step, name, self._ack, deadline.remaining())
 
     def _keep(self, receipt: Receipt) -> None:

@@ -16,7 +16,13 @@ from cachetier_client.checkpoint import Checkpoint
 from cachetier_client.deadline import Clock, SystemClock
 from cachetier_client.doors import DEFAULT_URL, greeting, transport_for
 from cachetier_client.errors import InvalidRequestError
-from cachetier_client.names import Part, checked_name, checked_save_id, checked_step
+from cachetier_client.names import (
+    Part,
+    checked_element_size,
+    checked_name,
+    checked_save_id,
+    checked_step,
+)
 from cachetier_client.place import place_of
 from cachetier_client.reader import ShardReader
 from cachetier_client.repeating import Fallback, RepeatingTransport
@@ -88,6 +94,7 @@ class Client(Runs):
         timeout_seconds: float = PUT_SECONDS,
         save_id: str | None = None,
         overwrite: bool = False,
+        element_size: SupportsIndex | None = None,
     ) -> Receipt:
         """Store one shard on the node and return once it is safe there.
 
@@ -100,11 +107,13 @@ class Client(Runs):
             run: Default: the client's.
             rank: Default: the environment's, see ``cachetier_client.place``.
             world_size: The same.
-            ack: ``local``: survives the loss of power here; ``durable``: of the node.
+            ack: ``local``: survives the loss of power here; ``replicated`` and ``durable``: of the
+                node.
             timeout_seconds: Whole call, including waits for room and for a service that is away.
-            save_id: Equal on all ranks, new for every save; default: see
-                ``cachetier_client.saves``.
+            save_id: Equal on all ranks, new for every save; see ``cachetier_client.saves``.
             overwrite: Replace a step that is published already.
+            element_size: Bytes of one value, 2, 4 or 8: a hint for compression that splits planes.
+                Default: that of an array or tensor; of bytes and files unknown.
 
         Returns:
             Receipt with ``size_bytes``, the CRC-64/NVME of the bytes and the level reached.
@@ -112,7 +121,7 @@ class Client(Runs):
         Raises:
             BackpressureError: No room before the deadline; safe to call again.
             ServiceUnavailableError, DeadlineError: Not there, or not in time; safe to call again.
-            NotDurableError: With ``ack="durable"``: safe on the node, not yet durable.
+            NotDurableError: Safe on the node, not yet at the level of ``ack``.
             BackgroundError: Something put earlier failed since; this call has done nothing.
             CachetierClientError: See ``cachetier_client.errors``.
 
@@ -121,7 +130,8 @@ class Client(Runs):
         with self._caller.calling("put_shard", run=run, step=step, rank=rank, name=name) as ids:
             part, _ = self._part(run, step, rank, world_size, save_id, overwrite=overwrite)
             ids.update(run=part.run, rank=part.rank)
-            return self._caller.put(part, name, data, checked_ack(ack), timeout_seconds)
+            level = checked_ack(ack)
+            return self._caller.put(part, name, data, level, timeout_seconds, element_size)
 
     def get_shard(
         self,
@@ -184,7 +194,8 @@ class Client(Runs):
 
         A written stream becomes a shard when it is closed, and leaves nothing when it is left by an
         exception. The options are those of ``put_shard``; ``timeout_seconds`` bounds each call on
-        the stream.
+        the stream. A shard that is only remote is left there until a quarter of it has been read;
+        with ``restore=True`` (for ``rb``) it is brought back at once.
         """
         with self._caller.calling("open_shard", run=run, step=step, name=name):
             if mode == "wb":
@@ -345,9 +356,12 @@ class Client(Runs):
         timeout_seconds: float = PUT_SECONDS,
         save_id: str | None = None,
         overwrite: bool = False,
+        element_size: SupportsIndex | None = None,
     ) -> ShardWriter:
         part, _ = self._part(run, step, rank, world_size, save_id, overwrite=overwrite)
-        return self._caller.open_writer(part, name, checked_ack(ack), timeout_seconds)
+        elements = checked_element_size(element_size, None)
+        level = checked_ack(ack)
+        return self._caller.open_writer(part, name, level, timeout_seconds, element_size=elements)
 
     def _open_reader(
         self,
@@ -356,11 +370,12 @@ class Client(Runs):
         name: str,
         *,
         timeout_seconds: float = GET_SECONDS,
+        restore: bool = False,
     ) -> ShardReader:
         caller, which_run = self._caller, self._run_of(run)
         where = (which_run, checked_step(step), checked_name(name))
         return ShardReader(
-            caller.transport.open_source(*where, caller.deadline(timeout_seconds)),
+            caller.transport.open_source(*where, caller.deadline(timeout_seconds), restore=restore),
             guard=lambda: caller.calling(
                 "open_shard", tells=False, run=which_run, step=step, name=name
             ),

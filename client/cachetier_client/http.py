@@ -25,6 +25,7 @@ from cachetier_client.names import Part
 from cachetier_client.opened import memory_for
 from cachetier_client.routes import (
     DIGEST_HEADER,
+    ELEMENT_SIZE_HEADER,
     INCIDENTS_HEADER,
     put_target,
     reply_of,
@@ -49,14 +50,17 @@ class HttpTransport:
         self._authorization = {"Authorization": f"Bearer {token}"} if token else {}
         self._noticed_incidents = False
 
-    def put(self, part: Part, name: str, data: memoryview, deadline: Deadline) -> Reply:
+    def put(
+        self, part: Part, name: str, data: memoryview, deadline: Deadline, element_size: int = 0
+    ) -> Reply:
         pieces = [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
         whole = 0
         for piece in pieces:
             whole = digest_of(piece, whole)
-        length = {"Content-Length": str(len(data)), DIGEST_HEADER: digests.to_hex(whole)}
+        described = {"Content-Length": str(len(data)), DIGEST_HEADER: digests.to_hex(whole)}
+        described |= _elements(element_size)
         with self.connections.lend(deadline) as connection:
-            self.start_put(connection, part, name, length, deadline)
+            self.start_put(connection, part, name, described, deadline)
             connection.send(*pieces, deadline=deadline)
             return self.document("put", connection, deadline)
 
@@ -90,12 +94,20 @@ class HttpTransport:
             return self.document(op, connection, deadline)
 
     def open_sink(
-        self, part: Part, name: str, size_bytes: int | None, deadline: Deadline
+        self,
+        part: Part,
+        name: str,
+        size_bytes: int | None,
+        deadline: Deadline,
+        element_size: int = 0,
     ) -> HttpSink:
-        return HttpSink(self, part, name, size_bytes, deadline)
+        return HttpSink(self, part, name, size_bytes, deadline, element_size)
 
-    def open_source(self, run: str, step: int, name: str, deadline: Deadline) -> HttpSource:
-        return HttpSource(self, shard_target(run, step, name), deadline)
+    def open_source(
+        self, run: str, step: int, name: str, deadline: Deadline, *, restore: bool
+    ) -> HttpSource:
+        target = shard_target(run, step, name)
+        return HttpSource(self, f"{target}?restore=true" if restore else target, deadline)
 
     def noticed_incidents(self) -> bool:
         noticed, self._noticed_incidents = self._noticed_incidents, False
@@ -126,12 +138,12 @@ class HttpTransport:
         connection: HttpConnection,
         part: Part,
         name: str,
-        length: dict[str, str],
+        described: dict[str, str],
         deadline: Deadline,
     ) -> None:
         """Send the head of a request that stores a shard."""
         target = put_target(part, name, self._client_id, deadline.for_service())
-        self.start(connection, "PUT", target, {**_BYTES, **length}, deadline)
+        self.start(connection, "PUT", target, {**_BYTES, **described}, deadline)
 
     def answer(self, connection: HttpConnection, deadline: Deadline) -> http.client.HTTPResponse:
         """Return the answer's head; raise if the answer is an error."""
@@ -161,6 +173,7 @@ class HttpSink:
         name: str,
         size_bytes: int | None,
         deadline: Deadline,
+        element_size: int = 0,
     ) -> None:
         self._transport = transport
         self._target = shard_target(part.run, part.step, name)
@@ -168,8 +181,9 @@ class HttpSink:
         self._connection: HttpConnection | None = transport.connections.take(deadline)
         chunked = {"Transfer-Encoding": "chunked"}
         length = chunked if size_bytes is None else {"Content-Length": str(size_bytes)}
+        described = {**length, **_elements(element_size)}
         try:
-            transport.start_put(self._connection, part, name, length, deadline)
+            transport.start_put(self._connection, part, name, described, deadline)
         except BaseException:
             self.abort(deadline)
             raise
@@ -246,6 +260,10 @@ class HttpSource:
 
     def close(self) -> None:
         """Nothing is held between reads."""
+
+
+def _elements(element_size: int) -> dict[str, str]:
+    return {ELEMENT_SIZE_HEADER: str(element_size)} if element_size else {}
 
 
 def content_of(answer: http.client.HTTPResponse) -> tuple[int, int]:

@@ -16,6 +16,7 @@ STEP_LIMIT = 2**53
 RUN_LIMIT_CHARACTERS = 128
 NAME_LIMIT_CHARACTERS = 255
 SAVE_ID_LIMIT_CHARACTERS = 64
+ELEMENT_SIZES = (2, 4, 8)
 
 _SEGMENT = r"[A-Za-z0-9._\-=+@]+"
 _RUN = re.compile(rf"(?!-){_SEGMENT}")
@@ -92,6 +93,31 @@ def checked_save_id(save_id: object) -> str:
             "starting with a letter or digit"
         )
     return str(save_id)
+
+
+def checked_element_size(element_size: SupportsIndex | None, size_bytes: int | None) -> int:
+    """Return ``element_size``, 0 for None; raise InvalidRequestError if no shard can have it.
+
+    Args:
+        element_size: What the caller says.
+        size_bytes: The shard's size, or None where it is not known yet.
+    """
+    if element_size is None:
+        return 0
+    hint = "Pass the bytes of one value: 2 for bf16, 4 for fp32, 8 for fp64; or nothing."
+    try:
+        number = operator.index(element_size)
+    except TypeError:
+        number = -1
+    if isinstance(element_size, bool) or number not in ELEMENT_SIZES:
+        raise InvalidRequestError(
+            f"element_size {_shown(element_size)} is none of 2, 4 and 8", hint=hint
+        )
+    if size_bytes is not None and size_bytes % number:
+        raise InvalidRequestError(
+            f"{size_bytes} bytes are not whole elements of {number}", hint=hint
+        )
+    return number
 
 
 def checked_place(rank: int, world_size: int) -> tuple[int, int]:

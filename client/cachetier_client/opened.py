@@ -3,6 +3,9 @@
 A local copy that proves damaged is reported, so that the service takes it out of use, and the shard
 opened once more: from the remote if there is a copy, else with an error.
 
+A shard that is only remote may stay so while parts of it are read: then the service fetches block
+by block, until it finds that so much is read that it brings the shard back and hands out its file.
+
 Source: docs/protocol.md, "Get".
 """
 
@@ -28,8 +31,10 @@ _SMALL_BYTES = 65536
 class Opener(Protocol):
     """Where shards are opened: the socket transport."""
 
-    def open_file(self, ids: Header, deadline: Deadline) -> tuple[Frame, OwnedDescriptor | None]:
-        """Open a shard for reading; the descriptor, if any, is the caller's to close."""
+    def open_file(
+        self, op: str, fields: Header, deadline: Deadline
+    ) -> tuple[Frame, OwnedDescriptor | None]:
+        """Ask for a shard, or a block; the descriptor, if any, is the caller's to close."""
 
     def block_file(self, descriptor: OwnedDescriptor) -> BlockFile:
         """Return the file behind a descriptor."""
@@ -39,11 +44,22 @@ class Opener(Protocol):
 
 
 class OpenedShard:
-    """A shard opened for reading, from its descriptor or from the bytes that came along."""
+    """A shard opened for reading: from its descriptor, from the bytes that came along, or remotely.
 
-    def __init__(self, opener: Opener, run: str, step: int, name: str, deadline: Deadline) -> None:
+    Args:
+        opener: Where.
+        ids: Its ``run``, ``step`` and ``name``.
+        deadline: For opening it.
+        restore: Have it brought back whole if it is only remote.
+    """
+
+    def __init__(
+        self, opener: Opener, ids: Header, deadline: Deadline, *, restore: bool = True
+    ) -> None:
         self._opener = opener
-        self._ids: Header = {"run": run, "step": step, "name": name}
+        self._ids = ids
+        self._restore = restore
+        self._is_remote = False
         self._descriptor: OwnedDescriptor | None = None
         self._file: BlockFile | None = None
         self._body = memoryview(b"")
@@ -69,6 +85,8 @@ class OpenedShard:
     def read_block(self, number: int, into: memoryview, deadline: Deadline) -> None:
         """Fill ``into``, which has the block's size, with one block."""
         start = number * BLOCK_BYTES
+        if self._is_remote and self._read_remote(number, into, deadline):
+            return
         while True:
             try:
                 if self._file is None:
@@ -89,7 +107,13 @@ class OpenedShard:
         self._body = memoryview(b"")
 
     def _open(self, deadline: Deadline) -> None:
-        frame, self._descriptor = self._opener.open_file(self._ids, deadline)
+        fields = {**self._ids, "restore": self._restore}
+        self._take(*self._opener.open_file("open", fields, deadline))
+
+    def _take(self, frame: Frame, descriptor: OwnedDescriptor | None) -> None:
+        """Read from what the service sent from now on."""
+        self._descriptor = descriptor
+        self._is_remote = descriptor is None and frame.header.get("inline") is False
         self._body = memoryview(frame.body)
         try:
             if self._descriptor is not None:
@@ -105,7 +129,7 @@ class OpenedShard:
     def _read_reply(self, frame: Frame) -> tuple[int, ...]:
         self.size_bytes = int(frame.header["size_bytes"])
         self.digest = digests.from_hex(frame.header["digest"])
-        if self._file is None:
+        if self._file is None and not self._is_remote:
             whole = (len(frame.body), digest_of(frame.body))
             if whole != (self.size_bytes, self.digest):
                 raise IntegrityError("the bytes changed on their way from the service")
@@ -115,18 +139,43 @@ class OpenedShard:
             raise IntegrityError("the block digests do not combine to the shard's digest")
         return taken
 
+    def _read_remote(self, number: int, into: memoryview, deadline: Deadline) -> bool:
+        """Fill ``into`` with a block that the service fetches; False once it has the whole shard.
+
+        Raises:
+            IntegrityError: The shard was replaced since it was opened, or the bytes changed.
+        """
+        fields = {**self._ids, "block": number}
+        frame, descriptor = self._opener.open_file("read_block", fields, deadline)
+        if descriptor is not None or frame.header.get("inline") is not False:
+            before = (self.size_bytes, self.digest)
+            self._restore = True
+            self._take(frame, descriptor)
+            self._refuse_another(before, "the shard was brought back")
+            return False
+        if frame.header.get("digest") != digests.to_hex(self.digest):
+            raise IntegrityError("the shard was replaced while it was read")
+        if len(frame.body) != len(into) or digest_of(frame.body) != self._digests[number]:
+            raise IntegrityError("the bytes changed on their way from the service")
+        into[:] = frame.body
+        return True
+
+    def _refuse_another(self, before: tuple[int, int], what: str) -> None:
+        if (self.size_bytes, self.digest) != before:
+            self.close()
+            raise IntegrityError(f"{what}, and the shard was replaced meanwhile")
+
     def _open_again(self, error: DamagedBlockError, deadline: Deadline) -> None:
         """Report the damage and open what there is instead; once."""
         self.close()
         if self._retried:
             raise IntegrityError(f"the stored bytes are damaged: {error}")
         self._retried = True
+        self._restore = True
         before = (self.size_bytes, self.digest)
         self._opener.call("verify", self._ids, deadline)
         self._open(deadline)
-        if (self.size_bytes, self.digest) != before:
-            self.close()
-            raise IntegrityError(f"{error}, and the shard was replaced meanwhile")
+        self._refuse_another(before, str(error))
 
 
 def memory_for(out: memoryview | None, size_bytes: int) -> memoryview:

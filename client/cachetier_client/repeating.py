@@ -52,8 +52,12 @@ class RepeatingTransport:
         self._clock = clock
         self._jitter = jitter
 
-    def put(self, part: Part, name: str, data: memoryview, deadline: Deadline) -> Reply:
-        return self._repeat(lambda: self._inner.put(part, name, data, deadline), deadline)
+    def put(
+        self, part: Part, name: str, data: memoryview, deadline: Deadline, element_size: int = 0
+    ) -> Reply:
+        return self._repeat(
+            lambda: self._inner.put(part, name, data, deadline, element_size), deadline
+        )
 
     def get(
         self, run: str, step: int, name: str, out: memoryview | None, deadline: Deadline
@@ -63,13 +67,25 @@ class RepeatingTransport:
     def call(self, op: str, fields: dict[str, Any], deadline: Deadline) -> Reply:
         return self._repeat(lambda: self._inner.call(op, fields, deadline), deadline)
 
-    def open_sink(self, part: Part, name: str, size_bytes: int | None, deadline: Deadline) -> Sink:
+    def open_sink(
+        self,
+        part: Part,
+        name: str,
+        size_bytes: int | None,
+        deadline: Deadline,
+        element_size: int = 0,
+    ) -> Sink:
         return self._repeat(
-            lambda: self._inner.open_sink(part, name, size_bytes, deadline), deadline
+            lambda: self._inner.open_sink(part, name, size_bytes, deadline, element_size), deadline
         )
 
-    def open_source(self, run: str, step: int, name: str, deadline: Deadline) -> Source:
-        return self._repeat(lambda: self._inner.open_source(run, step, name, deadline), deadline)
+    def open_source(
+        self, run: str, step: int, name: str, deadline: Deadline, *, restore: bool
+    ) -> Source:
+        def open_it() -> Source:
+            return self._inner.open_source(run, step, name, deadline, restore=restore)
+
+        return _RepeatingSource(self._repeat(open_it, deadline), self._repeat)
 
     def noticed_incidents(self) -> bool:
         return self._inner.noticed_incidents()
@@ -111,6 +127,24 @@ class RepeatingTransport:
         if self._fallback == "fail" or pause >= deadline.remaining():
             raise error
         self._clock.sleep(pause)
+
+
+class _RepeatingSource:
+    """A shard opened for reading, each read of which outlasts a service that is away."""
+
+    def __init__(
+        self, inner: Source, repeat: Callable[[Callable[[], None], Deadline], None]
+    ) -> None:
+        self.size_bytes = inner.size_bytes
+        self.digest = inner.digest
+        self._inner = inner
+        self._repeat = repeat
+
+    def read_block(self, number: int, into: memoryview, deadline: Deadline) -> None:
+        self._repeat(lambda: self._inner.read_block(number, into, deadline), deadline)
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 def unavailable(url: str, lost: ConnectionLostError) -> ServiceUnavailableError:

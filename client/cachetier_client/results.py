@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Level = Literal["local", "replicated", "durable"]
-AckLevel = Literal["local", "durable"]
+AckLevel = Literal["local", "replicated", "durable"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from cachetier_client.names import Part
 from cachetier_client.transport import ConnectionLostError, Reply
 
 DIGEST_HEADER = "Cachetier-Digest"
+ELEMENT_SIZE_HEADER = "Cachetier-Element-Size"
 INCIDENTS_HEADER = "Cachetier-Incidents"
 _SHOWN_CHARACTERS = 200
 _TIMEOUT = "timeout_seconds"

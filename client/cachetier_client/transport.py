@@ -66,8 +66,10 @@ class Transport(Protocol):
 
     url: str
 
-    def put(self, part: Part, name: str, data: memoryview, deadline: Deadline) -> Reply:
-        """Store one shard; return the receipt."""
+    def put(
+        self, part: Part, name: str, data: memoryview, deadline: Deadline, element_size: int = 0
+    ) -> Reply:
+        """Store one shard, of elements of so many bytes (0: unknown); return the receipt."""
 
     def get(
         self, run: str, step: int, name: str, out: memoryview | None, deadline: Deadline
@@ -77,11 +79,23 @@ class Transport(Protocol):
     def call(self, op: str, fields: dict[str, Any], deadline: Deadline) -> Reply:
         """Do any other operation of the protocol; return its reply."""
 
-    def open_sink(self, part: Part, name: str, size_bytes: int | None, deadline: Deadline) -> Sink:
+    def open_sink(
+        self,
+        part: Part,
+        name: str,
+        size_bytes: int | None,
+        deadline: Deadline,
+        element_size: int = 0,
+    ) -> Sink:
         """Begin a shard that comes block by block."""
 
-    def open_source(self, run: str, step: int, name: str, deadline: Deadline) -> Source:
-        """Open a shard for reading."""
+    def open_source(
+        self, run: str, step: int, name: str, deadline: Deadline, *, restore: bool
+    ) -> Source:
+        """Open a shard for reading; one that is only remote is brought back first if ``restore``.
+
+        Else it is left there while little of it is read.
+        """
 
     def noticed_incidents(self) -> bool:
         """Return whether a reply spoke of incidents since this was last asked."""

@@ -37,17 +37,20 @@ class UnixTransport:
 
     # --- in --------------------------------------------------------------------------------------
 
-    def put(self, part: Part, name: str, data: memoryview, deadline: Deadline) -> Reply:
+    def put(
+        self, part: Part, name: str, data: memoryview, deadline: Deadline, element_size: int = 0
+    ) -> Reply:
         if len(data) <= self._inline_bytes:
             fields = {
                 **part.fields(),
                 "name": name,
                 "size_bytes": len(data),
                 "digest": digests.to_hex(digest_of(data)),
+                "element_size": element_size or None,
                 "timeout_seconds": deadline.for_service(),
             }
             return self.call("put", fields, deadline, data)
-        sink = self.open_sink(part, name, len(data), deadline)
+        sink = self.open_sink(part, name, len(data), deadline, element_size)
         try:
             taken = sink.write_whole(data, self._workers, deadline)
             return sink.commit(len(data), taken, deadline)
@@ -56,9 +59,15 @@ class UnixTransport:
             raise
 
     def open_sink(
-        self, part: Part, name: str, size_bytes: int | None, deadline: Deadline
+        self,
+        part: Part,
+        name: str,
+        size_bytes: int | None,
+        deadline: Deadline,
+        element_size: int = 0,
     ) -> DescriptorSink | StreamSink:
         request = {"op": "begin", **part.fields(), "name": name, "size_bytes": size_bytes}
+        request["element_size"] = element_size or None
         request["timeout_seconds"] = deadline.for_service()
         connection = self._take(deadline)
         try:
@@ -85,7 +94,7 @@ class UnixTransport:
     def get(
         self, run: str, step: int, name: str, out: memoryview | None, deadline: Deadline
     ) -> memoryview:
-        source = self.open_source(run, step, name, deadline)
+        source = self.open_source(run, step, name, deadline, restore=True)
         try:
             into = memory_for(out, source.size_bytes)
             source.read_whole(into, self._workers, deadline)
@@ -93,12 +102,17 @@ class UnixTransport:
         finally:
             source.close()
 
-    def open_source(self, run: str, step: int, name: str, deadline: Deadline) -> OpenedShard:
-        return OpenedShard(self, run, step, name, deadline)
+    def open_source(
+        self, run: str, step: int, name: str, deadline: Deadline, *, restore: bool
+    ) -> OpenedShard:
+        ids = {"run": run, "step": step, "name": name}
+        return OpenedShard(self, ids, deadline, restore=restore)
 
-    def open_file(self, ids: Header, deadline: Deadline) -> tuple[Frame, OwnedDescriptor | None]:
-        fields = {**ids, "timeout_seconds": deadline.for_service()}
-        frame = self._request("open", fields, deadline)
+    def open_file(
+        self, op: str, fields: Header, deadline: Deadline
+    ) -> tuple[Frame, OwnedDescriptor | None]:
+        fields = {**fields, "timeout_seconds": deadline.for_service()}
+        frame = self._request(op, fields, deadline)
         return frame, None if frame.descriptor is None else OwnedDescriptor(frame.descriptor)
 
     def block_file(self, descriptor: OwnedDescriptor) -> BlockFile:

@@ -35,14 +35,15 @@ _COPIED_WITHOUT_GIL_BYTES = 65536
 class Destination:
     """Where a stream goes, and what the client adds to each call on it.
 
-    ``guard`` names failures, ``deadline`` begins a call's time, ``finish`` turns the reply into a
-    receipt.
+    ``element_size`` is 0 where nobody said. ``guard`` names failures, ``deadline`` begins a call's
+    time, ``finish`` turns the reply into a receipt.
     """
 
     transport: Transport
     part: Part
     name: str
     size_bytes: int | None
+    element_size: int
     workers: Workers
     guard: Callable[[], AbstractContextManager[object]]
     deadline: Callable[[], Deadline]
@@ -203,7 +204,9 @@ class ShardWriter:
         """Hand the filled block over to be written."""
         to, size, offset = self._to, self._filled, self._size - self._filled
         if self._sink is None:
-            self._sink = to.transport.open_sink(to.part, to.name, to.size_bytes, deadline)
+            self._sink = to.transport.open_sink(
+                to.part, to.name, to.size_bytes, deadline, to.element_size
+            )
         sink = self._sink
         sink.reserve(offset + size, deadline)
         self._digests.append(self._digest)
@@ -239,7 +242,8 @@ class ShardWriter:
     def _commit(self, deadline: Deadline) -> Reply:
         if self._sink is None:
             whole = self._block.view[: self._filled] if self._block else memoryview(b"")
-            return self._to.transport.put(self._to.part, self._to.name, whole, deadline)
+            to = self._to
+            return to.transport.put(to.part, to.name, whole, deadline, to.element_size)
         if self._block is not None and self._filled:
             self._send(self._block, deadline)
         while self._writing:

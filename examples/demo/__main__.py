@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import signal
 import sys
 from contextlib import ExitStack
@@ -17,10 +16,11 @@ from rich.console import Console
 from examples.demo import report
 from examples.demo.narrate import Narrator
 from examples.demo.processes import ROOT, ChildError
-from examples.demo.story import Story, VoidError
+from examples.demo.story import Story
+from examples.demo.verdict import VoidError
+from examples.demo.work_dir import made_anew, shown
 
 INTERRUPTED = 130
-MARK = ".cachetier-demo"  # a directory with it may be deleted
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
     options = _arguments()
     console = Console(width=None if sys.stdout.isatty() else 100)
     signal.signal(signal.SIGTERM, _interrupt)
-    work_dir = _made_anew(options.work_dir.resolve())
+    work_dir = made_anew(options.work_dir.resolve())
     narrator = Narrator(console)
     try:
         with ExitStack() as stack:
@@ -46,7 +46,7 @@ def main() -> int:
     report.show(outcome, console)
     path = work_dir / "report.json"
     path.write_text(json.dumps(report.as_json(outcome), indent=2) + "\n")
-    console.print(f"[dim]Figures: {_shown(path)}. Logs: {_shown(work_dir / 'logs')}.[/]")
+    console.print(f"[dim]Figures: {shown(path)}. Logs: {shown(work_dir / 'logs')}.[/]")
     return 0 if outcome.held else 1
 
 
@@ -59,22 +59,6 @@ def _arguments() -> argparse.Namespace:
         help="where everything goes, on a local disk; deleted and made anew (default: .demo)",
     )
     return parser.parse_args()
-
-
-def _made_anew(work_dir: Path) -> Path:
-    """Empty the directory of an earlier demo, and nobody else's."""
-    mark = work_dir / MARK
-    if work_dir.exists() and any(work_dir.iterdir()) and not mark.exists():
-        sys.exit(f"{work_dir} holds something else: give the demo a directory of its own")
-    if work_dir.exists():
-        shutil.rmtree(work_dir)
-    (work_dir / "logs").mkdir(parents=True)
-    mark.touch()
-    return work_dir
-
-
-def _shown(path: Path) -> str:
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -8,14 +8,7 @@ from cachetier_client import StepInfo
 
 from examples.demo.measure import Cost
 from examples.demo.record import Record
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One thing that must hold for the demo to succeed."""
-
-    what: str
-    held: bool
+from examples.demo.verdict import Comparison, all_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +57,4 @@ class Outcome:
     @property
     def held(self) -> bool:
         """Whether everything did; without any comparison nothing was shown."""
-        return bool(self.comparisons) and all(each.held for each in self.comparisons)
+        return all_held(self.comparisons)

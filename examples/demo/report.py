@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +16,7 @@ from examples.demo.measure import Cost, median, step_seconds
 from examples.demo.outcome import Outcome
 from examples.demo.record import RANKS, SAVE_EVERY, STEPS
 from examples.demo.servers import LATENCY_MS
+from examples.demo.verdict import listed, summary
 
 VERSION = 1
 RATIO_BAR = 0.2
@@ -29,12 +30,7 @@ def show(outcome: Outcome, console: Console) -> None:
     for part in (_checkpoints, _cost, _losses, _comparisons):
         console.print(part(outcome))
         console.print()
-    took = f"{outcome.seconds:.0f} s"
-    console.print(
-        f"[bold green]Everything held[/], in {took}."
-        if outcome.held
-        else f"[bold red]Not everything held[/], in {took}: see the crosses above."
-    )
+    console.print(summary(outcome.comparisons, outcome.seconds))
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -212,8 +208,4 @@ def _is_durable(outcome: Outcome, step: int) -> bool:
 
 
 def _comparisons(outcome: Outcome) -> RenderableType:
-    lines = [
-        Text.from_markup(f"[green]✓[/] {each.what}" if each.held else f"[red]✗ {each.what}[/]")
-        for each in outcome.comparisons
-    ]
-    return Group(*lines)
+    return listed(outcome.comparisons)

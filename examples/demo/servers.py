@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from cachetier.testing.s3_endpoint import free_ports
 from examples.demo.narrate import Narrator
@@ -79,10 +80,20 @@ class FarS3:
         self._child.stop()
 
 
+class Place(Protocol):
+    """An S3 server: where it is, and the variables that let a process in."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def environment(self) -> dict[str, str]: ...
+
+
 class Service:
     """``cachetier serve`` on a cache directory; ``url`` is its socket's."""
 
-    def __init__(self, work_dir: Path, far: FarS3) -> None:
+    def __init__(self, work_dir: Path, far: Place) -> None:
         self.cache_dir = work_dir / "cache"
         self._socket = _socket_path(work_dir)
         self._far = far

@@ -21,6 +21,7 @@ from examples.demo.outcome import Kill, NodeLoss, Outcome
 from examples.demo.record import RANKS, SAVES, STEPS, Record
 from examples.demo.servers import BUCKET, LATENCY_MS, PREFIX, FarS3, Service
 from examples.demo.training import Training
+from examples.demo.verdict import VoidError
 
 RUN = "bytes"
 DIRECT = "direct"
@@ -29,10 +30,6 @@ NEWEST_STEP = SAVES[-1]
 DURABLE_SECONDS = 120.0
 ORPHAN_SECONDS = 5.0
 UPLOAD_SECONDS = 1.0
-
-
-class VoidError(RuntimeError):
-    """The demo proved nothing, because nothing was at stake when it killed."""
 
 
 class Story:

@@ -71,6 +71,8 @@ class FakeService:
     lost_replies: list[str] = field(default_factory=list)  # after doing it
     before: dict[str, Callable[[], object]] = field(default_factory=dict)
     damage: Callable[[bytes], bytes] | None = None  # done to local copies, until `verify`
+    blocks_until_restored: int = 0  # how many come from the remote before a shard is brought back
+    spoil: Callable[[bytes], bytes] | None = None  # done to blocks that come so
     ops: list[str] = field(default_factory=list)
     requests: list[Header] = field(default_factory=list)
     connections: int = 0
@@ -268,11 +270,24 @@ class FakeService:
         }
         if reply["inline"]:
             return reply, content, None
+        if self.blocks_until_restored and header.get("restore") is False:
+            return reply, digests.pack(shard.digests), None
         path = self.path.with_name("opened")
         path.write_bytes(content if self.damage is None else self.damage(content))
         descriptor = os.open(path, os.O_RDONLY)
         path.unlink()
         return reply, digests.pack(shard.digests), descriptor
+
+    def do_read_block(self, frame: Frame) -> tuple[Header, bytes, int | None]:
+        self.blocks_until_restored -= 1
+        header = {**frame.header, "restore": False}
+        reply, body, descriptor = self.do_open(Frame(header, bytearray(), None))
+        if descriptor is None:
+            shard = self.shards[header["run"], header["step"], header["name"]]
+            start = header["block"] * digests.BLOCK_BYTES
+            body = shard.content[start : start + digests.BLOCK_BYTES]
+            body = body if self.spoil is None else self.spoil(body)
+        return reply, body, descriptor
 
     def do_verify(self, frame: Frame) -> Header:
         damage, self.damage = self.damage, None

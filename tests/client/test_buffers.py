@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from cachetier_client import Client, InvalidRequestError
-from cachetier_client.buffers import bytes_of
+from cachetier_client.buffers import bytes_of, element_size_of
 
 
 @pytest.mark.parametrize(
@@ -125,3 +125,40 @@ def test_an_array_of_a_type_outside_the_buffer_protocol_is_described_by_itself()
     days.flags.writeable = False
     with pytest.raises(InvalidRequestError, match="read-only"):
         bytes_of(days, writable=True)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("data", "size_bytes"),
+    [
+        (np.zeros(3, np.float16), 2),
+        (np.zeros((2, 3), np.float32), 4),
+        (np.zeros(3, ">i4"), 4),
+        (np.zeros(3, np.int64), 8),
+        (np.zeros(3, np.complex64), 4),
+        (np.zeros(3, complex), 8),
+        (np.zeros(3, "datetime64[D]"), 8),
+        (array.array("d", [1.0]), 8),
+        (torch.zeros(3, dtype=torch.bfloat16), 2),
+        (torch.zeros(3, dtype=torch.complex64), 4),
+        (torch.zeros(3, dtype=torch.bool), 0),
+        (b"bytes", 0),
+        (memoryview(b"abcd"), 0),
+        (np.zeros(3, np.uint8), 0),
+        (np.zeros(3, np.longdouble), 0),
+        (np.zeros(3, dtype=[("a", "i4"), ("b", "f4")]), 0),
+        (np.zeros(3, "S4"), 0),
+        (np.zeros(3, "U1"), 0),
+    ],
+    ids=lambda value: str(getattr(value, "dtype", type(value).__name__)),
+)
+def test_values_of_2_4_or_8_bytes_are_known_by_their_type(data: Any, size_bytes: int) -> None:
+    assert element_size_of(data) == size_bytes
+
+
+def test_the_values_of_a_type_outside_the_buffer_protocol_are_known_too() -> None:
+    halves = np.zeros(4, np.float16)
+    described = {**halves.__array_interface__, "typestr": "<V2", "descr": [("", "<V2")]}
+    outside = SimpleNamespace(__array_interface__=described, itemsize=2, nbytes=8)
+
+    assert element_size_of(outside) == 2

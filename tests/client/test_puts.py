@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import errno
 import io
 import os
@@ -86,6 +87,36 @@ def test_a_large_shard_carries_its_ids_and_what_the_service_may_spend(
     wanted = {"run": "a-run", "step": 7, "rank": 1, "world_size": 2, "save_id": "one"}
     assert wanted.items() <= begun.items()
     assert begun["overwrite"] is False
+
+
+@pytest.mark.parametrize("count", [10, 70_000])
+def test_the_size_of_values_goes_along_where_it_is_known(
+    service: FakeService, client: Client, count: int, tmp_path: Path
+) -> None:
+    data = array.array("f", bytes(4 * count))
+    file = tmp_path / "weights"
+    file.write_bytes(data.tobytes())
+
+    client.put_shard(data, step=7, name="typed")
+    client.put_shard(data, step=7, name="told", element_size=2)
+    client.put_shard(data.tobytes(), step=7, name="untyped")
+    client.put_shard(file, step=7, name="file", element_size=4)
+    with client.open_shard(None, 7, "stream", element_size=8) as stream:
+        stream.write(bytes(8 * count))
+
+    told = {name: shard.header["element_size"] for (_, _, name), shard in service.shards.items()}
+    assert told == {"typed": 4, "told": 2, "untyped": None, "file": 4, "stream": 8}
+
+
+def test_a_file_that_is_not_whole_values_is_refused(
+    service: FakeService, client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "odd").write_bytes(b"xyz")
+
+    with pytest.raises(InvalidRequestError, match="whole elements"):
+        client.put_shard(tmp_path / "odd", step=7, name="s", element_size=2)
+
+    assert not service.ops
 
 
 @pytest.mark.parametrize(
@@ -257,6 +288,10 @@ def test_an_open_file_is_stored_from_where_it_is(service: FakeService, client: C
         ({"timeout_seconds": float("nan")}, InvalidRequestError),
         ({"timeout_seconds": -1}, InvalidRequestError),
         ({"data": "text"}, InvalidRequestError),
+        ({"element_size": 3}, InvalidRequestError),
+        ({"element_size": True}, InvalidRequestError),
+        ({"element_size": 2.0}, InvalidRequestError),
+        ({"element_size": 2}, InvalidRequestError),
         ({"data": Path("/nowhere/at/all")}, InvalidRequestError),
     ],
 )

@@ -10,7 +10,7 @@ from cachetier.remote.base import ObjectStore
 from cachetier.remote.connecting import Credentials, Timeouts
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint, free_ports
-from cachetier.testing.seaweed import OWNER, READER
+from cachetier.testing.weed import OWNER, READER
 
 WRONG_SECRET = Credentials(OWNER.access_key, "not the secret")
 UNKNOWN_KEY = Credentials("nobody", "nobody's secret")

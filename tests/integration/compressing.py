@@ -19,7 +19,8 @@ from cachetier.remote.base import ObjectStore
 from cachetier.restore import Restore
 from tests.integration.drain_node import REMOTE, Node
 
-COMPRESSING = Size(uploads=4, parts=4, threads=2, zstd_level=1)
+SIZE = Size(uploads=4, parts=4, threads=2)
+COMPRESSION = "zstd:1"
 _FIVE_BITS = bytes(number & 31 for number in range(256))
 
 

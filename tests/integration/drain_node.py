@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Any
 from cachetier_client import digests
 
 from cachetier.changes import Changes
-from cachetier.checkpoints import Checkpoints, StepView
+from cachetier.checkpoints import Checkpoints
 from cachetier.clock import Clock, SystemClock
 from cachetier.drain.agenda import Agenda
 from cachetier.drain.board import Board, DrainObserver
+from cachetier.drain.books import DurableBooks
 from cachetier.drain.channel import AskingEnd
 from cachetier.drain.desk import Desk
 from cachetier.drain.fairness import EQUAL, Weights
@@ -32,21 +33,23 @@ from cachetier.local.records import Incident
 from cachetier.local.recovery import open_store
 from cachetier.local.store import Staged, Store
 from cachetier.model.checkpoint import Save
+from cachetier.model.compression import Rules
 from cachetier.model.layout import Layout
 from cachetier.model.levels import Level
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Content, Receipt, SaveIds, Shard
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
+from cachetier.views import StepView
 from cachetier.write_through import WriteThrough
 
 BLOCK = digests.BLOCK_BYTES
 REMOTE = "durable"
 
 
-def content_of(data: bytes) -> Content:
+def content_of(data: bytes, element_size: int = 0) -> Content:
     blocks = tuple(digests.digest_of(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK))
-    return Content(len(data), digests.combine(blocks, len(data)), blocks)
+    return Content(len(data), digests.combine(blocks, len(data)), blocks, element_size)
 
 
 def patterned(size_bytes: int, seed: int = 0) -> bytes:
@@ -62,6 +65,7 @@ class Seen(DrainObserver):
     """What the drain told."""
 
     drained_bytes: int = 0
+    copied_bytes: int = 0
     steps: list[int] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     codes: list[str] = field(default_factory=list)
@@ -69,6 +73,9 @@ class Seen(DrainObserver):
 
     def drained(self, remote: str, size_bytes: int, seconds: float) -> None:
         self.drained_bytes += size_bytes
+
+    def copied(self, remote: str, size_bytes: int) -> None:
+        self.copied_bytes += size_bytes
 
     def failed(self, remote: str, kind: str, code: str) -> None:
         self.codes.append(code)
@@ -97,8 +104,10 @@ class Node:
         fraction: Callable[[], float] = random.random,
         policy: Policy = DRAIN_ALL,
         weights: Weights = EQUAL,
+        packing: bool = False,
     ) -> None:
         self.cache_dir = cache_dir
+        self.packing = packing
         cache_dir.mkdir(exist_ok=True)
         self.clock = clock or SystemClock()
         self.store: Store = open_store(cache_dir, capacity_bytes, self.clock, policy=policy).store
@@ -131,22 +140,25 @@ class Node:
             self.incidents,
             self.clock,
             self.seen,
+            DurableBooks(self.store, REMOTE),
+            self.packing,
         )
 
-    def put(self, ids: SaveIds, name: str, data: bytes) -> Receipt:
+    def put(self, ids: SaveIds, name: str, data: bytes, element_size: int = 0) -> Receipt:
         if len(data) <= 65536:
-            return self.ingest.put_inline(ids, name, data, digests.digest_of(data), 5.0)
+            digest = digests.digest_of(data)
+            return self.ingest.put_inline(ids, name, data, digest, 5.0)
         staged = self.ingest.begin(ids, name, len(data), 5.0)
         if not isinstance(staged, Staged):
             for at in range(0, len(data), BLOCK):
                 staged.write(data[at : at + BLOCK])
-            return self.ingest.commit(staged, ids, name, content_of(data))
+            return self.ingest.commit(staged, ids, name, content_of(data, element_size))
         assert staged.writer is not None
         with open(staged.writer, "wb", closefd=False) as file:
             file.write(data)
             file.truncate()
         staged.close_writer()
-        return self.ingest.commit(staged, ids, name, content_of(data))
+        return self.ingest.commit(staged, ids, name, content_of(data, element_size))
 
     def seal(self, ids: SaveIds) -> None:
         self.checkpoints.seal(ids, None)
@@ -184,10 +196,12 @@ class Node:
         size: Size = Size(uploads=4, parts=4),  # noqa: B008  frozen
         *,
         abruptly: bool = False,
+        compression: str = "off",
+        rules: Sequence[tuple[str, str]] = (),
     ) -> Iterator[Drain]:
         """Drain on threads of this process; ``abruptly`` hangs up in the end, as a dying serve."""
         ours, theirs = socket.socketpair()
-        desk = Desk(self.office, {})
+        desk = Desk(self.office, {}, Rules.parsed(compression, rules))
         link = DrainLink(ours, desk, self.changes)
         link.start()
         channel, signals = AskingEnd(theirs), Signals()

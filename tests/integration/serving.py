@@ -23,6 +23,7 @@ from cachetier.local.records import Backlog
 from cachetier.model.layout import Layout
 from cachetier.model.uploads import object_metadata
 from cachetier.remote.bucket import Bucket
+from cachetier.remote.measured import MeasuredObjectStore, Observe
 from cachetier.service import Service
 from cachetier.testing.memory_store import MemoryObjectStore
 from cachetier.wiring import REMOTE_NAME
@@ -46,6 +47,9 @@ class IdleDrain:
 
     def hurry(self, run: str | None, step: int | None) -> None:
         self.hurried.append((run, step))
+
+    def hurry_replicas(self, run: str | None, step: int | None) -> None:
+        """There are none."""
 
     def nudge(self) -> None:
         """Nothing to wake."""
@@ -183,8 +187,10 @@ def shard_path(name: str) -> str:
 
 
 @contextmanager
-def serving(cache_dir: Path | None = None, **settings: Any) -> Iterator[Served]:
-    """Serve on a free port until the block ends."""
+def serving(
+    cache_dir: Path | None = None, observe: Observe = lambda *_call: None, **settings: Any
+) -> Iterator[Served]:
+    """Serve on a free port until the block ends; ``observe`` is told of each call of the remote."""
     scratch = Path(tempfile.mkdtemp(prefix="ct-"))  # a socket's path must be short
     objects, drain = MemoryObjectStore(), IdleDrain()
     chosen: dict[str, Any] = {
@@ -198,7 +204,7 @@ def serving(cache_dir: Path | None = None, **settings: Any) -> Iterator[Served]:
     }
     service = Service(
         load(chosen),
-        bucket=Bucket(objects, Layout("p")),
+        bucket=Bucket(MeasuredObjectStore(objects, observe), Layout("p")),
         open_drain=lambda *_parts: drain,
     )
     try:

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import bytes as bytes_group
 from benchmarks import core, drain, report
 from benchmarks.__main__ import main
 from benchmarks.core import demo
 from benchmarks.measures import Result, at_least, at_most, median_of
 
 KEYS = {"group", "measure", "value", "unit", "bar", "holds", "runs"}
+TRAINED = {"stored_size", "time_to_durable"}  # with states of a model that torch trains
 WITHOUT_DEMO = [
     *(("core", name) for name in sorted(set(core.BENCHES) - {"demo"})),
     *(("drain", name) for name in sorted(drain.BENCHES)),
+    *(("bytes", name) for name in sorted(set(bytes_group.BENCHES) - TRAINED)),
+    *(pytest.param("bytes", name, marks=pytest.mark.torch) for name in sorted(TRAINED)),
 ]
 
 

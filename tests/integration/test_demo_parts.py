@@ -190,7 +190,7 @@ def step_info(step: int) -> StepInfo:
         "run": "bytes",
         "step": step,
         "state": "published",
-        "levels": ["local", "durable"],
+        "levels": ["local", "replicated", "durable"],
         "started_at": 1000.0,
         "published_at": 1002.5,
     }

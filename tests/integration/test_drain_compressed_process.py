@@ -9,14 +9,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+import zstandard
+from cachetier_client.digests import digest_of
+
 from cachetier.drain.supervisor import DrainSettings, Supervisor
+from cachetier.errors import IntegrityError
 from cachetier.local import queries
+from cachetier.model.compression import Rules
 from cachetier.model.shard import SaveIds
 from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from tests.integration.compressing import (
-    COMPRESSING,
+    COMPRESSION,
+    SIZE,
     clean_node,
     compressible,
     decoded,
@@ -34,7 +41,9 @@ LARGE = 70_000_001  # 17 frames, in four parts
 
 @contextmanager
 def supervised(node: Node, remote: RemoteSettings) -> Iterator[Supervisor]:
-    settings = DrainSettings(remote, node.cache_dir, replace(COMPRESSING, parts=2))
+    settings = DrainSettings(
+        remote, node.cache_dir, replace(SIZE, parts=2), compression=Rules.parsed(COMPRESSION)
+    )
     supervisor = Supervisor(
         node.store, node.changes, node.incidents, node.clock, settings, observer=node.seen
     )
@@ -104,3 +113,27 @@ def test_zeros_shrink_to_almost_nothing_and_come_back(tmp_path: Path, moto_s3: S
         assert info.size_bytes < 1 << 20
         with clean_node(tmp_path / "another", node.bucket.objects) as restore:
             assert restored(restore, ids, "zeros") == zeros
+
+
+def test_a_bomb_in_the_bucket_is_an_error_on_the_node_that_restores(
+    tmp_path: Path, moto_s3: S3Endpoint
+) -> None:
+    ids = SaveIds("bomb", 7, "save-1")
+    remote = remote_of(moto_s3)
+    with node_at(tmp_path / "cache", remote, moto_s3) as node:
+        node.put(ids, "middle", compressible(3_000_000))
+        node.seal(ids)
+        with supervised(node, remote):
+            node.wait_durable(ids, 60)
+        objects, key = node.bucket.objects, node.key(ids, "middle")
+        info = objects.head(key)
+        assert info is not None
+        bomb = zstandard.ZstdCompressor(level=1).compress(bytes(256 << 20))
+        body = bomb + objects.get(key)[len(bomb) :]
+        objects.put(key, body, digest=digest_of(body), metadata=info.metadata, encoding="zstd")
+
+        with (
+            clean_node(tmp_path / "another", objects) as restore,
+            pytest.raises(IntegrityError, match="declares 268435456"),
+        ):
+            restored(restore, ids, "middle")

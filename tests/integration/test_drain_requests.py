@@ -14,11 +14,14 @@ from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, Troubles, share
 from tests.integration.drain_node import Node, patterned
+from tests.integration.packing import put_small
 
 SMALL, LARGE, LARGE_BYTES = 40, 2, 2 * PART_BYTES + 1
 CLEAN_LIMIT = 1.05
 # Each request is made until it passes: 1 / (1 - share) of the least, and room for chance.
 LIMIT_OF_SHARE = {0.2: 1.5, 0.6: 3.5}
+PACKED_LIMIT = 8
+READ_BACK = 1
 POLICY = RetryPolicy(attempts=12, base_seconds=0.005, cap_seconds=0.05)
 
 
@@ -28,7 +31,7 @@ def least_requests() -> int:
     claim = len(("look at the manifest", "claim it"))
     each_small = len(("put", "verify", "there before the part is written"))
     each_large = len(("look", "create", "look", "complete", "verify", "there")) + parts
-    publish = len(("write the part", "look", "read", "list parts", "read the part", "publish"))
+    publish = len(("write the part", "publish"))
     sweep = len(("list unfinished uploads",))
     return claim + SMALL * each_small + LARGE * each_large + publish + sweep
 
@@ -48,6 +51,10 @@ def requests_of_drain(folder: Path, server: S3Endpoint, proxy: S3Proxy, run: str
         node.put(ids, f"small-{number}", b"hello")
     for number in range(LARGE):
         node.put(ids, f"large-{number}", patterned(LARGE_BYTES, number))
+    return _requests_of(node, ids, proxy)
+
+
+def _requests_of(node: Node, ids: SaveIds, proxy: S3Proxy) -> int:
     node.seal(ids)
     before, sweeps = proxy.requests, proxy.troubles.seen["ListMultipartUploads"]
     with node.draining():
@@ -63,6 +70,23 @@ def test_a_clean_drain_makes_the_requests_it_needs(
     made = requests_of_drain(tmp_path, seaweed_s3, proxy, "clean")
 
     assert least_requests() <= made <= CLEAN_LIMIT * least_requests(), proxy.troubles.seen
+
+
+@pytest.mark.parametrize("kind", ["moto_s3", "seaweed_s3"])
+def test_small_shards_in_a_pack_cost_eight_requests(
+    tmp_path: Path, request: pytest.FixtureRequest, kind: str
+) -> None:
+    server: S3Endpoint = request.getfixturevalue(kind)
+    with S3Proxy(server.url) as proxy:
+        objects = RetryingObjectStore(server.behind(proxy.url).store(), POLICY)
+        node = Node(tmp_path / "cache", objects, packing=True)
+        ids = SaveIds("packed", 7, "save-1")
+        bodies = put_small(node, ids)
+        made = _requests_of(node, ids, proxy)
+
+    # A store without digests has the pack read back.
+    assert made == PACKED_LIMIT + (0 if objects.keeps_digests else READ_BACK), proxy.troubles.seen
+    assert len(bodies) == 140
 
 
 @pytest.mark.parametrize("seed", range(3))

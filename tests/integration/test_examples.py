@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.integration.needs import needs_weed
 
 ROOT = Path(__file__).parents[2]
 STOP_SECONDS = 20.0
@@ -41,3 +44,22 @@ def test_the_first_put_becomes_durable_as_often_as_it_is_run(dev_url: str) -> No
         assert done.returncode == 0, done.stderr
         assert "1048576 bytes are safe on this node" in done.stdout
         assert "step 1 is durable" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@needs_weed
+def test_the_near_tier_gives_back_what_it_shows(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.near_tier", "--work-dir", tmp_path / "near"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "near" / "report.json").read_text())
+    assert report["held"]
+    assert len(report["comparisons"]) == 10
+    shutil.rmtree(tmp_path)

@@ -366,6 +366,9 @@ def test_a_bad_parameter_is_refused(shared: Served, query: str, code: str) -> No
 def test_bad_headers_are_refused(shared: Served) -> None:
     digest = shared.call("PUT", shard_path("bad"), b"x", {"Cachetier-Digest": "abc"})
     assert (digest.status, digest.code) == (422, "digest_mismatch")
+    for wrong in ("3", "two", "", "-2", "2"):
+        elements = shared.call("PUT", shard_path("bad"), b"x", {"Cachetier-Element-Size": wrong})
+        assert (elements.status, elements.code) == (400, "invalid_request")
     part = shared.call("PUT", shard_path("bad"), b"x", {"Content-Range": "bytes 0-0/2"})
     assert (part.status, part.code) == (400, "invalid_request")
 

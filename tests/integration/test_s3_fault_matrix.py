@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.drain import circuit, link, upload
+from cachetier.drain import circuit, link, multipart, upload
 from cachetier.remote import s3, stalls
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
@@ -55,7 +55,7 @@ def short_times(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> Iterator[None]
     monkeypatch.setattr(stalls, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(s3, "LONG_ANSWERS", {})
     monkeypatch.setattr(upload, "SINGLE_PUT_BYTES", SINGLE_PUT_BYTES)
-    monkeypatch.setattr(upload, "part_bytes_for", lambda *_args, **_named: PART_BYTES)
+    monkeypatch.setattr(multipart, "part_bytes_for", lambda *_args, **_named: PART_BYTES)
     yield
     stage.proxy.troubles.clear()
 

@@ -78,3 +78,23 @@ def test_a_compressed_shard_comes_back_by_every_door(
         ranged = call("GET", SHARD, headers={"Range": "bytes=5000000-20000000"})
         assert (ranged.status, ranged.body) == (206, large[5_000_000:20_000_001])
         assert call("GET", SHARD).body == large
+
+
+def test_planes_come_back_by_every_door_and_status_shows_them(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    large = compressible(LARGE - 1)
+    ruled = {**settings, "compression": "off", "compression_rules": {"run/*": "planes:1"}}
+    with running(ruled) as service, Client(f"unix://{service.socket}") as client:
+        with client.checkpoint("run", 7, rank=0, world_size=1) as checkpoint:
+            checkpoint.put("large", large, element_size=4)
+        client.wait("run", 7, timeout_seconds=100)
+        made = client.status()["drain"]["codecs"]["zstd-planes-1"]
+        assert (made["shards"], made["size_bytes"]) == (1, LARGE - 1)
+
+    with running({**settings, "cache_dir": tmp_path / "another"}) as service:
+        assert service.url is not None
+        call = Caller(int(service.url.rsplit(":", 1)[1]))
+        ranged = call("GET", SHARD, headers={"Range": "bytes=5000000-20000000"})
+        assert (ranged.status, ranged.body) == (206, large[5_000_000:20_000_001])
+        assert call("GET", SHARD).body == large

@@ -119,7 +119,11 @@ def test_a_spread_save_is_found_and_deleted_by_a_node_that_is_not_set_up_to_spre
 
 
 def _value(exposition: str, name: str) -> float:
-    line = next(x for x in exposition.splitlines() if x.startswith(f"cachetier_{name} "))
+    line = next(
+        x
+        for x in exposition.splitlines()
+        if x.startswith((f"cachetier_{name} ", f"cachetier_{name}{{"))
+    )
     return float(line.split()[1])
 
 

@@ -265,6 +265,12 @@ def test_a_step_that_is_none_is_refused_up_front(door: Door, step: object) -> No
         {"size_bytes": 1 << 60},
         {"timeout_seconds": "soon"},
         {"timeout_seconds": -1},
+        {"element_size": 1},
+        {"element_size": "4"},
+        {"element_size": 4.0},
+        {"element_size": True},
+        {"element_size": [4]},
+        {"element_size": 2},
     ],
     ids=repr,
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 from cachetier_client.digests import digest_of
 
 from cachetier.clock import Clock
@@ -10,14 +13,16 @@ from cachetier.codec.seek_table import encode_table
 from cachetier.drain.publisher import Ended, Located, Publisher
 from cachetier.errors import PreconditionFailedError, UploadGoneError
 from cachetier.local import queries
+from cachetier.local.among import small_of
 from cachetier.local.records import FinishedPart, Incident
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.documents import ShardEntry
 from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.packs import Member, is_packable, next_pack, pack_name
 from cachetier.model.publication import Claimant
-from cachetier.model.shard import BLOCK_BYTES, Shard
-from cachetier.model.stored import Codec, Frame, Stored
+from cachetier.model.shard import BLOCK_BYTES, Content, Shard
+from cachetier.model.stored import Codec, Frame, InPack, Stored
 from cachetier.model.uploads import (
     Existing,
     compressed_metadata,
@@ -42,6 +47,7 @@ class FakeDrain:
         self._clock = clock
         self._publisher = Publisher(bucket, clock)
         self._sent: dict[int, Stored] = {}
+        self.packing: Callable[[Save], bool] = most_saves
 
     def drain_one(self) -> bool:
         """Drain the oldest dirty shard; return False when there is none.
@@ -52,7 +58,7 @@ class FakeDrain:
         for save in self._store.read(queries.unfinished_saves):
             number = save.number
             if save.state is SaveState.OPEN:
-                shards = self._store.read(lambda sql, n=number: queries.dirty_shards_of(sql, n, 1))  # type: ignore[misc]
+                shards = self._undrained(number, 1)
                 if shards:
                     self._drain(save, shards[0])
                     return True
@@ -63,13 +69,16 @@ class FakeDrain:
         for save in self._store.read(queries.unfinished_saves):
             number = save.number
             if (save.run, save.step, save.state) == (run, step, SaveState.OPEN):
-                shards = self._store.read(lambda sql, n=number: queries.dirty_shards_of(sql, n, 1))  # type: ignore[misc]
+                shards = self._undrained(number, 1)
                 if shards:
                     self._drain(save, shards[0])
                 else:
                     self._publish(save)
                 return True
         return False
+
+    def _undrained(self, number: int, limit: int) -> list[Shard]:
+        return self._store.read(lambda sql: queries.dirty_shards_of(sql, number, limit, REMOTE))
 
     def drain_all(self) -> None:
         """Drain and publish until nothing is left that can be done."""
@@ -106,6 +115,10 @@ class FakeDrain:
         location = self._located(save)
         if location is None:
             return
+        together = self._packed_with(save, shard)
+        if len(together) > 1:
+            self._pack(save, location, together)
+            return
         body = bytes_of(self._store, shard)
         if body is None or digest_of(body) != shard.content.digest:
             self._quarantine(shard)
@@ -117,6 +130,43 @@ class FakeDrain:
         self._send(shard, key, body)
         self._confirm(shard, key)
         self._record(shard)
+
+    def _packed_with(self, save: Save, shard: Shard) -> list[Shard]:
+        """Return what goes in one pack with a small shard of a sealed rank; damage goes first."""
+        number, rank = save.number, shard.rank
+        parts = self._store.read(lambda sql: queries.parts_of(sql, number))
+        sealed = any(part.rank == rank and part.state is PartState.SEALED for part in parts)
+        if not (self.packing(save) and sealed and is_packable(shard.content.size_bytes)):
+            return []
+        small = self._store.read(
+            lambda sql: queries.dirty_shards_of(sql, number, -1, REMOTE, small_of(rank))
+        )
+        by_version = {each.version: each for each in small}
+        return [by_version[member.version] for member in next_pack(map(Member.of, small))]
+
+    def _pack(self, save: Save, location: str, shards: list[Shard]) -> None:
+        bodies = [bytes_of(self._store, shard) for shard in shards]
+        for shard, body in zip(shards, bodies, strict=True):
+            if body is None or digest_of(body) != shard.content.digest:
+                self._quarantine(shard)
+                return  # the others go without it next time
+        whole = b"".join(body for body in bodies if body is not None)
+        content = Content(len(whole), digest_of(whole), ())
+        name = pack_name(shards[0].rank, content.digest)
+        key = self._bucket.layout.pack_key(save.run, location, name)
+        metadata = object_metadata(save.save_id, self._store.store_id, 0, content)
+        with suppress(PreconditionFailedError):
+            self._bucket.objects.put(
+                key, whole, digest=content.digest, metadata=metadata, condition=IF_ABSENT
+            )
+        info = self._bucket.objects.head(key)
+        assert info is not None, f"{key} is not there after it was sent"
+        assert info.digest == content.digest, f"{key} is not what was sent"
+        packs, start = {}, 0
+        for shard in shards:
+            packs[shard.version] = InPack(name, start, len(whole), content.digest)
+            start += shard.content.size_bytes
+        self._store.drain_log.record_packed(packs, REMOTE, [REMOTE], self._clock.now())
 
     def _confirm(self, shard: Shard, key: str) -> None:
         info = self._bucket.objects.head(key)
@@ -255,6 +305,11 @@ class FakeDrain:
         self._publisher.write_part(self._claimant(save), location, rank, entries)
         self._store.drain_log.record_part_uploaded(save.number, rank)
         return True
+
+
+def most_saves(save: Save) -> bool:
+    """Return whether the small shards of ``save`` are packed."""
+    return save.number % 3 != 0
 
 
 def encoded(shard: Shard, body: bytes) -> tuple[Stored, bytes]:

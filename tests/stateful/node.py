@@ -75,7 +75,7 @@ class Node:
         self.evictor = Evictor(store, clock, self._still_remote, watermarks=Watermarks())
         self.retention = Retention(store, policy.keep_local, self.evictor.evict)
         self.drain = make_drain(store, self.bucket, clock)
-        self.checkpoints = Checkpoints(store, self.bucket, self.changes, clock)
+        self.checkpoints = Checkpoints(store, self.bucket, self.changes, clock, remote=REMOTE)
         self.ingest = Ingest(store, when_full=WhenFull.REJECT, make_room=self._make_room)
         self.restore = Restore(store, self.bucket, clock, remote=REMOTE, make_room=self._make_room)
 

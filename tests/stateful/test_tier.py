@@ -115,6 +115,14 @@ class Tier(RuleBasedStateMachine):
             self.put(run, step, rank, NAMES[rank], bytes([rank + 1]) * (300 + 70_000 * rank))
             self.seal(run, step, rank)
 
+    @rule(run=runs, step=steps, size=st.sampled_from([0, 3, 70_000]))
+    def save_small_shards(self, run: str, step: int, size: int) -> None:
+        """One rank puts several small shards: they may go in a pack."""
+        for number, name in enumerate(NAMES):
+            self.put(run, step, 0, name, bytes([number + 1]) * size)
+        for rank in RANKS:
+            self.seal(run, step, rank)
+
     @rule(run=runs, step=steps, rank=ranks)
     def abort(self, run: str, step: int, rank: int) -> None:
         ids = self._ids(run, step, rank)

@@ -67,12 +67,13 @@ def test_a_step_counts_here_once_both_ranks_have_sealed(node: Node) -> None:
     assert [(shard.name, shard.state) for shard in shards] == [("rank-0", "dirty")]
 
 
-def test_a_published_step_counts_at_both_levels(node: Node) -> None:
+def test_a_published_step_counts_at_every_level(node: Node) -> None:
     save_step(node)
     node.drain.drain_all()
 
     view, _ = node.checkpoints.step("run", 1)
-    assert (view.state, view.levels, view.dirty_bytes) == ("published", ("local", "durable"), 0)
+    assert (view.state, view.dirty_bytes) == ("published", 0)
+    assert view.levels == ("local", "replicated", "durable")
     assert latest(node, Level.DURABLE) == 1
     assert [v.step for v in node.checkpoints.steps("run", Level.DURABLE)] == [1]
 
@@ -137,7 +138,7 @@ def test_a_step_that_only_the_bucket_knows_is_shown_from_there(node: Node, elsew
 
     view, shards = node.checkpoints.step("run", 1)
 
-    assert (view.state, view.levels) == ("published", ("durable",))
+    assert (view.state, view.levels) == ("published", ("replicated", "durable"))
     assert {(s.name, s.state) for s in shards} == {("rank-0", "remote"), ("rank-1", "remote")}
     assert (latest(node, Level.DURABLE), latest(node, Level.LOCAL)) == (1, None)
     assert node.checkpoints.runs() == []

@@ -225,7 +225,7 @@ BAD_VALUES = [
     ("compression", "zstd:20"),
     ("compression", "zstd"),
     ("compression", "gzip"),
-    ("compression", "auto"),
+    ("compression", "gzip"),
     ("high_watermark", "1.5"),
     ("low_watermark", "0.95"),
     ("drain_workers", "0"),
@@ -246,14 +246,35 @@ def test_a_bad_value_is_refused_by_name(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "level"), [("off", None), ("false", None), ("zstd:1", 1), ("ZSTD:19", 19)]
+    ("text", "mode"),
+    [("off", "off"), ("false", "off"), ("AUTO", "auto"), ("ZSTD:19", "zstd:19")],
 )
-def test_compression_is_off_or_a_level(text: str, level: int | None) -> None:
-    assert load({**LEAST, "compression": text}).zstd_level == level
+def test_compression_is_a_mode_for_every_shard(text: str, mode: str) -> None:
+    assert str(load({**LEAST, "compression": text}).rules.mode_of("run", "name")) == mode
 
 
-def test_automatic_compression_says_that_it_comes_later() -> None:
-    assert "later" in failure(compression="auto").message
+def test_rules_choose_the_compression_of_runs_and_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(
+        'compression = "auto"\n[compression_rules]\n"*/optim*" = "planes:1"\na = "off"\n'
+    )
+    rules = load(LEAST, config=file).rules
+    assert str(rules.mode_of("a", "optim-0")) == "planes:1"
+    assert str(rules.mode_of("a", "model")) == "off"
+    assert str(rules.mode_of("b", "model")) == "auto"
+
+    monkeypatch.setenv("CACHETIER_COMPRESSION_RULES", '{"big-*": "zstd:3"}')
+    assert str(load(LEAST).rules.mode_of("big-1", "model")) == "zstd:3"
+
+
+def test_a_rule_with_a_wrong_mode_is_named() -> None:
+    message = failure(compression_rules={"big-*": "gzip"}).message
+
+    assert "compression_rules" in message
+    assert "'big-*'" in message
+    assert "'zstd:1' to 'zstd:19'" in message
 
 
 def test_a_cpu_that_is_not_there_is_named_beside_those_that_are() -> None:

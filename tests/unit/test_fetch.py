@@ -57,17 +57,27 @@ def test_every_range_comes_back(codec: Codec, size_bytes: int) -> None:
     assert read(remote(data, codec)) == data
 
 
+@pytest.mark.parametrize("codec", [Codec.RAW, Codec.ZSTD])
+@pytest.mark.parametrize(("first", "count"), [(0, 1), (3, 1), (6, 1), (2, 5), (0, 7)])
+def test_just_some_blocks_are_read(codec: Codec, first: int, count: int) -> None:
+    shard = remote(DATA, codec)
+    wanted = shard.blocks(first, count)
+
+    read_back = b"".join(bytes(block) for _offset, block in shard.read(wanted))
+
+    assert read_back == DATA[first * BLOCK_BYTES : (first + count) * BLOCK_BYTES]
+    assert sum(wanted.sizes) <= count * (BLOCK_BYTES + (BLOCK_BYTES >> 8))
+
+
 def test_ranges_of_frames_are_read_alone() -> None:
     shard = remote(DATA, Codec.ZSTD)
     second = list(shard.ranges())[1]
 
-    blocks = dict(shard.read(second))
+    blocks = {at: bytes(block) for at, block in shard.read(second)}
 
     assert second.first_block == RANGE_BLOCKS
     assert second.start == frames_bytes(shard.stored.frames[:RANGE_BLOCKS])
-    assert {at: bytes(block) for at, block in blocks.items()} == {
-        number * BLOCK_BYTES: pieces(DATA)[number] for number in (4, 5, 6)
-    }
+    assert blocks == {number * BLOCK_BYTES: pieces(DATA)[number] for number in (4, 5, 6)}
 
 
 @given(st.integers(0, 2**20), st.integers(0, 7))

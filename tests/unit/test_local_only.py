@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cachetier.drain.books import DurableBooks
 from cachetier.drain.snapshot import unfinished
 from cachetier.local import queries
 from cachetier.local.records import LocalOnly
@@ -60,7 +61,7 @@ def test_a_step_that_is_not_divisible_is_whole_here_and_never_sent(
     assert latest(every_tenth, Level.DURABLE) is None
     assert every_tenth.get("run", 7, "rank-1") == LARGE
     assert not remote.list("").keys
-    assert unfinished(every_tenth.store, {}, lambda *_: None) == []
+    assert unfinished(every_tenth.store, DurableBooks(every_tenth.store), {}, lambda *_: None) == []
 
 
 def test_a_step_that_is_divisible_is_drained(every_tenth: Node) -> None:

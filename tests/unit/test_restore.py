@@ -342,7 +342,7 @@ def test_a_remote_that_fails_for_a_moment_leaves_nothing_behind(
     node.close()
 
 
-def test_who_uses_restores_or_meets_damage_is_heard(node: Node, clock: FakeClock) -> None:
+def test_who_uses_or_restores_a_shard_is_heard(node: Node, clock: FakeClock) -> None:
     from cachetier.restore import Restore
 
     heard: list[tuple[str, str]] = []
@@ -358,7 +358,6 @@ def test_who_uses_restores_or_meets_damage_is_heard(node: Node, clock: FakeClock
         make_room=lambda: None,
         on_used=hear("used"),
         on_restored=hear("restored"),
-        on_damaged=hear("damaged"),
     )
     publish(node)
     flip(local_file(node))
@@ -368,4 +367,4 @@ def test_who_uses_restores_or_meets_damage_is_heard(node: Node, clock: FakeClock
     assert opened.descriptor is not None
     os.close(opened.descriptor)
     restore.close()
-    assert heard == [("damaged", "a"), ("restored", "a"), ("used", "a")]
+    assert heard == [("restored", "a"), ("used", "a")]

@@ -152,7 +152,7 @@ def test_whoever_waited_for_a_fetch_that_failed_fetches_itself(
 
 
 def test_a_flight_of_another_is_not_waited_for_beyond_the_deadline() -> None:
-    flights = SingleFlight()
+    flights: SingleFlight[int] = SingleFlight()
     with flights.lead_or_wait(1, 0.0) as leads:
         assert leads
         with pytest.raises(CachetierError) as refusal, flights.lead_or_wait(1, 0.0):

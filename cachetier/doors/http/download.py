@@ -16,7 +16,7 @@ from cachetier.doors.http.body import Blocks
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.ranges import Span
 from cachetier.errors import IntegrityError
-from cachetier.model.shard import BLOCK_BYTES, Shard, blocks_of
+from cachetier.model.shard import BLOCK_BYTES, Shard
 from cachetier.restore import Opened, Restore
 
 PIECE_BYTES = 1 << 20
@@ -53,10 +53,10 @@ class Download:
         Raises:
             IntegrityError: No sound copy is left; what was yielded before is sound.
         """
-        if self._opened.body is not None:
+        if self._opened.body is not None:  # an inline shard
             yield self._opened.body[span.start : span.end]
             return
-        numbers = range(span.start // BLOCK_BYTES, blocks_of(span.end))
+        numbers = span.blocks
         lent: list[memoryview] = []
         reading: asyncio.Future[None] | None = None
         try:
@@ -85,7 +85,9 @@ class Download:
         """Begin to read the first of ``numbers`` into a lent block."""
         block = self._blocks.take()
         lent.append(block)
-        return self._pools.disk(self._fill, numbers.start, block), block
+        # What waits for a remote must not keep others from the disk.
+        pool = self._pools.disk if self._opened.remote is None else self._pools.patient
+        return pool(self._fill, numbers.start, block), block
 
     def _fill(self, number: int, block: memoryview) -> None:
         """Read one block, from the remote if the local one is damaged."""
@@ -111,6 +113,9 @@ def _read(opened: Opened, number: int, block: memoryview) -> bool:
     """Fill ``block``; return False when the disk fails it, or it fails its digest."""
     start = number * BLOCK_BYTES
     length = min(BLOCK_BYTES, opened.shard.content.size_bytes - start)
+    if opened.remote is not None:
+        block[:length] = opened.remote.read(number)
+        return True
     if opened.descriptor is None:
         assert opened.body is not None
         block[:length] = opened.body[start : start + length]

@@ -41,6 +41,10 @@ def _path() -> dict[str, Any]:
             **_operation("get_shard", "The bytes of a shard, each block verified before it leaves"),
             "parameters": [
                 _parameter("timeout_seconds", "query", "number"),
+                {
+                    **_parameter("restore", "query", "boolean"),
+                    "description": "Bring a remote shard back whole, although a range is asked.",
+                },
                 _parameter("Range", "header", "string"),
                 _parameter("If-None-Match", "header", "string"),
             ],
@@ -80,11 +84,15 @@ def _put() -> dict[str, Any]:
             _parameter("overwrite", "query", "boolean"),
             {
                 **_parameter("ack", "query", "string"),
-                "schema": {"type": "string", "enum": ["local", "durable"]},
+                "schema": {"type": "string", "enum": ["local", "replicated", "durable"]},
             },
             _parameter("timeout_seconds", "query", "number"),
             _parameter("client_id", "query", "string"),
             _parameter("Cachetier-Digest", "header", "string"),
+            {
+                **_parameter("Cachetier-Element-Size", "header", "integer"),
+                "schema": {"type": "integer", "enum": [2, 4, 8]},
+            },
         ],
         "requestBody": {"required": True, "content": _content(_BINARY)},
         "responses": {

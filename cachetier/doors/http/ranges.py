@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from cachetier.doors.http.problems import RangeError
+from cachetier.model.shard import BLOCK_BYTES, blocks_of
 
 _ONE_RANGE = re.compile(r"\s*bytes\s*=\s*(\d*)\s*-\s*(\d*)\s*", re.ASCII | re.IGNORECASE)
 
@@ -20,6 +21,11 @@ class Span:
     @property
     def size_bytes(self) -> int:
         return self.end - self.start
+
+    @property
+    def blocks(self) -> range:
+        """The numbers of the blocks that hold these bytes."""
+        return range(self.start // BLOCK_BYTES, blocks_of(self.end))
 
 
 def span_of(text: str | None, size_bytes: int) -> Span | None:

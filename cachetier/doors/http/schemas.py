@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-LevelName = Literal["local", "durable"]
+LevelName = Literal["local", "replicated", "durable"]
 Seconds = Annotated[float, Field(ge=0, le=7 * 86_400)]
 
 

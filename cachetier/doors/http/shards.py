@@ -18,15 +18,15 @@ from cachetier.doors.http.limits import Limits
 from cachetier.doors.http.paths import Target
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import BusyError, MethodError
-from cachetier.doors.http.queries import Query, digest_of, size_of
+from cachetier.doors.http.queries import Query, digest_of, element_size_of, size_of
 from cachetier.doors.http.ranges import Span, span_of
 from cachetier.doors.http.upload import Put, put_large, put_small
 from cachetier.doors.http.waiting import wait_for_level
 from cachetier.doors.operations import Operations
 from cachetier.errors import InvalidRequestError
-from cachetier.model.levels import Level, checked_level
+from cachetier.model.levels import Level, checked_level, covers
 from cachetier.model.shard import INLINE_BYTES, Receipt, SaveIds, Shard
-from cachetier.restore import Source
+from cachetier.restore import Opened, Source
 
 PUT_PARAMETERS = (
     "rank",
@@ -74,7 +74,7 @@ class Shards:
         client_id = self._listen(query, target.run)
         tap = scope.get("extensions", {}).get(TAP, {}).get("tap")
         receipt = await self._take(put, Body(receive, self._limits, tap))
-        if ack is Level.DURABLE and receipt.level is not Level.DURABLE:
+        if not covers(receipt.level, ack):
             left = max(0.0, put.timeout_seconds - (time.monotonic() - started_at))
             await wait_for_level(
                 self._node, self._pools, receipt.run, receipt.step, receipt.name, ack, left
@@ -108,12 +108,11 @@ class Shards:
     # --- GET, HEAD, DELETE -----------------------------------------------------------------------
 
     async def _get(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
-        timeout_seconds = Query(scope["query_string"], ("timeout_seconds",)).seconds()
-        run, step, name = _ids(target)
+        query = Query(scope["query_string"], ("timeout_seconds", "restore"))
+        timeout_seconds, ids = query.seconds(), _ids(target)
+        wanted = None if query.flag("restore") else Headers(scope=scope).get("range")
         async with _slot(self._downloads, timeout_seconds, "downloads"):
-            opened = await self._pools.patient(
-                self._node.restore.open, run, step, name, timeout_seconds
-            )
+            opened = await self._pools.patient(self._opened, ids, wanted, timeout_seconds)
             download = Download(
                 opened, self._node.restore, self._pools, self._blocks, timeout_seconds
             )
@@ -121,6 +120,19 @@ class Shards:
                 await self._answer(download, scope, receive, send)
             finally:
                 download.close()
+
+    def _opened(
+        self, ids: tuple[str, int, str], wanted: str | None, timeout_seconds: float
+    ) -> Opened:
+        """Open a shard: whole, or as much of it as the header ``Range`` wants."""
+        restore = self._node.restore
+        if wanted is not None:
+            shard, source = restore.look(*ids)
+            span = span_of(wanted, shard.content.size_bytes)
+            if source == "remote" and span is not None:
+                blocks = len(span.blocks)
+                return restore.open_part(*ids, blocks, timeout_seconds)
+        return restore.open(*ids, timeout_seconds)
 
     async def _answer(self, download: Download, scope: Scope, receive: Receive, send: Send) -> None:
         shard, headers = download.opened.shard, Headers(scope=scope)
@@ -141,7 +153,7 @@ class Shards:
         await _stream(download, span or whole, status, described, send)
 
     async def _head(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
-        Query(scope["query_string"], ("timeout_seconds",))
+        Query(scope["query_string"], ("timeout_seconds", "restore"))
         run, step, name = _ids(target)
         shard, source = await self._pools.patient(self._node.restore.look, run, step, name)
         described = _headers(shard, source)
@@ -199,11 +211,13 @@ def _put_of(target: Target, query: Query, headers: Headers) -> Put:
         world_size=query.count("world_size", 1),
         overwrite=query.flag("overwrite"),
     ).checked()
+    size_bytes = size_of(headers.get("content-length"))
     return Put(
         ids=ids,
         name=name,
-        size_bytes=size_of(headers.get("content-length")),
+        size_bytes=size_bytes,
         digest=digest_of(headers.get("cachetier-digest")),
+        element_size=element_size_of(headers.get("cachetier-element-size"), size_bytes),
         timeout_seconds=query.seconds(),
     )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from cachetier_client import digests
 
@@ -25,6 +26,7 @@ class Put:
     name: str
     size_bytes: int | None
     digest: int | None
+    element_size: int
     timeout_seconds: float
 
 
@@ -33,9 +35,8 @@ async def put_small(put: Put, body: bytes, ingest: Ingest, pools: Pools) -> Rece
     _check_size(put, len(body))
     digest = digests.digest_of(body)
     _check_digest(put, digest)
-    return await pools.patient(
-        ingest.put_inline, put.ids, put.name, body, digest, put.timeout_seconds
-    )
+    store = partial(ingest.put_inline, element_size=put.element_size)
+    return await pools.patient(store, put.ids, put.name, body, digest, put.timeout_seconds)
 
 
 async def put_large(put: Put, body: Body, ingest: Ingest, pools: Pools, blocks: Blocks) -> Receipt:
@@ -51,7 +52,7 @@ async def put_large(put: Put, body: Body, ingest: Ingest, pools: Pools, blocks: 
     try:
         await body.into_blocks(blocks, pools, sink)
         _check_size(put, body.size_bytes)
-        content = sink.content(body.size_bytes)
+        content = replace(sink.content(body.size_bytes), element_size=put.element_size)
         _check_digest(put, content.digest)
         if isinstance(stage, Staged):
             assert stage.writer is not None

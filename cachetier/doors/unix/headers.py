@@ -13,7 +13,8 @@ from cachetier_client.wire import Header
 from cachetier.errors import DigestMismatchError, InvalidRequestError, SizeMismatchError
 from cachetier.model import names
 from cachetier.model.levels import Level, checked_level
-from cachetier.model.shard import Content, SaveIds
+from cachetier.model.shard import Content, SaveIds, checked_element_size
+from cachetier.restore import Opened
 
 LONGEST_WAIT_SECONDS = 7 * 86_400.0
 LATEST_INSTANT = 1e12
@@ -86,6 +87,12 @@ def optional_count_of(header: Header, field: str) -> int | None:
     return None if header.get(field) is None else count_of(header, field)
 
 
+def element_size_of(header: Header) -> int:
+    """Return what a put says of its elements: 2, 4, 8, or 0."""
+    size_bytes = optional_count_of(header, "size_bytes")
+    return checked_element_size(header.get("element_size"), size_bytes)
+
+
 def digest_of(header: Header) -> int:
     value = header.get("digest")
     try:
@@ -94,13 +101,24 @@ def digest_of(header: Header) -> int:
         raise DigestMismatchError(str(error)) from None
 
 
-def content_of(header: Header, packed: bytearray) -> Content:
+def content_of(header: Header, packed: bytearray, element_size: int) -> Content:
     """Return the declared content of a commit: header and packed block digests."""
     try:
         blocks = digests.unpack(packed)
     except ValueError as error:
         raise SizeMismatchError(str(error)) from None
-    return Content(count_of(header, "size_bytes"), digest_of(header), blocks)
+    return Content(count_of(header, "size_bytes"), digest_of(header), blocks, element_size)
+
+
+def opened_header(opened: Opened) -> Header:
+    """Return what the reply to ``open`` says of a shard."""
+    content = opened.shard.content
+    return {
+        "size_bytes": content.size_bytes,
+        "digest": digests.to_hex(content.digest),
+        "source": opened.source,
+        "inline": opened.body is not None,
+    }
 
 
 def receipt_header(receipt: Any) -> Header:

@@ -33,6 +33,7 @@ from cachetier.local.store import Staged
 from cachetier.model import names
 from cachetier.model.levels import checked_level
 from cachetier.model.shard import BLOCK_BYTES, INLINE_BYTES, SaveIds
+from cachetier.restore import Opened
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class _Put:
     ids: SaveIds
     name: str
     stage: Staged | RemoteStage
+    element_size: int = 0
     failure: CachetierError | None = None
 
 
@@ -178,7 +180,14 @@ class Session:
         if headers.count_of(frame.header, "size_bytes") != len(frame.body):
             raise InvalidRequestError("size_bytes is not the size of the body", name=name)
         digest, timeout = headers.digest_of(frame.header), headers.timeout_of(frame.header)
-        receipt = self._node.ingest.put_inline(ids, name, bytes(frame.body), digest, timeout)
+        receipt = self._node.ingest.put_inline(
+            ids,
+            name,
+            bytes(frame.body),
+            digest,
+            timeout,
+            element_size=headers.element_size_of(frame.header),
+        )
         return _Reply(headers.receipt_header(receipt))
 
     def _begin(self, frame: Frame) -> _Reply:
@@ -188,9 +197,10 @@ class Session:
             raise InvalidRequestError(f"{STAGED_LIMIT} puts are staged on this connection already")
         size_bytes = headers.optional_count_of(frame.header, "size_bytes")
         timeout = headers.timeout_of(frame.header)
+        element_size = headers.element_size_of(frame.header)
         stage = self._node.ingest.begin(ids, name, size_bytes, timeout)
         staging, self._next_staging = self._next_staging, self._next_staging + 1
-        self._staged[staging] = _Put(ids, name, stage)
+        self._staged[staging] = _Put(ids, name, stage, element_size)
         if not isinstance(stage, Staged):
             return _Reply({"staging": staging, "plane": "stream", "reserved_bytes": 0})
         # Sending closes the service's only writable descriptor: from here on only the rank can
@@ -230,7 +240,7 @@ class Session:
         try:
             if put.failure is not None:
                 raise put.failure
-            content = headers.content_of(frame.header, frame.body)
+            content = headers.content_of(frame.header, frame.body, put.element_size)
         except CachetierError:
             self._node.ingest.abort(put.stage)
             raise
@@ -258,17 +268,23 @@ class Session:
     def _open(self, frame: Frame) -> _Reply:
         run, step = headers.step_of(frame.header)
         name, timeout = headers.name_of(frame.header), headers.timeout_of(frame.header)
-        opened = self._node.restore.open(run, step, name, timeout)
-        content = opened.shard.content
-        header: Header = {
-            "size_bytes": content.size_bytes,
-            "digest": digests.to_hex(content.digest),
-            "source": opened.source,
-            "inline": opened.body is not None,
-        }
-        if opened.body is not None:
-            return _Reply(header, opened.body)
-        return _Reply(header, digests.pack(content.block_digests), opened.descriptor)
+        if frame.header.get("restore", True) is not False:
+            opened = self._node.restore.open(run, step, name, timeout)
+        else:
+            opened = self._node.restore.open_part(run, step, name, 0, timeout)
+        return _opened(opened)
+
+    def _read_block(self, frame: Frame) -> _Reply:
+        """Give one block of a shard that is only remote; of any other what ``open`` gives."""
+        run, step = headers.step_of(frame.header)
+        name, timeout = headers.name_of(frame.header), headers.timeout_of(frame.header)
+        number = headers.count_of(frame.header, "block")
+        opened = self._node.restore.open_part(run, step, name, 1, timeout)
+        if opened.remote is None:
+            return _opened(opened)
+        if number >= len(opened.shard.content.block_digests):
+            raise InvalidRequestError(f"shard {name} has no block {number}", name=name)
+        return _Reply(headers.opened_header(opened), bytes(opened.remote.read(number)))
 
     def _verify(self, frame: Frame) -> _Reply:
         run, step = headers.step_of(frame.header)
@@ -341,6 +357,13 @@ class Session:
         return _Reply({"incidents": [asdict(incident) for incident in found]})
 
 
+def _opened(opened: Opened) -> _Reply:
+    header = headers.opened_header(opened)
+    if opened.body is not None:
+        return _Reply(header, opened.body)
+    return _Reply(header, digests.pack(opened.shard.content.block_digests), opened.descriptor)
+
+
 _OPERATIONS: dict[str, Callable[[Session, Frame], _Reply]] = {
     "hello": Session._hello,
     "put": Session._put,
@@ -349,6 +372,7 @@ _OPERATIONS: dict[str, Callable[[Session, Frame], _Reply]] = {
     "commit": Session._commit,
     "abort": Session._abort,
     "open": Session._open,
+    "read_block": Session._read_block,
     "verify": Session._verify,
     "seal": Session._seal,
     "abort_rank": Session._abort_rank,

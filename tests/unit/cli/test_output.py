@@ -166,6 +166,26 @@ def test_status_says_what_holds_the_drain_back() -> None:
     assert "throttles" not in remote()
 
 
+def test_status_shows_each_replica_with_what_it_is_owed() -> None:
+    replica = {
+        **status()["remotes"][0],
+        "name": "near",
+        "role": "replica",
+        "required": True,
+        "url": "s3://near",
+        "pending_shards": 2,
+        "pending_bytes": 5_000_000,
+        "given_up_steps": 1,
+        "drain": {"pid": 77, "in_flight": 2},
+    }
+    text = shown(status(remotes=[*status()["remotes"], replica]), 120)
+    assert "near  s3://near  ok" in text
+    assert "5.0 MB in 2 shards to go, required, 1 step given up; pid 77, 2 in flight" in text
+
+    done = {**replica, "pending_shards": 0, "required": False, "given_up_steps": 0}
+    assert "has everything; pid 77" in shown(status(remotes=[done]), 120)
+
+
 def test_status_says_what_is_wrong() -> None:
     remote = {**status()["remotes"][0], "state": "refused", "reason": "403: access denied"}
     drain = {"pid": None, "last_error": {"message": "no such bucket", "code": "remote_refused"}}
@@ -191,3 +211,21 @@ def test_an_empty_node_is_calm() -> None:
     text = shown(status(used_bytes=0, dirty_bytes=0, clean_bytes=0, dirty_shards=0))
     assert "nothing dirty" in text
     assert "!" not in text
+
+
+def test_status_says_what_compression_makes_and_why() -> None:
+    why = "1 GB takes 20 s raw on a link of 50.0 MB/s, 15.6 s compressed to 0.78 at 800 MB/s"
+    codecs = {
+        "raw": {"shards": 1, "size_bytes": 10**9, "stored_bytes": 10**9},
+        "zstd": {"shards": 2, "size_bytes": 10**9, "stored_bytes": 78 * 10**7},
+        "zstd-planes-1": {"shards": 2, "size_bytes": 2 * 10**9, "stored_bytes": 10**9},
+    }
+    compression = {"blocks": {}, "runs": {"old": {"why": "before"}, "llama": {"why": why}}}
+    drain = {**status()["drain"], "codecs": codecs, "compression": compression}
+    text = " ".join(shown(status(drain=drain), 120).split())
+
+    assert "zstd made 780 MB of 1.0 GB" in text
+    assert "zstd-planes-1 made 1.0 GB of 2.0 GB" in text
+    assert "raw made" not in text
+    assert f"llama: {why}" in text
+    assert "before" not in text

@@ -10,10 +10,11 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachetier.codec.frames import FrameDecoder, FrameEncoder, encoder_bytes
+from cachetier.codec.frames import FrameDecoder, FrameEncoder, encoder_bytes, stored_frame
 from cachetier.errors import IntegrityError
+from cachetier.model.compression import LEVELS
 from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.stored import FRAME_LIMIT_BYTES, LEVELS
+from cachetier.model.stored import FRAME_LIMIT_BYTES
 
 ENCODER, DECODER = FrameEncoder(1), FrameDecoder()
 TEXT = b"a checkpoint, " * 1000
@@ -29,7 +30,7 @@ def test_a_block_comes_back_as_it_was(piece: bytes, times: int, level: int) -> N
     block = piece * times
     frame = FrameEncoder(level).encode(memoryview(block))
 
-    assert DECODER.decode(memoryview(frame), len(block)) == block
+    assert bytes(DECODER.decode(memoryview(frame), len(block))) == block
     assert unread(frame) == block
 
 
@@ -39,7 +40,7 @@ def test_every_level_makes_frames_that_we_accept(level: int) -> None:
     frame = FrameEncoder(level).encode(block)
 
     assert len(frame) <= FRAME_LIMIT_BYTES
-    assert DECODER.decode(frame, BLOCK_BYTES) == block
+    assert bytes(DECODER.decode(frame, BLOCK_BYTES)) == block
     assert encoder_bytes(level) <= 72 << 20
 
 
@@ -58,7 +59,7 @@ def test_a_flipped_bit_gives_an_error_or_the_same_bytes(data: st.DataObject) -> 
     frame[data.draw(st.integers(0, len(frame) - 1))] ^= 1 << data.draw(st.integers(0, 7))
 
     try:
-        assert DECODER.decode(bytes(frame), len(TEXT)) == TEXT
+        assert bytes(DECODER.decode(bytes(frame), len(TEXT))) == TEXT
     except IntegrityError:
         pass
 
@@ -120,4 +121,17 @@ def test_crafted_frames_are_errors(name: str) -> None:
     with pytest.raises(IntegrityError):
         DECODER.decode(frame, raw_bytes)
 
-    assert DECODER.decode(FRAME, len(TEXT)) == TEXT  # and the decoder goes on
+    assert bytes(DECODER.decode(FRAME, len(TEXT))) == TEXT  # and the decoder goes on
+
+
+@pytest.mark.parametrize("behind", [b"\0", b"junk" * 100, FRAME])
+def test_nothing_may_come_behind_a_frame(behind: bytes) -> None:
+    with pytest.raises(IntegrityError):
+        DECODER.decode(FRAME + behind, len(TEXT))
+
+
+def test_a_block_is_decoded_into_the_memory_of_the_last() -> None:
+    first = DECODER.decode(FRAME, len(TEXT))
+    second = DECODER.decode(stored_frame(TEXT[::-1]), len(TEXT))
+
+    assert bytes(second) == bytes(first) == TEXT[::-1]

@@ -43,7 +43,12 @@ class World:
         self.objects = FaultyObjectStore(MemoryObjectStore())
         retrying = RetryingObjectStore(self.objects, sleep=lambda _seconds: None)
         self.bucket = Bucket(retrying, Layout())
-        self.publisher = Publisher(self.bucket, FakeClock(), nonce=lambda: f"nonce-{next(_nonces)}")
+        self.clock = FakeClock()
+        self.publisher = self.restarted()
+
+    def restarted(self) -> Publisher:
+        """Return a publisher that remembers nothing."""
+        return Publisher(self.bucket, self.clock, nonce=lambda: f"nonce-{next(_nonces)}")
 
     def put(self, save: Claimant, location: str, name: str, body: bytes = b"hello") -> ShardEntry:
         digest = digest_of(body)
@@ -233,7 +238,7 @@ def test_a_damaged_part_is_never_published(world: World) -> None:
     world.objects.put(key, b"{}", digest=digest_of(b"{}"))
 
     with pytest.raises(IntegrityError):
-        world.publisher.publish(save, location)
+        world.restarted().publish(save, location)
     assert world.manifest.state is ManifestState.CLAIMED
 
 

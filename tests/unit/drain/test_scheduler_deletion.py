@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cachetier.drain.books import DurableBooks
 from cachetier.drain.scheduler import SaveView, Situation, plan
 from cachetier.drain.snapshot import unfinished
 from cachetier.drain.work import Kind
@@ -11,7 +12,7 @@ from tests.stateful.node import Node
 
 
 def views(node: Node) -> list[SaveView]:
-    return unfinished(node.store, {}, lambda *_damage: None)
+    return unfinished(node.store, DurableBooks(node.store), {}, lambda *_damage: None)
 
 
 def planned(node: Node, clock: FakeClock) -> list[tuple[Kind, str]]:

@@ -133,3 +133,41 @@ def test_usual_buffers_are_lent_again() -> None:
     buffers.close()
     with buffers.lend(PART_BYTES) as third:
         assert bytes(third[:5]) == bytes(5)
+
+
+@pytest.mark.parametrize(
+    ("start", "size_bytes"),
+    [
+        (1 << 20, 2 << 20),  # within a block
+        (1 << 20, BLOCK_BYTES),  # over a boundary
+        (BLOCK_BYTES, BLOCK_BYTES + (1 << 20)),  # from a boundary on
+        (5 << 20, 2 * BLOCK_BYTES + 70_001 - (1 << 20)),  # to the end
+        (0, 3 * BLOCK_BYTES + 70_001),
+    ],
+)
+def test_a_part_within_blocks_is_read_with_the_blocks_around_it(
+    tmp_path: Path, start: int, size_bytes: int
+) -> None:
+    data = os.urandom(3 * BLOCK_BYTES + 70_001)
+    path = tmp_path / "data"
+    path.write_bytes(data)
+    part = PartRange(1, start, size_bytes)
+    with source_of(path, blocks_of(data)) as source, Buffers().lend(part.room_bytes) as buffer:
+        view, digest = source.read(part, buffer)
+        found = bytes(view)
+
+    assert found == data[start : start + size_bytes]
+    assert digest == digest_of(found)
+
+
+def test_damage_beside_a_part_in_the_same_block_is_found(tmp_path: Path) -> None:
+    data = os.urandom(2 * BLOCK_BYTES)
+    path = tmp_path / "data"
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    part = PartRange(1, 0, BLOCK_BYTES + 4096)
+    with (
+        source_of(path, blocks_of(data)) as source,
+        Buffers().lend(part.room_bytes) as buffer,
+        pytest.raises(DamagedError, match="block 1"),
+    ):
+        source.read(part, buffer)

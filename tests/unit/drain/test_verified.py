@@ -14,6 +14,7 @@ from cachetier.drain.buffers import Buffers
 from cachetier.drain.verified import frames_read_back
 from cachetier.model.shard import BLOCK_BYTES, Content
 from cachetier.model.stored import Codec, Frame, Stored
+from cachetier.model.uploads import compressed_metadata
 from cachetier.testing.memory_store import MemoryObjectStore
 
 BLOCKS = [random.Random(seed).randbytes(BLOCK_BYTES) for seed in range(4)] + [b"the rest"]
@@ -28,7 +29,8 @@ BODY = b"".join(FRAMES) + encode_table(SIZES, SIZE)
 
 def read_back(body: bytes, content: Content = CONTENT) -> Stored | None:
     store = MemoryObjectStore()
-    info = store.put("key", body, digest=digest_of(body))
+    metadata = compressed_metadata({}, SIZE)
+    info = store.put("key", body, digest=digest_of(body), metadata=metadata)
     return frames_read_back(store, info, content, Buffers().lend)
 
 

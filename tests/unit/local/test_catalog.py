@@ -281,7 +281,9 @@ def test_an_evicted_shard_lets_go_of_its_bytes_and_takes_a_file_when_restored(
     assert (before.state, before.inline) == (ShardState.CLEAN, True)
     assert store.read(lambda sql: queries.body_of(sql, shard.version)) is None
 
-    restored = catalog.attach(shard.version, "f" * 32)
+    assert catalog.attach(shard.version, "f" * 32).state is ShardState.EVICTED
+    restored = store.read(lambda sql: queries.shard_by_version(sql, shard.version))
+    assert restored is not None
     assert (restored.state, restored.file_id, restored.inline) == (
         ShardState.CLEAN,
         "f" * 32,
@@ -355,7 +357,7 @@ def adopt(catalog: Catalog, save_id: str = "theirs") -> None:
     published = Save(0, "run", 1, save_id, SaveState.PUBLISHED, 2, False, 1.0, "1", 2.0)
     far = content(b"far")
     copy = RemoteCopy("r", Stored.raw(far))
-    catalog.adopt(published, [NewShard("a", 0, far, state=ShardState.EVICTED, copy=copy)], NOW)
+    catalog.adopt(published, [NewShard("a", 0, far, state=ShardState.EVICTED, copies=(copy,))], NOW)
 
 
 def test_a_step_published_elsewhere_is_adopted_as_evicted(store: Store, catalog: Catalog) -> None:

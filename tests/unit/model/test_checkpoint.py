@@ -16,7 +16,7 @@ from cachetier.model.checkpoint import (
 )
 from cachetier.model.shard import SaveIds
 
-OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED = SaveState
+OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED, REPLICATED = SaveState
 
 
 def save(number: int, state: SaveState, save_id: str | None = None) -> Save:

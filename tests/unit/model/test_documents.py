@@ -122,6 +122,7 @@ def test_a_part_with_a_wrong_field_is_refused_by_its_key(field: str) -> None:
         ("digest", "ABCDEF0123456789"),
         ("size_bytes", -1),
         ("size_bytes", 2**63),
+        ("rank", 2**63),
         ("block_digests", "00"),
         ("codec", "rot13"),
     ],

@@ -15,7 +15,6 @@ from cachetier.model.stored import (
     is_worthwhile,
     limit_bytes,
     pack_frames,
-    parsed_level,
     table_bytes,
     unpack_frames,
 )
@@ -67,27 +66,6 @@ def test_packed_frames_come_back(packed: list[Frame]) -> None:
 def test_half_a_frame_is_refused() -> None:
     with pytest.raises(ValueError):
         unpack_frames(b"12345678901")
-
-
-@pytest.mark.parametrize(
-    ("text", "level"),
-    [("off", None), ("OFF", None), ("false", None), ("zstd:1", 1), (" zstd:19 ", 19)],
-)
-def test_the_setting_names_a_level_or_none(text: str, level: int | None) -> None:
-    assert parsed_level(text) == level
-
-
-@pytest.mark.parametrize(
-    "text", ["", "on", "zstd", "zstd:", "zstd:0", "zstd:20", "zstd:-1", "zstd:1.5", "zstd:\u0663"]
-)
-def test_any_other_setting_says_what_would_do(text: str) -> None:
-    with pytest.raises(ValueError, match="zstd:1"):
-        parsed_level(text)
-
-
-def test_automatic_compression_says_that_it_comes_later() -> None:
-    with pytest.raises(ValueError, match="later"):
-        parsed_level("auto")
 
 
 @pytest.mark.parametrize(("stored_bytes", "pays"), [(970, True), (971, False), (1001, False)])

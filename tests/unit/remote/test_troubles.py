@@ -61,6 +61,15 @@ def test_a_request_is_known_by_its_method_path_and_query(
     assert operation_of(request(method, target=target)) == operation
 
 
+def test_a_put_that_names_a_source_copies() -> None:
+    def operation(target: str) -> str:
+        head = f"PUT {target} HTTP/1.1\r\nx-amz-copy-source: b/other\r\n\r\n"
+        return operation_of(Head.parse(head.encode()))
+
+    assert operation("/b/k?partNumber=1&uploadId=u") == "UploadPartCopy"
+    assert operation("/b/k") == "CopyObject"
+
+
 def test_nothing_happens_unless_it_is_planned() -> None:
     troubles = Troubles()
 

@@ -1,0 +1,114 @@
+"""The settings of one replica: a table ``[replicas.<name>]``, or JSON in ``CACHETIER_REPLICAS``.
+
+Source: docs/remotes.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+
+from cachetier.grammars import remote_of, url_of
+from cachetier.model.compression import parsed_mode
+from cachetier.model.replication import DURABLE
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
+
+
+class ReplicaSettings(BaseModel):
+    """A second copy of what is drained: any S3 server, near or elsewhere.
+
+    ``compression`` is how shards are stored there; ``required``: nothing is evicted on this node
+    before it is there too; ``profile``: the AWS profile whose credentials it takes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    remote: str
+    endpoint: str | None = None
+    region: str | None = None
+    verify: Literal["checksum", "readback"] = "checksum"
+    conditional_writes: bool = True
+    key_layout: Literal["plain", "spread"] = "plain"
+    compression: str = "off"
+    required: bool = False
+    profile: str | None = None
+
+    @property
+    def bucket(self) -> str:
+        return remote_of(self.remote)[0]
+
+    @property
+    def prefix(self) -> str:
+        return remote_of(self.remote)[1]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _knows_every_key(cls, table: Any) -> Any:
+        if not isinstance(table, dict):
+            raise ValueError(f"{table!r} is no table with a `remote`")  # noqa: TRY004  pydantic's
+        for key in table:
+            if key not in cls.model_fields:
+                near = difflib.get_close_matches(str(key), list(cls.model_fields), n=1)
+                known = near[0] if near else ", ".join(cls.model_fields)
+                raise ValueError(f"unknown key `{key}`: did you mean {known}?")
+        if "remote" not in table:
+            raise ValueError("`remote` is not set: give it as 's3://bucket/prefix'")
+        return table
+
+    @field_validator("remote")
+    @classmethod
+    def _is_remote(cls, text: str) -> str:
+        remote_of(text)
+        return text
+
+    @field_validator("endpoint", "region", "profile", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        return None if value == "" else value
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_url(cls, text: str | None) -> str | None:
+        return url_of(text) if text is not None else None
+
+    @field_validator("compression")
+    @classmethod
+    def _is_compression(cls, text: str) -> str:
+        parsed_mode(text)
+        return text
+
+
+def checked_replicas(
+    replicas: dict[str, ReplicaSettings], durable: tuple[str, str | None]
+) -> dict[str, ReplicaSettings]:
+    """Return ``replicas`` if their names can be told apart everywhere, and so can their places.
+
+    Args:
+        replicas: By name.
+        durable: The durable remote and its endpoint; a copy on top of it would be none.
+
+    Raises:
+        ValueError: Says what is wrong.
+    """
+    places = {_place(*durable): "`remote`"}
+    for name, replica in replicas.items():
+        if not _NAME.fullmatch(name) or name == DURABLE:
+            raise ValueError(
+                f"{name!r} cannot be the name of a replica: a lower-case letter first, then up to "
+                f"30 of a-z 0-9 -, and not {DURABLE!r}"
+            )
+        place = _place(replica.remote, replica.endpoint)
+        if place in places:
+            raise ValueError(
+                f"{name} is the same place as {places[place]}: a second copy there is none"
+            )
+        places[place] = f"replica {name}"
+    return replicas
+
+
+def _place(remote: str, endpoint: str | None) -> tuple[str, str, str]:
+    return (*remote_of(remote), (endpoint or "").rstrip("/"))

@@ -1,0 +1,100 @@
+"""How shards are to be compressed: a mode for each, and rules that choose it by run or name.
+
+Source: docs/compression.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+LEVELS = range(1, 20)
+# What ``auto`` compresses with: higher levels cost far more CPU and gain little on weights.
+AUTO_LEVEL = 1
+
+_LEVELED = re.compile(r"(zstd|planes):([0-9]{1,4})", re.ASCII)
+_WANTED = "'off', 'auto', 'zstd:1' to 'zstd:19' or 'planes:1' to 'planes:19'"
+
+
+class Method(StrEnum):
+    """``AUTO`` is zstd wherever that makes the shard durable sooner; ``PLANES`` splits first."""
+
+    OFF = "off"
+    AUTO = "auto"
+    ZSTD = "zstd"
+    PLANES = "planes"
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How one shard is to be compressed; as text it is what a setting says."""
+
+    method: Method
+    level: int = 0
+
+    def __str__(self) -> str:
+        leveled = self.method in (Method.ZSTD, Method.PLANES)
+        return f"{self.method}:{self.level}" if leveled else str(self.method)
+
+
+OFF = Mode(Method.OFF)
+AUTO = Mode(Method.AUTO, AUTO_LEVEL)
+
+
+def parsed_mode(text: str) -> Mode:
+    """Return the mode that ``text`` names.
+
+    Raises:
+        ValueError: It names none; says what would do.
+    """
+    lowered = text.strip().lower()
+    if lowered in ("off", "false"):
+        return OFF
+    if lowered == "auto":
+        return AUTO
+    match = _LEVELED.fullmatch(lowered)
+    if match is None or int(match.group(2)) not in LEVELS:
+        raise ValueError(f"{text!r} is no compression: give {_WANTED}")
+    return Mode(Method(match.group(1)), int(match.group(2)))
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Which mode holds for which shard: that of the first glob that matches, else ``usual``.
+
+    A glob without a slash is held against the run, one with a slash against ``run/name``.
+    """
+
+    usual: Mode = OFF
+    globs: tuple[tuple[str, Mode], ...] = ()
+
+    @classmethod
+    def parsed(cls, usual: str, rules: Sequence[tuple[str, str]] = ()) -> Rules:
+        """Read them from texts.
+
+        Raises:
+            ValueError: A mode is none, or a glob is empty; says which.
+        """
+        return cls(parsed_mode(usual), tuple(_parsed_rule(*rule) for rule in rules))
+
+    def mode_of(self, run: str, name: str) -> Mode:
+        """Return the mode of shard ``name`` of ``run``."""
+        for glob, mode in self.globs:
+            if fnmatchcase(f"{run}/{name}" if "/" in glob else run, glob):
+                return mode
+        return self.usual
+
+
+UNCOMPRESSED = Rules()
+
+
+def _parsed_rule(glob: str, text: str) -> tuple[str, Mode]:
+    if not glob.strip():
+        raise ValueError(f"a rule for {text!r} has an empty glob: '*' is every run")
+    try:
+        return glob, parsed_mode(text)
+    except ValueError as error:
+        raise ValueError(f"rule {glob!r}: {error}") from None

@@ -1,0 +1,79 @@
+"""What tests of block copies share: shards of which few blocks change, and what was sent."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from cachetier.model.shard import BLOCK_BYTES, SaveIds
+from cachetier.remote.base import CopyRange, Metadata, ObjectInfo, UploadedPart
+from cachetier.testing.faulty_store import FaultyObjectStore
+from tests.integration.drain_node import Node
+
+RUN = "run"
+FIRST, SECOND = SaveIds(RUN, 1, "save-1"), SaveIds(RUN, 2, "save-2")
+NAME = "weights"
+BLOCKS = 20
+SIZE_BYTES = BLOCKS * BLOCK_BYTES
+
+
+class CountingStore(FaultyObjectStore):
+    """Also counts the bytes that bodies carry, and those that are copied."""
+
+    sent_bytes = 0
+    copied_bytes = 0
+
+    def put(
+        self,
+        key: str,
+        body: bytes | memoryview,
+        *,
+        digest: int,
+        metadata: Metadata | None = None,
+        condition: object = None,
+        encoding: str | None = None,
+    ) -> ObjectInfo:
+        self.sent_bytes += memoryview(body).nbytes
+        return super().put(
+            key,
+            body,
+            digest=digest,
+            metadata=metadata,
+            condition=condition,  # type: ignore[arg-type]
+            encoding=encoding,
+        )
+
+    def upload_part(
+        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+    ) -> UploadedPart:
+        self.sent_bytes += memoryview(body).nbytes
+        return super().upload_part(key, upload_id, number, body, digest=digest)
+
+    def copy_part(
+        self, key: str, upload_id: str, number: int, source: CopyRange, *, digest: int
+    ) -> UploadedPart:
+        part = super().copy_part(key, upload_id, number, source, digest=digest)
+        self.copied_bytes += part.size_bytes
+        return part
+
+    def forget(self) -> None:
+        """Count from zero."""
+        self.sent_bytes = self.copied_bytes = 0
+        self.calls.clear()
+
+
+def noise(size_bytes: int = SIZE_BYTES, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size_bytes)
+
+
+def changed(data: bytes, blocks: Iterable[int], seed: int = 1) -> bytes:
+    """Return ``data`` with one byte in each of ``blocks`` changed."""
+    new = bytearray(data)
+    for block in blocks:
+        new[block * BLOCK_BYTES + seed] ^= 0x5A
+    return bytes(new)
+
+
+def put_step(node: Node, ids: SaveIds, data: bytes, name: str = NAME) -> None:
+    node.put(ids, name, data)
+    node.seal(ids)

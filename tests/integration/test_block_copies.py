@@ -1,0 +1,368 @@
+"""Unchanged bytes are copied inside the bucket: over a real store, and a store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cachetier_client.digests import digest_of
+
+from cachetier.drain.loop import Size
+from cachetier.errors import CopiesRefusedError, SourceChangedError
+from cachetier.model.composing import MINIMUM_PART_BYTES
+from cachetier.model.shard import BLOCK_BYTES
+from cachetier.model.stored import Codec
+from cachetier.testing.faulty_store import corrupt, fail, lose_reply
+from cachetier.testing.memory_store import MemoryObjectStore
+from tests.integration.changing import (
+    FIRST,
+    NAME,
+    SECOND,
+    SIZE_BYTES,
+    CountingStore,
+    changed,
+    noise,
+    put_step,
+)
+from tests.integration.compressing import clean_node, compressible, decoded, restored, stored
+from tests.integration.drain_node import Node
+
+SIZE = Size(uploads=4, parts=4)
+OLD = noise()
+NEW = changed(OLD, (4, 13))  # a tenth
+SEVEN_BITS = bytes(number & 127 for number in range(256))
+
+
+@pytest.fixture
+def objects() -> CountingStore:
+    return CountingStore(MemoryObjectStore())
+
+
+@pytest.fixture
+def node(tmp_path: Path, objects: CountingStore) -> Iterator[Node]:
+    node = Node(tmp_path / "cache", objects)
+    yield node
+    node.close()
+
+
+def drain_first(node: Node, data: bytes = OLD, compression: str = "off") -> None:
+    put_step(node, FIRST, data)
+    with node.draining(SIZE, compression=compression):
+        node.wait_durable(FIRST)
+    store = node.bucket.objects
+    assert isinstance(store, CountingStore)
+    store.forget()
+
+
+def drain_second(node: Node, data: bytes = NEW, compression: str = "off") -> None:
+    put_step(node, SECOND, data)
+    with node.draining(SIZE, compression=compression):
+        node.wait_durable(SECOND)
+        node.wait_until(lambda: node.agenda.in_flight() == [])
+
+
+def test_of_a_step_with_a_tenth_of_its_blocks_changed_at_most_15_percent_are_sent(
+    node: Node, objects: CountingStore
+) -> None:
+    drain_first(node)
+    put_step(node, SECOND, NEW)
+    with node.draining(SIZE):
+        node.wait_durable(SECOND)
+        node.wait_until(lambda: node.state()["copied_bytes"] == objects.copied_bytes)
+
+    assert objects.get(node.key(SECOND, NAME)) == NEW
+    assert objects.sent_bytes <= 0.15 * SIZE_BYTES
+    assert objects.copied_bytes >= 0.85 * SIZE_BYTES
+    assert node.state()["remotes"][0]["copies"] == "on"
+    assert node.seen.copied_bytes == objects.copied_bytes
+
+
+def test_a_composed_object_outlives_its_donor_and_is_restored_elsewhere(
+    node: Node, objects: CountingStore, tmp_path: Path
+) -> None:
+    drain_first(node)
+    drain_second(node)
+    node.checkpoints.delete_step(FIRST.run, FIRST.step)
+    with node.draining(SIZE):
+        node.wait_until(lambda: objects.head(node.key(FIRST, NAME)) is None)
+
+    with clean_node(tmp_path / "another", objects) as restore:
+        assert restored(restore, SECOND, NAME) == NEW
+
+
+def test_frames_of_unchanged_blocks_are_copied_and_any_tool_decodes_the_object(
+    node: Node, objects: CountingStore
+) -> None:
+    old = compressible(SIZE_BYTES)
+    new = changed(old, (4, 13))
+    drain_first(node, old, "zstd:1")
+    drain_second(node, new, "zstd:1")
+
+    body = objects.get(node.key(SECOND, NAME))
+    assert decoded(body) == new
+    there = stored(node, SECOND, NAME)
+    assert there is not None
+    assert (there.codec, there.size_bytes, there.digest) == (
+        *(Codec.ZSTD, len(body)),
+        digest_of(body),
+    )
+    assert objects.copied_bytes + objects.sent_bytes >= len(body)
+
+
+def test_of_an_unchanged_frame_only_what_a_part_lacks_is_sent(
+    node: Node, objects: CountingStore
+) -> None:
+    old = OLD.translate(SEVEN_BITS)  # zstd makes 0.88 of them
+    new = changed(old, (4, 13))
+    drain_first(node, old, "zstd:1")
+    drain_second(node, new, "zstd:1")
+
+    assert decoded(objects.get(node.key(SECOND, NAME))) == new
+    assert objects.sent_bytes <= 2 * MINIMUM_PART_BYTES + 65536  # and what publishes the step
+    assert objects.sent_bytes <= 0.15 * SIZE_BYTES
+
+
+def test_an_upload_that_ends_within_a_frame_goes_on_before_it(
+    node: Node, objects: CountingStore
+) -> None:
+    old = OLD.translate(SEVEN_BITS)
+    new = changed(old, (4, 13))
+    drain_first(node, old, "zstd:1")
+    objects.add(fail("copy_part", 2, SourceChangedError))  # behind a frame that was cut
+    drain_second(node, new, "zstd:1")
+
+    assert len(objects.fired) == 1
+    assert objects.calls["create_upload"] == 1
+    assert decoded(objects.get(node.key(SECOND, NAME))) == new
+
+
+@pytest.mark.parametrize("compression", ["off", "zstd:1"])
+def test_a_step_that_is_all_unchanged_is_copied_whole(
+    node: Node, objects: CountingStore, compression: str
+) -> None:
+    old = compressible(SIZE_BYTES)
+    drain_first(node, old, compression)
+    drain_second(node, old, compression)
+
+    assert objects.calls["copy_part"] == 1
+    assert objects.calls["upload_part"] == 0
+    assert objects.get(node.key(SECOND, NAME)) == objects.get(node.key(FIRST, NAME))
+    assert stored(node, SECOND, NAME) == stored(node, FIRST, NAME)
+
+
+def test_another_size_copies_what_it_has_in_common(node: Node, objects: CountingStore) -> None:
+    longer = OLD + noise(BLOCK_BYTES + 17, seed=9)
+    drain_first(node)
+    drain_second(node, longer)
+
+    assert objects.get(node.key(SECOND, NAME)) == longer
+    assert objects.sent_bytes < 3 * BLOCK_BYTES
+
+
+def test_a_store_that_keeps_no_digests_is_read_back(tmp_path: Path) -> None:
+    objects = CountingStore(MemoryObjectStore(keeps_digests=False))
+    node = Node(tmp_path / "cache", objects)
+    drain_first(node)
+    drain_second(node)
+    node.close()
+
+    assert objects.copied_bytes > 0.8 * SIZE_BYTES
+    assert objects.calls["read_into"] >= SIZE_BYTES // (16 << 20)
+    assert objects.get(node.key(SECOND, NAME)) == NEW
+
+
+# --- what may go wrong -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", ["off", "zstd:1"])
+@pytest.mark.parametrize("call", [1, 2])
+@pytest.mark.parametrize("error", [SourceChangedError, CopiesRefusedError])
+def test_what_cannot_be_copied_is_sent_in_the_same_upload(
+    node: Node, objects: CountingStore, error: type, call: int, compression: str
+) -> None:
+    old = compressible(SIZE_BYTES)
+    new = changed(old, (4, 13))
+    drain_first(node, old, compression)
+    objects.add(fail("copy_part", call, error))
+    drain_second(node, new, compression)
+
+    assert [fault.operation for fault in objects.fired] == ["copy_part"]
+    assert objects.calls["create_upload"] == 1
+    assert (
+        decoded(objects.get(node.key(SECOND, NAME))) == new
+        if compression != "off"
+        else (objects.get(node.key(SECOND, NAME)) == new)
+    )
+    assert node.state()["failures"] == 0
+
+
+def test_a_store_that_refuses_to_copy_is_not_asked_again(
+    node: Node, objects: CountingStore
+) -> None:
+    drain_first(node)
+    objects.add(fail("copy_part", 1, CopiesRefusedError))
+    put_step(node, SECOND, NEW)
+    with node.draining(SIZE):
+        node.wait_durable(SECOND)
+        assert len(objects.fired) == 1
+        asked = objects.calls["copy_part"]
+        third = replace(SECOND, step=3, save_id="save-3")
+        put_step(node, third, changed(NEW, (7,)))
+        node.wait_durable(third)
+        node.wait_until(lambda: node.state()["remotes"][0]["copies"] == "refused")
+
+    assert objects.calls["copy_part"] == asked
+    assert objects.get(node.key(third, NAME)) == changed(NEW, (7,))
+
+
+def test_a_donor_that_is_another_object_by_now_gives_nothing(
+    node: Node, objects: CountingStore
+) -> None:
+    drain_first(node)
+    foreign = noise(SIZE_BYTES, seed=5)
+    metadata = objects.head(node.key(FIRST, NAME)).metadata  # type: ignore[union-attr]
+    objects.put(node.key(FIRST, NAME), foreign, digest=digest_of(foreign), metadata=metadata)
+    objects.forget()
+    drain_second(node)
+
+    assert objects.calls["copy_part"] == 0
+    assert objects.get(node.key(SECOND, NAME)) == NEW
+
+
+def test_a_donor_with_other_bytes_that_nobody_judges_is_found_out_by_reading_back(
+    tmp_path: Path,
+) -> None:
+    objects = CountingStore(MemoryObjectStore(keeps_digests=False))
+    node = Node(tmp_path / "cache", objects)
+    drain_first(node)
+    foreign = noise(SIZE_BYTES, seed=5)
+    metadata = objects.head(node.key(FIRST, NAME)).metadata  # type: ignore[union-attr]
+    objects.put(node.key(FIRST, NAME), foreign, digest=digest_of(foreign), metadata=metadata)
+    objects.forget()
+    drain_second(node)
+    node.close()
+
+    assert objects.copied_bytes > 0
+    assert objects.get(node.key(SECOND, NAME)) == NEW
+
+
+def test_a_donor_that_is_gone_gives_nothing(node: Node, objects: CountingStore) -> None:
+    drain_first(node)
+    objects.delete(node.key(FIRST, NAME))
+    drain_second(node)
+
+    assert objects.calls["copy_part"] == 0
+    assert objects.get(node.key(SECOND, NAME)) == NEW
+
+
+@pytest.mark.parametrize(
+    "fault", [lose_reply("copy_part", 2), corrupt("upload_part", 1), lose_reply("complete_upload")]
+)
+def test_lost_replies_and_flipped_bits_are_mended(
+    node: Node, objects: CountingStore, fault: object
+) -> None:
+    drain_first(node)
+    objects.add(fault)  # type: ignore[arg-type]
+    drain_second(node)
+
+    assert objects.fired == [fault]
+    assert objects.get(node.key(SECOND, NAME)) == NEW
+
+
+@pytest.mark.parametrize("compression", ["off", "zstd:1"])
+def test_an_upload_cut_off_in_mid_compose_goes_on_with_what_is_there(
+    node: Node, objects: CountingStore, compression: str
+) -> None:
+    old = compressible(SIZE_BYTES)
+    new = changed(old, (4, 13))
+    drain_first(node, old, compression)
+    objects.add(fail("complete_upload", 1))
+    put_step(node, SECOND, new)
+    with node.draining(SIZE, compression=compression, abruptly=True):
+        node.wait_until(lambda: bool(objects.fired))
+    brought = objects.calls["copy_part"], objects.calls["upload_part"]
+    with node.draining(SIZE, compression=compression):
+        node.wait_durable(SECOND)
+
+    assert (objects.calls["copy_part"], objects.calls["upload_part"]) == brought
+    assert objects.calls["create_upload"] == 1
+    body = objects.get(node.key(SECOND, NAME))
+    assert (decoded(body) if compression != "off" else body) == new
+
+
+@pytest.mark.parametrize("compression", ["off", "zstd:1"])
+def test_an_upload_whose_donor_went_while_nobody_looked_is_sent_behind_what_is_there(
+    node: Node, objects: CountingStore, compression: str
+) -> None:
+    old = compressible(SIZE_BYTES)
+    new = changed(old, (4, 13))
+    drain_first(node, old, compression)
+    objects.add(fail("upload_part", 1))  # the first part, a copied one, stays
+    put_step(node, SECOND, new)
+    with node.draining(Size(uploads=1, parts=1), compression=compression, abruptly=True):
+        node.wait_until(lambda: bool(objects.fired))
+    objects.delete(node.key(FIRST, NAME))
+    copied = objects.calls["copy_part"]
+    with node.draining(SIZE, compression=compression):
+        node.wait_durable(SECOND)
+
+    assert copied >= 1
+    assert objects.calls["copy_part"] == copied
+    assert objects.calls["create_upload"] == 1
+    assert objects.sent_bytes < SIZE_BYTES  # the first run was not sent
+    body = objects.get(node.key(SECOND, NAME))
+    assert (decoded(body) if compression != "off" else body) == new
+
+
+# --- twins -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", ["off", "zstd:1"])
+def test_the_same_bytes_of_four_ranks_are_sent_once(
+    node: Node, objects: CountingStore, compression: str
+) -> None:
+    body = compressible(SIZE_BYTES)
+    ranks = [replace(FIRST, rank=rank, world_size=4) for rank in range(4)]
+    for ids in ranks:
+        node.put(ids, f"{NAME}-{ids.rank}", body)
+    for ids in ranks:
+        node.seal(ids)
+    with node.draining(Size(uploads=8, parts=4), compression=compression):
+        node.wait_durable(FIRST)
+
+    there = [objects.get(node.key(FIRST, f"{NAME}-{rank}")) for rank in range(4)]
+    assert len(set(there)) == 1
+    assert (decoded(there[0]) if compression != "off" else there[0]) == body
+    assert objects.sent_bytes < 1.01 * len(there[0]) + 65536  # and what publishes the step
+    assert objects.copied_bytes == 3 * len(there[0])
+
+
+def test_twins_of_one_that_cannot_be_sent_do_not_wait_for_it(
+    node: Node, objects: CountingStore
+) -> None:
+    names = [f"{NAME}-{number}" for number in range(3)]
+    for name in names:
+        node.put(FIRST, name, OLD)
+    node.seal(FIRST)
+    foreign = node.key(FIRST, names[0])
+    objects.put(foreign, b"somebody's", digest=digest_of(b"somebody's"))
+    with node.draining(SIZE):
+        node.wait_clean(FIRST, names[1])
+        node.wait_clean(FIRST, names[2])
+        assert node.seen.codes[0] == "conflict"
+
+    assert objects.get(foreign) == b"somebody's"
+    assert objects.copied_bytes == SIZE_BYTES
+
+
+def test_with_the_setting_off_everything_is_sent(node: Node, objects: CountingStore) -> None:
+    drain_first(node)
+    put_step(node, SECOND, NEW)
+    with node.draining(replace(SIZE, block_copies=False)):
+        node.wait_durable(SECOND)
+        node.wait_until(lambda: node.state()["remotes"][0]["copies"] == "off")
+
+    assert objects.calls["copy_part"] == 0
+    assert objects.sent_bytes >= SIZE_BYTES

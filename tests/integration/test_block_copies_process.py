@@ -1,0 +1,153 @@
+"""Block copies by the drain process, over real S3 servers: killed in mid-compose, and refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from cachetier.local import queries
+from cachetier.model.layout import Layout
+from cachetier.testing.http_wire import Head
+from cachetier.testing.s3_endpoint import S3Endpoint
+from cachetier.testing.s3_operations import operation_of
+from cachetier.testing.s3proxy import S3Proxy
+from cachetier.testing.troubles import ALWAYS, Fault, Trouble, Troubles
+from tests.integration.changing import FIRST, NAME, SECOND, SIZE_BYTES, changed, noise, put_step
+from tests.integration.drain_node import REMOTE, Node
+from tests.integration.test_drain_process import (
+    bucket,  # noqa: F401
+    node_at,
+    remote_of,
+    server,  # noqa: F401
+    supervised,
+)
+from tests.integration.two_remotes import RUN, running, site, until
+
+OLD = noise()
+NEW = changed(OLD, (4, 13))
+
+
+class SentGate(Troubles):
+    """Counts what passes; once ``close`` was called, holds sent parts back until ``open``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gate = threading.Event()
+        self._gate.set()
+        self.holds = threading.Event()
+
+    def close(self) -> None:
+        self._gate.clear()
+
+    def open(self) -> None:
+        self._gate.set()
+
+    def strike(self, request: Head) -> Trouble | None:
+        if operation_of(request) == "UploadPart" and not self._gate.is_set():
+            self.holds.set()
+            self._gate.wait(60)
+        return super().strike(request)
+
+
+def finished_parts(node: Node) -> int:
+    shard = node.shard(SECOND, NAME)
+    assert shard is not None
+    return len(node.store.read(lambda sql: queries.progress_of(sql, shard.version, REMOTE)).parts)
+
+
+def test_a_step_with_few_changed_blocks_is_composed_in_the_bucket(
+    tmp_path: Path,
+    server: S3Endpoint,  # noqa: F811
+    bucket: str,  # noqa: F811
+) -> None:
+    remote = remote_of(server, bucket)
+    with node_at(tmp_path / "cache", remote, server) as node:
+        with supervised(node, remote) as supervisor:
+            put_step(node, FIRST, OLD)
+            node.wait_durable(FIRST, 60)
+            node.wait_until(lambda: supervisor.state()["sent_bytes"] >= SIZE_BYTES)
+            before = supervisor.state()["sent_bytes"]
+            put_step(node, SECOND, NEW)
+            node.wait_durable(SECOND, 60)
+            node.wait_until(lambda: supervisor.state()["copied_bytes"] >= 0.85 * SIZE_BYTES)
+            sent_bytes = supervisor.state()["sent_bytes"] - before
+        assert sent_bytes <= 0.15 * SIZE_BYTES
+        assert node.bucket.objects.get(node.key(SECOND, NAME)) == NEW
+
+
+def test_a_drain_killed_in_mid_compose_goes_on_with_what_it_had(
+    tmp_path: Path,
+    server: S3Endpoint,  # noqa: F811
+    bucket: str,  # noqa: F811
+) -> None:
+    gate = SentGate()
+    with S3Proxy(server.url, troubles=gate) as proxy:
+        remote = remote_of(server, bucket, proxy.url)
+        with node_at(tmp_path / "cache", remote_of(server, bucket), server) as node:
+            with supervised(node, remote) as supervisor:
+                put_step(node, FIRST, OLD)
+                node.wait_durable(FIRST, 60)
+                gate.close()
+                put_step(node, SECOND, NEW)
+                assert gate.holds.wait(30)
+                node.wait_until(lambda: finished_parts(node) >= 1)
+                copied, first = finished_parts(node), supervisor.state()["pid"]
+                asked = gate.seen["UploadPartCopy"]
+                os.kill(first, signal.SIGKILL)
+                node.wait_until(lambda: supervisor.state()["pid"] not in (first, None))
+                gate.open()
+                node.wait_durable(SECOND, 60)
+
+            assert asked >= copied >= 1
+            assert gate.seen["UploadPartCopy"] <= asked + 3 - copied
+            assert gate.seen["CreateMultipartUpload"] == 2  # one for each step
+            assert node.bucket.objects.get(node.key(SECOND, NAME)) == NEW
+
+
+@pytest.mark.parametrize("trouble", [Trouble.ACCESS_DENIED])
+def test_a_remote_that_refuses_to_copy_gets_every_byte_and_one_question(
+    tmp_path: Path,
+    server: S3Endpoint,  # noqa: F811
+    bucket: str,  # noqa: F811
+    trouble: Trouble,
+) -> None:
+    troubles = Troubles([Fault(trouble, "UploadPartCopy", ALWAYS)])
+    with S3Proxy(server.url, troubles=troubles) as proxy:
+        remote = remote_of(server, bucket, proxy.url)
+        with node_at(tmp_path / "cache", remote_of(server, bucket), server) as node:
+            with supervised(node, remote) as supervisor:
+                put_step(node, FIRST, OLD)
+                node.wait_durable(FIRST, 60)
+                put_step(node, SECOND, NEW)
+                node.wait_durable(SECOND, 60)
+                node.wait_until(lambda: supervisor.state()["remotes"][0]["copies"] == "refused")
+                state = supervisor.state()
+
+            assert troubles.fired[trouble] >= 1
+            assert (state["failures"], state["copied_bytes"]) == (0, 0)
+            assert state["remotes"][0]["state"] == "ok"
+            assert node.bucket.objects.get(node.key(SECOND, NAME)) == NEW
+
+
+@pytest.mark.slow
+def test_each_remote_copies_from_what_it_has_itself(
+    tmp_path: Path, moto_s3: S3Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in moto_s3.environment().items():
+        monkeypatch.setenv(name, value)
+    with site(moto_s3) as place, running(place.settings()) as node:
+        node.save(1, {NAME: OLD})
+        until(lambda: place.manifest(place.near_bucket, 1) is not None)
+        node.client.wait(RUN, 1, "durable", 60.0)
+        node.save(2, {NAME: NEW})
+        until(lambda: place.manifest(place.near_bucket, 2) is not None)
+        node.client.wait(RUN, 2, "durable", 60.0)
+
+        for proxy, bucket_name in ((place.far, place.far_bucket), (place.near, place.near_bucket)):
+            assert proxy.troubles.seen["UploadPartCopy"] == 3
+            stored = place.store(bucket_name).get(Layout("p").shard_key(RUN, "2", NAME))
+            assert stored == NEW

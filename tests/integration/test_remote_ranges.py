@@ -1,0 +1,228 @@
+"""Parts of a shard that is only remote are read without bringing all of it back."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cachetier_client import Client, IntegrityError
+from cachetier_client.digests import digest_of
+
+from cachetier.local import queries
+from cachetier.model.shard import BLOCK_BYTES
+from cachetier.remote.wrapped import Operation
+from tests.integration.serving import Served, serving, shard_path
+from tests.integration.test_cli import run
+from tests.integration.test_unix_door import Rank
+
+MIB = 1 << 20
+BLOCKS = 20
+DATA = b"".join(random.Random(seed).randbytes(MIB) * 4 for seed in range(BLOCKS))
+MIDDLE = len(DATA) // 2 - 1000  # its first block ends soon
+UNTIL_RESTORED = BLOCKS // 4
+
+
+class Fetched:
+    """Counts what leaves the remote."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+
+    def observe(self, operation: Operation, _seconds: float, size_bytes: int, outcome: str) -> None:
+        if operation in ("get", "read_into") and outcome == "ok":
+            self.size_bytes += size_bytes
+
+
+@pytest.fixture
+def fetched() -> Fetched:
+    return Fetched()
+
+
+@pytest.fixture
+def served(fetched: Fetched) -> Iterator[Served]:
+    with serving(observe=fetched.observe) as service:
+        with Client(service.unix_url) as client:
+            client.put_shard(DATA, run="r", step=1, name="x", save_id="s")
+        service.drained("x", DATA)
+        evict(service)
+        yield service
+
+
+@pytest.fixture(params=["unix", "http"])
+def client(served: Served, request: pytest.FixtureRequest) -> Iterator[Client]:
+    url = served.unix_url if request.param == "unix" else served.service.url
+    with Client(url) as opened:
+        yield opened
+
+
+def evict(served: Served) -> None:
+    store = served.service.store
+    for shard in store.read(queries.clean_local_shards):
+        assert store.evict(shard)
+    assert not served.data_files()
+
+
+def test_a_range_fetches_only_the_blocks_that_hold_it(
+    served: Served, client: Client, fetched: Fetched
+) -> None:
+    with client.open_shard("r", 1, "x", "rb") as reader:
+        assert reader.size_bytes == len(DATA)
+        reader.seek(MIDDLE)
+        assert reader.read(MIB) == DATA[MIDDLE : MIDDLE + MIB]
+
+    assert 0 < fetched.size_bytes <= 2 * BLOCK_BYTES
+    assert not served.data_files()
+    lines = served.call("GET", "/metrics").body.decode().splitlines()
+    (counted,) = (each for each in lines if each.startswith("cachetier_range_read_bytes_total "))
+    assert float(counted.split()[1]) == fetched.size_bytes
+
+
+def test_the_rest_of_a_block_that_was_read_is_not_fetched_again(
+    served: Served, client: Client, fetched: Fetched
+) -> None:
+    with client.open_shard("r", 1, "x", "rb") as reader:
+        for at in range(0, BLOCK_BYTES, MIB):
+            assert reader.read(MIB) == DATA[at : at + MIB]
+
+    assert fetched.size_bytes == BLOCK_BYTES
+
+
+def test_a_shard_of_which_a_quarter_was_read_is_brought_back(
+    served: Served, client: Client, fetched: Fetched
+) -> None:
+    with client.open_shard("r", 1, "x", "rb") as reader:
+        whole = b"".join(iter(lambda: reader.read(BLOCK_BYTES), b""))
+
+    assert whole == DATA
+    assert fetched.size_bytes == len(DATA) + (UNTIL_RESTORED - 1) * BLOCK_BYTES
+    assert len(served.data_files()) == 1
+
+
+def test_who_says_that_all_will_be_read_fetches_nothing_twice(
+    served: Served, client: Client, fetched: Fetched
+) -> None:
+    with client.open_shard("r", 1, "x", "rb", restore=True) as reader:
+        assert reader.read() == DATA
+
+    assert fetched.size_bytes == len(DATA)
+
+
+def test_small_reads_of_one_shard_add_up_whoever_reads(
+    served: Served, client: Client, fetched: Fetched
+) -> None:
+    for number in range(UNTIL_RESTORED):
+        with client.open_shard("r", 1, "x", "rb") as reader:
+            reader.seek(number * BLOCK_BYTES)
+            assert reader.read(10) == DATA[number * BLOCK_BYTES :][:10]
+
+    assert len(served.data_files()) == 1
+
+
+def test_without_room_to_restore_every_byte_still_comes(
+    served: Served, client: Client, fetched: Fetched
+) -> None:
+    space = served.service.store.space
+    space.account(space.capacity_bytes)
+    with client.open_shard("r", 1, "x", "rb", timeout_seconds=30.0) as reader:
+        read = reader.read(UNTIL_RESTORED * BLOCK_BYTES)
+    space.release(space.capacity_bytes)
+
+    assert read == DATA[: len(read)]
+    assert fetched.size_bytes == len(read) == UNTIL_RESTORED * BLOCK_BYTES
+
+
+def test_a_damaged_block_is_an_error_and_the_others_are_not(served: Served, client: Client) -> None:
+    damaged = bytearray(DATA)
+    damaged[MIDDLE] ^= 1
+    served.objects.put("p/r/1/x", bytes(damaged), digest=digest_of(damaged))
+
+    with client.open_shard("r", 1, "x", "rb") as reader:
+        assert reader.read(10) == DATA[:10]
+        reader.seek(MIDDLE)
+        with pytest.raises(IntegrityError):
+            reader.read(10)
+
+
+def test_a_shard_replaced_while_it_is_read_is_not_mixed(served: Served, client: Client) -> None:
+    with client.open_shard("r", 1, "x", "rb") as reader:
+        assert reader.read(10) == DATA[:10]
+        with Client(served.unix_url) as other:
+            other.put_shard(DATA[::-1], run="r", step=1, name="x", save_id="s")
+        reader.seek(MIDDLE)
+        with pytest.raises(IntegrityError, match="replaced"):
+            reader.read(10)
+
+
+def test_http_ranges_fetch_their_blocks(served: Served, fetched: Fetched) -> None:
+    wanted = {"Range": f"bytes={MIDDLE}-{MIDDLE + MIB - 1}"}
+    answer = served.call("GET", shard_path("x"), headers=wanted)
+
+    assert (answer.status, answer.body) == (206, DATA[MIDDLE : MIDDLE + MIB])
+    assert answer.headers["cachetier-source"] == "remote"
+    assert fetched.size_bytes == 2 * BLOCK_BYTES
+    assert not served.data_files()
+
+
+def test_an_http_range_of_most_of_a_shard_brings_it_back(served: Served, fetched: Fetched) -> None:
+    wanted = {"Range": f"bytes={MIDDLE}-"}
+    answer = served.call("GET", shard_path("x"), headers=wanted)
+
+    assert (answer.status, answer.body) == (206, DATA[MIDDLE:])
+    assert len(served.data_files()) == 1
+
+
+def test_an_http_range_may_ask_for_the_whole_to_be_kept(served: Served) -> None:
+    answer = served.call("GET", f"{shard_path('x')}?restore=true", headers={"Range": "bytes=0-9"})
+
+    assert (answer.status, answer.body) == (206, DATA[:10])
+    assert len(served.data_files()) == 1
+
+
+@pytest.mark.parametrize("block", [BLOCKS, 1 << 40, -1, "1", None, True, 0.5])
+def test_a_block_that_is_not_there_is_refused(served: Served, block: object) -> None:
+    rank = Rank(Path(served.service.socket))
+
+    assert rank.refusal("read_block", run="r", step=1, name="x", block=block) == "invalid_request"
+    rank.close()
+
+
+def test_a_block_of_a_local_shard_is_answered_with_its_file(served: Served) -> None:
+    rank = Rank(Path(served.service.socket))
+    assert served.call("GET", shard_path("x")).body == DATA
+
+    frame = rank.frame("read_block", run="r", step=1, name="x", block=3)
+
+    rank.close()
+    assert frame.descriptor is not None
+    assert os.pread(frame.descriptor, 10, 0) == DATA[:10]
+    os.close(frame.descriptor)
+
+
+def test_an_unknown_wish_to_restore_is_refused(served: Served) -> None:
+    answer = served.call("GET", f"{shard_path('x')}?restore=perhaps")
+
+    assert (answer.status, answer.code) == (400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("part", "start", "end"),
+    [("5-14", 5, 15), (f"{len(DATA) - 5}-", len(DATA) - 5, len(DATA)), ("-3", -3, len(DATA))],
+)
+def test_the_command_line_gets_a_part(
+    served: Served, fetched: Fetched, part: str, start: int, end: int
+) -> None:
+    got = run(served, "get", "--run", "r", "--step", "1", "--name", "x", "--range", part)
+
+    assert (got.code, got.bytes) == (0, DATA[start:end])
+    assert fetched.size_bytes == BLOCK_BYTES
+
+
+@pytest.mark.parametrize("part", ["", "-", "x", "9-5", f"{len(DATA)}-", "1-2,5-6", "-0"])
+def test_a_part_that_is_none_is_refused(served: Served, part: str) -> None:
+    got = run(served, "get", "--run", "r", "--step", "1", "--name", "x", "--range", part)
+
+    assert (got.code, got.bytes) == (2, b"")
+    assert "FIRST-LAST" in got.err

@@ -1,0 +1,28 @@
+"""Shards in memory, for tests of what reads and compresses them."""
+
+from __future__ import annotations
+
+import random
+
+from cachetier_client.digests import digest_of
+
+from cachetier.drain.source import DamagedError
+from cachetier.model.shard import BLOCK_BYTES
+from cachetier.model.uploads import PartRange
+
+NOISE = random.Random(0).randbytes(6 * BLOCK_BYTES + 11)
+
+
+class Memory:
+    """A shard in memory; ``damaged`` names a block that fails its digest."""
+
+    def __init__(self, data: bytes, damaged: int = -1) -> None:
+        self._data = data
+        self._damaged = damaged
+
+    def read(self, part: PartRange, buffer: memoryview) -> tuple[memoryview, int]:
+        if part.first_block == self._damaged:
+            raise DamagedError("planned")
+        buffer[: part.size_bytes] = self._data[part.start : part.start + part.size_bytes]
+        view = buffer[: part.size_bytes]
+        return view, digest_of(view)
