@@ -56,7 +56,7 @@ class Metrics:
             "get_seconds", "From the request for a shard until its first byte can be read."
         )
         self.restored_bytes = self._counter(
-            "restored_bytes", "Bytes brought back from the remote to this node."
+            "restored_bytes", "Bytes brought back from a remote to this node."
         )
         self.restore_fallbacks = self._counter(
             "restore_fallbacks",
@@ -136,18 +136,18 @@ class _LevelsCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         now = self._levels()
         for name, help_text, value in (
-            ("dirty_bytes", "Bytes that are not yet at the remote.", now.dirty_bytes),
-            ("dirty_shards", "Shards that are not yet at the remote.", now.dirty_shards),
+            ("dirty_bytes", "Bytes not yet at every required remote.", now.dirty_bytes),
+            ("dirty_shards", "Shards not yet at every required remote.", now.dirty_shards),
             (
                 "oldest_dirty_seconds",
-                "Age of the oldest shard not yet at the remote.",
+                "Age of the oldest shard not yet at every required remote.",
                 now.oldest_dirty_seconds,
             ),
             ("local_only_bytes", "Bytes that a policy keeps here.", now.local_only_bytes),
             ("used_bytes", "Bytes accounted to the cache, reservations included.", now.used_bytes),
             ("capacity_bytes", "Hard budget of the cache.", now.capacity_bytes),
             ("fenced", "1 once a sync failed and no more writes are taken.", now.fenced),
-            ("remote_refused", "1 while the remote refuses the drain.", now.remote_refused),
+            ("remote_refused", "1 while the durable remote refuses the drain.", now.remote_refused),
             ("open_connections", "Connections open at the doors.", now.open_connections),
             ("waiting_puts_bytes", "Bytes that puts wait for room for.", now.waiting_puts_bytes),
             ("training_busy", "Ranks that say they are in a training step.", now.busy_ranks),

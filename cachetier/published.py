@@ -99,9 +99,12 @@ class PublishedSteps:
         Raises:
             RemoteError: No remote that answers has it, and one does not answer.
         """
-        found, failed = self._ask(run, step, self._present())
-        if found is None and len(self._present()) < len(self._remotes):
-            found, failed = self._ask(run, step, self._remotes)
+        failed: list[RemoteError] = []
+        found: FoundStep | None = None
+        for remotes in self._rounds():
+            found, failed = self._ask(run, step, remotes)
+            if found is not None:
+                break
         if found is None and failed:
             raise failed[0]
         return None if found is None or self._deleted_here(found.manifest) else found
@@ -110,23 +113,32 @@ class PublishedSteps:
         """Yield the steps published at any remote that answers, the newest first.
 
         Raises:
-            RemoteError: None answers.
+            RemoteError: No remote that answers has any, and one does not answer.
         """
-        steps, failed = self._listed(run, self._present())
-        if len(failed) == len(self._present()):
-            steps, failed = self._listed(run, self._remotes)
-            if len(failed) == len(self._remotes):
-                raise failed[0]
-        for step in sorted(steps, reverse=True):
-            try:
-                each = self.find(run, step)
-            except RemoteError:
-                continue  # where it is said to be nobody answers: it cannot be restored now
-            if each is not None:
-                yield each
+        failed: list[RemoteError] = []
+        for remotes in self._rounds():
+            steps, failed = self._listed(run, remotes)
+            any_found = False
+            for step in sorted(steps, reverse=True):
+                try:
+                    each = self.find(run, step)
+                except RemoteError as error:  # it cannot be restored now
+                    failed.append(error)
+                    continue
+                if each is not None:
+                    any_found = True
+                    yield each
+            if any_found:
+                return
+        if failed:  # a job must not begin anew because its steps cannot be seen
+            raise failed[0]
 
-    def _present(self) -> list[Remote]:
-        return [remote for remote in self._remotes if not self._absences.away(remote.name)]
+    def _rounds(self) -> list[Sequence[Remote]]:
+        """Return whom to ask, and whom then if those have nothing."""
+        present = [remote for remote in self._remotes if not self._absences.away(remote.name)]
+        if len(present) in (0, len(self._remotes)):
+            return [self._remotes]
+        return [present, self._remotes]
 
     def _listed(self, run: str, remotes: Sequence[Remote]) -> tuple[set[int], list[RemoteError]]:
         failed: list[RemoteError] = []

@@ -36,6 +36,7 @@ from cachetier.local.recovery import lock_directory, open_store
 from cachetier.local.store import Store
 from cachetier.measured import MeasuredIngest, MeasuredRestore, ReportedFallbacks
 from cachetier.metrics import Levels, Metrics
+from cachetier.model.replication import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
@@ -45,7 +46,6 @@ from cachetier.signals import ending_signals
 from cachetier.sources import Replicas
 from cachetier.status import Machine, Moment, levels_of, status_of
 from cachetier.wiring import (
-    REMOTE_NAME,
     open_drains,
     policy_of,
     remote_settings,
@@ -167,7 +167,7 @@ class Service:
             store,
             self._bucket,
             clock,
-            remote=REMOTE_NAME,
+            remote=DURABLE,
             replicas=Replicas(self._replicas, self._fallbacks),
             make_room=self._changes.ring,
             on_used=evictor.touch,
@@ -258,8 +258,8 @@ class Service:
             self._bucket,
             self._drain.agenda,
             self._clock,
-            remote=REMOTE_NAME,
-            on_drained=lambda size_bytes: observer.drained(REMOTE_NAME, size_bytes, 0.0),
+            remote=DURABLE,
+            on_drained=lambda size_bytes: observer.drained(DURABLE, size_bytes, 0.0),
         ).open
 
     # --- run and stop ----------------------------------------------------------------------------

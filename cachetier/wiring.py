@@ -22,12 +22,10 @@ from cachetier.model.replication import DURABLE
 from cachetier.phases import Phases
 from cachetier.remote.settings import RemoteSettings
 
-REMOTE_NAME = DURABLE
-
 
 def remote_settings(settings: Settings) -> RemoteSettings:
     return RemoteSettings(
-        name=REMOTE_NAME,
+        name=DURABLE,
         bucket=settings.bucket,
         prefix=settings.prefix,
         endpoint=settings.remote_endpoint,

@@ -44,7 +44,8 @@ def fill(cache_dir: Path, shards: int) -> None:
     )
     sql.executemany(
         "INSERT INTO shards (version, save, name, rank, size_bytes, digest, block_digests, "
-        "file_id, inline, state, committed_at, row_digest) VALUES (?,?,?,0,?,?,?,?,?,?,1.0,?)",
+        "element_size, file_id, inline, state, committed_at, row_digest) "
+        "VALUES (?,?,?,0,?,?,?,0,?,?,?,1.0,?)",
         _shards(cache_dir, first, _next(sql, "shards", "version"), steps * SHARDS_IN_A_STEP),
     )
     sql.execute(

@@ -44,7 +44,7 @@ for _name, _verb, _summary in (
     ("ls", steps.ls, "List runs, steps of a run, or shards of a step."),
     ("latest", steps.latest, "Print the newest step that can be restored."),
     ("seal", steps.seal, "Say that a rank has put all its shards."),
-    ("wait", steps.wait, "Wait until a step is local, or durable."),
+    ("wait", steps.wait, "Wait until a step, or a shard, has reached a level."),
     ("flush", steps.flush, "Drain now, and wait until nothing is dirty."),
     ("delete", steps.delete, "Delete a step, here and in S3."),
     ("status", status.status, "Show what the node holds and what is wrong."),

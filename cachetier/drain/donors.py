@@ -1,8 +1,8 @@
 """Which object may have bytes of a shard already, as ``serve`` knows it from the catalog.
 
-First a *twin*: another shard of the same save with the same bytes, as replicated parameters are;
-it is copied whole. Else the shard of the same name in the run's save before. What is named here was
-verified once; whether it still lies there, the drain finds out.
+First a *twin*: another shard of the same save with the same bytes, as parameters that all ranks
+hold; it is copied whole. Else the shard of the same name in the run's save before. What is named
+here was verified once; whether it still lies there, the drain finds out.
 """
 
 from __future__ import annotations

@@ -103,15 +103,15 @@ class AutoEncoding(Encoding):
         self._lock = threading.Lock()
         self._compresses = True
         self._stored = 0
-        is_large = target.size_bytes > SINGLE_PUT_BYTES
-        self._may_restart = is_large and sample is not None and means().link is None
+        self._in_parts = target.size_bytes > SINGLE_PUT_BYTES
+        self._may_restart = self._in_parts and sample is not None and means().link is None
         self._blocks = blocks_of(target.size_bytes)
         self._submitted = 0
-        self._probes = PROBE_BLOCKS if is_large else 0
+        self._probes = PROBE_BLOCKS if self._in_parts else 0
 
     def part_room(self, room_bytes: int) -> int:
-        known = self._means().link is not None
-        return room_bytes if known else min(room_bytes, PROBE_ROOM_BYTES)
+        whole = not self._in_parts or self._means().link is not None
+        return room_bytes if whole else min(room_bytes, PROBE_ROOM_BYTES)
 
     def _is_probing(self) -> bool:
         shrinks_well = self._sample is not None and self._sample.ratio < PROBED_ABOVE_RATIO

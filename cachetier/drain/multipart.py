@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import replace
 
 from cachetier.drain.buffers import Buffers
@@ -186,14 +187,14 @@ class Multipart:
             self._store.abort_upload(target.key, upload.upload_id)
             return found
         uploaded = [part.part for part in parts]
-        try:
+        # Gone: perhaps completed by a call whose reply was lost; or one of its parts is.
+        with suppress(UploadGoneError, RemoteDigestError):
             self._store.complete_upload(target.key, upload.upload_id, uploaded, digest=sent.digest)
-        except UploadGoneError:
-            pass  # perhaps completed by a call whose reply was lost
-        except RemoteDigestError:
-            self._store.abort_upload(target.key, upload.upload_id)
         found = self._look(target, sent)
-        return found if isinstance(found, Stored) else None
+        if isinstance(found, Stored):
+            return found
+        self._store.abort_upload(target.key, upload.upload_id)
+        return None
 
     def _look(self, target: Target, sent: Stored | None = None) -> Stored | Condition:
         return look(self._store, target, self._buffers.lend, sent)

@@ -128,7 +128,7 @@ class Packer:
         self._frames += run.frames
         digest = joined((frame.digest, frame.size_bytes) for frame in (*tail, *run.frames))
         size_bytes, table = run.size_bytes, self._table()
-        if table and self._donor.is_whole:  # then the table is the same, too
+        if table and self._donor.has_table_of(self._frames):
             size_bytes, digest = size_bytes + len(table), digest_of(table, digest)
             self.ended = True
         self._parts += 1

@@ -52,7 +52,7 @@ class SaveView:
 
     ``dirty`` are its oldest dirty shards; where there are more, ``has_all`` is False. ``unsound``
     are ranks with a quarantined shard, looked for only where a part waits to be written.
-    ``replicated`` are contents that several of them have and the remote has not yet.
+    ``twins`` are contents that several of them have and the remote has not yet.
     ``packable`` are the sealed ranks with small shards to pack, which ``dirty`` leaves out.
     """
 
@@ -62,7 +62,7 @@ class SaveView:
     has_all: bool = True
     unsound: frozenset[int] = frozenset()
     packable: tuple[Packable, ...] = ()
-    replicated: frozenset[Twins] = frozenset()
+    twins: frozenset[Twins] = frozenset()
 
 
 def _nobody_waits(_save: Save) -> bool:
@@ -137,17 +137,17 @@ def _one_of_twins(
 
     None of them waits for one that may not go itself.
     """
-    replicated = {view.save.number: view.replicated for view in saves}
+    twins = {view.save.number: view.twins for view in saves}
     taken = {
         (view.save.number, twins_of(shard))
         for view in saves
         for shard in view.dirty
-        if view.replicated and name_key(view.save.number, shard.name) in situation.in_flight
+        if view.twins and name_key(view.save.number, shard.name) in situation.in_flight
     }
     kept = []
     for candidate in sorted(ready, key=lambda each: each.tier):
         number, shard = candidate.work.save.number, candidate.work.shard
-        if shard is not None and twins_of(shard) in replicated[number]:
+        if shard is not None and twins_of(shard) in twins[number]:
             if (number, twins_of(shard)) in taken:
                 continue
             taken.add((number, twins_of(shard)))

@@ -16,7 +16,7 @@ from cachetier.local import donor_queries, queries
 from cachetier.local.among import ALL, beside_small_of, small_of
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
-from cachetier.model.composing import replicated
+from cachetier.model.composing import contents_of_twins
 from cachetier.model.packs import Member, Packable, next_pack
 
 WINDOW_SHARDS = 32
@@ -90,12 +90,12 @@ def _with_twins(store: Store, books: Books, view: SaveView) -> SaveView:
     number, remote = view.save.number, books.remote
     missing = frozenset(
         twins
-        for twins in replicated(view.dirty)
+        for twins in contents_of_twins(view.dirty)
         if not store.read(
             partial(donor_queries.has_content, number=number, twins=twins, remote=remote)
         )
     )
-    return replace(view, replicated=missing)
+    return replace(view, twins=missing)
 
 
 def _packable(

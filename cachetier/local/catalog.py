@@ -14,7 +14,7 @@ from typing import TypeVar
 import apsw
 
 from cachetier.errors import BackpressureError, NotFoundError, SealedError
-from cachetier.local import adoptions, queries, statements
+from cachetier.local import adoptions, queries, replica_queries, statements
 from cachetier.local.committer import Committer, Operation
 from cachetier.local.records import Incident, NewShard, RemoteCopy, RemoteSave
 from cachetier.model import lifecycle
@@ -27,6 +27,7 @@ from cachetier.model.checkpoint import (
 )
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.policy import DRAIN_ALL, Policy
+from cachetier.model.replication import DURABLE
 from cachetier.model.shard import Content, SaveIds, Shard
 from cachetier.model.stored import Stored
 
@@ -282,15 +283,17 @@ class Catalog:
 
         return self._run(operation)
 
-    def attach(self, version: int, file_id: str) -> Shard:
+    def attach(self, version: int, file_id: str, durable: str = DURABLE) -> Shard:
         """Give a shard its restored local file; return it as it was before.
 
-        An evicted one is clean again, a quarantined one dirty.
+        An evicted one is clean again; a quarantined one dirty, if a remote still waits for it.
         """
 
         def operation(sql: apsw.Connection) -> Shard:
             shard = statements.require(sql, version)
             state = lifecycle.after(shard.state, ShardEvent.RESTORED)
+            if replica_queries.is_everywhere(sql, version, durable):
+                state = lifecycle.after(state, ShardEvent.VERIFIED_REMOTELY)
             sql.execute("DELETE FROM bodies WHERE version = ?", (version,))
             sql.execute(
                 "UPDATE shards SET state = ?, file_id = ?, inline = 0 WHERE version = ?",

@@ -4,7 +4,7 @@ There is no writer thread. The caller that finds the catalog idle leads: it runs
 operation in one transaction, answers them all, and hands the lead to the next caller in line. A
 lone caller pays no thread switch.
 
-The first failed transaction is final (FAULTS, I7): SQLite would go on after a failed sync and
+The first failed transaction is final: SQLite would go on after a failed sync and
 report success, so from then on every operation is refused.
 """
 

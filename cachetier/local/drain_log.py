@@ -21,7 +21,7 @@ from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Codec, InPack, Stored
 
-_IN_PACKS = (ShardState.DIRTY, ShardState.CLEAN)
+_IN_PACKS = (ShardState.DIRTY, ShardState.CLEAN, ShardState.EVICTED)
 
 
 class DrainLog:
@@ -133,7 +133,8 @@ class DrainLog:
     ) -> list[Shard]:
         """Record that ``remote`` holds shards in a pack, all in one transaction.
 
-        Those that have no sound bytes here any more are passed over. Returns the others.
+        Those that were replaced, deleted, or found damaged meanwhile are passed over. Returns the
+        others.
         """
 
         def operation(sql: apsw.Connection) -> list[Shard]:

@@ -4,7 +4,7 @@ A file's name is random and says nothing of the shard, so no request can name a 
 holds is written in an extended attribute at commit, so that an orphan can be told from rubbish and
 a lost catalog rebuilt.
 
-Source: docs/architecture.md, "State"; FAULTS sections 3.1 to 3.4 for what each sync is for.
+Source: docs/architecture.md, "State on the node".
 """
 
 from __future__ import annotations

@@ -228,7 +228,8 @@ def stored_shards_of_rank(
 
 def quarantined_shards(sql: apsw.Connection) -> list[Shard]:
     """Return the shards whose local bytes are damaged."""
-    query = f"{_SHARDS} WHERE shards.state = 'quarantined' ORDER BY shards.version"
+    # The plus keeps SQLite from walking all shards by version, to spare itself sorting these few.
+    query = f"{_SHARDS} WHERE shards.state = 'quarantined' ORDER BY +shards.version"
     return [rows.shard_of(row) for row in sql.execute(query)]
 
 

@@ -25,14 +25,15 @@ class ReplicaLog:
 
     def __init__(self, committer: Committer, durable: str = DURABLE) -> None:
         self._run = committer.run
-        self._durable = durable
+        self.durable = durable
 
     def configure(self, replicas: Mapping[str, bool]) -> None:
         """Take ``replicas`` (name to whether it is required) for those of the settings.
 
         A new one gets what is open, and the published steps that were saved here and still have all
-        their bytes. Shards that waited for one that is gone, or is not required any more, are clean
-        if nothing else is missing.
+        their bytes. What one that is required from now on is still to get is dirty again. Shards
+        that waited for one that is gone, or is not required any more, are clean if nothing else is
+        missing.
         """
 
         def operation(sql: apsw.Connection) -> None:
@@ -44,6 +45,7 @@ class ReplicaLog:
             )
             for name in sorted(replicas.keys() - known):
                 _begin_with(sql, name)
+            _wait_for_required(sql)
             query = "SELECT DISTINCT save FROM shards WHERE state = 'dirty'"
             for number in [row[0] for row in sql.execute(query)]:
                 assert isinstance(number, int)
@@ -136,8 +138,7 @@ class ReplicaLog:
     def _settle(self, sql: apsw.Connection, number: int) -> None:
         """Make clean what waits for nothing any more."""
         for shard in queries.dirty_shards_of(sql, number):
-            required = {self._durable} | replica_queries.required_replicas(sql, shard.version)
-            if required <= queries.verified_remotes(sql, shard.version):
+            if replica_queries.is_everywhere(sql, shard.version, self.durable):
                 state = lifecycle.after(shard.state, ShardEvent.VERIFIED_REMOTELY)
                 sql.execute("UPDATE shards SET state = ? WHERE version = ?", (state, shard.version))
 
@@ -151,4 +152,16 @@ def _begin_with(sql: apsw.Connection, name: str) -> None:
         "AND NOT EXISTS (SELECT 1 FROM shards WHERE save = number "
         "AND file_id IS NULL AND NOT inline))",
         (name,),
+    )
+
+
+def _wait_for_required(sql: apsw.Connection) -> None:
+    """Keep the bytes here that a required replica has not got."""
+    sql.execute(
+        "UPDATE shards SET state = 'dirty' WHERE state = 'clean' "
+        "AND (file_id IS NOT NULL OR inline) AND EXISTS (SELECT 1 FROM replications "
+        "JOIN replicas ON replicas.name = replications.remote "
+        "WHERE replications.save = shards.save AND required AND replications.state = 'open' "
+        "AND NOT EXISTS (SELECT 1 FROM drains WHERE version = shards.version "
+        "AND drains.remote = replicas.name AND verified_at IS NOT NULL))"
     )

@@ -170,7 +170,8 @@ class Store:
         ids = SaveIds(shard.run, shard.step, shard.save_id, shard.rank)
         try:
             self._sync(staged, ids, shard.name, shard.content)
-            before = self.catalog.attach(shard.version, staged.file_id)
+            durable = self.replica_log.durable
+            before = self.catalog.attach(shard.version, staged.file_id, durable)
         except BaseException:
             self.discard(staged)
             raise

@@ -4,7 +4,7 @@ A *save* is one attempt to write a step; its id is compared only for equality. O
 ordered by arrival: a new one supersedes every older save of the step that is not published. Across
 nodes ``publication`` decides.
 
-Source: docs/architecture.md, "Checkpoints".
+Source: docs/architecture.md, "State in the bucket".
 """
 
 from __future__ import annotations

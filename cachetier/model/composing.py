@@ -42,7 +42,7 @@ def twins_of(shard: Shard) -> Twins:
     return shard.content.size_bytes, shard.content.digest
 
 
-def replicated(shards: Iterable[Shard]) -> set[Twins]:
+def contents_of_twins(shards: Iterable[Shard]) -> set[Twins]:
     """Return what several of ``shards`` have in common, where copying is worth it."""
     large = (shard for shard in shards if shard.content.size_bytes >= DONOR_FROM_BYTES)
     return {twins for twins, count in Counter(map(twins_of, large)).items() if count > 1}
@@ -164,15 +164,22 @@ class DonorFrames:
         self._frames = frames
         self._starts = [0, *accumulate(frame.size_bytes for frame in frames)]
         self.least_bytes = least_part_bytes(raw_bytes)
-        self._run_ends = _run_ends(unchanged, raw_bytes)
-        self.is_whole = all(unchanged)
+        # What the shard has behind the donor's last frame is not there to be copied.
+        self._run_ends = _run_ends(unchanged, raw_bytes)[: len(frames)]
+        self._is_whole = all(unchanged)
+
+    def has_table_of(self, frames: Sequence[Frame]) -> bool:
+        """Return whether the seek table of ``frames``, all those of the shard, is the donor's."""
+        return self._is_whole and [*frames] == [*self._frames]
 
     def run_at(self, block: int, more_bytes: int = 0) -> FrameRun | None:
         """Return the frames from ``block`` on that one part may copy; None if they are too few.
 
         ``more_bytes`` are copied with them.
         """
-        end = blocks_of(self._run_ends[block]) if block < len(self._run_ends) else block
+        if block >= len(self._run_ends):
+            return None
+        end = blocks_of(self._run_ends[block])
         start = self._starts[block]
         size_bytes = self._starts[max(end, block)] - start
         if size_bytes + more_bytes < self.least_bytes:

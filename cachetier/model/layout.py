@@ -15,7 +15,7 @@ so whoever reads a manifest finds its shards, however its own node is set up::
 
     <prefix>/~<0-f>/<run>/<step>~~/<name>                  shards of a save that is spread
 
-Source: docs/architecture.md, "Checkpoints".
+Source: docs/architecture.md, "State in the bucket".
 """
 
 from __future__ import annotations

@@ -40,6 +40,8 @@ _TRANSITIONS: dict[tuple[ShardState, ShardEvent], ShardState] = {
     # Somebody removed or replaced the object before it was published: the local bytes go again.
     (ShardState.CLEAN, ShardEvent.LOST_REMOTELY): ShardState.DIRTY,
     (ShardState.EVICTED, ShardEvent.RESTORED): ShardState.CLEAN,
+    # Another remote got it just before the local bytes went: that copy counts.
+    (ShardState.EVICTED, ShardEvent.VERIFIED_REMOTELY): ShardState.EVICTED,
     # Two readers may find the same damage; the second finds it dealt with.
     (ShardState.EVICTED, ShardEvent.LOCAL_DAMAGE): ShardState.EVICTED,
     # A replica had it, though not every remote that has to: the sound bytes go on to the others.

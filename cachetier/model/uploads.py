@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -73,12 +73,6 @@ def usual_part_bytes(bytes_per_second: float | None, *, requests_are_scarce: boo
         return LARGE_PART_BYTES
     slow = bytes_per_second is not None and bytes_per_second < SLOW_BYTES_PER_SECOND
     return SMALL_PART_BYTES if slow else PART_BYTES
-
-
-def part_ranges(size_bytes: int, part_bytes: int) -> Iterator[PartRange]:
-    """Yield the parts of an object of ``size_bytes``."""
-    for number, start in enumerate(range(0, size_bytes, part_bytes), start=1):
-        yield PartRange(number, start, min(part_bytes, size_bytes - start))
 
 
 def packed_part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES) -> int:

@@ -63,6 +63,20 @@ KIND_OF_CODE = _table(
     }
 )
 
+# Refusals that any other call would have met as well: they tell nothing of the one that was made.
+GENERAL_REFUSALS = frozenset(
+    _table(
+        {
+            RemoteRefusedError: """
+                AccountProblem AllAccessDisabled AuthorizationHeaderMalformed ExpiredToken
+                InvalidAccessKeyId InvalidBucketName InvalidSecurity InvalidToken NoSuchBucket
+                NotSignedUp PermanentRedirect QuotaExceeded RequestTimeTooSkewed
+                SignatureDoesNotMatch TokenRefreshRequired XMinioStorageFull
+            """
+        }
+    )
+)
+
 KIND_OF_STATUS: dict[int, ErrorKind] = {
     404: ObjectMissingError,
     408: TransientError,

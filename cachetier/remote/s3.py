@@ -177,6 +177,9 @@ class S3ObjectStore:
         except (ObjectMissingError, PreconditionFailedError, RemoteDigestError) as error:
             raise SourceChangedError(error.message, key=key) from error
         except RemoteRefusedError as error:
+            # Without a code there was no answer: no credentials to sign with, say.
+            if error.context.get("remote_code") in {None, *classify.GENERAL_REFUSALS}:
+                raise
             raise CopiesRefusedError(error.message, key=key) from error
         stored = self._stored(key, source.size_bytes, answer, digest)
         return UploadedPart(number, stored.etag, stored.size_bytes, digest)

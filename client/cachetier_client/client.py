@@ -107,8 +107,7 @@ class Client(Runs):
             run: Default: the client's.
             rank: Default: the environment's, see ``cachetier_client.place``.
             world_size: The same.
-            ack: ``local``: survives the loss of power here; ``replicated`` and ``durable``: of the
-                node.
+            ack: ``local`` survives the loss of power; ``replicated``, ``durable`` that of the node.
             timeout_seconds: Whole call, including waits for room and for a service that is away.
             save_id: Equal on all ranks, new for every save; see ``cachetier_client.saves``.
             overwrite: Replace a step that is published already.

@@ -9,7 +9,7 @@ somebody else, which must stay.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from cachetier.clock import SystemClock
@@ -107,7 +107,6 @@ class Scene:
     direct: ObjectStore
     run: str
     with_parts: bool
-    bodies: dict[str, bytes] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path, stage: Stage, run: str, *, with_parts: bool) -> Scene:
@@ -115,14 +114,17 @@ class Scene:
         objects = RetryingObjectStore(paced, POLICY)
         node = Node(folder / "cache", objects, fraction=lambda: 0.01)
         node.probe = stage.through.check
-        scene = cls(node, stage.direct, run, with_parts)
-        scene.bodies = {
+        return cls(node, stage.direct, run, with_parts)
+
+    def bodies(self, step: int) -> dict[str, bytes]:
+        """Return the shards of a step: no byte of the step before, which would only be copied."""
+        largest_bytes = 2 * PART_BYTES + 1 if self.with_parts else SINGLE_PUT_BYTES + 1
+        return {
             "small": b"hello",
-            "one": patterned(SINGLE_PUT_BYTES + 1, 1),
-            "two": patterned(SINGLE_PUT_BYTES + 1, 2),
-            "three": patterned(2 * PART_BYTES + 1 if with_parts else SINGLE_PUT_BYTES + 1, 3),
+            "one": patterned(SINGLE_PUT_BYTES + 1, 3 * step + 1),
+            "two": patterned(SINGLE_PUT_BYTES + 1, 3 * step + 2),
+            "three": patterned(largest_bytes, 3 * step + 3),
         }
-        return scene
 
     def ids(self, step: int) -> SaveIds:
         return SaveIds(self.run, step, "save-1")
@@ -139,7 +141,7 @@ class Scene:
             self.direct.create_upload(self.prefix(step) + name)
         for key in self.theirs(step):
             self.direct.create_upload(key)
-        for name, body in self.bodies.items():
+        for name, body in self.bodies(step).items():
             self.node.put(self.ids(step), name, body)
         self.node.seal(self.ids(step))
 
@@ -159,11 +161,12 @@ class Scene:
         seen = bucket.manifest(self.run, step)
         assert seen is not None
         assert seen.manifest.state is ManifestState.PUBLISHED
-        assert {shard.name for shard in seen.manifest.shards} == set(self.bodies)
-        for name, body in self.bodies.items():
+        bodies = self.bodies(step)
+        assert {shard.name for shard in seen.manifest.shards} == set(bodies)
+        for name, body in bodies.items():
             assert self.direct.get(self.prefix(step) + name) == body, name
         assert set(self.direct.list(self.prefix(step)).keys) == {
-            *(self.prefix(step) + name for name in self.bodies),
+            *(self.prefix(step) + name for name in bodies),
             layout.part_key(self.run, str(step), 0),
             layout.manifest_key(self.run, step),
         }

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cachetier_client.digests import digest_of
 
 from cachetier.clock import SystemClock
@@ -21,12 +22,13 @@ from cachetier.drain.agenda import Agenda
 from cachetier.local import queries
 from cachetier.local.records import Backlog
 from cachetier.model.layout import Layout
+from cachetier.model.replication import DURABLE
 from cachetier.model.uploads import object_metadata
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.measured import MeasuredObjectStore, Observe
 from cachetier.service import Service
 from cachetier.testing.memory_store import MemoryObjectStore
-from cachetier.wiring import REMOTE_NAME
+from cachetier.testing.s3_endpoint import S3Endpoint
 
 SECONDS = 20.0
 
@@ -125,6 +127,24 @@ class Caller:
             return received(connection)
 
 
+def node_settings(
+    directory: Path, endpoint: S3Endpoint, remote: str, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """Return settings of a service over ``endpoint``, whose credentials go to the environment."""
+    for name, value in endpoint.environment().items():
+        monkeypatch.setenv(name, value)
+    return {
+        "cache_dir": directory / "cache",
+        "socket": directory / "s",
+        "http": "127.0.0.1:0",
+        "capacity": "1 GB",
+        "remote": remote,
+        "remote_endpoint": endpoint.url,
+        "remote_verify": endpoint.verify,
+        "grace_seconds": 5,
+    }
+
+
 def received(connection: socket.socket, seconds: float = SECONDS) -> bytes:
     """Return what comes until the other side closes; an abort counts as closing."""
     connection.settimeout(seconds)
@@ -179,7 +199,7 @@ class Served:
         key = Layout("p").shard_key("r", location, name)
         self.objects.put(key, data, digest=digest_of(data), metadata=metadata)
         now = SystemClock().now()
-        store.drain_log.record_verified(shard.version, REMOTE_NAME, [REMOTE_NAME], now)
+        store.drain_log.record_verified(shard.version, DURABLE, [DURABLE], now)
 
 
 def shard_path(name: str) -> str:

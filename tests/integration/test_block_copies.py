@@ -161,6 +161,16 @@ def test_another_size_copies_what_it_has_in_common(node: Node, objects: Counting
     assert objects.sent_bytes < 3 * BLOCK_BYTES
 
 
+def test_frames_of_a_shard_that_has_grown_are_copied(node: Node, objects: CountingStore) -> None:
+    old = compressible(SIZE_BYTES)
+    longer = old + compressible(3 * BLOCK_BYTES + 17, seed=9)
+    drain_first(node, old, "zstd:1")
+    drain_second(node, longer, "zstd:1")
+
+    assert decoded(objects.get(node.key(SECOND, NAME))) == longer
+    assert objects.sent_bytes < 3 * BLOCK_BYTES < objects.copied_bytes
+
+
 def test_a_store_that_keeps_no_digests_is_read_back(tmp_path: Path) -> None:
     objects = CountingStore(MemoryObjectStore(keeps_digests=False))
     node = Node(tmp_path / "cache", objects)

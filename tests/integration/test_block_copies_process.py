@@ -25,7 +25,7 @@ from tests.integration.test_drain_process import (
     server,  # noqa: F401
     supervised,
 )
-from tests.integration.two_remotes import RUN, running, site, until
+from tests.integration.two_remotes import RUN, published_at_near, running, site, until
 
 OLD = noise()
 NEW = changed(OLD, (4, 13))
@@ -135,16 +135,16 @@ def test_a_remote_that_refuses_to_copy_gets_every_byte_and_one_question(
 
 @pytest.mark.slow
 def test_each_remote_copies_from_what_it_has_itself(
-    tmp_path: Path, moto_s3: S3Endpoint, monkeypatch: pytest.MonkeyPatch
+    moto_s3: S3Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in moto_s3.environment().items():
         monkeypatch.setenv(name, value)
     with site(moto_s3) as place, running(place.settings()) as node:
         node.save(1, {NAME: OLD})
-        until(lambda: place.manifest(place.near_bucket, 1) is not None)
+        until(lambda: published_at_near(place, 1))
         node.client.wait(RUN, 1, "durable", 60.0)
         node.save(2, {NAME: NEW})
-        until(lambda: place.manifest(place.near_bucket, 2) is not None)
+        until(lambda: published_at_near(place, 2))
         node.client.wait(RUN, 2, "durable", 60.0)
 
         for proxy, bucket_name in ((place.far, place.far_bucket), (place.near, place.near_bucket)):

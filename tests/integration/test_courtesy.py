@@ -23,8 +23,9 @@ from cachetier.drain.loop import Size
 from cachetier.drain.pressure import Standing
 from cachetier.drain.source import FileSource, _set_direct
 from cachetier.drain.supervisor import DrainSettings, Supervisor
+from cachetier.model.composing import pieces
 from cachetier.model.shard import SaveIds
-from cachetier.model.uploads import PART_BYTES, part_ranges
+from cachetier.model.uploads import PART_BYTES
 from cachetier.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.drain_node import Node, patterned
@@ -73,7 +74,7 @@ def test_reading_a_shard_leaves_the_page_cache_alone(tmp_path: Path, direct: boo
             pytest.skip("the disk takes no O_DIRECT")
         if not direct:
             source._direct = _set_direct(source._descriptor, wanted=False)
-        for part in part_ranges(SIZE_BYTES, PART_BYTES):
+        for part in pieces(SIZE_BYTES, PART_BYTES):
             with Buffers().lend(part.size_bytes) as buffer:
                 assert source.read(part, buffer)[0] == data[part.start :][: part.size_bytes]
 

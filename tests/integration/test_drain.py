@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,21 +21,12 @@ from cachetier.remote.wrapped import Operation
 from cachetier.testing.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned
+from tests.integration.faulty_node import node, objects
+
+__all__ = ["node", "objects"]  # fixtures
 
 IDS = SaveIds("run", 7, "save-1")
 LARGE = 40 << 20
-
-
-@pytest.fixture
-def objects() -> FaultyObjectStore:
-    return FaultyObjectStore(MemoryObjectStore())
-
-
-@pytest.fixture
-def node(tmp_path: Path, objects: FaultyObjectStore) -> Iterator[Node]:
-    node = Node(tmp_path / "cache", objects)
-    yield node
-    node.close()
 
 
 def test_small_and_large_shards_are_drained_and_the_step_published(
@@ -353,22 +343,22 @@ def test_plain_puts_without_a_seal_drain_when_somebody_waits(
 
 def test_two_nodes_publish_one_step(tmp_path: Path, objects: FaultyObjectStore) -> None:
     nodes = [Node(tmp_path / f"cache-{rank}", objects) for rank in range(2)]
-    for rank, node in enumerate(nodes):
+    for rank, each in enumerate(nodes):
         ids = SaveIds("run", 7, "save-1", rank, 2)
-        node.put(ids, f"shard-{rank}", b"hello %d" % rank)
-        node.put(ids, f"large-{rank}", patterned(PART_BYTES + 1, rank))
-        node.seal(ids)
+        each.put(ids, f"shard-{rank}", b"hello %d" % rank)
+        each.put(ids, f"large-{rank}", patterned(PART_BYTES + 1, rank))
+        each.seal(ids)
     with nodes[0].draining(), nodes[1].draining():
-        for node in nodes:
-            node.wait_durable(IDS)
-            node.wait_until(lambda node=node: node.seen.steps == [7])  # type: ignore[misc]
+        for each in nodes:
+            each.wait_durable(IDS)
+            each.wait_until(lambda each=each: each.seen.steps == [7])  # type: ignore[misc]
 
     manifest = nodes[0].bucket.published("run", 7)
     assert manifest is not None
     assert [part.rank for part in manifest.parts] == [0, 1]
     assert len(manifest.shards) == 4
-    for node in nodes:
-        node.close()
+    for each in nodes:
+        each.close()
 
 
 def test_an_overwrite_becomes_visible_when_it_is_whole(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,22 +27,13 @@ from tests.integration.compressing import (
     stored,
 )
 from tests.integration.drain_node import Node
+from tests.integration.faulty_node import node, objects
+
+__all__ = ["node", "objects"]  # fixtures
 
 IDS = SaveIds("run", 7, "save-1")
 LARGE = 50_000_001  # 12 frames, in three parts
 SMALL = 3_000_000
-
-
-@pytest.fixture
-def objects() -> FaultyObjectStore:
-    return FaultyObjectStore(MemoryObjectStore())
-
-
-@pytest.fixture
-def node(tmp_path: Path, objects: FaultyObjectStore) -> Iterator[Node]:
-    node = Node(tmp_path / "cache", objects)
-    yield node
-    node.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 from cachetier_client.digests import digest_of
 
-from cachetier.drain.supervisor import DrainSettings, Supervisor
 from cachetier.errors import IntegrityError
 from cachetier.local import queries
 from cachetier.model.compression import Rules
 from cachetier.model.shard import SaveIds
-from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from tests.integration.compressing import (
@@ -31,7 +28,14 @@ from tests.integration.compressing import (
     stored,
 )
 from tests.integration.drain_node import REMOTE, Node
-from tests.integration.test_drain_process import Gate, bucket, node_at, remote_of, server
+from tests.integration.test_drain_process import (
+    Gate,
+    bucket,
+    node_at,
+    remote_of,
+    server,
+    supervised,
+)
 
 __all__ = ["bucket", "server"]  # fixtures
 
@@ -39,19 +43,10 @@ IDS = SaveIds("run", 7, "save-1")
 LARGE = 70_000_001  # 17 frames, in four parts
 
 
-@contextmanager
-def supervised(node: Node, remote: RemoteSettings) -> Iterator[Supervisor]:
-    settings = DrainSettings(
-        remote, node.cache_dir, replace(SIZE, parts=2), compression=Rules.parsed(COMPRESSION)
-    )
-    supervisor = Supervisor(
-        node.store, node.changes, node.incidents, node.clock, settings, observer=node.seen
-    )
-    supervisor.start()
-    try:
-        yield supervisor
-    finally:
-        supervisor.stop(10.0)
+COMPRESSED: dict[str, Any] = {
+    "size": replace(SIZE, parts=2),
+    "compression": Rules.parsed(COMPRESSION),
+}
 
 
 def recorded_parts(node: Node) -> list[int]:
@@ -74,7 +69,7 @@ def test_a_killed_drain_goes_on_from_its_finished_parts_and_every_byte_comes_bac
             node.put(IDS, "large", large)
             node.put(IDS, "middle", large[:3_000_000])
             node.seal(IDS)
-            with supervised(node, remote) as supervisor:
+            with supervised(node, remote, **COMPRESSED) as supervisor:
                 assert gate.holds.wait(30)
                 node.wait_until(lambda: recorded_parts(node) == [1])
                 first = supervisor.state()["pid"]
@@ -105,7 +100,7 @@ def test_zeros_shrink_to_almost_nothing_and_come_back(tmp_path: Path, moto_s3: S
     with node_at(tmp_path / "cache", remote, moto_s3) as node:
         node.put(ids, "zeros", zeros)
         node.seal(ids)
-        with supervised(node, remote):
+        with supervised(node, remote, **COMPRESSED):
             node.wait_durable(ids, 60)
 
         info = node.bucket.objects.head(node.key(ids, "zeros"))
@@ -123,7 +118,7 @@ def test_a_bomb_in_the_bucket_is_an_error_on_the_node_that_restores(
     with node_at(tmp_path / "cache", remote, moto_s3) as node:
         node.put(ids, "middle", compressible(3_000_000))
         node.seal(ids)
-        with supervised(node, remote):
+        with supervised(node, remote, **COMPRESSED):
             node.wait_durable(ids, 60)
         objects, key = node.bucket.objects, node.key(ids, "middle")
         info = objects.head(key)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,23 +12,13 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds
 from cachetier.model.uploads import PART_BYTES
 from cachetier.testing.faulty_store import FaultyObjectStore, fail
-from cachetier.testing.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned
+from tests.integration.faulty_node import node, objects
+
+__all__ = ["node", "objects"]  # fixtures
 
 IDS = SaveIds("run", 7, "save-1")
 LARGE = 40 << 20
-
-
-@pytest.fixture
-def objects() -> FaultyObjectStore:
-    return FaultyObjectStore(MemoryObjectStore())
-
-
-@pytest.fixture
-def node(tmp_path: Path, objects: FaultyObjectStore) -> Iterator[Node]:
-    node = Node(tmp_path / "cache", objects)
-    yield node
-    node.close()
 
 
 def data_file(node: Node, name: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from cachetier.model.stored import Codec
 from cachetier.model.uploads import CODEC_KEY, ELEMENT_SIZE_KEY
 from cachetier.remote.base import ObjectInfo
 from cachetier.testing.faulty_store import FaultyObjectStore, fail
-from cachetier.testing.memory_store import MemoryObjectStore
 from tests.integration.compressing import (
     SIZE,
     clean_node,
@@ -27,22 +25,13 @@ from tests.integration.compressing import (
     stored,
 )
 from tests.integration.drain_node import Node
+from tests.integration.faulty_node import node, objects
+
+__all__ = ["node", "objects"]  # fixtures
 
 IDS = SaveIds("run", 7, "save-1")
 LARGE = 50_000_008  # 12 frames, in three parts
 SMALL = 3_000_000
-
-
-@pytest.fixture
-def objects() -> FaultyObjectStore:
-    return FaultyObjectStore(MemoryObjectStore())
-
-
-@pytest.fixture
-def node(tmp_path: Path, objects: FaultyObjectStore) -> Iterator[Node]:
-    node = Node(tmp_path / "cache", objects)
-    yield node
-    node.close()
 
 
 @pytest.fixture(scope="module")

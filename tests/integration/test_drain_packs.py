@@ -117,9 +117,7 @@ def test_each_rank_has_packs_of_its_own(node: Node, objects: FaultyObjectStore) 
     assert {name: by_hand(node, IDS, name) for name in bodies} == bodies
 
 
-def test_shards_that_went_alone_before_the_seal_stay_alone(
-    node: Node, objects: FaultyObjectStore
-) -> None:
+def test_shards_that_went_alone_before_the_seal_stay_alone(node: Node) -> None:
     node.put(IDS, "early", b"early")
     node.agenda.hurry("run", 7)
     with node.draining():

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,9 +86,15 @@ def node_at(cache_dir: Path, remote: RemoteSettings, server: S3Endpoint) -> Iter
         node.close()
 
 
+FOUR = Size(uploads=4, parts=4)
+
+
 @contextmanager
-def supervised(node: Node, remote: RemoteSettings) -> Iterator[Supervisor]:
-    settings = DrainSettings(remote, node.cache_dir, Size(uploads=4, parts=4))
+def supervised(
+    node: Node, remote: RemoteSettings, size: Size = FOUR, **others: Any
+) -> Iterator[Supervisor]:
+    """A drain process for ``node``; ``others`` are further fields of ``DrainSettings``."""
+    settings = DrainSettings(remote, node.cache_dir, size, **others)
     supervisor = Supervisor(
         node.store, node.changes, node.incidents, node.clock, settings, observer=node.seen
     )

@@ -58,9 +58,7 @@ def test_streams_and_checkpoints_are_told(served: Served, client: Client) -> Non
     assert told == {"stream": 8, "part": 2, "part-stream": 4}
 
 
-def test_the_same_bytes_with_another_size_of_values_are_a_repeat(
-    served: Served, client: Client
-) -> None:
+def test_the_same_bytes_with_another_size_of_values_are_a_repeat(client: Client) -> None:
     first = client.put_shard(LARGE, name="repeated", **PUT)
 
     assert client.put_shard(LARGE, name="repeated", element_size=2, **PUT) == first

@@ -81,7 +81,7 @@ def test_a_range_fetches_only_the_blocks_that_hold_it(
 
 
 def test_the_rest_of_a_block_that_was_read_is_not_fetched_again(
-    served: Served, client: Client, fetched: Fetched
+    client: Client, fetched: Fetched
 ) -> None:
     with client.open_shard("r", 1, "x", "rb") as reader:
         for at in range(0, BLOCK_BYTES, MIB):
@@ -102,7 +102,7 @@ def test_a_shard_of_which_a_quarter_was_read_is_brought_back(
 
 
 def test_who_says_that_all_will_be_read_fetches_nothing_twice(
-    served: Served, client: Client, fetched: Fetched
+    client: Client, fetched: Fetched
 ) -> None:
     with client.open_shard("r", 1, "x", "rb", restore=True) as reader:
         assert reader.read() == DATA
@@ -110,9 +110,7 @@ def test_who_says_that_all_will_be_read_fetches_nothing_twice(
     assert fetched.size_bytes == len(DATA)
 
 
-def test_small_reads_of_one_shard_add_up_whoever_reads(
-    served: Served, client: Client, fetched: Fetched
-) -> None:
+def test_small_reads_of_one_shard_add_up_whoever_reads(served: Served, client: Client) -> None:
     for number in range(UNTIL_RESTORED):
         with client.open_shard("r", 1, "x", "rb") as reader:
             reader.seek(number * BLOCK_BYTES)
@@ -166,7 +164,7 @@ def test_http_ranges_fetch_their_blocks(served: Served, fetched: Fetched) -> Non
     assert not served.data_files()
 
 
-def test_an_http_range_of_most_of_a_shard_brings_it_back(served: Served, fetched: Fetched) -> None:
+def test_an_http_range_of_most_of_a_shard_brings_it_back(served: Served) -> None:
     wanted = {"Range": f"bytes={MIDDLE}-"}
     answer = served.call("GET", shard_path("x"), headers=wanted)
 

@@ -14,7 +14,16 @@ from cachetier.model.documents import ManifestState
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.test_http_shards import LARGE, noise
-from tests.integration.two_remotes import RUN, SECONDS, Site, running, site, until
+from tests.integration.two_remotes import (
+    RUN,
+    SECONDS,
+    Node,
+    Site,
+    published_at_near,
+    running,
+    site,
+    until,
+)
 
 BODIES = {"small": b"small", "large": noise(LARGE)}
 
@@ -33,6 +42,15 @@ def place(endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sit
         yield made
 
 
+def save_and_evict(place: Site, node: Node) -> None:
+    """Leave step 1 at both remotes, and nothing of it here."""
+    node.save(1, BODIES)
+    node.client.wait(RUN, 1, "durable", SECONDS)
+    until(lambda: published_at_near(place, 1))
+    until(lambda: node.remote("near")["pending_shards"] == 0)
+    assert node.evict_all() == len(BODIES)
+
+
 def test_a_step_reaches_both_remotes_and_is_shown_at_both(place: Site) -> None:
     with running(place.settings()) as node:
         node.save(1, BODIES)
@@ -46,7 +64,7 @@ def test_a_step_reaches_both_remotes_and_is_shown_at_both(place: Site) -> None:
         assert node.metric('cachetier_drained_bytes_total{remote="near"}') == LARGE + 5
         assert node.metric('cachetier_drained_bytes_total{remote="durable"}') == LARGE + 5
         assert node.metric("cachetier_published_total") == 1
-    until(lambda: place.manifest(place.near_bucket, 1) is not None)
+    until(lambda: published_at_near(place, 1))
     far_manifest = place.manifest(place.far_bucket, 1)
     near_manifest = place.manifest(place.near_bucket, 1)
     assert far_manifest is not None
@@ -119,11 +137,6 @@ def test_a_new_node_restores_from_the_replica_while_the_durable_remote_is_cut_of
             assert bytes(node.client.get_shard(RUN, 1, name)) == body
 
 
-def published_at_near(place: Site, step: int) -> bool:
-    manifest = place.manifest(place.near_bucket, step)
-    return manifest is not None and manifest.state is ManifestState.PUBLISHED
-
-
 def test_what_only_the_replica_got_before_the_node_was_lost_can_be_restored(place: Site) -> None:
     with running(place.settings(grace_seconds=0)) as node:
         place.far.stop()
@@ -144,11 +157,7 @@ def test_what_only_the_replica_got_before_the_node_was_lost_can_be_restored(plac
 
 def test_a_damaged_copy_at_the_replica_is_passed_over_and_shown(place: Site) -> None:
     with running(place.settings()) as node:
-        node.save(1, BODIES)
-        node.client.wait(RUN, 1, "durable", SECONDS)
-        until(lambda: published_at_near(place, 1))
-        until(lambda: node.remote("near")["pending_shards"] == 0)
-        assert node.evict_all() == len(BODIES)
+        save_and_evict(place, node)
 
         flipped = bytearray(BODIES["large"])
         flipped[LARGE // 2] ^= 1
@@ -167,11 +176,7 @@ def test_a_damaged_copy_at_the_replica_is_passed_over_and_shown(place: Site) -> 
 
 def test_a_copy_that_is_gone_from_the_replica_is_passed_over_and_alarms_nobody(place: Site) -> None:
     with running(place.settings()) as node:
-        node.save(1, BODIES)
-        node.client.wait(RUN, 1, "durable", SECONDS)
-        until(lambda: published_at_near(place, 1))
-        until(lambda: node.remote("near")["pending_shards"] == 0)
-        assert node.evict_all() == len(BODIES)
+        save_and_evict(place, node)
         for key in place.keys(place.near_bucket):
             place.store(place.near_bucket).delete(key)
 

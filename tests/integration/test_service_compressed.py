@@ -14,7 +14,7 @@ from cachetier.config import load
 from cachetier.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.compressing import compressible
-from tests.integration.serving import Caller
+from tests.integration.serving import Caller, node_settings
 from tests.integration.test_drain_process import bucket, server
 
 __all__ = ["bucket", "server"]  # fixtures
@@ -27,18 +27,11 @@ SHARD = "/v1/runs/run/steps/7/shards/large"
 def settings(
     tmp_path: Path, server: S3Endpoint, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
-    for name, value in server.environment().items():
-        monkeypatch.setenv(name, value)
+    remote = f"s3://{bucket}/ckpt"
     return {
-        "cache_dir": tmp_path / "cache",
-        "socket": tmp_path / "s",
-        "http": "127.0.0.1:0",
+        **node_settings(tmp_path, server, remote, monkeypatch),
         "capacity": "50 MB",
-        "remote": f"s3://{bucket}/ckpt",
-        "remote_endpoint": server.url,
-        "remote_verify": server.verify,
         "compression": "zstd:3",
-        "grace_seconds": 5,
     }
 
 

@@ -14,7 +14,7 @@ from cachetier.config import load
 from cachetier.service import Service
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
-from tests.integration.serving import Caller
+from tests.integration.serving import Caller, node_settings
 from tests.integration.test_http_shards import LARGE, noise
 
 ROOT = Path(__file__).parents[2]
@@ -30,18 +30,8 @@ def endpoint() -> Iterator[S3Endpoint]:
 def settings(
     tmp_path: Path, endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
-    for name, value in endpoint.environment().items():
-        monkeypatch.setenv(name, value)
-    return {
-        "cache_dir": tmp_path / "cache",
-        "socket": tmp_path / "s",
-        "http": "127.0.0.1:0",
-        "capacity": "1 GB",
-        "remote": f"s3://{endpoint.bucket}/{tmp_path.name}",
-        "remote_endpoint": endpoint.url,
-        "remote_verify": endpoint.verify,
-        "grace_seconds": 5,
-    }
+    remote = f"s3://{endpoint.bucket}/{tmp_path.name}"
+    return node_settings(tmp_path, endpoint, remote, monkeypatch)
 
 
 def started(settings: dict[str, Any]) -> Service:

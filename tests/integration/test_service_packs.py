@@ -15,23 +15,20 @@ import pytest
 from cachetier_client import Client
 
 from cachetier.config import load
-from cachetier.drain.loop import Size
-from cachetier.drain.supervisor import DrainSettings, Supervisor
-from cachetier.remote.settings import RemoteSettings
 from cachetier.service import Service
 from cachetier.testing.http_wire import Head
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Trouble, Troubles
-from tests.integration.drain_node import Node
 from tests.integration.packing import SHARDS, body_of, by_hand, packs_in, put_small
-from tests.integration.serving import Caller
+from tests.integration.serving import Caller, node_settings
 from tests.integration.test_drain_process import (
     IDS,
     bucket,
     node_at,
     remote_of,
     server,
+    supervised,
 )
 
 __all__ = ["bucket", "server"]  # fixtures
@@ -60,19 +57,6 @@ class HoldsLooks(Troubles):
         return super().strike(request)
 
 
-@contextmanager
-def packing_drain(node: Node, remote: RemoteSettings) -> Iterator[Supervisor]:
-    settings = DrainSettings(remote, node.cache_dir, Size(uploads=4, parts=4), packing=True)
-    supervisor = Supervisor(
-        node.store, node.changes, node.incidents, node.clock, settings, observer=node.seen
-    )
-    supervisor.start()
-    try:
-        yield supervisor
-    finally:
-        supervisor.stop(10.0)
-
-
 def test_a_drain_killed_between_put_and_record_leaves_the_same_pack_to_its_successor(
     tmp_path: Path, server: S3Endpoint, bucket: str
 ) -> None:
@@ -83,7 +67,7 @@ def test_a_drain_killed_between_put_and_record_leaves_the_same_pack_to_its_succe
     ):
         bodies = put_small(node, IDS, 20)
         node.seal(IDS)
-        with packing_drain(node, remote_of(server, bucket, proxy.url)) as supervisor:
+        with supervised(node, remote_of(server, bucket, proxy.url), packing=True) as supervisor:
             assert troubles.holds.wait(30)
             first = supervisor.state()["pid"]
             os.kill(first, signal.SIGKILL)
@@ -105,18 +89,11 @@ def test_a_drain_killed_between_put_and_record_leaves_the_same_pack_to_its_succe
 def settings(
     tmp_path: Path, server: S3Endpoint, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
-    for name, value in server.environment().items():
-        monkeypatch.setenv(name, value)
+    remote = f"s3://{bucket}/ckpt"
     return {
-        "cache_dir": tmp_path / "cache",
-        "socket": tmp_path / "s",
-        "http": "127.0.0.1:0",
+        **node_settings(tmp_path, server, remote, monkeypatch),
         "capacity": "100 MB",
-        "remote": f"s3://{bucket}/ckpt",
-        "remote_endpoint": server.url,
-        "remote_verify": server.verify,
         "pack": True,
-        "grace_seconds": 5,
     }
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from cachetier_client import Client
 
 from cachetier.config import load
-from cachetier.model.documents import Manifest
+from cachetier.local import queries
+from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.layout import Layout
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
@@ -83,6 +84,11 @@ class Site:
         shutil.rmtree(self.scratch / "cache")
 
 
+def published_at_near(place: Site, step: int) -> bool:
+    manifest = place.manifest(place.near_bucket, step)
+    return manifest is not None and manifest.state is ManifestState.PUBLISHED
+
+
 @contextmanager
 def site(endpoint: S3Endpoint) -> Iterator[Site]:
     scratch = Path(tempfile.mkdtemp(prefix="ct-"))  # a socket's path must be short
@@ -122,8 +128,6 @@ class Node:
 
     def evict_all(self) -> int:
         """Evict what may go; return how many shards went."""
-        from cachetier.local import queries
-
         shards = self.service.store.read(queries.clean_local_shards)
         return sum(self.service._housekeeping._evictor.evict(shard) for shard in shards)
 

@@ -17,6 +17,7 @@ from cachetier.local.among import small_of
 from cachetier.local.records import FinishedPart, Incident
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
+from cachetier.model.composing import pieces
 from cachetier.model.documents import ShardEntry
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.packs import Member, is_packable, next_pack, pack_name
@@ -28,7 +29,6 @@ from cachetier.model.uploads import (
     compressed_metadata,
     judge_existing,
     object_metadata,
-    part_ranges,
 )
 from cachetier.remote.base import IF_ABSENT, UploadedPart, if_match
 from cachetier.remote.bucket import Bucket
@@ -208,7 +208,7 @@ class FakeDrain:
         if found is not None and found.digest == shard.content.digest:
             return  # an earlier completion whose record was lost
         upload_id, finished = self._upload(shard, key)
-        for part in part_ranges(len(body), BLOCK_BYTES):
+        for part in pieces(len(body), BLOCK_BYTES):
             if part.number not in finished:
                 piece = body[part.start : part.start + part.size_bytes]
                 digest = digest_of(piece)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from cachetier_client.digests import digest_of
 
-from cachetier.drain.books import ReplicaBooks
+from cachetier.drain.books import DurableBooks, ReplicaBooks
 from cachetier.errors import IntegrityError
 from cachetier.local import queries
+from cachetier.local.replica_log import ReplicaLog
 from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds, Shard
@@ -118,3 +119,19 @@ def test_without_another_copy_it_stays_lost(node: Node, clock: FakeClock) -> Non
     assert made.restore.mend(SECONDS) == 0
     made.restore.close()
     assert os.listdir(node.cache_dir / "data")
+
+
+def test_what_was_damaged_while_it_waited_for_a_replica_that_gave_up_is_clean_once_mended(
+    node: Node, clock: FakeClock
+) -> None:
+    node.store.replica_log = ReplicaLog(node.store._committer, REMOTE)
+    made = Damaged(node, clock)
+    node.store.replica_log.configure({"near": False, "other": True})
+    (save,) = node.store.read(lambda sql: queries.saves_of(sql, "run", 1))
+    shard = made.shard()
+    DurableBooks(node.store, REMOTE).verified(shard.version, 1.0, Stored.raw(shard.content))
+    assert made.shard().state is ShardState.QUARANTINED  # "other" has not got it
+    ReplicaBooks(node.store, "other", REMOTE).give_up(save.number, 2.0)
+    assert made.restore.mend(SECONDS) == 1
+    assert made.shard().state is ShardState.CLEAN
+    made.restore.close()

@@ -15,6 +15,7 @@ from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.layout import Layout
 from cachetier.model.shard import SaveIds
 from cachetier.published import counts
+from cachetier.remote.base import Listing
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore import Restore
 from cachetier.sources import AWAY_SECONDS, Replicas
@@ -220,6 +221,47 @@ def test_when_nobody_answers_that_is_said_and_not_that_there_is_no_step(world: W
     world.near.go_down()
     with pytest.raises(TransientError):
         world.get()
+
+
+def test_when_nobody_answers_the_list_of_steps_is_an_error_and_not_empty(world: World) -> None:
+    world.far.go_down()
+    world.near.go_down()
+    for _ in range(2):  # at first they are not yet known to be out of reach
+        with pytest.raises(TransientError):
+            list(world.restore.published.steps("run"))
+
+
+def test_a_replica_without_steps_does_not_speak_for_a_remote_that_is_cut_off(world: World) -> None:
+    for key in world.near.list("").keys:
+        world.near.delete(key)
+    world.far.go_down()
+    for _ in range(2):
+        with pytest.raises(TransientError):
+            list(world.restore.published.steps("run"))
+
+
+def test_steps_that_are_listed_but_cannot_be_read_are_no_empty_list(
+    world: World,
+) -> None:
+    list_ = world.far.list
+
+    def last_word(prefix: str, delimiter: str | None = None) -> Listing:
+        found = list_(prefix, delimiter)
+        world.far.go_down()
+        return found
+
+    for key in world.near.list("").keys:
+        world.near.delete(key)
+    world.far.list = last_word  # type: ignore[method-assign]
+    with pytest.raises(TransientError):
+        list(world.restore.published.steps("run"))
+
+
+def test_a_remote_that_does_not_answer_is_asked_once_for_a_step(world: World) -> None:
+    world.near.go_down()
+    with pytest.raises(TransientError):
+        world.restore.published.find("run", 2)
+    assert world.near.calls["head"] == 1
 
 
 def test_a_step_that_was_deleted_durably_is_not_brought_back_by_a_replica(

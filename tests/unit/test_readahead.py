@@ -96,9 +96,7 @@ def test_readers_at_once_do_not_read_the_same_pack_at_once(
     assert objects.calls["read_into"] <= 4
 
 
-def test_after_a_while_a_single_reader_gets_a_few_again(
-    node: Node, objects: FaultyObjectStore, clock: FakeClock
-) -> None:
+def test_after_a_while_a_single_reader_gets_a_few_again(node: Node, clock: FakeClock) -> None:
     published(node)
     for number in range(SHARDS):
         node.get("run", 1, str(number))
@@ -167,7 +165,7 @@ def test_neighbours_come_only_while_there_is_room(node: Node) -> None:
     assert node.store.space.used_bytes == 3 * len(body_of(0))
 
 
-def test_shards_that_are_here_are_not_fetched_again(node: Node, objects: FaultyObjectStore) -> None:
+def test_shards_that_are_here_are_not_fetched_again(node: Node) -> None:
     published(node, 20)
     node.get("run", 1, "10")
     files = {row.name: row.file_id for row in node.rows() if row.file_id}
@@ -177,7 +175,7 @@ def test_shards_that_are_here_are_not_fetched_again(node: Node, objects: FaultyO
     assert len(here(node)) == 20
 
 
-def test_memory_for_windows_is_bounded(node: Node, objects: FaultyObjectStore) -> None:
+def test_memory_for_windows_is_bounded(node: Node) -> None:
     published(node)
     ahead, row = node.restore._refill._ahead, node.rows()[0]
     source = ahead.packed(row)

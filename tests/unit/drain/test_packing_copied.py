@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 from cachetier_client.digests import digest_of
@@ -48,15 +49,22 @@ def object_of(frames: list[bytes]) -> bytes:
     return b"".join(frames) + table
 
 
+def described_of(frames: Sequence[bytes]) -> list[Frame]:
+    return [Frame(len(frame), digest_of(frame)) for frame in frames]
+
+
 def donor_of(frames: list[bytes], unchanged: list[bool]) -> DonorFrames:
-    described = [Frame(len(frame), digest_of(frame)) for frame in frames]
-    return DonorFrames(described, unchanged, len(frames) * BLOCK_BYTES)
+    """Return what a shard of ``unchanged`` blocks has of an object with ``frames``."""
+    return DonorFrames(described_of(frames), unchanged, len(unchanged) * BLOCK_BYTES)
 
 
-def composed(made: Made, donor: DonorFrames, there: bytes) -> list[tuple[bool, bytes]]:
-    """Return each part's bytes, and whether it was copied."""
-    packer = Packer(made, NOTHING, len(made.frames) * BLOCK_BYTES, donor=donor)
-    parts, reached = [], 0
+def composed(
+    made: Made, donor: DonorFrames, there: bytes, before: Sequence[bytes] = ()
+) -> list[tuple[bool, bytes]]:
+    """Return the bytes of each part behind ``before``, and whether it was copied."""
+    size_bytes, frames = len(made.frames) * BLOCK_BYTES, described_of(before)
+    packer = Packer(made, NOTHING, size_bytes, frames, len(before), donor=donor)
+    parts, reached = [], len(before) * BLOCK_BYTES
     while not packer.ended:
         part = packer.next_copied()
         if isinstance(part, Copied):
@@ -153,3 +161,24 @@ def test_blocks_that_are_copied_are_not_compressed() -> None:
     composed(made, donor_of(old, [True] * 7 + [False]), object_of(old))
 
     assert made.asked == [7]
+
+
+def test_a_shard_that_has_grown_takes_over_what_it_has_in_common_with_the_donor() -> None:
+    old = [frame_of(3 << 20, 0)] * 4
+    new = [*old[:3], *[frame_of(3 << 20, 32)] * 5]
+
+    parts = composed(Made(new), donor_of(old, [True] * 3 + [False] * 5), object_of(old))
+
+    assert parts[0] == (True, b"".join(old[:3]))
+    assert b"".join(body for _, body in parts) == object_of(new)
+
+
+def test_behind_frames_of_another_level_the_seek_table_of_a_twin_is_not_copied() -> None:
+    old = [frame_of(3 << 20, 0)] * 6
+    before = [frame_of((3 << 20) + 9, 32)] * 2
+
+    parts = composed(Made(old), donor_of(old, [True] * 6), object_of(old), before)
+
+    new = [*before, *old[2:]]
+    assert [copied for copied, _ in parts] == [True, False]
+    assert b"".join([*before, *(body for _, body in parts)]) == object_of(new)

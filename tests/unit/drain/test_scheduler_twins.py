@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cachetier.drain.scheduler import SaveView, Situation, plan
 from cachetier.drain.work import Kind, Work
-from cachetier.model.composing import DONOR_FROM_BYTES, replicated, twins_of
+from cachetier.model.composing import DONOR_FROM_BYTES, contents_of_twins, twins_of
 from cachetier.model.shard import Content, Shard
 from tests.unit.drain.test_scheduler import NOW, open_part, save_of, sealed, shard_of
 
@@ -33,7 +33,7 @@ def uploads(
     """Return the versions that may go now; all ranks are sealed but ``unsealed``."""
     ranks = sorted({shard.rank for shard in dirty})
     parts = tuple(open_part(rank) if rank == unsealed else sealed(rank) for rank in ranks)
-    view = SaveView(SAVE, parts, dirty, replicated=frozenset(replicated(dirty)))
+    view = SaveView(SAVE, parts, dirty, twins=frozenset(contents_of_twins(dirty)))
     situation = Situation(
         now=NOW,
         monotonic=0.0,
@@ -72,7 +72,7 @@ def test_other_bytes_do_not_wait() -> None:
 
 
 def test_once_the_remote_has_the_bytes_all_others_go_at_once() -> None:
-    view = SaveView(SAVE, (sealed(),), (twin(2), twin(3)), replicated=frozenset())
+    view = SaveView(SAVE, (sealed(),), (twin(2), twin(3)), twins=frozenset())
     works = plan([view], Situation(now=NOW, monotonic=0.0), 10).work
     assert [work.shard.version for work in works if work.shard is not None] == [2, 3]
 
@@ -84,7 +84,7 @@ def test_the_same_bytes_in_another_save_are_no_twins() -> None:
             save,
             (sealed(),),
             (twin(10 * save.number), twin(10 * save.number + 1)),
-            replicated=frozenset({twins_of(twin(1))}),
+            twins=frozenset({twins_of(twin(1))}),
         )
         for save in (SAVE, other)
     ]
@@ -94,5 +94,5 @@ def test_the_same_bytes_in_another_save_are_no_twins() -> None:
 
 def test_small_shards_are_not_looked_at() -> None:
     small = Content(DONOR_FROM_BYTES - 1, 77, (1, 2, 3, 4))
-    assert replicated([twin(1, content=small), twin(2, content=small)]) == set()
+    assert contents_of_twins([twin(1, content=small), twin(2, content=small)]) == set()
     assert uploads(twin(1, content=small), twin(2, content=small)) == [1, 2]

@@ -12,8 +12,9 @@ from cachetier_client.digests import block_lengths, combine, digest_of
 
 from cachetier.drain.buffers import Buffers
 from cachetier.drain.source import DamagedError, FileSource, InlineSource
+from cachetier.model.composing import pieces
 from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.uploads import PART_BYTES, PartRange, part_ranges
+from cachetier.model.uploads import PART_BYTES, PartRange
 
 SIZES = [1, 511, 4096, 4097, BLOCK_BYTES, BLOCK_BYTES + 1, PART_BYTES, PART_BYTES + 70_001]
 
@@ -46,7 +47,7 @@ def test_every_part_is_read_whole_with_its_digest(
     with source_of(path, blocks_of(data)) as source:
         if not direct:
             source._direct = False
-        for part in part_ranges(size_bytes, PART_BYTES):
+        for part in pieces(size_bytes, PART_BYTES):
             with buffers.lend(part.size_bytes) as buffer:
                 view, digest = source.read(part, buffer)
                 found += bytes(view)
@@ -54,8 +55,7 @@ def test_every_part_is_read_whole_with_its_digest(
 
     assert found == data
     assert digests == [
-        digest_of(data[p.start : p.start + p.size_bytes])
-        for p in part_ranges(size_bytes, PART_BYTES)
+        digest_of(data[p.start : p.start + p.size_bytes]) for p in pieces(size_bytes, PART_BYTES)
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -17,11 +17,12 @@ from cachetier.drain.sent import SentPart
 from cachetier.drain.target import Target
 from cachetier.drain.upload import Uploader
 from cachetier.drain.worth import Link
+from cachetier.errors import UploadGoneError
 from cachetier.model.compression import AUTO
 from cachetier.model.shard import BLOCK_BYTES, Content
 from cachetier.model.stored import Codec, Stored
 from cachetier.model.uploads import object_metadata
-from cachetier.remote.base import UploadedPart
+from cachetier.remote.base import ObjectInfo, UploadedPart
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.unit.drain.shards import NOISE, Memory
 
@@ -121,3 +122,34 @@ def test_plain_bytes_replace_frames_only_where_they_pay_and_little_was_sent(
     assert list(store.list_uploads("")) == []
     if codec is Codec.RAW:
         assert store.get("key") == data
+
+
+def test_what_fits_one_put_is_compressed_whole_while_nobody_knows_the_link() -> None:
+    most_of_it = b"".join(NOISE[at : at + 800] + bytes(224) for at in range(0, 16 << 20, 1024))
+
+    stored = uploaded(Store(99, FAST), most_of_it)
+
+    assert stored.codec is Codec.ZSTD
+
+
+class Unsure(Store):
+    """Says once of a part that it has that it does not know it."""
+
+    said = False
+
+    def complete_upload(
+        self, key: str, upload_id: str, parts: Sequence[UploadedPart], *, digest: int
+    ) -> ObjectInfo:
+        if not self.said:
+            self.said = True
+            raise UploadGoneError("InvalidPart")
+        return super().complete_upload(key, upload_id, parts, digest=digest)
+
+
+def test_an_upload_that_cannot_become_an_object_is_not_left_behind() -> None:
+    store = Unsure(1, FAST)
+
+    uploaded(store, HALF)
+
+    assert (store.said, store.begun) == (True, 2)
+    assert list(store.list_uploads("")) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import apsw
 import pytest
 
 from cachetier.drain.books import DurableBooks, ReplicaBooks
@@ -9,10 +10,10 @@ from cachetier.errors import FencedError
 from cachetier.local import queries, replica_queries
 from cachetier.local.replica_log import ReplicaLog
 from cachetier.model.checkpoint import Save, SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.replication import ReplicaState
 from cachetier.model.shard import SaveIds, Shard
-from cachetier.model.stored import Stored
+from cachetier.model.stored import InPack, Stored
 from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node
 
@@ -162,6 +163,52 @@ def test_a_step_whose_bytes_left_before_the_replica_had_them_is_given_up_once(
     assert (lag.steps, lag.given_up) == (0, 1)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_copy_that_is_verified_just_after_the_local_bytes_went_counts(
+    optional: Two, packed: bool
+) -> None:
+    shard = optional.save()
+    optional.verified(optional.durable, shard)
+    optional.publish()
+    (row,) = optional.node.rows()
+    assert optional.store.evict(row)  # the upload has read it, and closed it
+
+    if packed:
+        assert optional.near.packed({shard.version: InPack("pack-0-1", 0, 1, 1)}, 3.0)
+    else:
+        optional.verified(optional.near, shard)
+    assert optional.state(shard) is ShardState.EVICTED
+    (due,) = optional.near.unfinished()
+    assert not optional.near.out_of_reach(due)
+
+
+def test_neither_what_is_damaged_nor_what_a_replica_lacks_is_found_by_a_walk(
+    optional: Two,
+) -> None:
+    optional.save()
+    number = optional.number()
+
+    def plans(sql: apsw.Connection) -> list[str]:
+        asked: list[tuple[str, apsw.Bindings | None]] = []
+
+        def note(_cursor: apsw.Cursor, query: str, values: apsw.Bindings | None) -> bool:
+            asked.append((query, values))
+            return True
+
+        sql.exec_trace = note
+        queries.quarantined_shards(sql)
+        replica_queries.shards_wanted_at(sql, number, "near", 1)
+        sql.exec_trace = None
+        explained = [sql.execute(f"EXPLAIN QUERY PLAN {q}", values) for q, values in asked]
+        return [str(row[3]) for plan in explained for row in plan]
+
+    found = optional.store.read(plans)
+    assert any("dirty_shards" in line for line in found)
+    assert any("evictable_shards" in line for line in found)
+    assert "SCAN shards" not in found
+    assert not any("autoindex_shards" in line for line in found)
+
+
 def test_what_was_begun_at_the_replica_is_swept_there_after_it_was_given_up(optional: Two) -> None:
     shard = optional.save()
     optional.near.locate(optional.number(), "1")
@@ -226,6 +273,21 @@ def test_a_new_replica_gets_what_is_whole_here_and_nothing_else(node: Node) -> N
     assert two.store.evict(next(row for row in node.rows() if row.name == "b"))
     two.configure(required=False)
     assert [save.step for save in two.near.unfinished()] == [1]
+
+
+def test_what_is_whole_here_waits_for_a_replica_that_is_required_from_now_on(
+    optional: Two,
+) -> None:
+    shard = optional.save()
+    optional.verified(optional.durable, shard)
+    optional.publish()
+    assert optional.state(shard) is ShardState.CLEAN
+    optional.configure(required=True)
+    assert optional.state(shard) is ShardState.DIRTY
+    with pytest.raises(ForbiddenTransitionError):
+        optional.store.evict(shard)
+    optional.verified(optional.near, shard)
+    assert optional.state(shard) is ShardState.CLEAN
 
 
 def test_a_published_step_is_pending_while_a_required_replica_lacks_it(required: Two) -> None:

@@ -14,7 +14,7 @@ from cachetier.model import composing
 from cachetier.model.composing import DonorFrames, Piece
 from cachetier.model.shard import BLOCK_BYTES, SHARD_LIMIT_BYTES, blocks_of
 from cachetier.model.stored import FRAME_LIMIT_BYTES, Frame
-from cachetier.model.uploads import PART_BYTES, PART_LIMIT, part_bytes_for, part_ranges
+from cachetier.model.uploads import PART_BYTES, PART_LIMIT, part_bytes_for
 
 MIB = 1 << 20
 C, S = True, False  # how ``shape`` shows a copied and a sent part
@@ -78,12 +78,11 @@ def test_the_last_block_is_never_cut() -> None:
 
 def test_without_a_donor_the_parts_are_the_usual_ones() -> None:
     size_bytes = 100 * MIB + 17
-    plan = composing.pieces(size_bytes, PART_BYTES)
-    expected = [
-        (part.number, part.start, part.size_bytes)
-        for part in part_ranges(100 * MIB + 17, PART_BYTES)
-    ]
-    assert [(piece.number, piece.start, piece.size_bytes) for piece in plan] == expected
+    plan = list(composing.pieces(size_bytes, PART_BYTES))
+    assert all(piece.size_bytes == PART_BYTES for piece in plan[:-1])
+    assert sum(piece.size_bytes for piece in plan) == size_bytes
+    starts = range(0, size_bytes, PART_BYTES)
+    assert [(piece.number, piece.start) for piece in plan] == list(enumerate(starts, start=1))
 
 
 def test_parts_too_small_for_a_composed_object_are_all_sent() -> None:
@@ -218,13 +217,14 @@ def test_a_run_of_frames_is_copied_whole() -> None:
     assert donor.run_at(0) is None
     assert donor.run_at(3) is None
     assert donor.run_at(4) is None
-    assert not donor.is_whole
+    assert not donor.has_table_of(frames_of(3, 3, 3, 3))
 
 
 def test_frames_of_less_than_a_part_are_not_copied() -> None:
     donor = DonorFrames(frames_of(1, 1, 1, 1), [C] * 4, 4 * BLOCK_BYTES)
     assert list(donor.runs()) == []
-    assert donor.is_whole
+    assert donor.has_table_of(frames_of(1, 1, 1, 1))
+    assert not donor.has_table_of(frames_of(1, 2, 1, 1))
 
 
 @given(st.lists(st.tuples(st.integers(1, FRAME_LIMIT_BYTES), st.booleans()), max_size=300))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cachetier.model.composing import pieces
 from cachetier.model.shard import BLOCK_BYTES, SHARD_LIMIT_BYTES, Content
 from cachetier.model.uploads import (
     PART_BYTES,
@@ -13,7 +14,6 @@ from cachetier.model.uploads import (
     judge_existing,
     object_metadata,
     part_bytes_for,
-    part_ranges,
     usual_part_bytes,
 )
 
@@ -41,7 +41,7 @@ SIZES = [
 @pytest.mark.parametrize("size_bytes", SIZES)
 def test_parts_cover_an_object_without_gap_or_overlap(size_bytes: int) -> None:
     part_bytes = part_bytes_for(size_bytes)
-    parts = list(part_ranges(size_bytes, part_bytes))
+    parts = list(pieces(size_bytes, part_bytes))
 
     assert [part.number for part in parts] == list(range(1, len(parts) + 1))
     assert [part.start for part in parts] == [part_bytes * n for n in range(len(parts))]
@@ -52,7 +52,7 @@ def test_parts_cover_an_object_without_gap_or_overlap(size_bytes: int) -> None:
 @pytest.mark.parametrize("size_bytes", SIZES)
 def test_parts_keep_to_the_limits_of_s3_and_end_at_whole_blocks(size_bytes: int) -> None:
     part_bytes = part_bytes_for(size_bytes)
-    parts = list(part_ranges(size_bytes, part_bytes))
+    parts = list(pieces(size_bytes, part_bytes))
 
     assert len(parts) <= PART_LIMIT
     assert SMALLEST_PART_BYTES <= part_bytes <= LARGEST_PART_BYTES
