@@ -193,9 +193,11 @@ class ReplicaBooks:
         self, number: int, state: SaveState, _incident: Incident | None, now: float, /
     ) -> Outcome:
         decided = self._store.read(lambda sql: queries.save_by_number(sql, number))
-        undecided = decided is not None and decided.state in OPEN_STATES
-        if state is SaveState.REFUSED and undecided:
-            return Outcome(news=False, wait=True)  # once it is durable, it goes before the other
+        hopeful = (*OPEN_STATES, SaveState.PUBLISHED)
+        if state is SaveState.REFUSED and decided is not None and decided.state in hopeful:
+            # Once it is durable it goes before any other: a save that is published by now was not
+            # when the replica was asked.
+            return Outcome(news=False, wait=True)
         news = self._log.record_outcome(number, self.remote, ended_there(state), now)
         return Outcome(news)
 

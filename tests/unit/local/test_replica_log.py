@@ -139,9 +139,16 @@ def test_a_refusal_by_the_replica_waits_for_the_durable_remotes_word(required: T
     required.save()
     assert required.near.ended(required.number(), SaveState.REFUSED, None, 3.0).wait
     assert required.there() is ReplicaState.OPEN
+
+
+def test_a_refusal_that_was_overtaken_by_the_durable_remotes_word_is_asked_for_again(
+    required: Two,
+) -> None:
+    required.save()
     required.publish()
-    assert not required.near.ended(required.number(), SaveState.REFUSED, None, 3.0).wait
-    assert required.there() is ReplicaState.REFUSED
+    assert required.near.ended(required.number(), SaveState.REFUSED, None, 3.0).wait
+    (due,) = required.near.unfinished()
+    assert due.overwrite
 
 
 def test_a_step_whose_bytes_left_before_the_replica_had_them_is_given_up_once(
