@@ -2,7 +2,7 @@
 
 PYTHON  ?= python3
 VENV    ?= .venv
-WORKERS ?= 2
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 TESTS   ?= tests
 ARGS    ?=
 
