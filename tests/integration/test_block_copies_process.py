@@ -96,14 +96,13 @@ def test_a_drain_killed_in_mid_compose_goes_on_with_what_it_had(
                 assert gate.holds.wait(30)
                 node.wait_until(lambda: finished_parts(node) >= 1)
                 copied, first = finished_parts(node), supervisor.state()["pid"]
-                asked = gate.seen["UploadPartCopy"]
                 os.kill(first, signal.SIGKILL)
                 node.wait_until(lambda: supervisor.state()["pid"] not in (first, None))
                 gate.open()
                 node.wait_durable(SECOND, 60)
 
-            assert asked >= copied >= 1
-            assert gate.seen["UploadPartCopy"] <= asked + 3 - copied
+            # What the first had recorded is not copied again; it may have asked for all three.
+            assert gate.seen["UploadPartCopy"] <= 3 + 3 - copied
             assert gate.seen["CreateMultipartUpload"] == 2  # one for each step
             assert node.bucket.objects.get(node.key(SECOND, NAME)) == NEW
 
