@@ -123,6 +123,7 @@ def _environment(
         "http": f"127.0.0.1:{port}",
         "remote": f"s3://{bucket}/bench",
         "remote_endpoint": endpoint,
+        "block_copies": "off",  # shards of the same bytes are sent: that is what is measured
         **settings,
     }
     access = {
