@@ -31,11 +31,12 @@ from cachetier.config_sources import (
     refuse_unknown_variables,
     values_in,
 )
+from cachetier.config_types import Compression, EmptyIsNone, OptionalText, OptionalUrl, Remote
 from cachetier.cpus import parsed_cpus
-from cachetier.grammars import address_of, capacity_of, mode_of, remote_of, table_of, url_of
+from cachetier.grammars import address_of, capacity_of, mode_of, remote_of, table_of
 from cachetier.ingest import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
-from cachetier.model.compression import Rules, parsed_mode
+from cachetier.model.compression import Rules
 
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
@@ -53,7 +54,7 @@ class Settings(BaseSettings):
         "80%",
         description="Hard budget: a size (`200 GB`, `1.5 TiB`) or a share of the filesystem.",
     )
-    socket: Path | None = Field(
+    socket: Annotated[Path | None, EmptyIsNone] = Field(
         None,
         description="Unix socket for ranks on this node; default `<cache_dir>/cachetier.sock`.",
     )
@@ -66,15 +67,15 @@ class Settings(BaseSettings):
         "127.0.0.1:7070",
         description="Address of the HTTP door; empty for none, port 0 for a free one.",
     )
-    token: SecretStr | None = Field(
+    token: Annotated[SecretStr | None, EmptyIsNone] = Field(
         None,
         description="What HTTP callers send as `Authorization: Bearer`; needed beyond loopback.",
     )
-    remote: str = Field(description="Where checkpoints go: `s3://bucket/prefix`. Must be given.")
-    remote_endpoint: str | None = Field(
+    remote: Remote = Field(description="Where checkpoints go: `s3://bucket/prefix`. Must be given.")
+    remote_endpoint: OptionalUrl = Field(
         None, description="URL of an S3-compatible store; AWS itself if not given."
     )
-    remote_region: str | None = Field(
+    remote_region: OptionalText = Field(
         None, description="Region of the bucket; the AWS chain decides if not given."
     )
     remote_verify: Literal["checksum", "readback"] = Field(
@@ -97,7 +98,7 @@ class Settings(BaseSettings):
         WhenFull.WAIT,
         description="When only dirty bytes remain: `wait`, `write_through`, or `reject`.",
     )
-    compression: str = Field(
+    compression: Compression = Field(
         "off",
         description="How shards are stored: `off`, `auto`, `zstd:1` to `:19`, `planes:1` to `:19`.",
     )
@@ -223,22 +224,6 @@ class Settings(BaseSettings):
             address_of(text)
         return text
 
-    @field_validator("token", "remote_endpoint", "remote_region", "socket", mode="before")
-    @classmethod
-    def _empty_is_none(cls, value: object) -> object:
-        return None if value == "" else value
-
-    @field_validator("remote")
-    @classmethod
-    def _is_remote(cls, text: str) -> str:
-        remote_of(text)
-        return text
-
-    @field_validator("remote_endpoint")
-    @classmethod
-    def _is_url(cls, text: str | None) -> str | None:
-        return url_of(text) if text is not None else None
-
     @field_validator("max_rate")
     @classmethod
     def _is_rate(cls, text: str) -> str:
@@ -265,12 +250,6 @@ class Settings(BaseSettings):
     @classmethod
     def _are_cpus(cls, text: str) -> str:
         parsed_cpus(text)
-        return text
-
-    @field_validator("compression")
-    @classmethod
-    def _is_compression(cls, text: str) -> str:
-        parsed_mode(text)
         return text
 
     @field_validator("compression_rules")

@@ -9,10 +9,10 @@ import difflib
 import re
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
-from cachetier.grammars import remote_of, url_of
-from cachetier.model.compression import parsed_mode
+from cachetier.config_types import Compression, OptionalText, OptionalUrl, Remote
+from cachetier.grammars import remote_of
 from cachetier.model.replication import DURABLE
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
@@ -27,15 +27,15 @@ class ReplicaSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    remote: str
-    endpoint: str | None = None
-    region: str | None = None
+    remote: Remote
+    endpoint: OptionalUrl = None
+    region: OptionalText = None
     verify: Literal["checksum", "readback"] = "checksum"
     conditional_writes: bool = True
     key_layout: Literal["plain", "spread"] = "plain"
-    compression: str = "off"
+    compression: Compression = "off"
     required: bool = False
-    profile: str | None = None
+    profile: OptionalText = None
 
     @property
     def bucket(self) -> str:
@@ -58,28 +58,6 @@ class ReplicaSettings(BaseModel):
         if "remote" not in table:
             raise ValueError("`remote` is not set: give it as 's3://bucket/prefix'")
         return table
-
-    @field_validator("remote")
-    @classmethod
-    def _is_remote(cls, text: str) -> str:
-        remote_of(text)
-        return text
-
-    @field_validator("endpoint", "region", "profile", mode="before")
-    @classmethod
-    def _empty_is_none(cls, value: object) -> object:
-        return None if value == "" else value
-
-    @field_validator("endpoint")
-    @classmethod
-    def _is_url(cls, text: str | None) -> str | None:
-        return url_of(text) if text is not None else None
-
-    @field_validator("compression")
-    @classmethod
-    def _is_compression(cls, text: str) -> str:
-        parsed_mode(text)
-        return text
 
 
 def checked_replicas(

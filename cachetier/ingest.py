@@ -96,7 +96,7 @@ class Ingest:
             if self._when_full is WhenFull.WRITE_THROUGH and self._open_remote_stage is not None:
                 return self._open_remote_stage(ids, name, size_bytes)
             raise self._full(needed)
-        return self._stage(needed)
+        return stage_reserved(self._store, needed)
 
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
         """Reserve room for ``total_bytes`` of a shard of unknown length.
@@ -182,21 +182,28 @@ class Ingest:
         patience = timeout_seconds if self._when_full is WhenFull.WAIT else 0.0
         return self._store.space.reserve(size_bytes, patience, self._make_room)
 
-    def _stage(self, size_bytes: int) -> Staged:
-        try:
-            return self._store.stage(size_bytes)
-        except OSError as error:
-            self._store.space.release(size_bytes)
-            raise disk_error(error) from error
-        except BaseException:
-            self._store.space.release(size_bytes)
-            raise
-
     def _full(self, size_bytes: int) -> BackpressureError:
         space = self._store.space
         return BackpressureError(
             f"no room for {size_bytes} bytes: {space.used_bytes} of {space.capacity_bytes} in use"
         )
+
+
+def stage_reserved(store: Store, size_bytes: int) -> Staged:
+    """Create a file for bytes that were reserved; without one they are given back.
+
+    Raises:
+        BackpressureError: The disk is full, or refuses.
+        FencedError: The disk failed a sync before.
+    """
+    try:
+        return store.stage(size_bytes)
+    except OSError as error:
+        store.space.release(size_bytes)
+        raise disk_error(error) from error
+    except BaseException:
+        store.space.release(size_bytes)
+        raise
 
 
 def check_content(content: Content) -> None:

@@ -23,7 +23,7 @@ from cachetier.errors import (
     NotFoundError,
 )
 from cachetier.fetch import Range, RemoteShard
-from cachetier.ingest import disk_error
+from cachetier.ingest import stage_reserved
 from cachetier.local import queries
 from cachetier.local.store import Staged, Store
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
@@ -114,7 +114,7 @@ class Refill:
         if self._clock.monotonic() > deadline or not self._store.space.try_reserve(size_bytes):
             return
         with suppress(CachetierError, ForbiddenTransitionError):
-            staged = self._stage(size_bytes)
+            staged = stage_reserved(self._store, size_bytes)
             try:
                 for wanted in source.ranges():
                     self._fill_range(staged, shard, source, wanted)
@@ -134,7 +134,7 @@ class Refill:
             raise BackpressureError(
                 f"no room to restore {size_bytes} bytes", run=shard.run, step=shard.step
             )
-        staged = self._stage(size_bytes)
+        staged = stage_reserved(self._store, size_bytes)
         with ExitStack() as held:
 
             def fill(source: RemoteShard) -> Neighbours:
@@ -150,17 +150,6 @@ class Refill:
             self._store.restored(staged, shard)
             self._on_restored(shard)
             wait([self._ranges.submit(self._bring_along, *each, deadline) for each in neighbours])
-
-    def _stage(self, size_bytes: int) -> Staged:
-        """Create a file for bytes that were reserved; without one they are given back."""
-        try:
-            return self._store.stage(size_bytes)
-        except OSError as error:
-            self._store.space.release(size_bytes)
-            raise disk_error(error) from error
-        except BaseException:
-            self._store.space.release(size_bytes)
-            raise
 
     def _fill(self, staged: Staged, shard: Shard, source: RemoteShard) -> None:
         pending: list[Future[None]] = [

@@ -19,6 +19,7 @@ from cachetier.local.records import Incident
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.shard import Shard
+from cachetier.model.stored import Stored
 
 Request = dict[str, Any]
 Answers = dict[str, Callable[[Request], Reply]]
@@ -59,6 +60,14 @@ class Office:
         if save is None:
             raise NotFoundError(f"there is no save {number}")
         return save
+
+    def note_drained(self, shard: Shard, stored: Stored, seconds: float) -> None:
+        """Show and count a shard that was verified as ``stored``, after so many seconds."""
+        size_bytes = shard.content.size_bytes
+        self.board.drained(shard.version, size_bytes, seconds)
+        self.board.stored(size_bytes, stored)
+        self.observer.drained(self.remote, size_bytes, seconds)
+        self.observer.saved(self.remote, size_bytes - stored.size_bytes)
 
     def add_incident(self, of: Shard | Save, message: str, hint: str) -> None:
         """Let clients hear of what went wrong with a shard or a save."""

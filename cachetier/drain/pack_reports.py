@@ -36,14 +36,11 @@ class PackReports:
             version: InPack(name, start, size_bytes, digest)
             for version, start in request["members"]
         }
-        office, remote = self._office, self._office.remote
+        office = self._office
         recorded = office.books.packed(packs, office.clock.now())
         office.board.packed(len(recorded), size_bytes)
         for shard in recorded:
-            raw_bytes = shard.content.size_bytes
-            seconds = request["seconds"] * raw_bytes / max(1, size_bytes)
-            office.board.drained(shard.version, raw_bytes, seconds)
-            office.board.stored(raw_bytes, Stored.raw(shard.content))
-            office.observer.drained(remote, raw_bytes, seconds)
+            seconds = request["seconds"] * shard.content.size_bytes / max(1, size_bytes)
+            office.note_drained(shard, Stored.raw(shard.content), seconds)
         office.changes.ring()
         return Reply({})

@@ -103,17 +103,13 @@ class ShardReports:
         return Reply({})
 
     def _verified(self, request: Request) -> Reply:
-        version, remote = request["version"], self._office.remote
+        version = request["version"]
         shard, stored = self._office.shard(version), stored_of_report(request["stored"])
         try:
             self._books.verified(version, self._office.clock.now(), stored)
         except ForbiddenTransitionError:
             return Reply({})  # a reader met damage meanwhile: the shard stays quarantined
-        size_bytes = shard.content.size_bytes
-        self._office.board.drained(version, size_bytes, request["seconds"])
-        self._office.board.stored(size_bytes, stored)
-        self._office.observer.drained(remote, size_bytes, request["seconds"])
-        self._office.observer.saved(remote, size_bytes - stored.size_bytes)
+        self._office.note_drained(shard, stored, request["seconds"])
         self._office.changes.ring()
         return Reply({})
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cachetier_client import Client
 from cachetier_client.digests import digest_of
 
 from cachetier.clock import SystemClock
@@ -143,6 +144,25 @@ def node_settings(
         "remote_verify": endpoint.verify,
         "grace_seconds": 5,
     }
+
+
+@contextmanager
+def running(settings: dict[str, Any]) -> Iterator[Service]:
+    """Run a whole service with its own drain until the block ends."""
+    service = Service(load(settings))
+    service.start()
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+@contextmanager
+def client_by(door: str, served: Served) -> Iterator[Client]:
+    """Lend a client of one of the service's doors: ``unix`` or ``http``."""
+    url = served.unix_url if door == "unix" else served.service.url
+    with Client(url) as opened:
+        yield opened
 
 
 def received(connection: socket.socket, seconds: float = SECONDS) -> bytes:

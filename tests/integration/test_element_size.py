@@ -11,7 +11,7 @@ import pytest
 from cachetier_client import Client, InvalidRequestError
 
 from cachetier.local import queries
-from tests.integration.serving import Served, serving, shard_path
+from tests.integration.serving import Served, client_by, serving, shard_path
 from tests.integration.test_cli import run
 
 PUT: dict[str, Any] = {"run": "r", "step": 1, "save_id": "s"}
@@ -26,8 +26,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture(params=["unix", "http"])
 def client(served: Served, request: pytest.FixtureRequest) -> Iterator[Client]:
-    url = served.unix_url if request.param == "unix" else served.service.url
-    with Client(url) as opened:
+    with client_by(request.param, served) as opened:
         yield opened
 
 

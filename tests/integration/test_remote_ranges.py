@@ -14,7 +14,7 @@ from cachetier_client.digests import digest_of
 from cachetier.local import queries
 from cachetier.model.shard import BLOCK_BYTES
 from cachetier.remote.wrapped import Operation
-from tests.integration.serving import Served, serving, shard_path
+from tests.integration.serving import Served, client_by, serving, shard_path
 from tests.integration.test_cli import run
 from tests.integration.test_unix_door import Rank
 
@@ -53,8 +53,7 @@ def served(fetched: Fetched) -> Iterator[Served]:
 
 @pytest.fixture(params=["unix", "http"])
 def client(served: Served, request: pytest.FixtureRequest) -> Iterator[Client]:
-    url = served.unix_url if request.param == "unix" else served.service.url
-    with Client(url) as opened:
+    with client_by(request.param, served) as opened:
         yield opened
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cachetier_client import Client
 
-from cachetier.config import load
-from cachetier.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.compressing import compressible
-from tests.integration.serving import Caller, node_settings
+from tests.integration.serving import Caller, node_settings, running
 from tests.integration.test_drain_process import bucket, server
 
 __all__ = ["bucket", "server"]  # fixtures
@@ -33,16 +29,6 @@ def settings(
         "capacity": "50 MB",
         "compression": "zstd:3",
     }
-
-
-@contextmanager
-def running(settings: dict[str, Any]) -> Iterator[Service]:
-    service = Service(load(settings))
-    service.start()
-    try:
-        yield service
-    finally:
-        service.stop()
 
 
 def test_a_compressed_shard_comes_back_by_every_door(

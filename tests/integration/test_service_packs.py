@@ -5,23 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cachetier_client import Client
 
-from cachetier.config import load
-from cachetier.service import Service
 from cachetier.testing.http_wire import Head
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Trouble, Troubles
 from tests.integration.packing import SHARDS, body_of, by_hand, packs_in, put_small
-from tests.integration.serving import Caller, node_settings
+from tests.integration.serving import Caller, node_settings, running
 from tests.integration.test_drain_process import (
     IDS,
     bucket,
@@ -97,17 +93,6 @@ def settings(
     }
 
 
-@contextmanager
-def running(settings: dict[str, Any]) -> Iterator[tuple[Service, Client]]:
-    service = Service(load(settings))
-    service.start()
-    try:
-        with Client(f"unix://{service.socket}") as client:
-            yield service, client
-    finally:
-        service.stop()
-
-
 def save(client: Client, step: int = 7) -> None:
     with client.checkpoint("run", step, rank=0, world_size=1) as checkpoint:
         for number, name in enumerate(NAMES):
@@ -118,7 +103,7 @@ def save(client: Client, step: int = 7) -> None:
 def test_a_rank_gets_its_small_shards_back_in_few_requests(
     settings: dict[str, Any], server: S3Endpoint, tmp_path: Path
 ) -> None:
-    with running(settings) as (_, client):
+    with running(settings) as service, Client(f"unix://{service.socket}") as client:
         save(client)
         assert client.status()["drain"]["drained_shards"] == SHARDS
 
@@ -128,7 +113,11 @@ def test_a_rank_gets_its_small_shards_back_in_few_requests(
             "cache_dir": tmp_path / "another",
             "remote_endpoint": proxy.url,
         }
-        with running(elsewhere) as (_, client), ThreadPoolExecutor(4) as pool:
+        with (
+            running(elsewhere) as service,
+            Client(f"unix://{service.socket}") as client,
+            ThreadPoolExecutor(4) as pool,
+        ):
             assert client.get_shard("run", 7, NAMES[100]) == body_of(100)
             before = proxy.troubles.seen["GetObject"]
             found = pool.map(lambda name: client.get_shard("run", 7, name), NAMES)
@@ -137,7 +126,7 @@ def test_a_rank_gets_its_small_shards_back_in_few_requests(
 
 
 def test_packed_shards_are_evicted_and_read_by_ranges(settings: dict[str, Any]) -> None:
-    with running(settings) as (service, client):
+    with running(settings) as service, Client(f"unix://{service.socket}") as client:
         save(client)
         for name in NAMES:
             shard, _source = service.operations.restore.look("run", 7, name)

@@ -14,7 +14,6 @@ from typing import Any
 
 from cachetier_client import Client
 
-from cachetier.config import load
 from cachetier.local import queries
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.layout import Layout
@@ -23,6 +22,7 @@ from cachetier.remote.bucket import Bucket
 from cachetier.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
+from tests.integration import serving
 
 SECONDS = 60.0
 RUN = "run"
@@ -134,10 +134,5 @@ class Node:
 
 @contextmanager
 def running(settings: dict[str, Any]) -> Iterator[Node]:
-    service = Service(load(settings))
-    service.start()
-    try:
-        with Client(f"unix://{service.socket}") as client:
-            yield Node(service, client)
-    finally:
-        service.stop()
+    with serving.running(settings) as service, Client(f"unix://{service.socket}") as client:
+        yield Node(service, client)
