@@ -1,0 +1,9 @@
+"""``cachetier://`` for fsspec."""
+
+from __future__ import annotations
+
+from fsspec import AbstractFileSystem
+
+
+class CachetierFileSystem(AbstractFileSystem):
+    """To be written."""

@@ -1,0 +1,107 @@
+"""How tensors lie in a shard: raw bytes one after another, then an index.
+
+::
+
+    tensor, padding, tensor, ..., objects (as torch.save writes them), index, trailer
+
+``.metadata`` tells where each piece of a tensor is (an ``Extent``). The index at the shard's end
+says the same without pickle, so that a shard can be read by itself, with or without cachetier: a
+JSON object with ``items``, each with ``name``, ``offsets`` and ``sizes`` (in elements of the whole
+tensor), ``dtype`` (``torch.bfloat16``), ``at`` and ``length`` (bytes of this shard) and, for an
+object, ``dtype`` null. The trailer is 16 bytes: the index's length, big-endian, and ``CTTENSR1``.
+
+A tensor that fills blocks begins as far into a page as it does in memory, so that its blocks go
+from memory to the disk by direct I/O without a copy. Smaller ones begin at a multiple of 64.
+
+Source: docs/torch.md, "What is stored".
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cachetier_client.aligned import PAGE_BYTES
+from cachetier_client.digests import BLOCK_BYTES
+from cachetier_client.errors import IntegrityError
+
+MAGIC = b"CTTENSR1"
+TRAILER = struct.Struct(">Q8s")
+SMALL_ALIGNMENT = 64
+ALIGNED_FROM_BYTES = 2 * BLOCK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where one piece of a tensor, or one object, lies: what ``.metadata`` says of it."""
+
+    shard: str
+    at: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One piece of a tensor, or an object (``dtype`` is None), as the index lists it."""
+
+    name: str
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    dtype: str | None
+    at: int
+    length: int
+
+
+def place_after(end: int, length: int, address: int) -> int:
+    """Return where ``length`` bytes that lie at ``address`` in memory begin, behind ``end``."""
+    if length < ALIGNED_FROM_BYTES:
+        return -(-end // SMALL_ALIGNMENT) * SMALL_ALIGNMENT
+    return end + (address - end) % PAGE_BYTES
+
+
+def encode_index(items: Sequence[Item], data_bytes: int) -> bytes:
+    """Return index and trailer, padded so that the shard ends at a multiple of 8.
+
+    Args:
+        items: What the shard holds.
+        data_bytes: How long the shard is without them.
+    """
+    body = json.dumps({"format": 1, "items": [asdict(item) for item in items]}).encode()
+    body += b" " * (-(data_bytes + len(body)) % 8)  # whole elements, for planes
+    return body + TRAILER.pack(len(body), MAGIC)
+
+
+def index_length(trailer: bytes | memoryview) -> int:
+    """Return how long the index is, from the shard's last 16 bytes.
+
+    Raises:
+        IntegrityError: The shard has no index: it was not written by ``CachetierWriter``.
+    """
+    length, magic = TRAILER.unpack(trailer)
+    if magic != MAGIC:
+        raise IntegrityError("the shard has no index of tensors at its end")
+    return int(length)
+
+
+def decode_index(body: bytes | memoryview) -> tuple[Item, ...]:
+    """Return what an index lists.
+
+    Raises:
+        IntegrityError: It is not an index of this format.
+    """
+    try:
+        described: dict[str, Any] = json.loads(bytes(body))
+        if described["format"] != 1:
+            raise ValueError(f"format {described['format']!r}")
+        return tuple(_item(**each) for each in described["items"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise IntegrityError(f"the shard's index of tensors is damaged: {error}") from error
+
+
+def _item(
+    *, name: str, offsets: list[int], sizes: list[int], dtype: str | None, at: int, length: int
+) -> Item:
+    return Item(str(name), tuple(offsets), tuple(sizes), dtype, int(at), int(length))

@@ -1,0 +1,102 @@
+"""Several ranks of a torch job, each a process with gloo, and what each of them returned.
+
+A test names a function of a module beside it; each rank calls it with the arguments and answers
+with something JSON can carry. What a rank raises comes back as ``Failed``, so that a test can look
+at the error of each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A rank that raised, or was killed (``kind`` is then ``exit``)."""
+
+    kind: str
+    message: str
+
+
+class Job:
+    """Ranks under way."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        world_size: int,
+        *,
+        environment: Mapping[str, str] | None = None,
+        gloo: bool = True,
+        **arguments: Any,
+    ) -> None:
+        self._results = Path(tempfile.mkdtemp(prefix="ranks-"))
+        target = f"{function.__module__}:{function.__qualname__}"
+        common = {
+            **os.environ,
+            **(environment or {}),
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_free_port()),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "RANK_GLOO": "1" if gloo else "",
+        }
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.frameworks.rank", target, json.dumps(arguments)],
+                cwd=ROOT,
+                env={
+                    **common,
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "RANK_RESULT": str(self._results / f"{rank}.json"),
+                },
+            )
+            for rank in range(world_size)
+        ]
+
+    def results(self, seconds: float = SECONDS) -> list[Any]:
+        """Wait for all ranks, and return what each returned, or ``Failed``."""
+        ends_at = time.monotonic() + seconds
+        try:
+            for process in self.processes:
+                process.wait(max(0.1, ends_at - time.monotonic()))
+        finally:
+            for process in self.processes:
+                process.kill()
+                process.wait()
+        return [self._result(rank) for rank in range(len(self.processes))]
+
+    def _result(self, rank: int) -> Any:
+        path = self._results / f"{rank}.json"
+        if not path.exists():
+            return Failed("exit", f"code {self.processes[rank].returncode}")
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return Failed(**told["error"]) if "error" in told else told["result"]
+
+
+def run_ranks(function: Callable[..., Any], world_size: int, **options: Any) -> list[Any]:
+    """Run ``function`` on each rank, and return what each returned; no rank may fail."""
+    results = Job(function, world_size, **options).results()
+    assert not [each for each in results if isinstance(each, Failed)], results
+    return results
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
