@@ -5,5 +5,5 @@ from __future__ import annotations
 from fsspec import AbstractFileSystem
 
 
-class CachetierFileSystem(AbstractFileSystem):
+class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """To be written."""
