@@ -43,7 +43,7 @@ demo: setup  ## Train, kill, resume, lose the node, restore: everything on this 
 near: setup  ## Lose a storage server, the node and the link to S3; restore from the near tier
 	@$(PY) -m examples.near_tier $(ARGS)
 
-bench: setup  ## Measure and write benchmarks/results.json (ONLY=group)
+bench: setup $(STAMPS)/bench  ## Measure and write benchmarks/results.json (ONLY=group)
 	@$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 serve: setup  ## Run the service with the settings in the environment (ARGS=...)
@@ -92,3 +92,8 @@ $(STAMPS)/torch: requirements/torch.txt $(STAMPS)/requirements
 	@echo '==> installing torch (large; for the demo and the torch tests)'
 	@$(PIP) --requirement requirements/torch.txt
 	@touch $@
+
+$(STAMPS)/bench: requirements/bench.txt $(STAMPS)/torch
+	@echo '==> installing what the benches compare with'
+	@if $(PIP) --quiet --no-deps --no-build-isolation --requirement requirements/bench.txt; then touch $@; \
+	    else echo '    not possible here: the rows that need it will say so'; fi

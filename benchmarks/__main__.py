@@ -12,11 +12,17 @@ from rich.console import Console
 
 from benchmarks import bytes as bytes_group
 from benchmarks import core, drain, machine, report
+from benchmarks import torch as torch_group
 from benchmarks.measures import Result
 from benchmarks.scratch import FULL, QUICK, Bench, Sizes, scratch
 
 HERE = Path(__file__).parent
-GROUPS = {"core": core.BENCHES, "drain": drain.BENCHES, "bytes": bytes_group.BENCHES}
+GROUPS = {
+    "core": core.BENCHES,
+    "drain": drain.BENCHES,
+    "bytes": bytes_group.BENCHES,
+    "torch": torch_group.BENCHES,
+}
 
 Measure = Callable[[Bench], list[Result]]
 

@@ -16,8 +16,17 @@ def cpu_seconds(pid: int) -> float:
 
 def peak_bytes(pid: int) -> int:
     """Return the peak of a process's resident memory (VmHWM)."""
+    return _status_bytes(pid, "VmHWM:")
+
+
+def resident_bytes(pid: int) -> int:
+    """Return a process's resident memory."""
+    return _status_bytes(pid, "VmRSS:")
+
+
+def _status_bytes(pid: int, word: str) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(word):
             return int(line.split()[1]) << 10
     raise ProcessLookupError(f"process {pid} is gone")
 

@@ -88,9 +88,13 @@ class Checkpoints:
 
     # --- changing --------------------------------------------------------------------------------
 
-    def seal(self, ids: SaveIds, ranks_on_node: int | None) -> list[int]:
-        """Seal a rank's part; return the ranks sealed here under its save."""
-        sealed = self._store.catalog.seal(ids.checked(), ranks_on_node, self._clock.now())
+    def seal(self, ids: SaveIds, ranks_on_node: int | None, *, follows: bool = False) -> list[int]:
+        """Seal a rank's part; return the ranks sealed here under its save.
+
+        One that ``follows`` may still grow until rank 0 has sealed, and counts only then.
+        """
+        now = self._clock.now()
+        sealed = self._store.catalog.seal(ids.checked(), ranks_on_node, now, follows=follows)
         self._changes.ring()
         return sealed
 
@@ -172,14 +176,27 @@ class Checkpoints:
             number = save.number
             shards = self._store.read(lambda sql: queries.shards_of(sql, number))
             if save.state in OPEN_STATES or view.shards:
-                return view, [shard_view(shard) for shard in shards]
+                here = [shard_view(shard) for shard in shards]
+                return view, here + self._shards_elsewhere(save, view, here)
         found = self._published.find(run, step)
         if found is None:
             raise NotFoundError(f"run {run} has no step {step}", run=run, step=step)
-        return view_of_found(found), [
-            ShardView(s.name, s.rank, s.size_bytes, s.digest, "remote")
-            for s in found.manifest.shards
-        ]
+        return view_of_found(found), _remote_shards(found)
+
+    def _shards_elsewhere(
+        self, save: Save, view: StepView, here: list[ShardView]
+    ) -> list[ShardView]:
+        """Return what other nodes put into a published save; nothing while no remote answers."""
+        if save.state is not SaveState.PUBLISHED or len(view.ranks) >= save.world_size:
+            return []
+        try:
+            found = self._published.find(save.run, save.step)
+        except RemoteError:
+            return []
+        if found is None or found.manifest.save_id != save.save_id:
+            return []
+        names = {shard.name for shard in here}
+        return [shard for shard in _remote_shards(found) if shard.name not in names]
 
     def _replicated(self, run: str, local: list[StepView]) -> list[StepView]:
         """Return every step that some remote has published, this node's view of it first."""
@@ -343,6 +360,13 @@ class Checkpoints:
     def _age(self, run: str, step: int) -> float:
         save = visible_save(self._store.read(lambda sql: queries.saves_of(sql, run, step)))
         return max(0.0, self._clock.now() - save.started_at) if save is not None else 0.0
+
+
+def _remote_shards(found: FoundStep) -> list[ShardView]:
+    return [
+        ShardView(shard.name, shard.rank, shard.size_bytes, shard.digest, "remote")
+        for shard in found.manifest.shards
+    ]
 
 
 def _ended(save: Save) -> Exception:

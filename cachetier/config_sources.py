@@ -29,6 +29,7 @@ FOREIGN_VARIABLES = frozenset(
         "BASE_IMAGE",
         "CONFIG",
         "FALLBACK",
+        "FALLBACK_AFTER",
         "HTTP_PORT",
         "IMAGE",
         "RUN",

@@ -71,6 +71,10 @@ class Metrics:
             "removed_local_only_steps", "Local-only steps removed: by `keep_local`, or for room."
         )
         self.backpressure = self._counter("backpressure", "Puts turned away for want of room.")
+        self.fallback_shards = self._counter(
+            "fallback_shards", "Shards that clients put straight to S3 while this was away."
+        )
+        self.fallback_bytes = self._counter("fallback_bytes", "Bytes of those shards.")
         self._add_drain(remotes)
 
     def _add_drain(self, remotes: Sequence[str]) -> None:

@@ -23,7 +23,8 @@ from cachetier.doors.unix.door import UnixDoor
 from cachetier.drain.base import Drain, OpenDrain
 from cachetier.drain.board import DrainObserver
 from cachetier.drain.metered import DrainMetrics
-from cachetier.errors import ConfigError, StoppingError
+from cachetier.drain.pending_seals import PendingSeals
+from cachetier.errors import StoppingError
 from cachetier.evict import Evictor, Watermarks
 from cachetier.housekeeping import Housekeeping
 from cachetier.incidents import Incidents
@@ -32,7 +33,7 @@ from cachetier.leaving import leave
 from cachetier.local import files
 from cachetier.local.connection import sqlite_version
 from cachetier.local.filesystem import checked_mount
-from cachetier.local.recovery import lock_directory, open_store
+from cachetier.local.recovery import open_store
 from cachetier.local.store import Store
 from cachetier.measured import MeasuredIngest, MeasuredRestore, ReportedFallbacks
 from cachetier.metrics import Levels, Metrics
@@ -46,10 +47,12 @@ from cachetier.signals import ending_signals
 from cachetier.sources import Replicas
 from cachetier.status import Machine, Moment, levels_of, status_of
 from cachetier.wiring import (
+    locked,
     open_drains,
     policy_of,
     remote_settings,
     replica_settings,
+    told_remote,
 )
 from cachetier.write_through import WriteThrough
 
@@ -100,6 +103,8 @@ class Service:
             self._build()
             self._drain.start()
             undo.callback(lambda: self._drain.stop(self._settings.grace_seconds))
+            self._pending_seals.start()
+            undo.callback(lambda: self._pending_seals.stop(1.0))
             self._housekeeping.start()
             undo.callback(lambda: self._housekeeping.stop(1.0))
             self._open_doors(undo)
@@ -112,7 +117,7 @@ class Service:
         settings = self._settings
         cache_dir = settings.cache_dir
         mount = checked_mount(cache_dir, allow_volatile=settings.allow_volatile)
-        lock = _locked(settings)
+        lock = locked(settings)
         undo.callback(os.close, lock)
         disk = files.probe(cache_dir)
         status = os.statvfs(cache_dir)
@@ -160,6 +165,7 @@ class Service:
             open_remote_stage=self._write_through(),
             on_committed=self._committed,
         )
+        self._pending_seals = PendingSeals(store, self._bucket, clock, on_sealed=self._changes.ring)
         self._fallbacks = ReportedFallbacks(self.metrics)
         self._restore = MeasuredRestore(
             self.metrics,
@@ -183,6 +189,8 @@ class Service:
             status=self.status,
             refuse_when_stopping=self._refuse_when_stopping,
             refuse_when_leaving=self._refuse_when_leaving,
+            fell_back=self._fell_back,
+            told={"remote": told_remote(self._remote)},
         )
 
     def _checkpoints(self) -> Checkpoints:
@@ -370,6 +378,12 @@ class Service:
     def _committed(self, _shard: Shard) -> None:
         self._changes.ring()
 
+    def _fell_back(self, shards: int, size_bytes: int) -> None:
+        self._refuse_when_leaving()  # to the client it is as good as away still
+        self.metrics.fallback_shards.inc(shards)
+        self.metrics.fallback_bytes.inc(size_bytes)
+        self._pending_seals.look_soon()
+
     def _make_room(self) -> None:
         """Make room for a put: who can wait is helped by housekeeping, others evict themselves."""
         if self._settings.when_full is WhenFull.WAIT:
@@ -380,13 +394,3 @@ class Service:
 
     def _still_remote(self, shard: Shard) -> bool:
         return self._restore.sources.still_there(shard)
-
-
-def _locked(settings: Settings) -> int:
-    try:
-        return lock_directory(settings.cache_dir)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot use cache_dir {settings.cache_dir}: {error.strerror}",
-            hint="Choose a directory that the service's user may create and write.",
-        ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from cachetier.changes import Changes
 from cachetier.clock import Clock
@@ -14,7 +15,9 @@ from cachetier.drain.board import DrainObserver
 from cachetier.drain.drains import Drains
 from cachetier.drain.loop import Size
 from cachetier.drain.supervisor import DrainSettings, Supervisor
+from cachetier.errors import ConfigError
 from cachetier.incidents import Incidents
+from cachetier.local.recovery import lock_directory
 from cachetier.local.store import Store
 from cachetier.model.compression import Rules
 from cachetier.model.policy import Policy
@@ -106,6 +109,31 @@ def open_drains(
         for each in replicas
     ]
     return Drains(first, others)
+
+
+def told_remote(remote: RemoteSettings) -> dict[str, Any]:
+    """Return what clients are told of the durable remote, for when this service is away."""
+    fields = (
+        *("bucket", "prefix", "endpoint", "region"),
+        *("verify", "conditional_writes", "spread"),
+    )
+    return {name: getattr(remote, name) for name in fields}
+
+
+def locked(settings: Settings) -> int:
+    """Lock the cache directory; return the descriptor that holds the lock.
+
+    Raises:
+        ConfigError: It cannot be used.
+        DirectoryInUseError: Another service has it.
+    """
+    try:
+        return lock_directory(settings.cache_dir)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot use cache_dir {settings.cache_dir}: {error.strerror}",
+            hint="Choose a directory that the service's user may create and write.",
+        ) from error
 
 
 def policy_of(settings: Settings) -> Policy:

@@ -3,7 +3,7 @@
 Each round puts and gets one shard through the real client and service, then writes and reads the
 same bytes without them, all on one filesystem; what a round wrote is deleted and written out before
 the next. The shard comes from random memory that starts 64 bytes after a page's start, as
-a tensor's does; the direct baselines get page-aligned memory.
+a tensor's does; the direct baselines get memory in large pages, as fast as disks take it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cachetier.checkpoints import Checkpoints
@@ -19,6 +19,8 @@ class Operations:
 
     ``refuse_when_stopping`` raises StoppingError once work is no longer taken, and
     ``refuse_when_leaving`` once shards are not: what is begun may still be sealed, and flushed.
+    ``fell_back`` is told how many shards and bytes went past this service while it was away,
+    ``told`` is what each client hears at its first word.
     """
 
     store_id: str
@@ -30,3 +32,5 @@ class Operations:
     status: Callable[[], dict[str, Any]]
     refuse_when_stopping: Callable[[], None]
     refuse_when_leaving: Callable[[], None]
+    fell_back: Callable[[int, int], None] = lambda _shards, _size_bytes: None
+    told: dict[str, Any] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from cachetier.phases import Phases
 
 BACKOFF_LIMIT_SECONDS = 30.0
 HURRY_SECONDS = 600.0
+RECHECKED = (Kind.FOLLOW, Kind.PUBLISH)  # these look what other nodes have done meanwhile
 
 Wish = tuple[str | None, int | None]
 
@@ -169,7 +170,7 @@ class Agenda:
             now = self._clock.monotonic()
             self._wishes = {wish: until for wish, until in self._wishes.items() if until > now}
             self._wishes[run, step] = now + HURRY_SECONDS
-            rechecks = [key for key in self._not_before if key[1] is Kind.PUBLISH]
+            rechecks = [key for key in self._not_before if key[1] in RECHECKED]
             for key in rechecks:
                 del self._not_before[key]
 

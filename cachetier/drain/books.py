@@ -65,6 +65,9 @@ class Books(Protocol):
 
     def part_uploaded(self, number: int, rank: int) -> None: ...
 
+    def followed(self, number: int) -> None:
+        """Record that rank 0 has sealed, wherever it is."""
+
     def ended(
         self, number: int, state: SaveState, incident: Incident | None, now: float, /
     ) -> Outcome: ...
@@ -122,6 +125,9 @@ class DurableBooks:
 
     def part_uploaded(self, number: int, rank: int) -> None:
         self._log.record_part_uploaded(number, rank)
+
+    def followed(self, number: int) -> None:
+        self._log.record_followed(number)
 
     def ended(
         self, number: int, state: SaveState, incident: Incident | None, now: float
@@ -188,6 +194,9 @@ class ReplicaBooks:
 
     def part_uploaded(self, number: int, rank: int) -> None:
         self._log.record_part_uploaded(number, self.remote, rank)
+
+    def followed(self, number: int) -> None:
+        self._store.drain_log.record_followed(number)
 
     def ended(
         self, number: int, state: SaveState, _incident: Incident | None, now: float, /

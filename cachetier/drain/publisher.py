@@ -30,6 +30,7 @@ from cachetier.remote.bucket import Bucket, SeenManifest
 from cachetier.remote.presence import is_object_of
 
 RACES = 20
+LEADER = 0  # the rank that others may follow
 SWEEPS = 5
 
 Ours = Callable[[Sequence[str]], set[str]]
@@ -153,6 +154,20 @@ class Publisher:
             if self._bucket.put_manifest(self._publication(save, location, seen, whole), seen):
                 return Ended(SaveState.PUBLISHED)
         raise _too_many_races(save)
+
+    def follow(self, save: Claimant, location: str) -> Ended | bool:
+        """Return whether rank 0 of ``save`` has sealed, by its part, or how the save ended.
+
+        Raises:
+            IntegrityError: Its part is damaged.
+        """
+        manifest = _manifest(self._bucket.manifest(save.run, save.step))
+        standing = publication.standing(save, manifest)
+        if standing not in (Standing.HOLD, Standing.CLAIM, Standing.REPLACE_WHEN_WHOLE):
+            return _ended(save, standing, manifest)
+        if LEADER not in self._bucket.part_ranks(save.run, location):
+            return False
+        return not _of_others(save, [self._part(save, location, LEADER)])
 
     def location_of(self, save: Claimant) -> str | None:
         """Return where the manifest says the objects of ``save`` are; None if it says nothing."""

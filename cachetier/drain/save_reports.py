@@ -32,6 +32,7 @@ class SaveReports:
             "entries": self._entries,
             "located": self._located,
             "part_written": self._part_written,
+            "followed": self._followed,
             "ended": self._ended,
             "removed": self._removed,
             "not_yet": self._not_yet,
@@ -52,6 +53,11 @@ class SaveReports:
         self._office.agenda.forgive((request["save"], Kind.PUBLISH, ""))
         return Reply({})
 
+    def _followed(self, request: Request) -> Reply:
+        self._books.followed(request["save"])
+        self._office.changes.ring()
+        return Reply({})
+
     def _ended(self, request: Request) -> Reply:
         number, state = request["save"], SaveState(request["state"])
         save = self._office.save(number)
@@ -60,7 +66,7 @@ class SaveReports:
         outcome = self._books.ended(number, state, incident, now)
         self._store.drop(outcome.removed)
         if outcome.wait:
-            for kind in (Kind.CLAIM, Kind.PUBLISH):
+            for kind in (Kind.CLAIM, Kind.FOLLOW, Kind.PUBLISH):
                 self._office.agenda.put_off((number, kind, ""), UNDECIDED_SECONDS)
         if state is SaveState.PUBLISHED and outcome.news:
             self._office.board.published()
@@ -79,10 +85,10 @@ class SaveReports:
         """A step is not whole yet: another node's part is missing. Look again, less and less."""
         save = self._office.save(request["save"])
         parts = self._books.parts(save.number)
-        key = (save.number, Kind.PUBLISH, "")
+        key = (save.number, Kind(request["kind"]), "")
         if self._office.agenda.hurried(save):
             self._office.agenda.recheck(key, PUBLISH_IN_A_HURRY_SECONDS)
-        elif sealed_here(parts):
+        elif sealed_here(parts) or key[1] is Kind.FOLLOW:
             self._office.agenda.recheck(key)
         else:
             self._office.agenda.put_off(key, PUBLISH_UNSEALED_SECONDS)

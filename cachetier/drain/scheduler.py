@@ -230,9 +230,12 @@ def _steps(view: SaveView) -> Iterator[Work]:
         yield Work(Kind.PUBLISH, save)
     unfinished = {shard.rank for shard in view.dirty} | view.unsound
     unfinished |= {packable.rank for packable in view.packable}
-    for part in sealed:
-        if view.has_all and not part.uploaded and part.rank not in unfinished:
+    drained = [part for part in sealed if view.has_all and part.rank not in unfinished]
+    for part in drained:
+        if part.final and not part.uploaded:
             yield Work(Kind.WRITE_PART, save, rank=part.rank)
+    if any(not part.final for part in drained):
+        yield Work(Kind.FOLLOW, save)
     for packable in view.packable:
         yield Work(Kind.PACK, save, rank=packable.rank, packable=packable)
     for shard in view.dirty:

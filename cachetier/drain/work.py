@@ -20,6 +20,7 @@ from cachetier.model.shard import Shard
 class Kind(StrEnum):
     """What there is to do; PUBLISH is repeated until the step's manifest exists.
 
+    FOLLOW asks whether rank 0 of the save has sealed, on whatever node, and is repeated until then.
     PACK sends small shards of a rank as one object. SWEEP aborts what a save that has ended left
     unfinished at the remote.
     """
@@ -27,6 +28,7 @@ class Kind(StrEnum):
     CLAIM = "claim"
     UPLOAD = "upload"
     PACK = "pack"
+    FOLLOW = "follow"
     WRITE_PART = "write_part"
     PUBLISH = "publish"
     DELETE = "delete"

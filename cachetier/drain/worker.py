@@ -81,6 +81,7 @@ class Worker:
             Kind.UPLOAD: self._upload,
             Kind.PACK: self._pack,
             Kind.WRITE_PART: self._write_part,
+            Kind.FOLLOW: self._follow,
             Kind.PUBLISH: self._publish,
             Kind.DELETE: self._delete,
             Kind.SWEEP: self._sweep,
@@ -201,9 +202,18 @@ class Worker:
     def _publish(self, task: Task) -> None:
         ended = self._publisher.publish(task.claimant, _location(task))
         if ended is None:
-            self._channel.ask("not_yet", save=task.save)
+            self._channel.ask("not_yet", save=task.save, kind=task.kind)
         else:
             self._report_end(task, ended)
+
+    def _follow(self, task: Task) -> None:
+        match self._publisher.follow(task.claimant, _location(task)):
+            case Ended() as ended:
+                self._report_end(task, ended)
+            case True:
+                self._channel.ask("followed", save=task.save)
+            case _:
+                self._channel.ask("not_yet", save=task.save, kind=task.kind)
 
     def _delete(self, task: Task) -> None:
         location = _location(task) or self._publisher.location_of(task.claimant)

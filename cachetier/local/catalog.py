@@ -14,7 +14,7 @@ from typing import TypeVar
 import apsw
 
 from cachetier.errors import BackpressureError, NotFoundError, SealedError
-from cachetier.local import adoptions, queries, replica_queries, statements
+from cachetier.local import adoptions, queries, rank_parts, replica_queries, statements
 from cachetier.local.committer import Committer, Operation
 from cachetier.local.records import Incident, NewShard, RemoteCopy, RemoteSave
 from cachetier.model import lifecycle
@@ -90,20 +90,17 @@ class Catalog:
 
         return self._run(operation)
 
-    def seal(self, ids: SaveIds, ranks_on_node: int | None, now: float) -> list[int]:
-        """Seal one rank's part and return the ranks sealed here; sealing twice changes nothing."""
+    def seal(
+        self, ids: SaveIds, ranks_on_node: int | None, now: float, *, follows: bool = False
+    ) -> list[int]:
+        """Seal one rank's part and return the ranks sealed here; sealing twice changes nothing.
+
+        One that ``follows`` is sealed as soon as rank 0 is, see ``rank_parts``.
+        """
 
         def operation(sql: apsw.Connection) -> list[int]:
-            save = _admit(sql, ids, self._policy, now)
-            sql.execute(
-                "INSERT INTO parts (save, rank, state, ranks_on_node, sealed_at) "
-                "VALUES (?, ?, 'sealed', ?, ?) ON CONFLICT (save, rank) DO UPDATE SET "
-                "state = 'sealed', ranks_on_node = excluded.ranks_on_node, "
-                "sealed_at = excluded.sealed_at WHERE state <> 'sealed'",
-                (save.number, ids.rank, ranks_on_node, now),
-            )
-            parts = queries.parts_of(sql, save.number)
-            return [part.rank for part in parts if part.state is PartState.SEALED]
+            number = _admit(sql, ids, self._policy, now).number
+            return rank_parts.seal(sql, number, ids, ranks_on_node, now, follows=follows)
 
         return self._run(operation)
 
@@ -118,7 +115,7 @@ class Catalog:
             save = queries.save_named(sql, ids.run, ids.step, ids.save_id)
             if save is None:
                 return []  # it never put anything here
-            if queries.part_state(sql, save.number, ids.rank) is PartState.SEALED:
+            if rank_parts.is_final(sql, save.number, ids.rank):
                 raise SealedError(
                     f"rank {ids.rank} has sealed its part of step {ids.step}; it cannot be aborted",
                     hint="Delete the step instead.",
@@ -128,12 +125,23 @@ class Catalog:
                 )
             shards = [s for s in queries.shards_of(sql, save.number) if s.rank == ids.rank]
             sql.execute("DELETE FROM shards WHERE save = ? AND rank = ?", (save.number, ids.rank))
-            sql.execute(
-                "INSERT INTO parts (save, rank, state) VALUES (?, ?, 'aborted') "
-                "ON CONFLICT (save, rank) DO UPDATE SET state = 'aborted'",
-                (save.number, ids.rank),
-            )
+            rank_parts.reopen(sql, save.number, ids.rank, PartState.ABORTED)
             return shards
+
+        return self._run(operation)
+
+    def take_back(self, ids: SaveIds, names: Sequence[str]) -> list[Shard]:
+        """Remove shards of a rank's unsealed part; return those there were."""
+
+        def operation(sql: apsw.Connection) -> list[Shard]:
+            save = queries.save_named(sql, ids.run, ids.step, ids.save_id)
+            if save is None or rank_parts.is_final(sql, save.number, ids.rank):
+                return []
+            shards = [queries.shard_named(sql, save.number, name) for name in names]
+            found = [shard for shard in shards if shard is not None and shard.rank == ids.rank]
+            for shard in found:
+                sql.execute("DELETE FROM shards WHERE version = ?", (shard.version,))
+            return found
 
         return self._run(operation)
 
@@ -153,7 +161,7 @@ class Catalog:
                 )
             save = queries.save_named(sql, run, step, shard.save_id)
             assert save is not None
-            sealed = queries.part_state(sql, save.number, shard.rank) is PartState.SEALED
+            sealed = rank_parts.is_final(sql, save.number, shard.rank)
             if sealed or save.state not in OPEN_STATES:
                 raise SealedError(
                     f"shard {name} belongs to a sealed part",
@@ -373,8 +381,7 @@ def _check_replaceable(
             rank=ids.rank,
             name=name,
         )
-    state = queries.part_state(sql, save.number, ids.rank)
-    if state is PartState.SEALED:
+    if rank_parts.is_final(sql, save.number, ids.rank):
         raise SealedError(
             f"rank {ids.rank} has sealed step {ids.step}",
             run=ids.run,
@@ -390,9 +397,4 @@ def _check_replaceable(
             rank=ids.rank,
             name=name,
         )
-    if state is not PartState.OPEN:
-        sql.execute(
-            "INSERT INTO parts (save, rank, state) VALUES (?, ?, 'open') "
-            "ON CONFLICT (save, rank) DO UPDATE SET state = 'open'",
-            (save.number, ids.rank),
-        )
+    rank_parts.reopen(sql, save.number, ids.rank, PartState.OPEN)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import apsw
 
-from cachetier.local import queries, replica_queries, rows, statements
+from cachetier.local import queries, rank_parts, replica_queries, rows, statements
 from cachetier.local.committer import Committer
 from cachetier.local.records import FinishedPart, Incident
 from cachetier.model import lifecycle
@@ -163,6 +163,10 @@ class DrainLog:
                 "UPDATE parts SET uploaded = 1 WHERE save = ? AND rank = ?", (number, rank)
             ).fetchall()
         )
+
+    def record_followed(self, number: int) -> None:
+        """Record that rank 0 of a save has sealed elsewhere: what follows it here is final."""
+        self._run(lambda sql: rank_parts.release(sql, number))
 
     def record_lost(self, version: int, remote: str) -> ShardState:
         """Record that ``remote`` lost a shard; it is dirty again if its bytes are here."""

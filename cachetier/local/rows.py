@@ -23,7 +23,7 @@ SAVE_COLUMNS = (
     "number, run, step, save_id, state, world_size, overwrite, started_at, location, "
     "published_at, local_only_at, wanted"
 )
-PART_COLUMNS = "rank, state, ranks_on_node, sealed_at, uploaded"
+PART_COLUMNS = "rank, state, ranks_on_node, sealed_at, uploaded, follows"
 UPLOADED_PART_COLUMNS = "number, etag, size_bytes, digest, raw_start, raw_bytes, frames"
 STORED_COLUMNS = (
     "codec, element_size, stored_bytes, stored_digest, frames, "
@@ -136,8 +136,8 @@ def save_of(row: Row) -> Save:
 
 
 def part_of(row: Row) -> RankPart:
-    rank, state, ranks_on_node, sealed_at, uploaded = row
-    return RankPart(rank, PartState(state), ranks_on_node, sealed_at, bool(uploaded))
+    rank, state, ranks_on_node, sealed_at, uploaded, follows = row
+    return RankPart(rank, PartState(state), ranks_on_node, sealed_at, bool(uploaded), bool(follows))
 
 
 def shard_of(row: Row) -> Shard:

@@ -47,6 +47,7 @@ MIGRATIONS: tuple[str, ...] = (
         ranks_on_node INTEGER,
         sealed_at REAL,
         uploaded INTEGER NOT NULL DEFAULT 0,
+        follows INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (save, rank)
     ) STRICT, WITHOUT ROWID;
 

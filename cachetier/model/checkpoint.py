@@ -71,13 +71,23 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """One rank's part of a save on this node."""
+    """One rank's part of a save on this node.
+
+    ``follows``: sealed, but only as soon as rank 0 is. Until that is known here it may still grow,
+    and no part document is written.
+    """
 
     rank: int
     state: PartState
     ranks_on_node: int | None
     sealed_at: float | None
     uploaded: bool
+    follows: bool = False
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing is added to it any more."""
+        return self.state is PartState.SEALED and not self.follows
 
 
 def admitted_save(saves: Sequence[Save], ids: SaveIds) -> Save | None:
@@ -152,10 +162,10 @@ def sealed_here(parts: Sequence[RankPart]) -> bool:
     """Return whether every rank expected on this node has sealed.
 
     The ranks say at seal how many of them the node has; where none did, every rank seen must have
-    sealed.
+    sealed, and rank 0 have done so wherever it is.
     """
     sealed = [part for part in parts if part.state is PartState.SEALED]
     expected = [part.ranks_on_node for part in sealed if part.ranks_on_node is not None]
     if expected:
         return len(sealed) >= max(expected)
-    return bool(sealed) and len(sealed) == len(parts)
+    return any(part.final for part in sealed) and len(sealed) == len(parts)

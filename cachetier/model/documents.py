@@ -134,6 +134,33 @@ class Part(_Document):
     shards: tuple[ShardEntry, ...]
 
 
+class HeldShard(_Document):
+    """A shard that a client knows to be on its node."""
+
+    name: str
+    size_bytes: Annotated[int, Field(ge=0, le=SHARD_LIMIT_BYTES)]
+    digest: HexDigest
+
+
+class PendingSeal(_Document):
+    """What a client leaves that put part of its part straight here, for its service to seal.
+
+    ``shards`` are in the bucket, ``held`` are at the service.
+    """
+
+    format: Literal[1] = FORMAT
+    run: str
+    step: Count
+    rank: Count
+    world_size: Annotated[int, Field(ge=1, lt=NUMBER_LIMIT)]
+    save_id: str
+    overwrite: bool
+    ranks_on_node: Count | None = None
+    follows: bool = False
+    shards: tuple[ShardEntry, ...]
+    held: tuple[HeldShard, ...]
+
+
 class ManifestState(StrEnum):
     CLAIMED = "claimed"
     PUBLISHED = "published"

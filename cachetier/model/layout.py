@@ -6,6 +6,7 @@
     first
     <prefix>/<run>/<step>~<save_id>/<name>                 shards of any other save
     <prefix>/<run>/<location>/.cachetier/rank-<r>.json     a rank's part
+    <prefix>/<run>/<location>/.cachetier/pending-<r>.json  a part that its service is to seal
     <prefix>/<run>/<location>/.cachetier/pack-<r>-<digest> small shards of a rank, in a row
     <prefix>/<run>/<step>/.cachetier/manifest.json         the step's only key that changes
 
@@ -87,6 +88,9 @@ class Layout:
 
     def part_key(self, run: str, location: str, rank: int) -> str:
         return f"{self.parts_prefix(run, location)}rank-{rank}.json"
+
+    def pending_key(self, run: str, location: str, rank: int) -> str:
+        return f"{self.parts_prefix(run, location)}pending-{rank}.json"
 
     def parts_prefix(self, run: str, location: str) -> str:
         return f"{self.location_prefix(run, location)}{RESERVED_SEGMENT}/"

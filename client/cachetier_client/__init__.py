@@ -52,11 +52,13 @@ from cachetier_client.errors import (
 )
 from cachetier_client.reader import ShardReader
 from cachetier_client.results import Incident, LevelReached, Receipt, ShardInfo, StepInfo
+from cachetier_client.ring import Ring
 from cachetier_client.writer import ShardWriter
 
 __all__ = [
     "Client",
     "Checkpoint",
+    "Ring",
     "ShardReader",
     "ShardWriter",
     "default_client",

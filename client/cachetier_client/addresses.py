@@ -21,6 +21,7 @@ STEP_NAME_VARIABLE = "CACHETIER_STEP_NAME"
 _FIELD = "{step}"
 _FORM = re.compile(r"[A-Za-z0-9._\-=+@]*\{step\}[A-Za-z0-9._\-=+@]*")
 _FIGURES = re.compile(r"\d+")
+_DIGITS = re.compile(r"[0-9]{1,16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class StepName:
         """Return the step whose folder this is; raise InvalidNameError if it is none."""
         before, _, after = self.form.partition(_FIELD)
         figures = folder.removeprefix(before).removesuffix(after)
-        if f"{before}{figures}{after}" == folder and figures.isascii() and figures.isdigit():
+        if f"{before}{figures}{after}" == folder and _DIGITS.fullmatch(figures):
             step = checked_step(int(figures))
             if str(step) == figures:
                 return step

@@ -1,8 +1,10 @@
 """A staged file, written or read block by block, past the page cache while it lets us.
 
 A block goes to the file from the caller's memory where its address allows, else through a
-page-aligned block. The last block is padded and the file cut to size after. Where the file refuses
-direct I/O, the same blocks go through the page cache, are synced, and are dropped from it.
+page-aligned block. It comes back the same way, or through a block in large pages where the disk
+reads so much faster into them. The last block is padded and the file cut to size after. Where the
+file refuses direct I/O, the same blocks go through the page cache, are synced, and are dropped from
+it.
 """
 
 from __future__ import annotations
@@ -11,16 +13,17 @@ import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
 from typing import Protocol
 
 from cachetier_client.aligned import (
     Block,
     BlockPool,
     DirectIO,
+    address_of,
     switch_to_buffered,
     switch_to_direct,
 )
+from cachetier_client.gathered import Stretch
 
 
 class Files(Protocol):
@@ -64,19 +67,19 @@ class BlockFile:
         self._files = files
         self._direct = files.switch_to_direct(descriptor)
 
-    def write(self, source: memoryview, address: int, offset: int) -> None:
-        """Write one block from memory at ``address``, which ``source`` shows."""
+    def write(self, source: Stretch, offset: int) -> None:
+        """Write one block from where its bytes are."""
         direct = self._direct
-        if direct is None:
-            self._write_all(source, offset)
-        elif direct.takes(address, len(source)):
-            self._write_directly(source, source, offset)
-        else:
-            with self._borrowed() as block:
-                padded = direct.padded(len(source))
-                block.fill(address, len(source))
-                block.zero(len(source), padded)
-                self._write_directly(block.view[:padded], source, offset)
+        if source.in_one_piece:
+            data = source.joined()
+            if direct is None:
+                return self._write_all(data, offset)
+            if direct.takes(address_of(data), len(data)):
+                return self._write_directly(data, data, offset)
+        with self._pool.borrowed() as block:
+            source.copy_to(block)
+            self.write_block(block, source.size_bytes, offset)
+        return None
 
     def write_block(self, block: Block, size_bytes: int, offset: int) -> None:
         """Write the first ``size_bytes`` of an aligned block, which this may pad."""
@@ -88,19 +91,19 @@ class BlockFile:
         else:
             self._write_directly(block.view[:padded], block.view[:size_bytes], offset)
 
-    def read(self, into: memoryview, address: int, offset: int) -> None:
-        """Fill ``into``, memory at ``address``, from ``offset`` on.
+    def read(self, into: memoryview, offset: int) -> None:
+        """Fill ``into`` from ``offset`` on.
 
         Raises:
             EOFError: The file is shorter.
         """
-        direct = self._direct
+        direct, address = self._direct, address_of(into)
         if direct is None:
             self._read_all(into, offset)
-        elif direct.takes(address, len(into)):
+        elif direct.fills(address, len(into)):
             self._read_directly(into, into, offset)
         else:
-            with self._borrowed() as block:
+            with self._pool.borrowed() as block:
                 self._read_directly(block.view[: direct.padded(len(into))], into, offset)
                 ctypes.memmove(address, block.address, len(into))
 
@@ -154,11 +157,3 @@ class BlockFile:
             if not count:
                 raise EOFError(f"the file ends at byte {offset + done}")
             done += count
-
-    @contextlib.contextmanager
-    def _borrowed(self) -> Iterator[Block]:
-        block = self._pool.take()
-        try:
-            yield block
-        finally:
-            self._pool.give_back(block)

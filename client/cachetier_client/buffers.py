@@ -13,6 +13,7 @@ from typing import Any
 
 from cachetier_client.aligned import address_of, view_at
 from cachetier_client.errors import InvalidRequestError
+from cachetier_client.gathered import Gathered
 from cachetier_client.names import ELEMENT_SIZES
 
 _NUMBERS = frozenset("hHiIlLqQnNefd")
@@ -56,11 +57,37 @@ def bytes_of(data: Any, *, writable: bool = False) -> memoryview:
     return _flat(view)
 
 
+def gathered(data: Any) -> Gathered:
+    """Return ``data``, or the buffers of a list or tuple one after another, as a shard's bytes.
+
+    Raises:
+        InvalidRequestError: As ``bytes_of``, or a list that holds something else than memory.
+    """
+    if not isinstance(data, list | tuple):
+        return Gathered([bytes_of(data)])
+    pieces = []
+    for number, each in enumerate(data):
+        if is_source(each):
+            raise InvalidRequestError(
+                f"buffer {number} of the list is a file, not memory",
+                hint="Put a file by itself, or read it first: in a list only memory can be.",
+            )
+        try:
+            pieces.append(bytes_of(each))
+        except InvalidRequestError as error:
+            error.message = f"buffer {number} of the list: {error.message}"
+            raise
+    return Gathered(pieces)
+
+
 def element_size_of(data: Any) -> int:
     """Return the size of the values that ``data`` is made of: 2, 4, 8, or 0 for anything else.
 
-    A complex value is two. ``data`` is what ``bytes_of`` takes.
+    A complex value is two; the buffers of a list must agree. ``data`` is what ``gathered`` takes.
     """
+    if isinstance(data, list | tuple):
+        sizes = {element_size_of(each) for each in data}
+        return sizes.pop() if len(sizes) == 1 else 0
     if _is_tensor(data):
         size_bytes = data.element_size() // (2 if data.is_complex() else 1)
     else:

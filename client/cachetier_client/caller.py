@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, SupportsIndex, cast
 
 from cachetier_client import forks
 from cachetier_client.background import EXIT_SECONDS, Background
-from cachetier_client.buffers import bytes_of, element_size_of, is_source
+from cachetier_client.buffers import element_size_of, gathered, is_source
 from cachetier_client.deadline import Clock, Deadline
 from cachetier_client.errors import (
     CachetierClientError,
@@ -27,6 +27,7 @@ from cachetier_client.names import Part, checked_element_size, checked_name
 from cachetier_client.phases import TrainingPhases
 from cachetier_client.repeating import RepeatingTransport, unavailable
 from cachetier_client.results import Incident, LevelReached, Receipt
+from cachetier_client.ring import Ring
 from cachetier_client.transport import ConnectionLostError, Reply, Transport
 from cachetier_client.wire import Header
 from cachetier_client.workers import Workers
@@ -94,6 +95,11 @@ class Caller:
         """Begin a call's time."""
         return Deadline(timeout_seconds, self.clock)
 
+    @property
+    def fallbacks(self) -> tuple[int, int]:
+        """Return how many shards, and bytes, went straight to S3."""
+        return self.transport.fallbacks
+
     # --- shards ----------------------------------------------------------------------------------
 
     def put(
@@ -111,12 +117,12 @@ class Caller:
         if is_source(data):
             elements = checked_element_size(element_size, None)
             return self._put_source(part, name, data, ack, timeout_seconds, elements)
-        view = bytes_of(data)
+        shard = gathered(data)
         if element_size is None:
             elements = element_size_of(data)
         else:
-            elements = checked_element_size(element_size, len(view))
-        reply = self.transport.put(part, checked_name(name), view, deadline, elements)
+            elements = checked_element_size(element_size, len(shard))
+        reply = self.transport.put(part, checked_name(name), shard, deadline, elements)
         return self._acknowledged(reply, ack, deadline)
 
     def open_writer(
@@ -128,9 +134,12 @@ class Caller:
         *,
         size_bytes: int | None = None,
         element_size: int = 0,
+        ring: Ring | None = None,
         on_receipt: Callable[[Receipt], None] = lambda _receipt: None,
     ) -> ShardWriter:
         """Open a stream that becomes a shard."""
+        if size_bytes is not None and size_bytes < 0:
+            raise InvalidRequestError(f"size_bytes {size_bytes} is not a number of bytes")
         self._has_written = True
         self.deadline(timeout_seconds)  # refuse what is none before the first byte comes
         ids = {"run": part.run, "step": part.step, "rank": part.rank, "name": name}
@@ -148,6 +157,7 @@ class Caller:
                 size_bytes=size_bytes,
                 element_size=element_size,
                 workers=self.workers,
+                ring=ring,
                 guard=lambda: self.calling("open_shard", tells=False, **ids),
                 deadline=lambda: self.deadline(timeout_seconds),
                 finish=finish,
@@ -189,11 +199,16 @@ class Caller:
     # --- parts -----------------------------------------------------------------------------------
 
     def seal(
-        self, part: Part, ranks_on_node: int | None, timeout_seconds: float
+        self,
+        part: Part,
+        ranks_on_node: int | None,
+        timeout_seconds: float,
+        *,
+        follows: bool = False,
     ) -> tuple[int, ...]:
         """Seal a rank's part; return the ranks of the save that have sealed here."""
         self._has_written = True
-        fields = {**part.fields(), "ranks_on_node": ranks_on_node}
+        fields = {**part.fields(), "ranks_on_node": ranks_on_node, "follows": follows}
         with understood():
             reply = self.transport.call("seal", fields, self.deadline(timeout_seconds))
             return tuple(int(rank) for rank in reply["sealed_ranks"])

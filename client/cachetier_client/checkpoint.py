@@ -12,6 +12,7 @@ from cachetier_client.caller import Caller, reaches
 from cachetier_client.errors import CachetierClientError, InvalidRequestError, inherited
 from cachetier_client.names import Part, checked_element_size
 from cachetier_client.results import Receipt
+from cachetier_client.ring import Ring
 from cachetier_client.writer import ShardWriter
 
 ABORT_SECONDS = 5.0
@@ -78,8 +79,13 @@ class Checkpoint:
         *,
         timeout_seconds: float | None = None,
         element_size: SupportsIndex | None = None,
+        size_bytes: int | None = None,
+        ring: Ring | None = None,
     ) -> ShardWriter:
-        """Open a stream that becomes a shard of this rank when it is closed."""
+        """Open a stream that becomes a shard of this rank when it is closed.
+
+        The options are those of ``Client.open_shard``.
+        """
         with self._calling("open_shard", name=name):
             seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
             writer = self._caller.open_writer(
@@ -87,7 +93,9 @@ class Checkpoint:
                 name,
                 "local",
                 seconds,
-                element_size=checked_element_size(element_size, None),
+                size_bytes=size_bytes,
+                element_size=checked_element_size(element_size, size_bytes),
+                ring=ring,
                 on_receipt=self._keep,
             )
         self._writers.append(writer)

@@ -6,35 +6,33 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Literal, Self, SupportsIndex, cast, get_args, overload
+from typing import Any, Literal, Self, SupportsIndex, overload
 
 from cachetier_client import saves
 from cachetier_client.blockfile import Files
-from cachetier_client.buffers import bytes_of
 from cachetier_client.caller import Caller, checked_ack
 from cachetier_client.checkpoint import Checkpoint
+from cachetier_client.choosing import Fallback, repeating_for
 from cachetier_client.deadline import Clock, SystemClock
 from cachetier_client.doors import DEFAULT_URL, greeting, transport_for
 from cachetier_client.errors import InvalidRequestError
 from cachetier_client.names import (
     Part,
     checked_element_size,
-    checked_name,
     checked_save_id,
     checked_step,
 )
 from cachetier_client.place import place_of
 from cachetier_client.reader import ShardReader
-from cachetier_client.repeating import Fallback, RepeatingTransport
+from cachetier_client.reads import Reads
 from cachetier_client.results import AckLevel, Receipt
-from cachetier_client.runs import PUT_SECONDS, Runs
+from cachetier_client.ring import Ring
+from cachetier_client.runs import PUT_SECONDS
 from cachetier_client.workers import Workers
 from cachetier_client.writer import ShardWriter
 
-GET_SECONDS = 300.0
 
-
-class Client(Runs):
+class Client(Reads):
     """Talks to this node's cachetier. Thread-safe, fork-safe; every call has a deadline.
 
     Nothing is connected before the first call. Idle, it keeps ``threads - 1`` threads, a few
@@ -45,7 +43,8 @@ class Client(Runs):
             ``unix:///run/cachetier/cachetier.sock``. Over HTTP, ``CACHETIER_TOKEN`` goes along.
         run: For calls that name none; default ``CACHETIER_RUN``.
         fallback: What to do while the service is away: ``wait`` and repeat until the call's
-            deadline, or ``fail`` at once; default ``CACHETIER_FALLBACK``, then ``wait``.
+            deadline, ``fail`` at once, or ``s3``: save straight to the bucket (docs/fallback.md).
+            Default ``CACHETIER_FALLBACK``, then ``s3`` once the remote is known, else ``wait``.
         threads: How many write or read the blocks of a large shard, the caller's among them.
         clock: Seam for tests.
         files: Seam for tests.
@@ -75,7 +74,7 @@ class Client(Runs):
             token=os.environ.get("CACHETIER_TOKEN", ""),
             files=files,
         )
-        repeating = RepeatingTransport(single, _checked_fallback(fallback), clock)
+        repeating = repeating_for(single, fallback, clock, workers)
         self.url = single.url
         super().__init__(Caller(single, repeating, hello, clock, workers), run)
 
@@ -99,20 +98,20 @@ class Client(Runs):
         """Store one shard on the node and return once it is safe there.
 
         Args:
-            data: C-contiguous memory (bytes, array, CPU tensor), whose raw bytes are stored
-                uncopied, and which must not change before the return. Or a ``pathlib.Path`` or an
-                open binary file, read once: a large one is not sent again if the service goes away.
+            data: C-contiguous memory (bytes, array, CPU tensor), or a list of such for one shard,
+                whose raw bytes are stored uncopied, one after another, and which must not change
+                before the return. Or a ``pathlib.Path`` or an open binary file, read once: a large
+                one is not sent again if the service goes away.
             step: Training step.
             name: Unique in the step; ``/`` is allowed.
             run: Default: the client's.
-            rank: Default: the environment's, see ``cachetier_client.place``.
-            world_size: The same.
+            rank, world_size: Default: the environment's, see ``cachetier_client.place``.
             ack: ``local`` survives the loss of power; ``replicated``, ``durable`` that of the node.
             timeout_seconds: Whole call, including waits for room and for a service that is away.
             save_id: Equal on all ranks, new for every save; see ``cachetier_client.saves``.
             overwrite: Replace a step that is published already.
             element_size: Bytes of one value, 2, 4 or 8: a hint for compression that splits planes.
-                Default: that of an array or tensor; of bytes and files unknown.
+                Default: that of the arrays or tensors, if one; of bytes and files unknown.
 
         Returns:
             Receipt with ``size_bytes``, the CRC-64/NVME of the bytes and the level reached.
@@ -131,40 +130,6 @@ class Client(Runs):
             ids.update(run=part.run, rank=part.rank)
             level = checked_ack(ack)
             return self._caller.put(part, name, data, level, timeout_seconds, element_size)
-
-    def get_shard(
-        self,
-        run: str | None,
-        step: SupportsIndex,
-        name: str,
-        *,
-        out: Any = None,
-        timeout_seconds: float = GET_SECONDS,
-    ) -> memoryview:
-        """Return one shard's bytes, verified, from the nearest copy.
-
-        Args:
-            run: None: the client's.
-            step: Training step.
-            name: The shard's.
-            out: Writable C-contiguous memory of exactly the shard's size (a CPU tensor, say),
-                filled without another copy. After an error its content is undefined.
-            timeout_seconds: Whole call, including a restore from the remote.
-
-        Returns:
-            A writable view: of ``out``, or of fresh memory, page-aligned if larger than 64 KiB.
-
-        Raises:
-            NotFoundError: There is no such shard.
-            IntegrityError: No copy has the bytes that were put.
-            SizeMismatchError: ``out`` has another size; it was not touched.
-        """
-        with self._caller.calling("get_shard", run=run, step=step, name=name) as ids:
-            into = None if out is None else bytes_of(out, writable=True)
-            which_run = ids["run"] = self._run_of(run)
-            where = (which_run, checked_step(step), checked_name(name))
-            deadline = self._caller.deadline(timeout_seconds)
-            return self._caller.transport.get(*where, into, deadline)
 
     @overload
     def open_shard(
@@ -193,8 +158,9 @@ class Client(Runs):
 
         A written stream becomes a shard when it is closed, and leaves nothing when it is left by an
         exception. The options are those of ``put_shard``; ``timeout_seconds`` bounds each call on
-        the stream. A shard that is only remote is left there until a quarter of it has been read;
-        with ``restore=True`` (for ``rb``) it is brought back at once.
+        the stream. With ``size_bytes`` it must get as many; with ``ring`` its memory is that of a
+        ``cachetier_client.Ring``. A shard that is only remote is left there until a quarter of
+        it has been read; with ``restore=True`` (for ``rb``) it is brought back at once.
         """
         with self._caller.calling("open_shard", run=run, step=step, name=name):
             if mode == "wb":
@@ -248,9 +214,13 @@ class Client(Runs):
         world_size: int | None = None,
         save_id: str | None = None,
         overwrite: bool = False,
+        follows: bool = False,
         timeout_seconds: float = PUT_SECONDS,
     ) -> tuple[int, ...]:
         """Say that this rank has put all its shards of a step; ``checkpoint`` does it by itself.
+
+        With ``follows`` it holds as soon as rank 0 has sealed, and the part may grow until then: a
+        save that overwrites then needs a ``save_id``, as nothing here tells when it ends.
 
         Returns:
             The ranks of this save that have sealed on this node.
@@ -259,8 +229,9 @@ class Client(Runs):
             part, ranks_on_node = self._part(
                 run, step, rank, world_size, save_id, overwrite=overwrite
             )
-            sealed = self._caller.seal(part, ranks_on_node, timeout_seconds)
-            self._counting(part)()
+            sealed = self._caller.seal(part, ranks_on_node, timeout_seconds, follows=follows)
+            if not follows:
+                self._counting(part)()
             return sealed
 
     # --- training --------------------------------------------------------------------------------
@@ -278,6 +249,16 @@ class Client(Runs):
     def lost_hints(self) -> int:
         """How many hints of ``training_step`` could not be told to the service."""
         return self._caller.phases.lost
+
+    @property
+    def fallback_shards(self) -> int:
+        """How many shards went straight to S3 because the service was away."""
+        return self._caller.fallbacks[0]
+
+    @property
+    def fallback_bytes(self) -> int:
+        """How many bytes those shards have."""
+        return self._caller.fallbacks[1]
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -356,36 +337,16 @@ class Client(Runs):
         save_id: str | None = None,
         overwrite: bool = False,
         element_size: SupportsIndex | None = None,
+        size_bytes: int | None = None,
+        ring: Ring | None = None,
     ) -> ShardWriter:
         part, _ = self._part(run, step, rank, world_size, save_id, overwrite=overwrite)
-        elements = checked_element_size(element_size, None)
-        level = checked_ack(ack)
-        return self._caller.open_writer(part, name, level, timeout_seconds, element_size=elements)
-
-    def _open_reader(
-        self,
-        run: str | None,
-        step: SupportsIndex,
-        name: str,
-        *,
-        timeout_seconds: float = GET_SECONDS,
-        restore: bool = False,
-    ) -> ShardReader:
-        caller, which_run = self._caller, self._run_of(run)
-        where = (which_run, checked_step(step), checked_name(name))
-        return ShardReader(
-            caller.transport.open_source(*where, caller.deadline(timeout_seconds), restore=restore),
-            guard=lambda: caller.calling(
-                "open_shard", tells=False, run=which_run, step=step, name=name
-            ),
-            deadline=lambda: caller.deadline(timeout_seconds),
+        return self._caller.open_writer(
+            part,
+            name,
+            checked_ack(ack),
+            timeout_seconds,
+            size_bytes=size_bytes,
+            element_size=checked_element_size(element_size, size_bytes),
+            ring=ring,
         )
-
-
-def _checked_fallback(fallback: str | None) -> Fallback:
-    chosen = fallback or os.environ.get("CACHETIER_FALLBACK") or "wait"
-    if chosen == "s3":
-        raise ValueError("fallback='s3' is not in this version: use 'wait' or 'fail'")
-    if chosen not in get_args(Fallback):
-        raise ValueError(f"fallback={chosen!r} is neither 'wait' nor 'fail'")
-    return cast("Fallback", chosen)

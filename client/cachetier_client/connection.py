@@ -46,6 +46,7 @@ class Connection:
         self.was_idle = False
         self.noticed_incidents = False
         self.inline_bytes = INLINE_BYTES
+        self.remote: object = None
         forks.own(self)
 
     @classmethod
@@ -61,6 +62,7 @@ class Connection:
         try:
             hello = connection.request({"op": "hello", **greeting}, deadline).header
             connection.inline_bytes = _checked_hello(hello)
+            connection.remote = hello.get("remote")
         except BaseException:
             connection.close()
             raise

@@ -7,7 +7,8 @@ import threading
 from contextlib import AbstractContextManager
 from typing import Any, SupportsIndex
 
-from cachetier_client.client import GET_SECONDS, Client
+from cachetier_client.client import Client
+from cachetier_client.reads import GET_SECONDS
 from cachetier_client.results import AckLevel, Receipt
 from cachetier_client.runs import PUT_SECONDS
 
@@ -36,6 +37,7 @@ def put_shard(  # noqa: PLR0913 - the ids, fixed names all
     timeout_seconds: float = PUT_SECONDS,
     save_id: str | None = None,
     overwrite: bool = False,
+    element_size: SupportsIndex | None = None,
 ) -> Receipt:
     """Store one shard on the node and return once it is safe there; see ``Client.put_shard``."""
     return default_client().put_shard(
@@ -49,6 +51,7 @@ def put_shard(  # noqa: PLR0913 - the ids, fixed names all
         timeout_seconds=timeout_seconds,
         save_id=save_id,
         overwrite=overwrite,
+        element_size=element_size,
     )
 
 

@@ -69,6 +69,12 @@ class CachetierClientError(Exception):
         self.rank = self.rank if self.rank is not None else rank
         self.name = self.name if self.name is not None else name
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle with the cause in words: exceptions go to other ranks without theirs."""
+        because = f" ({_cause_of(self)})" if self.__cause__ is not None else ""
+        told = {**self.__dict__, "message": self.message + because}
+        return type(self), (self.message,), told
+
     def __str__(self) -> str:
         ids = {"run": self.run, "step": self.step, "rank": self.rank, "shard": self.name}
         words = [self.operation] if self.operation else []

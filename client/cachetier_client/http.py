@@ -20,6 +20,7 @@ from cachetier_client.errors import (
     IntegrityError,
     ProtocolMismatchError,
 )
+from cachetier_client.gathered import Gathered
 from cachetier_client.http_connection import PIECE_BYTES, HttpConnection, HttpPool
 from cachetier_client.names import Part
 from cachetier_client.opened import memory_for
@@ -51,17 +52,14 @@ class HttpTransport:
         self._noticed_incidents = False
 
     def put(
-        self, part: Part, name: str, data: memoryview, deadline: Deadline, element_size: int = 0
+        self, part: Part, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
-        pieces = [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
-        whole = 0
-        for piece in pieces:
-            whole = digest_of(piece, whole)
-        described = {"Content-Length": str(len(data)), DIGEST_HEADER: digests.to_hex(whole)}
+        described = {"Content-Length": str(len(data)), DIGEST_HEADER: digests.to_hex(data.digest())}
         described |= _elements(element_size)
         with self.connections.lend(deadline) as connection:
             self.start_put(connection, part, name, described, deadline)
-            connection.send(*pieces, deadline=deadline)
+            for block in data.blocks():
+                connection.send(block.joined(), deadline=deadline)
             return self.document("put", connection, deadline)
 
     def get(
@@ -104,7 +102,14 @@ class HttpTransport:
         return HttpSink(self, part, name, size_bytes, deadline, element_size)
 
     def open_source(
-        self, run: str, step: int, name: str, deadline: Deadline, *, restore: bool
+        self,
+        run: str,
+        step: int,
+        name: str,
+        deadline: Deadline,
+        *,
+        restore: bool,
+        blocks: int | None = None,  # noqa: ARG002 - the service finds it out
     ) -> HttpSource:
         target = shard_target(run, step, name)
         return HttpSource(self, f"{target}?restore=true" if restore else target, deadline)

@@ -11,16 +11,18 @@ Source: docs/protocol.md, "Get".
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass
 from typing import Protocol
 
 from cachetier_client import digests
-from cachetier_client.aligned import address_of, aligned_memory
+from cachetier_client.aligned import aligned_memory
 from cachetier_client.blockfile import BlockFile
 from cachetier_client.deadline import Deadline
 from cachetier_client.digests import BLOCK_BYTES, digest_of
 from cachetier_client.errors import IntegrityError, ProtocolMismatchError, SizeMismatchError
 from cachetier_client.staged import OwnedDescriptor, io_errors
-from cachetier_client.transfer import DamagedBlockError, read_block, read_shard
+from cachetier_client.transfer import DamagedBlockError, for_each_block, read_block
 from cachetier_client.transport import Reply
 from cachetier_client.wire import Frame, Header
 from cachetier_client.workers import Workers
@@ -43,139 +45,171 @@ class Opener(Protocol):
         """Do another operation."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """What the service gave to read from: a file, the bytes themselves, or digests (remote)."""
+
+    size_bytes: int
+    digest: int
+    block_digests: tuple[int, ...]
+    body: memoryview
+    file: BlockFile | None
+    descriptor: OwnedDescriptor | None
+    is_remote: bool
+
+
 class OpenedShard:
     """A shard opened for reading: from its descriptor, from the bytes that came along, or remotely.
+
+    Blocks may be read from several threads at once.
 
     Args:
         opener: Where.
         ids: Its ``run``, ``step`` and ``name``.
         deadline: For opening it.
         restore: Have it brought back whole if it is only remote.
+        blocks: How many blocks will be read, if that is known: with a quarter it is brought back.
     """
 
     def __init__(
-        self, opener: Opener, ids: Header, deadline: Deadline, *, restore: bool = True
+        self,
+        opener: Opener,
+        ids: Header,
+        deadline: Deadline,
+        *,
+        restore: bool = True,
+        blocks: int | None = None,
     ) -> None:
         self._opener = opener
         self._ids = ids
         self._restore = restore
-        self._is_remote = False
-        self._descriptor: OwnedDescriptor | None = None
-        self._file: BlockFile | None = None
-        self._body = memoryview(b"")
-        self._digests: tuple[int, ...] = ()
+        self._blocks = blocks
+        self._lock = threading.Lock()
+        self._reported = False
         self._retried = False
-        self.size_bytes = 0
-        self.digest = 0
-        self._open(deadline)
+        self._descriptors: list[OwnedDescriptor] = []  # of earlier copies too: threads may read
+        self._copy = self._open(deadline)
+        self.size_bytes = self._copy.size_bytes
+        self.digest = self._copy.digest
 
     def read_whole(self, into: memoryview, workers: Workers, deadline: Deadline) -> None:
         """Fill ``into``, which has the shard's size, with several threads."""
-        while True:
-            try:
-                if self._file is None:
-                    into[:] = self._body
-                else:
-                    with io_errors("read"):
-                        read_shard(self._file, into, self._digests, workers, deadline)
-                return
-            except DamagedBlockError as error:
-                self._open_again(error, deadline)
+
+        def read(number: int) -> None:
+            start = number * BLOCK_BYTES
+            self.read_block(number, into[start : start + BLOCK_BYTES], deadline)
+
+        for_each_block(read, -(-self.size_bytes // BLOCK_BYTES), workers)
 
     def read_block(self, number: int, into: memoryview, deadline: Deadline) -> None:
         """Fill ``into``, which has the block's size, with one block."""
         start = number * BLOCK_BYTES
-        if self._is_remote and self._read_remote(number, into, deadline):
-            return
         while True:
+            copy = self._copy
             try:
-                if self._file is None:
-                    into[:] = self._body[start : start + len(into)]
+                if copy.is_remote:
+                    if self._read_remote(copy, number, into, deadline):
+                        return
+                elif copy.file is None:
+                    into[:] = copy.body[start : start + len(into)]
+                    return
                 else:
                     deadline.require("reading the shard")
                     with io_errors("read"):
-                        read_block(self._file, into, address_of(into), start, self._digests[number])
-                return
+                        read_block(copy.file, into, start, copy.block_digests[number])
+                    return
             except DamagedBlockError as error:
-                self._open_again(error, deadline)
+                self._open_again(copy, error, deadline)
 
     def close(self) -> None:
-        """Close the descriptor; may be called twice."""
-        if self._descriptor is not None:
-            self._descriptor.close()
-        self._file = None
-        self._body = memoryview(b"")
+        """Close the descriptors, once no thread reads; may be called twice."""
+        if self._descriptors and self._copy.file is not None:
+            self._copy.file.forget()
+        while self._descriptors:
+            self._descriptors.pop().close()
 
-    def _open(self, deadline: Deadline) -> None:
-        fields = {**self._ids, "restore": self._restore}
-        self._take(*self._opener.open_file("open", fields, deadline))
+    def _open(self, deadline: Deadline) -> _Copy:
+        fields = {**self._ids, "restore": self._restore, "blocks": self._blocks or 0}
+        return self._take(*self._opener.open_file("open", fields, deadline))
 
-    def _take(self, frame: Frame, descriptor: OwnedDescriptor | None) -> None:
-        """Read from what the service sent from now on."""
-        self._descriptor = descriptor
-        self._is_remote = descriptor is None and frame.header.get("inline") is False
-        self._body = memoryview(frame.body)
+    def _take(self, frame: Frame, descriptor: OwnedDescriptor | None) -> _Copy:
+        """Return what the service sent as something to read from."""
         try:
-            if self._descriptor is not None:
-                self._file = self._opener.block_file(self._descriptor)
-            self._digests = self._read_reply(frame)
-        except (KeyError, TypeError, ValueError) as error:
-            self.close()
-            raise ProtocolMismatchError("the service opened the shard in an unknown way") from error
-        except BaseException:
-            self.close()
+            is_remote = descriptor is None and frame.header.get("inline") is False
+            size_bytes = int(frame.header["size_bytes"])
+            digest = digests.from_hex(frame.header["digest"])
+            has_body = descriptor is None and not is_remote
+            copy = _Copy(
+                size_bytes=size_bytes,
+                digest=digest,
+                block_digests=() if has_body else digests.unpack(frame.body),
+                body=memoryview(frame.body),
+                file=None if descriptor is None else self._opener.block_file(descriptor),
+                descriptor=descriptor,
+                is_remote=is_remote,
+            )
+            _check(copy)
+        except BaseException as error:
+            if descriptor is not None:
+                descriptor.close()
+            if isinstance(error, KeyError | TypeError | ValueError):
+                raise ProtocolMismatchError(
+                    "the service opened the shard in an unknown way"
+                ) from error
             raise
+        if descriptor is not None:
+            self._descriptors.append(descriptor)
+        return copy
 
-    def _read_reply(self, frame: Frame) -> tuple[int, ...]:
-        self.size_bytes = int(frame.header["size_bytes"])
-        self.digest = digests.from_hex(frame.header["digest"])
-        if self._file is None and not self._is_remote:
-            whole = (len(frame.body), digest_of(frame.body))
-            if whole != (self.size_bytes, self.digest):
-                raise IntegrityError("the bytes changed on their way from the service")
-            return ()
-        taken = digests.unpack(frame.body)
-        if digests.combine(taken, self.size_bytes) != self.digest:
-            raise IntegrityError("the block digests do not combine to the shard's digest")
-        return taken
-
-    def _read_remote(self, number: int, into: memoryview, deadline: Deadline) -> bool:
+    def _read_remote(self, copy: _Copy, number: int, into: memoryview, deadline: Deadline) -> bool:
         """Fill ``into`` with a block that the service fetches; False once it has the whole shard.
 
         Raises:
             IntegrityError: The shard was replaced since it was opened, or the bytes changed.
         """
-        fields = {**self._ids, "block": number}
+        counted = 1 if self._blocks is None else 0  # not once more what was told at the beginning
+        fields = {**self._ids, "block": number, "blocks": counted}
         frame, descriptor = self._opener.open_file("read_block", fields, deadline)
         if descriptor is not None or frame.header.get("inline") is not False:
-            before = (self.size_bytes, self.digest)
-            self._restore = True
-            self._take(frame, descriptor)
-            self._refuse_another(before, "the shard was brought back")
+            brought_back = self._same(self._take(frame, descriptor), "the shard was brought back")
+            with self._lock:
+                if self._copy is copy:
+                    self._copy = brought_back
             return False
         if frame.header.get("digest") != digests.to_hex(self.digest):
             raise IntegrityError("the shard was replaced while it was read")
-        if len(frame.body) != len(into) or digest_of(frame.body) != self._digests[number]:
+        if len(frame.body) != len(into) or digest_of(frame.body) != copy.block_digests[number]:
             raise IntegrityError("the bytes changed on their way from the service")
         into[:] = frame.body
         return True
 
-    def _refuse_another(self, before: tuple[int, int], what: str) -> None:
-        if (self.size_bytes, self.digest) != before:
-            self.close()
+    def _same(self, copy: _Copy, what: str) -> _Copy:
+        """Return ``copy`` if it is of the shard that was opened first."""
+        if (copy.size_bytes, copy.digest) != (self.size_bytes, self.digest):
             raise IntegrityError(f"{what}, and the shard was replaced meanwhile")
+        return copy
 
-    def _open_again(self, error: DamagedBlockError, deadline: Deadline) -> None:
-        """Report the damage and open what there is instead; once."""
-        self.close()
-        if self._retried:
-            raise IntegrityError(f"the stored bytes are damaged: {error}")
-        self._retried = True
-        self._restore = True
-        before = (self.size_bytes, self.digest)
-        self._opener.call("verify", self._ids, deadline)
-        self._open(deadline)
-        self._refuse_another(before, str(error))
+    def _open_again(self, damaged: _Copy, error: DamagedBlockError, deadline: Deadline) -> None:
+        """Report the damage and open what there is instead; once, whoever finds it first."""
+        with self._lock:
+            if self._copy is not damaged:
+                return
+            if self._retried:
+                raise IntegrityError(f"the stored bytes are damaged: {error}")
+            if not self._reported:
+                self._opener.call("verify", self._ids, deadline)
+                self._reported = True
+            self._copy = self._same(self._open(deadline), str(error))
+            self._retried = True
+
+
+def _check(copy: _Copy) -> None:
+    """Refuse bytes, or digests of blocks, that are not those of the shard's digest."""
+    if copy.file is None and not copy.is_remote:
+        if (len(copy.body), digest_of(copy.body)) != (copy.size_bytes, copy.digest):
+            raise IntegrityError("the bytes changed on their way from the service")
+    elif digests.combine(copy.block_digests, copy.size_bytes) != copy.digest:
+        raise IntegrityError("the block digests do not combine to the shard's digest")
 
 
 def memory_for(out: memoryview | None, size_bytes: int) -> memoryview:

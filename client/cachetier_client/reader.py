@@ -9,17 +9,21 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from cachetier_client import digests
-from cachetier_client.aligned import Block
+from cachetier_client.aligned import Block, copy_bytes
 from cachetier_client.deadline import Deadline
 from cachetier_client.digests import BLOCK_BYTES
+from cachetier_client.ranges import in_blocks
+from cachetier_client.transfer import for_each_block
 from cachetier_client.transport import Source
+from cachetier_client.workers import Workers
 
 
 class ShardReader(io.RawIOBase):
     """A readable, seekable binary stream over one shard.
 
-    The block last read is kept, so small reads cost nothing; whole blocks go straight into the
-    caller's memory. Each call may take the stream's ``timeout_seconds``. Not thread-safe.
+    The block last read in part is kept, so small reads cost nothing; whole blocks go straight into
+    the caller's memory, those of a large read in several threads. Each call may take the stream's
+    ``timeout_seconds``. Not thread-safe.
 
     Attributes:
         size_bytes: The shard's size.
@@ -33,6 +37,7 @@ class ShardReader(io.RawIOBase):
         source: Source,
         guard: Callable[[], AbstractContextManager[object]],
         deadline: Callable[[], Deadline],
+        workers: Workers,
     ) -> None:
         super().__init__()
         self.size_bytes = source.size_bytes
@@ -40,6 +45,7 @@ class ShardReader(io.RawIOBase):
         self._source = source
         self._guard = guard
         self._deadline = deadline
+        self._workers = workers
         self._position = 0
         self._block: Block | None = None
         self._kept = -1  # the number of the block in it
@@ -67,16 +73,15 @@ class ShardReader(io.RawIOBase):
         into = memoryview(buffer).cast("B")
         into = into[: max(0, self.size_bytes - self._position)]
         with self._guard():
-            deadline = self._deadline()
-            done = 0
-            while done < len(into):
-                done += self._read_some(into[done:], deadline)
-        return done
+            self._fill(into, self._deadline())
+        self._position += len(into)
+        return len(into)
 
     def readall(self) -> bytes:
-        rest = bytearray(max(0, self.size_bytes - self._position))
-        self.readinto(rest)
-        return bytes(rest)
+        rest = io.BytesIO(bytes(max(0, self.size_bytes - self._position)))  # neither is copied
+        with rest.getbuffer() as into:
+            self.readinto(into)
+        return rest.getvalue()
 
     def close(self) -> None:
         if not self.closed:
@@ -84,22 +89,35 @@ class ShardReader(io.RawIOBase):
             self._block = None
         super().close()
 
-    def _read_some(self, into: memoryview, deadline: Deadline) -> int:
-        number, within = divmod(self._position, BLOCK_BYTES)
-        size = min(BLOCK_BYTES, self.size_bytes - number * BLOCK_BYTES)
-        count = min(size - within, len(into))
-        if count == size and number != self._kept:
-            self._source.read_block(number, into[:count], deadline)
-        else:
-            into[:count] = self._keep(number, size, deadline)[within : within + count]
-        self._position += count
-        return count
+    def _fill(self, into: memoryview, deadline: Deadline) -> None:
+        wanted = list(in_blocks(self._position, into))
+        for number, start, piece in wanted:
+            if number == self._kept:
+                self._copy_kept(start, piece)
+        unread = [each for each in wanted if each[0] != self._kept]
 
-    def _keep(self, number: int, size: int, deadline: Deadline) -> memoryview:
+        def read(index: int) -> None:
+            number, start, piece = unread[index]
+            size = min(BLOCK_BYTES, self.size_bytes - number * BLOCK_BYTES)
+            if len(piece) == size:
+                self._source.read_block(number, piece, deadline)
+            elif index == len(unread) - 1:  # where the next read goes on
+                self._keep(number, size, deadline)
+                self._copy_kept(start, piece)
+            else:
+                with self._workers.blocks.borrowed() as block:
+                    self._source.read_block(number, block.view[:size], deadline)
+                    copy_bytes(piece, block.view[start : start + len(piece)])
+
+        for_each_block(read, len(unread), self._workers)
+
+    def _keep(self, number: int, size: int, deadline: Deadline) -> None:
         if self._block is None:
             self._block = Block()
-        if number != self._kept:
-            self._kept = -1
-            self._source.read_block(number, self._block.view[:size], deadline)
-            self._kept = number
-        return self._block.view[:size]
+        self._kept = -1
+        self._source.read_block(number, self._block.view[:size], deadline)
+        self._kept = number
+
+    def _copy_kept(self, start: int, into: memoryview) -> None:
+        assert self._block is not None
+        copy_bytes(into, self._block.view[start : start + len(into)])

@@ -18,6 +18,7 @@ from cachetier_client.errors import (
     ServiceUnavailableError,
     StoppingError,
 )
+from cachetier_client.gathered import Gathered
 from cachetier_client.names import Part
 from cachetier_client.transport import ConnectionLostError, Reply, Sink, Source, Transport
 
@@ -37,6 +38,8 @@ class RepeatingTransport:
         fallback: ``wait`` repeats until the deadline, ``fail`` gives up at the first loss.
         clock: Sleeps between attempts.
         jitter: Returns the part of the longest pause to sleep, from 0 to 1.
+        patience_seconds: How long a call waits at most for a service that is away, and never for
+            more than half of its time, so that some is left for another way; None: to its end.
     """
 
     def __init__(
@@ -45,15 +48,17 @@ class RepeatingTransport:
         fallback: Fallback,
         clock: Clock,
         jitter: Callable[[], float] = random.random,
+        patience_seconds: float | None = None,
     ) -> None:
         self.url = inner.url
         self._inner = inner
         self._fallback = fallback
         self._clock = clock
         self._jitter = jitter
+        self._patience_seconds = patience_seconds
 
     def put(
-        self, part: Part, name: str, data: memoryview, deadline: Deadline, element_size: int = 0
+        self, part: Part, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
         return self._repeat(
             lambda: self._inner.put(part, name, data, deadline, element_size), deadline
@@ -80,15 +85,29 @@ class RepeatingTransport:
         )
 
     def open_source(
-        self, run: str, step: int, name: str, deadline: Deadline, *, restore: bool
+        self,
+        run: str,
+        step: int,
+        name: str,
+        deadline: Deadline,
+        *,
+        restore: bool,
+        blocks: int | None = None,
     ) -> Source:
         def open_it() -> Source:
-            return self._inner.open_source(run, step, name, deadline, restore=restore)
+            return self._inner.open_source(
+                run, step, name, deadline, restore=restore, blocks=blocks
+            )
 
         return _RepeatingSource(self._repeat(open_it, deadline), self._repeat)
 
     def noticed_incidents(self) -> bool:
         return self._inner.noticed_incidents()
+
+    @property
+    def fallbacks(self) -> tuple[int, int]:
+        """How many shards, and bytes, went another way."""
+        return (0, 0)
 
     def forget_idle(self) -> None:
         self._inner.forget_idle()
@@ -99,6 +118,7 @@ class RepeatingTransport:
     def _repeat(self, attempt: Callable[[], _Result], deadline: Deadline) -> _Result:
         attempts = 0
         held_open = 0
+        left_when_lost: float | None = None
         while True:
             attempts += 1
             try:
@@ -107,8 +127,14 @@ class RepeatingTransport:
                 self._inner.forget_idle()  # the others are as old
                 if error.was_idle and attempts == 1:
                     continue  # the service has restarted since; it may well be there
-                self._pause_or_raise(unavailable(self.url, error), attempts, deadline)
-            except (StoppingError, BusyError) as error:
+                left_when_lost = left_when_lost or deadline.remaining()
+                lost = unavailable(self.url, error)
+                self._pause_or_raise(lost, attempts, deadline, left_when_lost)
+            except StoppingError as error:
+                self._inner.forget_idle()
+                left_when_lost = left_when_lost or deadline.remaining()
+                self._pause_or_raise(error, attempts, deadline, left_when_lost)
+            except BusyError as error:
                 self._inner.forget_idle()
                 self._pause_or_raise(error, attempts, deadline)
             except OpenForWritingError:
@@ -121,11 +147,16 @@ class RepeatingTransport:
         error: ServiceUnavailableError | StoppingError | BusyError,
         attempts: int,
         deadline: Deadline,
+        left_when_lost: float | None = None,
     ) -> None:
         longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(attempts, 10))
         pause = self._jitter() * max(longest, error.retry_after_seconds or 0.0)
         if self._fallback == "fail" or pause >= deadline.remaining():
             raise error
+        if self._patience_seconds is not None and left_when_lost is not None:
+            waited = left_when_lost - deadline.remaining()
+            if waited + pause >= min(self._patience_seconds, left_when_lost / 2):
+                raise error
         self._clock.sleep(pause)
 
 

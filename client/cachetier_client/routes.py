@@ -58,7 +58,10 @@ def request_for(op: str, fields: Mapping[str, Any]) -> Request:
         "incidents": Request("GET", _with_query("/v1/incidents", fields, "client_id", "clear")),
         "flush": Request("POST", "/v1/flush", _document(fields, "run", "step", _TIMEOUT)),
         "phase": Request("POST", "/v1/phase", _document(fields, "client_id", "busy")),
-        "seal": Request("POST", f"{step}/seal", _document(fields, *_PART, "ranks_on_node")),
+        "fallback": Request("POST", "/v1/fallback", _document(fields, "shards", "size_bytes")),
+        "seal": Request(
+            "POST", f"{step}/seal", _document(fields, *_PART, "ranks_on_node", "follows")
+        ),
         "abort_rank": Request("POST", f"{step}/abort", _document(fields, *_PART)),
     }
     if op not in simple:

@@ -18,7 +18,6 @@ from cachetier_client.aligned import Block
 from cachetier_client.blockfile import BlockFile
 from cachetier_client.connection import Connection
 from cachetier_client.deadline import Deadline
-from cachetier_client.digests import BLOCK_BYTES, digest_of
 from cachetier_client.errors import (
     BackpressureError,
     CachetierClientError,
@@ -26,6 +25,7 @@ from cachetier_client.errors import (
     ProtocolMismatchError,
     StagedIOError,
 )
+from cachetier_client.gathered import Gathered
 from cachetier_client.transfer import write_shard
 from cachetier_client.transport import ConnectionLostError, Reply
 from cachetier_client.wire import Header
@@ -142,7 +142,7 @@ class DescriptorSink(_StagedSink):
         with io_errors("written"):
             self._file.write_block(block, size_bytes, offset)
 
-    def write_whole(self, data: memoryview, workers: Workers, deadline: Deadline) -> list[int]:
+    def write_whole(self, data: Gathered, workers: Workers, deadline: Deadline) -> list[int]:
         """Write all blocks of ``data``; return their digests."""
         with io_errors("written"):
             return write_shard(self._file, data, workers, deadline)
@@ -179,13 +179,12 @@ class StreamSink(_StagedSink):
             raise InvalidRequestError("blocks of a streamed shard must come in order")
         self._send(block.view[:size_bytes], deadline)
 
-    def write_whole(self, data: memoryview, workers: Workers, deadline: Deadline) -> list[int]:  # noqa: ARG002
+    def write_whole(self, data: Gathered, workers: Workers, deadline: Deadline) -> list[int]:  # noqa: ARG002
         """Send all blocks of ``data``; return their digests."""
-        blocks = [data[start : start + BLOCK_BYTES] for start in range(0, len(data), BLOCK_BYTES)]
         taken = []
-        for block in blocks:
-            taken.append(digest_of(block))
-            self._send(block, deadline)
+        for block in data.blocks():
+            taken.append(block.digest())
+            self._send(block.joined(), deadline)
         return taken
 
     def _send(self, block: memoryview, deadline: Deadline) -> None:

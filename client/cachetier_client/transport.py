@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from cachetier_client.aligned import Block
 from cachetier_client.deadline import Deadline
+from cachetier_client.gathered import Gathered
 from cachetier_client.names import Part
 
 Reply = dict[str, Any]
@@ -67,7 +68,7 @@ class Transport(Protocol):
     url: str
 
     def put(
-        self, part: Part, name: str, data: memoryview, deadline: Deadline, element_size: int = 0
+        self, part: Part, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
         """Store one shard, of elements of so many bytes (0: unknown); return the receipt."""
 
@@ -90,11 +91,19 @@ class Transport(Protocol):
         """Begin a shard that comes block by block."""
 
     def open_source(
-        self, run: str, step: int, name: str, deadline: Deadline, *, restore: bool
+        self,
+        run: str,
+        step: int,
+        name: str,
+        deadline: Deadline,
+        *,
+        restore: bool,
+        blocks: int | None = None,
     ) -> Source:
         """Open a shard for reading; one that is only remote is brought back first if ``restore``.
 
-        Else it is left there while little of it is read.
+        Else it is left there while little of it is read. Who knows how many ``blocks`` it will be
+        says so: then it need not be found out.
         """
 
     def noticed_incidents(self) -> bool:

@@ -9,11 +9,10 @@ import os
 from typing import Any
 
 from cachetier_client import digests
-from cachetier_client.aligned import BlockPool
 from cachetier_client.blockfile import BlockFile, Files, SystemFiles
 from cachetier_client.connection import INLINE_BYTES, Connection, ConnectionPool
 from cachetier_client.deadline import Deadline
-from cachetier_client.digests import digest_of
+from cachetier_client.gathered import Gathered
 from cachetier_client.names import Part
 from cachetier_client.opened import OpenedShard, memory_for
 from cachetier_client.staged import DescriptorSink, OwnedDescriptor, StreamSink, check_plane
@@ -30,26 +29,26 @@ class UnixTransport:
     ) -> None:
         self.url = f"unix://{path}"
         self._inline_bytes = INLINE_BYTES
+        self.remote: object = None  # where the service drains to, in its words
         self._connections = ConnectionPool(path, greeting)
         self._workers = workers
-        self._blocks = BlockPool(workers.threads)
         self._files = files or SystemFiles()
 
     # --- in --------------------------------------------------------------------------------------
 
     def put(
-        self, part: Part, name: str, data: memoryview, deadline: Deadline, element_size: int = 0
+        self, part: Part, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
         if len(data) <= self._inline_bytes:
             fields = {
                 **part.fields(),
                 "name": name,
                 "size_bytes": len(data),
-                "digest": digests.to_hex(digest_of(data)),
+                "digest": digests.to_hex(data.digest()),
                 "element_size": element_size or None,
                 "timeout_seconds": deadline.for_service(),
             }
-            return self.call("put", fields, deadline, data)
+            return self.call("put", fields, deadline, data.joined())
         sink = self.open_sink(part, name, len(data), deadline, element_size)
         try:
             taken = sink.write_whole(data, self._workers, deadline)
@@ -103,10 +102,17 @@ class UnixTransport:
             source.close()
 
     def open_source(
-        self, run: str, step: int, name: str, deadline: Deadline, *, restore: bool
+        self,
+        run: str,
+        step: int,
+        name: str,
+        deadline: Deadline,
+        *,
+        restore: bool,
+        blocks: int | None = None,
     ) -> OpenedShard:
         ids = {"run": run, "step": step, "name": name}
-        return OpenedShard(self, ids, deadline, restore=restore)
+        return OpenedShard(self, ids, deadline, restore=restore, blocks=blocks)
 
     def open_file(
         self, op: str, fields: Header, deadline: Deadline
@@ -116,7 +122,7 @@ class UnixTransport:
         return frame, None if frame.descriptor is None else OwnedDescriptor(frame.descriptor)
 
     def block_file(self, descriptor: OwnedDescriptor) -> BlockFile:
-        return BlockFile(descriptor.number, self._blocks, self._files)
+        return BlockFile(descriptor.number, self._workers.blocks, self._files)
 
     # --- the rest --------------------------------------------------------------------------------
 
@@ -133,7 +139,6 @@ class UnixTransport:
 
     def close(self) -> None:
         self._connections.close()
-        self._blocks.clear()
 
     def noticed_incidents(self) -> bool:
         return self._connections.noticed_incidents()
@@ -150,4 +155,5 @@ class UnixTransport:
     def _take(self, deadline: Deadline) -> Connection:
         connection = self._connections.take(deadline)
         self._inline_bytes = connection.inline_bytes
+        self.remote = connection.remote
         return connection

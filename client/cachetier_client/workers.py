@@ -1,4 +1,4 @@
-"""Threads that write and read blocks beside their caller.
+"""Threads that write and read blocks beside their caller, and the memory they do it with.
 
 The caller works too, so a shard of one block starts and wakes nobody, and a call that finds all
 threads busy still goes on. What one call uses is bounded by ``threads``, whoever else is calling.
@@ -11,13 +11,20 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from cachetier_client import forks
+from cachetier_client.aligned import BlockPool
+
+_this_thread = threading.local()
 
 
 class Workers:
-    """A few threads, started at first use and kept until ``close``. Thread-safe and fork-safe."""
+    """A few threads, started at first use and kept until ``close``. Thread-safe and fork-safe.
+
+    ``blocks`` keeps one for each thread, for whoever works.
+    """
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
+        self.blocks = BlockPool(threads)
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
         forks.own(self)
@@ -44,11 +51,17 @@ class Workers:
             return None
         with self._lock:
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(self.threads - 1, "cachetier-blocks")
+                name = "cachetier-blocks"
+                self._executor = ThreadPoolExecutor(self.threads - 1, name, _note_worker)
             try:
                 return self._executor.submit(work)
             except RuntimeError:
                 return None
+
+    @staticmethod
+    def is_at_work() -> bool:
+        """Return whether this is one of these threads: it must not wait for what they do."""
+        return getattr(_this_thread, "is_worker", False)
 
     def close(self) -> None:
         """Let the threads go once they are idle."""
@@ -57,9 +70,14 @@ class Workers:
         forks.disown(self)
         if executor is not None:
             executor.shutdown(wait=False)
+        self.blocks.clear()
 
     def abandon(self) -> None:
         """Forget the parent's threads: a child has none of them."""
         self._lock = threading.Lock()
         self._executor = None
         forks.own(self)
+
+
+def _note_worker() -> None:
+    _this_thread.is_worker = True

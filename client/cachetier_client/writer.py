@@ -3,11 +3,15 @@
 The caller's bytes are gathered into page-aligned blocks, and other threads write full blocks while
 the caller goes on. Large writes are split, small ones coalesced. What fits into one block is kept
 until close and put whole, so that it survives a service that is away for a moment.
+
+Blocks come from a ring, if the stream was given one, else at most four from the client's pool.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,26 +21,27 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from cachetier_client.aligned import Block, address_of
+from cachetier_client.aligned import Block
 from cachetier_client.buffers import bytes_of
 from cachetier_client.deadline import Deadline
-from cachetier_client.digests import BLOCK_BYTES, digest_of
-from cachetier_client.errors import InvalidRequestError, inherited
+from cachetier_client.errors import InvalidRequestError, SizeMismatchError, inherited
+from cachetier_client.filling import Copy, Filling
+from cachetier_client.gathered import Gathered
 from cachetier_client.names import Part
 from cachetier_client.results import Receipt
+from cachetier_client.ring import Ring
 from cachetier_client.transport import Reply, Sink, Transport
 from cachetier_client.workers import Workers
 
 BLOCKS_PER_STREAM = 4
-_COPIED_WITHOUT_GIL_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
     """Where a stream goes, and what the client adds to each call on it.
 
-    ``element_size`` is 0 where nobody said. ``guard`` names failures, ``deadline`` begins a call's
-    time, ``finish`` turns the reply into a receipt.
+    ``size_bytes`` is None where nobody said, ``element_size`` 0. ``guard`` names failures,
+    ``deadline`` begins a call's time, ``finish`` turns the reply into a receipt.
     """
 
     transport: Transport
@@ -45,9 +50,16 @@ class Destination:
     size_bytes: int | None
     element_size: int
     workers: Workers
+    ring: Ring | None
     guard: Callable[[], AbstractContextManager[object]]
     deadline: Callable[[], Deadline]
     finish: Callable[[Reply, Deadline], Receipt]
+
+    def let_go(self, filling: Filling) -> None:
+        """Give a block back once nobody copies into it; lose it where that cannot be known."""
+        with contextlib.suppress(Exception):
+            filling.settle()
+            (self.ring or self.workers.blocks).give_back(filling.block)
 
 
 class ShardWriter:
@@ -70,23 +82,47 @@ class ShardWriter:
         self._process = os.getpid()
         self._to = destination
         self._size = 0
-        self._digests: list[int] = []
-        self._block: Block | None = None
-        self._filled = 0
-        self._digest = 0
-        self._blocks = 0
+        self._digests: list[int] = []  # of the blocks handed over; each is filled in as it is known
+        self._filling: Filling | None = None
         self._sink: Sink | None = None
-        self._writing: deque[tuple[Future[None], Block]] = deque()
+        self._writing: deque[tuple[Future[None], Filling]] = deque()
 
     def write(self, data: Any) -> int:
         """Take bytes, and return how many."""
         view = bytes_of(data)
-        with self._to.guard():
-            self._check_open()
-            deadline = self._to.deadline()
-            with self._aborting():
-                self._take(view, deadline)
+        with self._taking(len(view)) as deadline:
+            at = 0
+            while at < len(view):
+                filling = self._with_room(deadline)
+                piece = view[at : at + filling.room_bytes]
+                filling.take(piece)
+                at += len(piece)
+                self._has_grown(len(piece), deadline)
         return len(view)
+
+    def write_later(self, size_bytes: int, copy: Copy) -> int:
+        """Take ``size_bytes`` that ``copy`` brings, and return how many.
+
+        Args:
+            size_bytes: How many bytes the source has.
+            copy: Called as ``copy(into, at)``, here and in order, to put ``len(into)`` bytes of the
+                source from ``at`` on into ``into``. Where they are only under way when it returns
+                (copies from a device), it returns a function that waits until they are there: the
+                thread that writes the block calls it first. That wait must end by itself.
+
+        Raises:
+            CachetierClientError: As ``write``. What ``copy`` raises comes through; it must not
+                leave anything under way then.
+        """
+        with self._taking(size_bytes) as deadline:
+            at = 0
+            while at < size_bytes:
+                filling = self._with_room(deadline)
+                count = min(filling.room_bytes, size_bytes - at)
+                filling.take_later(count, copy, at)
+                at += count
+                self._has_grown(count, deadline)
+        return size_bytes
 
     def tell(self) -> int:
         """Return how many bytes were written."""
@@ -128,10 +164,15 @@ class ShardWriter:
         if self.closed or self._is_inherited():
             return
         self.closed = True
-        for future, _ in self._writing:
-            if not future.cancel():
+        for future, filling in self._writing:
+            if future.cancel():
+                self._to.let_go(filling)
+            else:
                 future.exception()  # nobody may write once the descriptor is closed
         self._writing.clear()
+        if self._filling is not None:
+            self._to.let_go(self._filling)
+            self._filling = None
         if self._sink is not None:
             self._sink.abort(self._to.deadline())
 
@@ -152,7 +193,10 @@ class ShardWriter:
     def __del__(self) -> None:
         if not getattr(self, "closed", True) and not self._is_inherited():
             warnings.warn(f"shard {self._to.name} was never closed", ResourceWarning, stacklevel=2)
-            self.abort()
+            if self._to.workers.is_at_work():  # collected on a thread that an abort may wait for
+                threading.Thread(target=self.abort, name="cachetier-abort").start()
+            else:
+                self.abort()
 
     @contextmanager
     def _aborting(self) -> Iterator[None]:
@@ -178,74 +222,103 @@ class ShardWriter:
         if self.closed:
             raise InvalidRequestError("the stream is closed", hint="Open the shard anew.")
 
-    def _take(self, view: memoryview, deadline: Deadline) -> None:
-        address = address_of(view) if len(view) >= _COPIED_WITHOUT_GIL_BYTES else 0
-        at = 0
-        while at < len(view):
-            block = self._block_with_room(deadline)
-            piece = view[at : at + BLOCK_BYTES - self._filled]
-            self._digest = digest_of(piece, self._digest)  # before anything else touches them
-            if address:
-                block.fill(address + at, len(piece), self._filled)
-            else:
-                block.view[self._filled : self._filled + len(piece)] = piece
-            self._filled += len(piece)
-            self._size += len(piece)
-            at += len(piece)
+    @contextmanager
+    def _taking(self, size_bytes: int) -> Iterator[Deadline]:
+        """Take so many bytes inside."""
+        with self._to.guard():
+            self._check_open()
+            deadline = self._to.deadline()
+            with self._aborting():
+                declared = self._to.size_bytes
+                if declared is not None and self._size + size_bytes > declared:
+                    raise self._mismatch(self._size + size_bytes)
+                yield deadline
 
-    def _block_with_room(self, deadline: Deadline) -> Block:
-        if self._block is not None and self._filled == BLOCK_BYTES:
-            self._send(self._block, deadline)
-        if self._block is None:
-            self._block = self._free_block(deadline)
-        return self._block
+    def _with_room(self, deadline: Deadline) -> Filling:
+        if self._filling is not None and not self._filling.room_bytes:
+            self._send(self._filling, deadline)
+        if self._filling is None:
+            self._filling = Filling(self._free_block(deadline))
+        return self._filling
 
-    def _send(self, block: Block, deadline: Deadline) -> None:
+    def _has_grown(self, size_bytes: int, deadline: Deadline) -> None:
+        """Count bytes; hand a full block over, unless it may be the whole shard."""
+        self._size += size_bytes
+        goes_on = self._sink is not None or self._size < (self._to.size_bytes or 0)
+        if self._filling is not None and not self._filling.room_bytes and goes_on:
+            self._send(self._filling, deadline)
+
+    def _send(self, filling: Filling, deadline: Deadline) -> None:
         """Hand the filled block over to be written."""
-        to, size, offset = self._to, self._filled, self._size - self._filled
+        to, offset = self._to, self._size - filling.size_bytes
         if self._sink is None:
             self._sink = to.transport.open_sink(
                 to.part, to.name, to.size_bytes, deadline, to.element_size
             )
-        sink = self._sink
-        sink.reserve(offset + size, deadline)
-        self._digests.append(self._digest)
-        self._filled = self._digest = 0
+        sink, taken, number, let_go = self._sink, self._digests, len(self._digests), to.let_go
+        sink.reserve(self._size, deadline)
+        taken.append(0)
+        self._filling = None
 
         def write() -> None:
-            sink.write(block, size, offset, deadline)
+            try:
+                filling.settle()
+                taken[number] = filling.digest()
+                sink.write(filling.block, filling.size_bytes, offset, deadline)
+            finally:
+                let_go(filling)
 
         future = to.workers.start(write) if sink.parallel else None
         if future is None:
             write()
         else:
-            self._writing.append((future, block))
-            self._block = None
+            self._writing.append((future, filling))
 
     def _free_block(self, deadline: Deadline) -> Block:
-        if self._blocks < BLOCKS_PER_STREAM:
-            self._blocks += 1
-            return Block()
-        return self._wait_for_oldest(deadline)
+        while self._writing and self._writing[0][0].done():
+            self._wait_for_oldest(deadline)
+        if self._to.ring is not None:
+            return self._to.ring.take(deadline)
+        while len(self._writing) >= BLOCKS_PER_STREAM:
+            self._wait_for_oldest(deadline)
+        return self._to.workers.blocks.take()
 
-    def _wait_for_oldest(self, deadline: Deadline) -> Block:
-        future, block = self._writing[0]
+    def _wait_for_oldest(self, deadline: Deadline) -> None:
+        future, _ = self._writing[0]
         try:
             future.result(deadline.remaining())
         except TimeoutError:
-            if future.done():
-                raise  # the write itself said so
-            raise deadline.passed("writing the shard") from None
+            if not future.done():
+                raise deadline.passed("writing the shard") from None
+            future.result()  # ended in that very instant, or the write itself said so
         self._writing.popleft()
-        return block
 
     def _commit(self, deadline: Deadline) -> Reply:
+        if self._to.size_bytes not in (None, self._size):
+            raise self._mismatch(self._size)
         if self._sink is None:
-            whole = self._block.view[: self._filled] if self._block else memoryview(b"")
-            to = self._to
-            return to.transport.put(to.part, to.name, whole, deadline, to.element_size)
-        if self._block is not None and self._filled:
-            self._send(self._block, deadline)
+            return self._put_whole(deadline)
+        if self._filling is not None:
+            self._send(self._filling, deadline)
         while self._writing:
             self._wait_for_oldest(deadline)
         return self._sink.commit(self._size, self._digests, deadline)
+
+    def _put_whole(self, deadline: Deadline) -> Reply:
+        """Put what fits into one block."""
+        filling, to = self._filling, self._to
+        pieces = []
+        if filling is not None:
+            filling.settle()
+            pieces.append(filling.data)
+        reply = to.transport.put(to.part, to.name, Gathered(pieces), deadline, to.element_size)
+        if filling is not None:
+            self._to.let_go(filling)
+            self._filling = None
+        return reply
+
+    def _mismatch(self, size_bytes: int) -> SizeMismatchError:
+        return SizeMismatchError(
+            f"{size_bytes} bytes were written of a shard of {self._to.size_bytes}",
+            hint="Pass the size that is written as size_bytes=, or none.",
+        )

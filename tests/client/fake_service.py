@@ -64,6 +64,7 @@ class FakeService:
     shards: dict[tuple[str, int, str], Shard] = field(default_factory=dict)
     sealed: list[Header] = field(default_factory=list)
     aborted: list[Header] = field(default_factory=list)
+    fallbacks: list[tuple[int, int]] = field(default_factory=list)
     incidents: list[Header] = field(default_factory=list)
     answers: dict[str, Header] = field(default_factory=dict)
     refusals: dict[str, list[Refusal]] = field(default_factory=dict)
@@ -272,7 +273,7 @@ class FakeService:
             return reply, content, None
         if self.blocks_until_restored and header.get("restore") is False:
             return reply, digests.pack(shard.digests), None
-        path = self.path.with_name("opened")
+        path = self.path.with_name(f"opened-{threading.get_ident()}")  # one thread a connection
         path.write_bytes(content if self.damage is None else self.damage(content))
         descriptor = os.open(path, os.O_RDONLY)
         path.unlink()
@@ -299,6 +300,10 @@ class FakeService:
 
     def do_abort_rank(self, frame: Frame) -> Header:
         self.aborted.append(frame.header)
+        return {}
+
+    def do_fallback(self, frame: Frame) -> Header:
+        self.fallbacks.append((frame.header["shards"], frame.header["size_bytes"]))
         return {}
 
     def do_incidents(self, frame: Frame) -> Header:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cachetier_client.aligned import DirectIO, switch_to_direct
+from cachetier_client.aligned import DirectIO, address_of, switch_to_direct
 from cachetier_client.blockfile import SystemFiles
 
 
@@ -69,3 +70,32 @@ class FaultyFiles(SystemFiles):
     def fdatasync(self, descriptor: int) -> None:
         self.syncs += 1
         os.fdatasync(descriptor)
+
+
+@dataclass
+class RecordingFiles(SystemFiles):
+    """The system's calls; notes where the bytes were in memory, and what was read."""
+
+    written_from: list[int] = field(default_factory=list)
+    read: list[tuple[int, int]] = field(default_factory=list)  # offset in the file, address
+
+    def pwrite(self, descriptor: int, data: memoryview, offset: int) -> int:
+        self.written_from.append(address_of(data))
+        return super().pwrite(descriptor, data, offset)
+
+    def preadv(self, descriptor: int, into: memoryview, offset: int) -> int:
+        self.read.append((offset, address_of(into)))
+        return super().preadv(descriptor, into, offset)
+
+
+@dataclass
+class HeldFiles(SystemFiles):
+    """The system's calls; a write waits until it is let through."""
+
+    reached: threading.Event = field(default_factory=threading.Event)
+    open: threading.Event = field(default_factory=threading.Event)
+
+    def pwrite(self, descriptor: int, data: memoryview, offset: int) -> int:
+        self.reached.set()
+        assert self.open.wait(30)
+        return super().pwrite(descriptor, data, offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import gc
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -162,3 +163,18 @@ def test_the_values_of_a_type_outside_the_buffer_protocol_are_known_too() -> Non
     outside = SimpleNamespace(__array_interface__=described, itemsize=2, nbytes=8)
 
     assert element_size_of(outside) == 2
+
+
+@pytest.mark.torch
+def test_seeing_the_same_tensors_again_leaves_no_garbage_behind() -> None:
+    tensors = [torch.zeros(size) for size in range(1, 50)]
+    for tensor in tensors:
+        bytes_of(tensor)
+    gc.collect()
+    gc.disable()
+    try:
+        for tensor in tensors:
+            bytes_of(tensor)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -266,11 +266,6 @@ def test_an_address_that_is_none_is_refused(url: str, monkeypatch: pytest.Monkey
         Client(url)
 
 
-def test_the_fallback_to_s3_is_refused_as_long_as_there_is_none() -> None:
-    with pytest.raises(ValueError, match="'wait' or 'fail'"):
-        Client(fallback="s3")  # type: ignore[arg-type]
-
-
 def test_a_closed_client_does_nothing_more(service: FakeService) -> None:
     client = Client(service.url, run="a-run")
     client.close()

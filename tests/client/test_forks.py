@@ -64,16 +64,19 @@ def test_a_grandchild_does_too(service: FakeService, client: Client) -> None:
 def lingering_child() -> Iterator[None]:
     """Fork a child that stays, with all it inherited, as long as the context."""
     go_on, stay = os.pipe()
+    is_there, there = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(stay)
+        os.write(there, b".")  # it has let go of what is its parent's
         os.read(go_on, 1)
         os._exit(0)
+    os.read(is_there, 1)
     try:
         yield
     finally:
-        os.close(go_on)
-        os.close(stay)
+        for pipe_end in (go_on, stay, is_there, there):
+            os.close(pipe_end)
         os.waitpid(child, 0)
 
 

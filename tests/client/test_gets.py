@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import threading
+from dataclasses import dataclass
 
 import pytest
 from cachetier_client import (
@@ -14,10 +16,24 @@ from cachetier_client import (
 )
 from cachetier_client import aligned as memory
 from cachetier_client.digests import BLOCK_BYTES
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.client.fake_service import FakeService
-from tests.client.fakes import FaultyFiles
+from tests.client.fakes import FaultyFiles, RecordingFiles
 from tests.client.test_puts import SIZES, patterned
+
+
+@dataclass
+class MeetingFiles(RecordingFiles):
+    """The system's calls; each read waits for one of another thread."""
+
+    meeting: threading.Barrier | None = None
+
+    def preadv(self, descriptor: int, into: memoryview, offset: int) -> int:
+        if self.meeting is not None:
+            self.meeting.wait(30)
+        return super().preadv(descriptor, into, offset)
 
 
 def flipped(content: bytes) -> bytes:
@@ -132,6 +148,70 @@ def test_a_stream_reads_any_part_and_each_block_once(service: FakeService, clien
     assert service.ops.count("open") == 1
     with pytest.raises(ValueError, match="closed"):
         stream.read(1)
+
+
+def test_a_large_read_of_a_stream_fills_the_callers_memory_in_several_threads(
+    service: FakeService,
+) -> None:
+    files, data = MeetingFiles(), patterned(4 * BLOCK_BYTES + 1000)
+    with Client(service.url, run="a-run", files=files) as client:
+        client.put_shard(data, step=7, name="s")
+        room = memory.aligned_memory(len(data))
+        with client.open_shard("a-run", 7, "s", "rb") as stream:
+            stream.read(10)
+            stream.seek(0)
+            files.read.clear()
+            files.meeting = threading.Barrier(2)
+            assert stream.readinto(room[: len(data) - 10]) == len(data) - 10
+            files.meeting = None
+
+            assert room[: len(data) - 10] == data[:-10]
+            start = memory.address_of(room)
+            straight = sorted(at for at, address in files.read if address == start + at)
+            assert straight == [BLOCK_BYTES, 2 * BLOCK_BYTES, 3 * BLOCK_BYTES]
+            assert len(files.read) == 4  # not the first block, which was kept
+
+            assert stream.read() == data[-10:]
+            assert len(files.read) == 4  # now the last is
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    reads=st.lists(
+        st.tuples(
+            st.sampled_from([0, 7, BLOCK_BYTES - 1, BLOCK_BYTES, 2 * BLOCK_BYTES + 3, None]),
+            st.sampled_from([0, 1, 100, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES, -1]),
+        ),
+        max_size=8,
+    )
+)
+def test_any_reads_of_a_stream_give_the_bytes_of_their_place(
+    client: Client, reads: list[tuple[int | None, int]]
+) -> None:
+    data = patterned(3 * BLOCK_BYTES + 10)
+    client.put_shard(data, step=7, name="s")
+    at = 0
+    with client.open_shard("a-run", 7, "s", "rb") as stream:
+        for seek, count in reads:
+            at = at if seek is None else stream.seek(seek)
+            end = len(data) if count < 0 else min(len(data), at + count)
+            found = stream.read(count)
+            assert type(found) is bytes and found == data[at:end]
+            at = end
+            assert stream.tell() == at
+
+
+def test_a_large_read_that_fails_moves_the_stream_nowhere(
+    service: FakeService, client: Client
+) -> None:
+    client.put_shard(patterned(3 * BLOCK_BYTES), step=7, name="s")
+    service.damage = flipped
+    service.answers["verify"] = {"sound": True}
+
+    with client.open_shard("a-run", 7, "s", "rb") as stream:
+        with pytest.raises(IntegrityError, match="step=7 shard=s"):
+            stream.read()
+        assert stream.tell() == 0
 
 
 def test_a_small_shard_streams_from_the_reply(client: Client) -> None:

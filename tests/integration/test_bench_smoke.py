@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from benchmarks import bytes as bytes_group
 from benchmarks import core, drain, report
+from benchmarks import torch as torch_group
 from benchmarks.__main__ import main
 from benchmarks.core import demo
 from benchmarks.measures import Result, at_least, at_most, median_of
@@ -20,6 +22,22 @@ WITHOUT_DEMO = [
     *(("drain", name) for name in sorted(drain.BENCHES)),
     *(("bytes", name) for name in sorted(set(bytes_group.BENCHES) - TRAINED)),
     *(pytest.param("bytes", name, marks=pytest.mark.torch) for name in sorted(TRAINED)),
+    *(
+        pytest.param("torch", name, marks=[pytest.mark.torch, pytest.mark.timeout(300)])
+        for name in sorted(set(torch_group.BENCHES) - {"beside_s3", "gpu"})  # gpu: none without one
+    ),
+    pytest.param(
+        "torch",
+        "beside_s3",
+        marks=[
+            pytest.mark.torch,
+            pytest.mark.timeout(300),
+            pytest.mark.skipif(
+                importlib.util.find_spec("s3torchconnector") is None,
+                reason="s3torchconnector comes with `make bench`",
+            ),
+        ],
+    ),
 ]
 
 

@@ -47,6 +47,32 @@ def test_the_first_put_becomes_durable_as_often_as_it_is_run(dev_url: str) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+def test_fsdp_training_goes_on_from_its_last_save_as_if_it_had_never_ended(dev_url: str) -> None:
+    def trained(run: str, steps: int) -> list[str]:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", "2", str(ROOT / "examples" / "fsdp.py"), run, str(steps)]
+        done = subprocess.run(
+            command,
+            env={**os.environ, "CACHETIER_URL": dev_url, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    before, after = trained("interrupted", 7), trained("interrupted", 12)
+    whole = trained("whole", 12)
+    assert before[0] == whole[0] == "starting anew"
+    assert after[0] == "going on after step 7"
+    assert after[-1] == whole[-1] == "step 12 is durable"
+    assert after[-2] == whole[-2]  # the same loss, to the last figure
+    assert after[-2].startswith("step 12: loss")
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @needs_weed
 def test_the_near_tier_gives_back_what_it_shows(tmp_path: Path) -> None:

@@ -235,6 +235,7 @@ def test_the_description_names_every_route(shared: Served) -> None:
         "/v1/flush",
         "/v1/incidents",
         "/v1/phase",
+        "/v1/fallback",
         "/livez",
         "/readyz",
         "/metrics",

@@ -287,6 +287,8 @@ class FakeDrain:
         location = self._located(save) if sealed else None
         if location is None:
             return
+        if not all(part.final for part in sealed):
+            return
         for part in sealed:
             if not part.uploaded and not self._write_part(save, location, part.rank):
                 return

@@ -86,7 +86,7 @@ class FakeReplica:
         unsound = self._store.read(lambda sql: queries.unsound_ranks(sql, save.number))
         parts = [part for part in self._books.parts(save.number) if part.state is PartState.SEALED]
         for part in parts:
-            if part.uploaded or part.rank in unsound:
+            if part.uploaded or not part.final or part.rank in unsound:
                 continue
             shards = [
                 shard

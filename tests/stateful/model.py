@@ -21,6 +21,7 @@ OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED = (
     "deleted",
 )
 SEALED, ABORTED = "sealed", "aborted"
+FOLLOWING = "following"  # sealed as soon as rank 0 is
 WRITABLE = (OPEN, LOCAL_ONLY)
 ENDED_CODES = {SUPERSEDED: "save_superseded", REFUSED: "step_published", DELETED: "aborted"}
 
@@ -45,7 +46,7 @@ class ModelSave:
     number: int = 0
 
     def sealed(self) -> set[int]:
-        return {rank for rank, state in self.parts.items() if state == SEALED}
+        return {rank for rank, state in self.parts.items() if state in (SEALED, FOLLOWING)}
 
     def whole(self) -> bool:
         return self.sealed() == set(range(self.world_size))
@@ -107,7 +108,19 @@ class Model:
     def seal(self, ids: SaveIds) -> str:
         refusal = self.refusal(ids)
         if refusal == OK:
-            self._begun(ids).parts[ids.rank] = SEALED
+            parts = self._begun(ids).parts
+            parts[ids.rank] = SEALED
+            if ids.rank == 0:
+                parts.update({rank: SEALED for rank in parts if parts[rank] == FOLLOWING})
+        return refusal
+
+    def follow(self, ids: SaveIds) -> str:
+        """Seal a part that counts once rank 0 has sealed."""
+        refusal = self.refusal(ids)
+        if refusal == OK:
+            parts = self._begun(ids).parts
+            if parts.get(ids.rank) != SEALED:
+                parts[ids.rank] = SEALED if parts.get(0) == SEALED else FOLLOWING
         return refusal
 
     def abort(self, ids: SaveIds) -> str:

@@ -109,6 +109,14 @@ class Tier(RuleBasedStateMachine):
         )
 
     @rule(run=runs, step=steps)
+    def follow(self, run: str, step: int) -> None:
+        ids = self._ids(run, step, 1)
+        self._same(
+            self.model.follow(ids),
+            lambda: self.node.checkpoints.seal(ids, ranks_on_node=WORLD_SIZE, follows=True),
+        )
+
+    @rule(run=runs, step=steps)
     def save_whole(self, run: str, step: int) -> None:
         """Both ranks put and seal, as nearly every save does."""
         for rank in RANKS:

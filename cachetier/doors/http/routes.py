@@ -79,7 +79,10 @@ def changing_routes(node: Operations, pools: Pools) -> APIRouter:
     @router.post("/v1/runs/{run}/steps/{step}/seal")
     async def seal(run: str, step: str, who: schemas.SealRequest) -> schemas.Sealed:
         node.refuse_when_stopping()
-        sealed = await pools.quick(checkpoints.seal, _ids(run, step, who), who.ranks_on_node)
+        ids = _ids(run, step, who)
+        sealed = await pools.quick(
+            lambda: checkpoints.seal(ids, who.ranks_on_node, follows=who.follows)
+        )
         return schemas.Sealed(sealed_ranks=sealed)
 
     @router.post("/v1/runs/{run}/steps/{step}/abort")
@@ -97,6 +100,11 @@ def client_routes(node: Operations, pools: Pools) -> APIRouter:
     @router.post("/v1/phase")
     async def phase(hint: schemas.PhaseRequest) -> dict[str, Any]:
         node.phases.report(hint.client_id, busy=hint.busy)
+        return {}
+
+    @router.post("/v1/fallback")
+    async def fallback(past: schemas.FallbackRequest) -> dict[str, Any]:
+        node.fell_back(past.shards, past.size_bytes)
         return {}
 
     @router.get("/v1/incidents", response_model=schemas.Incidents)

@@ -22,6 +22,7 @@ class SealRequest(_Request):
     save_id: str = "http"
     ranks_on_node: Annotated[int, Field(ge=1, strict=True)] | None = None
     overwrite: bool = False
+    follows: Annotated[bool, Field(strict=True)] = False
 
 
 class FlushRequest(_Request):
@@ -37,6 +38,13 @@ class PhaseRequest(_Request):
 
     client_id: Annotated[str, Field(min_length=1, max_length=64)]
     busy: Annotated[bool, Field(strict=True)]
+
+
+class FallbackRequest(_Request):
+    """How much a client put straight to S3 since it last said so."""
+
+    shards: Annotated[int, Field(ge=0, strict=True)]
+    size_bytes: Annotated[int, Field(ge=0, strict=True)]
 
 
 class Runs(BaseModel):

@@ -68,6 +68,14 @@ def busy_of(header: Header) -> bool:
     return value
 
 
+def flag_of(header: Header, field: str) -> bool:
+    """Return a flag that is false where it is not given."""
+    value = header.get(field, False)
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"{field} {value!r} is neither true nor false")
+    return value
+
+
 def instant_of(value: object) -> float:
     """Return ``value`` if it is a number of UTC seconds, else an instant that never comes."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -164,6 +164,7 @@ class Session:
                 "store_id": self._node.store_id,
                 "inline_bytes": INLINE_BYTES,
                 "block_bytes": BLOCK_BYTES,
+                **self._node.told,
             }
         )
 
@@ -271,7 +272,8 @@ class Session:
         if frame.header.get("restore", True) is not False:
             opened = self._node.restore.open(run, step, name, timeout)
         else:
-            opened = self._node.restore.open_part(run, step, name, 0, timeout)
+            blocks = headers.optional_count_of(frame.header, "blocks") or 0
+            opened = self._node.restore.open_part(run, step, name, blocks, timeout)
         return _opened(opened)
 
     def _read_block(self, frame: Frame) -> _Reply:
@@ -279,7 +281,9 @@ class Session:
         run, step = headers.step_of(frame.header)
         name, timeout = headers.name_of(frame.header), headers.timeout_of(frame.header)
         number = headers.count_of(frame.header, "block")
-        opened = self._node.restore.open_part(run, step, name, 1, timeout)
+        blocks = headers.optional_count_of(frame.header, "blocks")
+        counted = 1 if blocks is None else blocks
+        opened = self._node.restore.open_part(run, step, name, counted, timeout)
         if opened.remote is None:
             return _opened(opened)
         if number >= len(opened.shard.content.block_digests):
@@ -297,7 +301,8 @@ class Session:
     def _seal(self, frame: Frame) -> _Reply:
         self._node.refuse_when_stopping()
         ranks_on_node = headers.optional_count_of(frame.header, "ranks_on_node")
-        sealed = self._node.checkpoints.seal(self._ids(frame), ranks_on_node)
+        follows = headers.flag_of(frame.header, "follows")
+        sealed = self._node.checkpoints.seal(self._ids(frame), ranks_on_node, follows=follows)
         return _Reply({"sealed_ranks": sealed})
 
     def _abort_rank(self, frame: Frame) -> _Reply:
@@ -346,6 +351,11 @@ class Session:
         self._node.phases.report(self._rank, busy=headers.busy_of(frame.header), via=self)
         return _Reply({})
 
+    def _fallback(self, frame: Frame) -> _Reply:
+        shards = headers.count_of(frame.header, "shards")
+        self._node.fell_back(shards, headers.count_of(frame.header, "size_bytes"))
+        return _Reply({})
+
     @property
     def _rank(self) -> str:
         """What tells this client from others."""
@@ -385,5 +395,6 @@ _OPERATIONS: dict[str, Callable[[Session, Frame], _Reply]] = {
     "delete_step": Session._delete_step,
     "status": Session._status,
     "phase": Session._phase,
+    "fallback": Session._fallback,
     "incidents": Session._incidents,
 }

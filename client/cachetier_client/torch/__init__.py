@@ -19,3 +19,39 @@ if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) <
         f"cachetier_client.torch needs torch {OLDEST[0]}.{OLDEST[1]} or later; this is "
         f"{torch.__version__}. Put shards with cachetier_client.Client, or upgrade torch."
     )
+
+from cachetier_client.torch.agreement import (  # noqa: E402 - torch first, with a clear error
+    AgreementError,
+    agree,
+    latest_common_step,
+    wait_for_step,
+)
+from cachetier_client.torch.lazy import LazyStager  # noqa: E402
+from cachetier_client.torch.reader import CachetierReader  # noqa: E402
+from cachetier_client.torch.snapshot import SnapshotAbandonedError, StateChangedError  # noqa: E402
+from cachetier_client.torch.step_tensors import (  # noqa: E402
+    MemoryBudgetError,
+    NoSuchTensorError,
+    StepTensors,
+    TensorInfo,
+    open_step,
+)
+from cachetier_client.torch.writer import CachetierWriter  # noqa: E402
+
+__all__ = [
+    "OLDEST",
+    "CachetierReader",
+    "CachetierWriter",
+    "LazyStager",
+    "SnapshotAbandonedError",
+    "StateChangedError",
+    "AgreementError",
+    "agree",
+    "latest_common_step",
+    "wait_for_step",
+    "MemoryBudgetError",
+    "NoSuchTensorError",
+    "StepTensors",
+    "TensorInfo",
+    "open_step",
+]

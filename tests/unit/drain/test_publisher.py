@@ -418,3 +418,35 @@ def before_put(world: World, suffix: str, act: Callable[[], object]) -> list[obj
 
     world.objects.put = put  # type: ignore[method-assign,assignment]
     return results
+
+
+# --- following rank 0 --------------------------------------------------------------------------
+
+
+def test_rank_0_has_sealed_once_its_part_is_there(world: World) -> None:
+    save = save_of("a", world_size=2)
+    location = world.located(save)
+    assert world.publisher.follow(save, location) is False
+
+    entry = world.put(save, location, "other")
+    world.publisher.write_part(save, location, 1, [entry])
+    assert world.restarted().follow(save, location) is False
+    world.publisher.write_part(save, location, 0, [world.put(save, location, "own")])
+
+    assert world.restarted().follow(save, location) is True
+
+
+def test_rank_0_of_another_save_does_not_count(world: World) -> None:
+    other, save = save_of("other", world_size=2), save_of("a", world_size=2)
+    location = world.located(save)
+    world.publisher.write_part(other, location, 0, [])
+
+    assert world.restarted().follow(save, location) is False
+
+
+def test_whoever_waits_for_rank_0_hears_that_the_save_has_ended(world: World) -> None:
+    save = save_of("a", 100, world_size=2)
+    location = world.located(save)
+    world.located(save_of("b", 200))
+
+    assert world.publisher.follow(save, location) == Ended(SaveState.SUPERSEDED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cachetier.drain.scheduler import (
@@ -107,6 +109,19 @@ def test_a_part_is_written_once_all_shards_of_its_rank_are_clean() -> None:
     view = SaveView(save_of(), (sealed(0), sealed(1)), (shard_of(5, rank=1),))
 
     assert planned(view) == [(Kind.WRITE_PART, 1, 0), (Kind.UPLOAD, 1, 5)]
+
+
+def test_a_part_that_follows_waits_for_rank_0_and_is_looked_after_once_it_is_drained() -> None:
+    follower = replace(sealed(1), follows=True)
+    drained = SaveView(save_of(1), (follower,))
+    draining = SaveView(save_of(2), (follower,), (shard_of(5, rank=1),))
+    beside = SaveView(save_of(3), (sealed(0, uploaded=True), follower))
+
+    assert planned(drained, draining, beside) == [
+        (Kind.FOLLOW, 1, None),
+        (Kind.UPLOAD, 2, 5),
+        (Kind.FOLLOW, 3, None),
+    ]
 
 
 def test_no_part_is_written_while_shards_may_be_hidden_from_view() -> None:

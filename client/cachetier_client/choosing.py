@@ -1,0 +1,55 @@
+"""What a client does while its service is away, as it was told: ``wait``, ``fail`` or ``s3``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from cachetier_client.deadline import Clock
+from cachetier_client.direct.address import RemoteAddress, from_environment, from_hello
+from cachetier_client.fallback import AFTER_SECONDS, FallbackTransport, Plan
+from cachetier_client.repeating import RepeatingTransport
+from cachetier_client.transport import Transport
+from cachetier_client.workers import Workers
+
+Fallback = Literal["s3", "wait", "fail"]
+
+
+def repeating_for(
+    single: Transport, fallback: str | None, clock: Clock, workers: Workers
+) -> RepeatingTransport:
+    """Return what makes the calls of a client.
+
+    Args:
+        single: Makes single attempts.
+        fallback: What was passed; default ``CACHETIER_FALLBACK``, then ``s3`` as soon as a remote
+            is known, by ``CACHETIER_REMOTE`` or from the service, and ``wait`` until then.
+        clock: Times the waits.
+        workers: Threads to upload with.
+
+    Raises:
+        ValueError: A fallback, a number of seconds or a remote that is none.
+    """
+    chosen = fallback or os.environ.get("CACHETIER_FALLBACK") or None
+    if chosen is not None and chosen not in get_args(Fallback):
+        raise ValueError(f"fallback={chosen!r} is none of 's3', 'wait' and 'fail'")
+    if chosen == "wait" or chosen == "fail":
+        return RepeatingTransport(single, "fail" if chosen == "fail" else "wait", clock)
+    named = from_environment(os.environ)
+
+    def remote() -> RemoteAddress | None:
+        return named or from_hello(getattr(single, "remote", None))
+
+    return FallbackTransport(single, Plan(remote, _after_seconds(os.environ)), clock, workers)
+
+
+def _after_seconds(environ: Mapping[str, str]) -> float:
+    text = environ.get("CACHETIER_FALLBACK_AFTER") or str(AFTER_SECONDS)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"CACHETIER_FALLBACK_AFTER={text!r} is not a number of seconds")
+    return seconds

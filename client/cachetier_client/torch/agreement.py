@@ -1,0 +1,234 @@
+"""What all ranks agree on at a restart: the newest step that every one of them can restore.
+
+No collective is entered: see ``cachetier_client.torch.rounds``. A rank that fails, that has ended
+or that never comes ends the call for all ranks, with one error that names it, by the deadline.
+
+Calls on one process group are made in the same order on all its ranks, as collectives are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, SupportsIndex, TypeVar, cast, get_args
+
+import torch.distributed as dist
+
+from cachetier_client.client import Client
+from cachetier_client.deadline import Deadline, SystemClock
+from cachetier_client.default import default_client
+from cachetier_client.errors import InvalidRequestError, NotDurableError
+from cachetier_client.names import checked_step
+from cachetier_client.place import place_of
+from cachetier_client.results import Level, StepInfo
+from cachetier_client.torch.rounds import AgreementError, Group, Round, Store
+
+RestorableLevel = Literal["any", "local", "replicated", "durable"]
+AGREE_SECONDS = 60.0
+WAIT_SECONDS = 600.0
+_LOOK_SECONDS = 2.0  # how long a rank waits at its service before it looks after the others
+_T = TypeVar("_T")
+_Saved = tuple[int, str, int, tuple[int, ...]]  # step, save id, world size, ranks there
+
+__all__ = ["AgreementError", "agree", "latest_common_step", "wait_for_step"]
+
+
+def latest_common_step(
+    run: str | None = None,
+    *,
+    process_group: dist.ProcessGroup | None = None,
+    level: RestorableLevel = "any",
+    client: Client | None = None,
+    timeout_seconds: float = AGREE_SECONDS,
+) -> int | None:
+    """Return the newest step of a run that every rank can restore; the same on all ranks.
+
+    Args:
+        run: Default: ``CACHETIER_RUN``.
+        process_group: Whose ranks; default all. Without torch.distributed this process is alone.
+        level: ``any``: each rank can restore all of the step through its own node, because all
+            parts are on that node or because a remote has the step. ``durable``, ``replicated``:
+            that remote has it. ``local``: every part is on the node of a rank of this group,
+            and each rank's node has sealed its own. See docs/torch.md, "Restart".
+        client: Default: the process's own.
+        timeout_seconds: Whole call.
+
+    Returns:
+        The step; None if there is none.
+
+    Raises:
+        AgreementError: A rank could not look, or did not come; the same on all ranks.
+    """
+    if level not in get_args(RestorableLevel):
+        raise InvalidRequestError(
+            f"level={level!r} is none of {', '.join(get_args(RestorableLevel))}",
+            hint="Pass one of these.",
+        )
+    asked = f"latest_common_step(run={run!r}, level={level!r})"
+    with _round(asked, process_group, timeout_seconds) as (round_, deadline):
+        used = client or default_client()
+        found = _restorable(used, run, level, deadline)
+        return cast("int | None", round_.answer(found, lambda every: _newest(every, level)))
+
+
+def wait_for_step(
+    run: str | None,
+    step: SupportsIndex,
+    level: Level = "durable",
+    *,
+    process_group: dist.ProcessGroup | None = None,
+    client: Client | None = None,
+    timeout_seconds: float = WAIT_SECONDS,
+) -> None:
+    """Return on all ranks once a step has a level at every rank's node.
+
+    Args:
+        run: None: ``CACHETIER_RUN``.
+        step: Training step.
+        level: What ``Client.wait`` takes.
+        process_group: Whose ranks; default all.
+        client: Default: the process's own.
+        timeout_seconds: Whole call.
+
+    Raises:
+        AgreementError: On one rank it will not get there, or not in time, or a rank did not come;
+            the same on all ranks, and as soon as one knows.
+    """
+    number = checked_step(step)
+    asked = f"wait_for_step(run={run!r}, step={number}, level={level!r})"
+    with _round(asked, process_group, timeout_seconds) as (round_, deadline):
+        used = client or default_client()
+        while True:
+            try:
+                seconds = min(_LOOK_SECONDS, deadline.for_service())
+                used.wait(run, number, level, timeout_seconds=seconds)
+                break
+            except NotDurableError:
+                round_.look()
+                if deadline.for_service() < _LOOK_SECONDS / 10:
+                    raise
+        round_.answer(None, lambda _: None)
+
+
+def agree(
+    value: Callable[[], _T],
+    *,
+    process_group: dist.ProcessGroup | None = None,
+    name: str = "agree",
+    timeout_seconds: float = AGREE_SECONDS,
+) -> list[_T]:
+    """Compute something on each rank, and return what all of them have, by rank.
+
+    Args:
+        value: Returns something that JSON can carry (a tuple comes back as a list). It should
+            keep a deadline of its own, shorter than ``timeout_seconds``.
+        process_group: Whose ranks; default all.
+        name: What this is about, for the error. Calls of different names may overtake each other,
+            from several threads for instance; those of one name are matched by their order.
+        timeout_seconds: Whole call.
+
+    Raises:
+        AgreementError: ``value`` raised on a rank, or a rank did not come; the same on all ranks.
+    """
+    with _round(name, process_group, timeout_seconds, name=f"agree/{name}") as (round_, _):
+        return cast("list[_T]", round_.answer(value(), lambda every: every))
+
+
+# --- one round ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _round(
+    question: str,
+    process_group: dist.ProcessGroup | None,
+    timeout_seconds: float,
+    *,
+    name: str = "steps",
+) -> Iterator[tuple[Round | _Alone, Deadline]]:
+    """Hold a round of the group; what is raised inside is told to all of it."""
+    group, clock = _group(process_group), SystemClock()
+    deadline = Deadline(timeout_seconds, clock)
+    if len(group.ranks) == 1:
+        yield _Alone(), deadline
+        return
+    round_ = Round(group, question, deadline, clock, name)
+    round_.begin()
+    try:
+        yield round_, deadline
+    except BaseException as error:
+        if round_.is_over:
+            raise  # the round's own end, which the others know
+        if isinstance(error, Exception):
+            raise round_.fail(error) from error
+        with suppress(AgreementError):
+            round_.fail(error)
+        raise
+
+
+class _Alone:
+    """The round of a process without others."""
+
+    def look(self) -> None:
+        """Nobody else can have failed."""
+
+    def answer(self, mine: Any, combine: Callable[[list[Any]], Any]) -> Any:
+        return combine([mine])
+
+
+def _group(process_group: dist.ProcessGroup | None) -> Group:
+    if not (dist.is_available() and dist.is_initialized()):
+        return _group_of_one()
+    if dist.get_rank(process_group) < 0:
+        raise InvalidRequestError(
+            "this rank is not in the process group", hint="Call it on the group's ranks alone."
+        )
+    ranks = tuple(dist.get_process_group_ranks(process_group))
+    # The default group's store, as every group has it; the keys name the group's ranks.
+    store: Store = dist.distributed_c10d._get_default_store()
+    return Group(ranks, dist.get_rank(), store)
+
+
+def _group_of_one() -> Group:
+    world_size = place_of(os.environ).world_size
+    if world_size > 1:
+        raise InvalidRequestError(
+            f"this is one of {world_size} ranks, and torch.distributed is not initialised",
+            hint="Call torch.distributed.init_process_group() first.",
+        )
+    return Group((0,), 0, None)
+
+
+# --- which steps -------------------------------------------------------------------------------
+
+
+def _restorable(
+    client: Client, run: str | None, level: RestorableLevel, deadline: Deadline
+) -> list[_Saved]:
+    """Return what this rank can restore at a level, one save for each step."""
+    found: dict[int, StepInfo] = {}
+    if level in ("any", "local"):
+        for info in client.steps(run, "local", timeout_seconds=deadline.for_service()):
+            if level == "local" or len(info.ranks) == info.world_size:
+                found[info.step] = info
+    if level != "local":
+        remote: Level = "durable" if level == "durable" else "replicated"
+        for info in client.steps(run, remote, timeout_seconds=deadline.for_service()):
+            found.setdefault(info.step, info)
+    return [_saved(info) for info in found.values()]
+
+
+def _saved(info: StepInfo) -> _Saved:
+    return info.step, info.save_id, info.world_size, info.ranks
+
+
+def _newest(every: list[list[_Saved]], level: RestorableLevel) -> int | None:
+    """Return the newest step of which all ranks have the same save; ``local``: all parts."""
+    saves = [{(step, save): (world, ranks) for step, save, world, ranks in each} for each in every]
+    common = set(saves[0]).intersection(*saves[1:])
+    for step, save in sorted(common, reverse=True):
+        found = [each[step, save] for each in saves]
+        there = {rank for _, ranks in found for rank in ranks}
+        if level != "local" or len(there) == found[0][0]:
+            return step
+    return None

@@ -1,0 +1,225 @@
+"""Where training's tensors lie, and how their bytes come to the host beside it.
+
+CPU tensors are copied by the thread that saves. Those on CUDA devices are copied on a stream of
+their own, which first waits for what training had enqueued when the state was staged; the training
+streams wait for the copies only where training is about to change what is copied.
+
+A *passage* is what one snapshot needs of this: ``early`` and ``mark`` in training's thread, then
+``settle`` and ``copy_of`` in the one that saves, then ``hold`` in training's again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from cachetier_client.aligned import address_of
+from cachetier_client.errors import InvalidRequestError
+from cachetier_client.ring import Ring
+from cachetier_client.torch.slices import copy_range
+
+Copy = Callable[[memoryview, int], Callable[[], None] | None]
+"""Puts a tensor's bytes, from an offset on, into memory; what it returns waits until they are."""
+
+
+class Passage(Protocol):
+    """How the tensors of one snapshot come to the host."""
+
+    def early(self, tensor: Tensor) -> Tensor:
+        """Return a copy on the host of what the tensor is now; filled after ``settle``."""
+
+    def mark(self) -> None:
+        """Have all later copies be of what training's streams have come to now."""
+
+    def settle(self) -> None:
+        """Wait until the early copies are there."""
+
+    def copy_of(self, tensor: Tensor) -> Copy:
+        """Return how a tensor's bytes are copied, after the mark."""
+
+    def arrive(self) -> None:
+        """Wait until the copies that were asked for so far are there."""
+
+    def hold(self) -> None:
+        """Have training's streams wait for the copies that were asked for so far."""
+
+
+class Devices(Protocol):
+    """What lasts from snapshot to snapshot."""
+
+    def pin(self, ring: Ring) -> None:
+        """Have copies into the ring go at full speed; raises if that is refused."""
+
+    def unpin(self) -> None:
+        """Let the ring's memory go; may be called twice."""
+
+    def passage(self) -> Passage:
+        """Begin a snapshot."""
+
+
+def devices() -> Devices:
+    """Return this machine's devices."""
+    return CudaDevices() if torch.cuda.is_available() else HostDevices()
+
+
+class HostDevices:
+    """A machine whose tensors are all in host memory."""
+
+    def pin(self, ring: Ring) -> None:
+        """Nothing to do."""
+
+    def unpin(self) -> None:
+        """Nothing to do."""
+
+    def passage(self) -> Passage:
+        return HostPassage()
+
+
+class HostPassage:
+    """Copies at once."""
+
+    def early(self, tensor: Tensor) -> Tensor:
+        return tensor.detach().clone()
+
+    def mark(self) -> None:
+        """Nothing to do."""
+
+    def settle(self) -> None:
+        """Nothing to do."""
+
+    def copy_of(self, tensor: Tensor) -> Copy:
+        if not tensor.is_contiguous():
+            return lambda into, at: copy_range(tensor, into, at)
+        address = tensor.data_ptr()
+
+        def copy(into: memoryview, at: int) -> None:
+            ctypes.memmove(address_of(into), address + at, len(into))  # without the GIL
+
+        return copy
+
+    def arrive(self) -> None:
+        """Nothing to do."""
+
+    def hold(self) -> None:
+        """Nothing to do."""
+
+
+class CudaDevices:
+    """A machine with CUDA devices: a stream for copies on each that training uses."""
+
+    def __init__(self) -> None:
+        self._pinned_at = 0
+        self._sides: dict[int, Any] = {}
+
+    def pin(self, ring: Ring) -> None:
+        """Register the ring's memory with CUDA.
+
+        Raises:
+            InvalidRequestError: CUDA refuses so much memory.
+        """
+        refused = int(_runtime().cudaHostRegister(ring.address, ring.size_bytes, 0))
+        if refused:
+            raise InvalidRequestError(
+                f"CUDA does not pin {ring.size_bytes} bytes of host memory (error {refused})",
+                hint="Pass a smaller ring_bytes, or raise the limit of locked memory (ulimit -l).",
+            )
+        self._pinned_at = ring.address
+
+    def unpin(self) -> None:
+        """Wait for copies under way, and let the memory go."""
+        pinned_at, self._pinned_at = self._pinned_at, 0
+        if pinned_at:
+            for side in self._sides.values():
+                side.synchronize()
+            _runtime().cudaHostUnregister(pinned_at)
+
+    def passage(self) -> Passage:
+        return CudaPassage(self.side)
+
+    def side(self, device: torch.device) -> Any:
+        """Return the stream on which a device's tensors are copied."""
+        index = device.index or 0
+        if index not in self._sides:
+            new_stream: Any = torch.cuda.Stream
+            self._sides[index] = new_stream(device=device)
+        return self._sides[index]
+
+
+class CudaPassage:
+    """Copies beside the training streams.
+
+    Args:
+        side: Returns the stream for copies from a device.
+    """
+
+    def __init__(self, side: Callable[[torch.device], Any]) -> None:
+        self._side = side
+        self._host = HostPassage()
+        self._early: list[Any] = []
+        self._marks: dict[torch.device, Any] = {}
+        self._copied: dict[torch.device, Any] = {}
+
+    def early(self, tensor: Tensor) -> Tensor:
+        if not tensor.is_cuda:
+            return self._host.early(tensor)
+        copy = pinned_like(tensor)
+        copy.copy_(tensor.detach(), non_blocking=True)
+        self._early.append(_event_on(torch.cuda.current_stream(tensor.device)))
+        return copy
+
+    def mark(self) -> None:
+        for number in range(torch.cuda.device_count()):
+            device = torch.device("cuda", number)
+            if torch.cuda.memory_reserved(device):  # leaves alone what this process does not use
+                self._marks[device] = _event_on(torch.cuda.current_stream(device))
+
+    def settle(self) -> None:
+        for event in self._early:
+            event.synchronize()
+        self._early.clear()
+
+    def copy_of(self, tensor: Tensor) -> Copy:
+        if not tensor.is_cuda:
+            return self._host.copy_of(tensor)
+        side, mark = self._side(tensor.device), self._marks.get(tensor.device)
+        if mark is not None:
+            side.wait_event(mark)
+
+        def copy(into: memoryview, at: int) -> Callable[[], None]:
+            with torch.cuda.stream(side):
+                copy_range(tensor, into, at, non_blocking=True)
+            event = self._copied[tensor.device] = _event_on(side)
+            wait: Callable[[], None] = event.synchronize
+            return wait
+
+        return copy
+
+    def arrive(self) -> None:
+        for event in [*self._copied.values()]:
+            event.synchronize()
+
+    def hold(self) -> None:
+        for device, event in self._copied.items():
+            torch.cuda.current_stream(device).wait_event(event)
+
+
+def pinned_like(tensor: Tensor) -> Tensor:
+    """Return pinned host memory for a tensor's values; torch keeps freed ones for the next."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+
+
+def _event_on(stream: Any) -> Any:
+    """Return an event that comes when a stream has done what it was given so far."""
+    new_event: Any = torch.cuda.Event
+    event = new_event(blocking=True)  # who waits for it sleeps, and leaves the CPU alone
+    event.record(stream)
+    return event
+
+
+def _runtime() -> Any:
+    runtime: Any = torch.cuda.cudart
+    return runtime()

@@ -1,0 +1,146 @@
+"""Parts that follow rank 0: they grow until it has sealed, and are final from then on."""
+
+from __future__ import annotations
+
+import pytest
+from cachetier_client.digests import digest_of
+
+from cachetier.errors import InvalidRequestError, SealedError
+from cachetier.local import queries
+from cachetier.local.catalog import Catalog
+from cachetier.local.store import Store
+from cachetier.model.checkpoint import PartState, RankPart, sealed_here
+from cachetier.model.shard import Content, SaveIds
+
+LEADER = SaveIds("run", 1, "save", 0, 2)
+FOLLOWER = SaveIds("run", 1, "save", 1, 2)
+NOW = 5.0
+
+
+@pytest.fixture
+def catalog(store: Store) -> Catalog:
+    return store.catalog
+
+
+def put(catalog: Catalog, ids: SaveIds, name: str, data: bytes = b"bytes") -> None:
+    content = Content(len(data), digest_of(data), (digest_of(data),))
+    catalog.commit_shard(ids, name, content, NOW, body=data)
+
+
+def part(store: Store, rank: int = 1) -> RankPart:
+    number = number_of(store)
+    return next(
+        each for each in store.read(lambda sql: queries.parts_of(sql, number)) if each.rank == rank
+    )
+
+
+def number_of(store: Store) -> int:
+    save = store.read(lambda sql: queries.save_named(sql, "run", 1, "save"))
+    assert save is not None
+    return save.number
+
+
+def follow(catalog: Catalog) -> list[int]:
+    return catalog.seal(FOLLOWER, None, NOW, follows=True)
+
+
+def test_a_following_part_is_sealed_but_not_final(store: Store, catalog: Catalog) -> None:
+    put(catalog, FOLLOWER, "a")
+
+    assert follow(catalog) == [1]
+    assert part(store).state is PartState.SEALED
+    assert not part(store).final
+
+
+def test_it_may_grow_and_is_open_meanwhile(store: Store, catalog: Catalog) -> None:
+    put(catalog, FOLLOWER, "a")
+    follow(catalog)
+
+    put(catalog, FOLLOWER, "b")
+    put(catalog, FOLLOWER, "a", b"other")
+
+    assert part(store).state is PartState.OPEN
+    assert not part(store).follows
+    follow(catalog)
+    assert part(store).follows
+
+
+def test_it_is_final_with_rank_0s_seal(store: Store, catalog: Catalog) -> None:
+    put(catalog, FOLLOWER, "a")
+    follow(catalog)
+
+    assert catalog.seal(LEADER, None, NOW) == [0, 1]
+
+    assert part(store).final
+    with pytest.raises(SealedError):
+        put(catalog, FOLLOWER, "b")
+    put(catalog, FOLLOWER, "a")  # the same bytes again are a repeat
+
+
+def test_one_that_is_open_when_rank_0_seals_is_final_at_its_own_seal(
+    store: Store, catalog: Catalog
+) -> None:
+    put(catalog, FOLLOWER, "a")
+    follow(catalog)
+    put(catalog, FOLLOWER, "b")
+    catalog.seal(LEADER, None, NOW)
+    assert part(store).state is PartState.OPEN
+
+    follow(catalog)
+
+    assert part(store).final
+
+
+def test_rank_0_of_another_save_releases_nothing(store: Store, catalog: Catalog) -> None:
+    put(catalog, FOLLOWER, "a")
+    follow(catalog)
+
+    catalog.seal(SaveIds("run", 2, "save", 0, 2), None, NOW)
+
+    assert part(store).follows
+
+
+def test_it_is_final_once_rank_0_is_found_elsewhere(store: Store, catalog: Catalog) -> None:
+    put(catalog, FOLLOWER, "a")
+    follow(catalog)
+
+    store.drain_log.record_followed(number_of(store))
+
+    assert part(store).final
+
+
+def test_a_plain_seal_is_final_and_stays_so(store: Store, catalog: Catalog) -> None:
+    put(catalog, FOLLOWER, "a")
+    follow(catalog)
+    catalog.seal(FOLLOWER, None, NOW)
+    follow(catalog)
+
+    assert part(store).final
+
+
+def test_it_can_be_taken_back(store: Store, catalog: Catalog) -> None:
+    put(catalog, FOLLOWER, "a")
+    follow(catalog)
+
+    assert [shard.name for shard in catalog.abort_rank(FOLLOWER)] == ["a"]
+    assert part(store).state is PartState.ABORTED
+    put(catalog, FOLLOWER, "a")
+    follow(catalog)
+    assert catalog.delete_shard("run", 1, "a").name == "a"
+
+
+def test_rank_0_follows_nobody(catalog: Catalog) -> None:
+    with pytest.raises(InvalidRequestError, match="rank 0 cannot follow"):
+        catalog.seal(LEADER, None, NOW, follows=True)
+
+
+@pytest.mark.parametrize(
+    ("follows", "ranks_on_node", "counts"),
+    [(True, None, False), (False, None, True), (True, 1, True)],
+)
+def test_a_node_without_rank_0_counts_it_where_it_knows_its_ranks(
+    follows: bool, ranks_on_node: int | None, counts: bool
+) -> None:
+    follower = RankPart(1, PartState.SEALED, ranks_on_node, NOW, uploaded=False, follows=follows)
+
+    assert sealed_here([follower]) is counts
