@@ -11,7 +11,16 @@ import pytest
 from cachetier.testing.fixtures import moto_s3, seaweed_s3  # noqa: F401  # shared by all tiers
 
 TESTS = Path(__file__).parent
-TIERS = ("unit", "conformance", "stateful", "crash", "integration", "client", "frameworks", "acceptance")
+TIERS = (
+    "unit",
+    "conformance",
+    "stateful",
+    "crash",
+    "integration",
+    "client",
+    "frameworks",
+    "acceptance",
+)
 ACCEPTANCE = "CACHETIER_ACCEPTANCE"
 
 # A developer's own settings must not reach a test, nor a test a developer's bucket.
