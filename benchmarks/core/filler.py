@@ -39,7 +39,8 @@ def fill(cache_dir: Path, shards: int) -> None:
         (_save(first, number) for number in range(steps)),
     )
     sql.executemany(
-        "INSERT INTO parts VALUES (?, 0, 'sealed', 1, 1.0, 1)",
+        "INSERT INTO parts (save, rank, state, ranks_on_node, sealed_at, uploaded) "
+        "VALUES (?, 0, 'sealed', 1, 1.0, 1)",
         ((first + number,) for number in range(steps)),
     )
     sql.executemany(

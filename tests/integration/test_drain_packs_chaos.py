@@ -44,7 +44,7 @@ def test_packs_arrive_over_a_remote_that_fails_one_call_in_five(tmp_path: Path, 
         for step in range(STEPS):
             expected[step] = save(node, step)
         for step in range(STEPS):
-            node.wait_durable(SaveIds("run", step, "save-1"), 60)
+            node.wait_durable(SaveIds("run", step, "save-1"), 100)
         node.checkpoints.delete_step("run", 0)
         gone = SaveIds("run", 0, "save-1")
         node.wait_until(lambda: node.save(gone).location is None, 60)
