@@ -185,24 +185,38 @@ def test_a_sleep_that_raises_cuts_the_wait_short() -> None:
 
 def test_when_most_calls_fail_they_fail_at_once_instead_of_several_times_each() -> None:
     plan = [fail("head", number) for number in range(1, 200)]
-    store, faulty, _ = retrying(*plan, policy=RetryPolicy(attempts=4, deadline_seconds=1e9))
+    policy = RetryPolicy(attempts=4, base_seconds=0.0, deadline_seconds=1e9)
+    store, faulty, _ = retrying(*plan, policy=policy)
     for _ in range(40):
         with pytest.raises(TransientError):
             store.head("a")
     assert faulty.calls["head"] == 40 + RetryBudget.LIMIT
 
 
-def test_successes_pay_for_repeating_again() -> None:
-    budget = RetryBudget()
+def spent(clock: Clock) -> RetryBudget:
+    """Return a budget of which nothing is left."""
+    budget = RetryBudget(clock.read)
     while budget.spend(TRANSIENT):
         pass
+    return budget
+
+
+def test_successes_pay_for_repeating_again() -> None:
+    budget = spent(Clock())
     for _ in range(10):
         budget.earn()
     assert [budget.spend(TRANSIENT), budget.spend(TRANSIENT)] == [True, False]
 
 
+def test_time_alone_pays_for_a_few_repeats_and_never_for_more_than_the_budget_holds() -> None:
+    clock = Clock()
+    budget = spent(clock)
+    clock.now += 1.0
+    assert [budget.spend(TRANSIENT) for _ in range(6)] == [True] * 5 + [False]
+    clock.now += 3600.0
+    assert sum(budget.spend(TRANSIENT) for _ in range(100)) == RetryBudget.LIMIT
+
+
 def test_a_throttled_call_is_repeated_whatever_the_budget_says() -> None:
-    budget = RetryBudget()
-    while budget.spend(TRANSIENT):
-        pass
+    budget = spent(Clock())
     assert budget.spend(ThrottledError("slow down"))
