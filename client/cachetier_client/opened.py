@@ -22,7 +22,7 @@ from cachetier_client.deadline import Deadline
 from cachetier_client.digests import BLOCK_BYTES, digest_of
 from cachetier_client.errors import IntegrityError, ProtocolMismatchError, SizeMismatchError
 from cachetier_client.staged import OwnedDescriptor, io_errors
-from cachetier_client.transfer import DamagedBlockError, for_each_block, read_block
+from cachetier_client.transfer import DamagedBlockError, read_block
 from cachetier_client.transport import Reply
 from cachetier_client.wire import Frame, Header
 from cachetier_client.workers import Workers
@@ -99,7 +99,7 @@ class OpenedShard:
             start = number * BLOCK_BYTES
             self.read_block(number, into[start : start + BLOCK_BYTES], deadline)
 
-        for_each_block(read, -(-self.size_bytes // BLOCK_BYTES), workers)
+        workers.for_each(-(-self.size_bytes // BLOCK_BYTES), read)
 
     def read_block(self, number: int, into: memoryview, deadline: Deadline) -> None:
         """Fill ``into``, which has the block's size, with one block."""

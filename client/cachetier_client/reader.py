@@ -13,7 +13,6 @@ from cachetier_client.aligned import Block, copy_bytes
 from cachetier_client.deadline import Deadline
 from cachetier_client.digests import BLOCK_BYTES
 from cachetier_client.ranges import in_blocks
-from cachetier_client.transfer import for_each_block
 from cachetier_client.transport import Source
 from cachetier_client.workers import Workers
 
@@ -109,7 +108,7 @@ class ShardReader(io.RawIOBase):
                     self._source.read_block(number, block.view[:size], deadline)
                     copy_bytes(piece, block.view[start : start + len(piece)])
 
-        for_each_block(read, len(unread), self._workers)
+        self._workers.for_each(len(unread), read)
 
     def _keep(self, number: int, size: int, deadline: Deadline) -> None:
         if self._block is None:

@@ -8,9 +8,6 @@ match.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-
 from cachetier_client.blockfile import BlockFile
 from cachetier_client.deadline import Deadline
 from cachetier_client.digests import BLOCK_BYTES, digest_of
@@ -37,7 +34,7 @@ def write_shard(file: BlockFile, data: Gathered, workers: Workers, deadline: Dea
         digests[number] = block.digest()
         file.write(block, number * BLOCK_BYTES)
 
-    for_each_block(write, len(digests), workers)
+    workers.for_each(len(digests), write)
     return digests
 
 
@@ -54,20 +51,3 @@ def read_block(file: BlockFile, into: memoryview, offset: int, digest: int) -> N
         raise DamagedBlockError(f"the file is cut off: {error}") from None
     if digest_of(into) != digest:
         raise DamagedBlockError(f"the block at byte {offset} does not match its digest")
-
-
-def for_each_block(work: Callable[[int], None], count: int, workers: Workers) -> None:
-    """Do ``work`` for each block; after a failure no thread takes another."""
-    numbers = itertools.count()  # one C call takes a number: no two threads get the same
-    failed = False
-
-    def share() -> None:
-        nonlocal failed
-        try:
-            while not failed and (number := next(numbers)) < count:
-                work(number)
-        except BaseException:  # an interrupt too
-            failed = True
-            raise
-
-    workers.run(share, min(workers.threads, count))

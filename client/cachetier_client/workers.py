@@ -6,6 +6,7 @@ threads busy still goes on. What one call uses is bounded by ``threads``, whoeve
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,6 +45,22 @@ class Workers:
         for failure in failures:
             if failure is not None:
                 raise failure
+
+    def for_each(self, count: int, work: Callable[[int], None]) -> None:
+        """Do ``work`` for each number below ``count``; after a failure no thread takes another."""
+        numbers = itertools.count()  # one C call takes a number: no two threads get the same
+        failed = False
+
+        def share() -> None:
+            nonlocal failed
+            try:
+                while not failed and (number := next(numbers)) < count:
+                    work(number)
+            except BaseException:  # an interrupt too
+                failed = True
+                raise
+
+        self.run(share, min(self.threads, count))
 
     def start(self, work: Callable[[], None]) -> Future[None] | None:
         """Start ``work`` on a thread; None when none can be had, as while the interpreter exits."""

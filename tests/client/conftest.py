@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 from cachetier_client import Client, saves
+from cachetier_client.direct import parts
 
+from tests.client.fake_bucket import FakeBucket
 from tests.client.fake_service import FakeService
+from tests.client.fakes import FakeClock
 
 
 @pytest.fixture(autouse=True)
@@ -27,4 +30,26 @@ def service(tmp_path: Path) -> Iterator[FakeService]:
 @pytest.fixture
 def client(service: FakeService) -> Iterator[Client]:
     with Client(service.url, run="a-run") as made:
+        yield made
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> FakeBucket:
+    """Stand in for the bucket that clients go to while the service is away."""
+    fake = FakeBucket()
+    monkeypatch.setattr("cachetier_client.direct.objects.Requests", lambda _address: fake)
+    monkeypatch.setattr(parts, "THIS_PROCESS", parts.Parts())
+    monkeypatch.setenv("CACHETIER_REMOTE", "s3://bucket/p")
+    return fake
+
+
+@pytest.fixture
+def alone(bucket: FakeBucket, clock: FakeClock, tmp_path: Path) -> Iterator[Client]:
+    """A client whose service was never there, and which has a bucket."""
+    with Client(f"unix://{tmp_path}/none", run="r", clock=clock) as made:
         yield made

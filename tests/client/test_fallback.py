@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,27 +29,6 @@ from tests.client.fakes import FakeClock
 
 IDS: dict[str, Any] = {"run": "r", "step": 1, "rank": 0, "world_size": 1, "save_id": "s"}
 MIB = 1 << 20
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> FakeBucket:
-    fake = FakeBucket()
-    monkeypatch.setattr("cachetier_client.direct.objects.Requests", lambda _address: fake)
-    monkeypatch.setattr(parts, "THIS_PROCESS", parts.Parts())
-    monkeypatch.setenv("CACHETIER_REMOTE", "s3://bucket/p")
-    return fake
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def alone(bucket: FakeBucket, clock: FakeClock, tmp_path: Path) -> Iterator[Client]:
-    """A client whose service was never there."""
-    with Client(f"unix://{tmp_path}/none", run="r", clock=clock) as made:
-        yield made
 
 
 # --- when ----------------------------------------------------------------------------------------

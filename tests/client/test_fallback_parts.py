@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +30,6 @@ IDS: dict[str, Any] = {"run": "r", "step": 1, "rank": 0, "world_size": 1, "save_
 SEAL: dict[str, Any] = {"rank": 0, "world_size": 1, "save_id": "s"}
 PART_KEY = "p/r/1/.cachetier/rank-0.json"
 MANIFEST_KEY = "p/r/1/.cachetier/manifest.json"
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> FakeBucket:
-    fake = FakeBucket()
-    monkeypatch.setattr("cachetier_client.direct.objects.Requests", lambda _address: fake)
-    monkeypatch.setattr(parts, "THIS_PROCESS", parts.Parts())
-    monkeypatch.setenv("CACHETIER_REMOTE", "s3://bucket/p")
-    return fake
-
-
-@pytest.fixture
-def alone(bucket: FakeBucket, tmp_path: Path) -> Iterator[Client]:
-    """A client whose service was never there."""
-    with Client(f"unix://{tmp_path}/none", run="r", clock=FakeClock()) as made:
-        yield made
 
 
 def state_of(bucket: FakeBucket) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cachetier_client import Client
 
 from cachetier.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -42,3 +43,10 @@ def node(moto_s3: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         settings["socket"] = Path(short) / "s"
         with running(settings) as service:
             yield Node(service, settings)
+
+
+@pytest.fixture
+def client(node: Node) -> Iterator[Client]:
+    """Open a client of the node."""
+    with Client(node.url) as opened:
+        yield opened

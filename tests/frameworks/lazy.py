@@ -22,6 +22,16 @@ from torch import Tensor
 SECONDS = 20.0
 
 
+def leaves(value: Any, path: str = "") -> dict[str, Tensor]:
+    """Return the tensors of a nested state by their dotted paths."""
+    if isinstance(value, Tensor):
+        return {path: value}
+    found: dict[str, Tensor] = {}
+    for key, each in value.items():
+        found |= leaves(each, f"{path}.{key}".lstrip("."))
+    return found
+
+
 class LookedAtClock(SystemClock):
     """Says when training's thread has begun to wait at the gate: then it asks for the time."""
 

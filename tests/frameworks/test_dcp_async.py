@@ -27,12 +27,6 @@ ELEMENTS = 3 << 20
 
 
 @pytest.fixture
-def client(node: Node) -> Iterator[Client]:
-    with Client(node.url) as opened:
-        yield opened
-
-
-@pytest.fixture
 def stager() -> Iterator[HostStager]:
     stager = HostStager(timeout_seconds=0.05)
     yield stager

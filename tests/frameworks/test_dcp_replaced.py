@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,16 +14,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.planner import LoadPlan
 
-from tests.frameworks.conftest import Node
-
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 STEP = "cachetier://run/1"
-
-
-@pytest.fixture
-def client(node: Node) -> Iterator[Client]:
-    with Client(node.url) as opened:
-        yield opened
 
 
 def save(client: Client, **state: Any) -> None:

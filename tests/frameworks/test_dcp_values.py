@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -39,12 +38,6 @@ DTYPES = (
     torch.bool,
 )
 MEBI = 1 << 20
-
-
-@pytest.fixture
-def client(node: Node) -> Iterator[Client]:
-    with Client(node.url) as opened:
-        yield opened
 
 
 def values(dtype: torch.dtype, *shape: int, seed: int = 0) -> Tensor:

@@ -50,12 +50,6 @@ def fs(opened: Opener) -> CachetierFileSystem:
     return opened()
 
 
-@pytest.fixture
-def client(node: Node) -> Iterator[Client]:
-    with Client(node.url) as made:
-        yield made
-
-
 def put(fs: CachetierFileSystem, path: str, data: bytes) -> None:
     with fs.open(path, "wb") as file:
         file.write(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from cachetier_client import Client
 from cachetier_client.torch import CachetierReader, CachetierWriter, LazyStager
 from torch import Tensor, nn
 
-from tests.frameworks.conftest import Node
-from tests.frameworks.lazy import SECONDS, async_save, bits, items_of
+from tests.frameworks.lazy import SECONDS, async_save, bits, items_of, leaves
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
@@ -21,12 +19,6 @@ pytestmark = [
 ]
 
 MEBI = 1 << 20
-
-
-@pytest.fixture
-def client(node: Node) -> Iterator[Client]:
-    with Client(node.url) as opened:
-        yield opened
 
 
 class Trained:
@@ -48,15 +40,6 @@ class Trained:
     def state(self) -> dict[str, Any]:
         moments = self.optimizer.state_dict()["state"]
         return {"model": self.model.state_dict(), "optimizer": moments}
-
-
-def leaves(value: Any, path: str = "") -> dict[str, Tensor]:
-    if isinstance(value, Tensor):
-        return {path: value}
-    found: dict[str, Tensor] = {}
-    for key, each in value.items():
-        found |= leaves(each, f"{path}.{key}".lstrip("."))
-    return found
 
 
 def kept(state: Any) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -20,17 +19,10 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.planner import WriteItem
 
-from tests.frameworks.conftest import Node
 from tests.frameworks.lazy import SECONDS, FakeDevice, Save, async_save, bits, copied
 from tests.frameworks.test_lazy_saves import MEBI, Trained, all_bits, loaded
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
-
-
-@pytest.fixture
-def client(node: Node) -> Iterator[Client]:
-    with Client(node.url) as opened:
-        yield opened
 
 
 def why(failed: CheckpointException) -> BaseException:

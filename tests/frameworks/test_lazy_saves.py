@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,23 +14,15 @@ from cachetier_client.errors import CachetierClientError, InvalidRequestError
 from cachetier_client.torch import CachetierReader, CachetierWriter
 from cachetier_client.torch.lazy import LazyStager
 from cachetier_client.torch.snapshot import StateChangedError
-from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-from tests.frameworks.conftest import Node
-from tests.frameworks.lazy import SECONDS, FakeDevice, async_save, bits, items_of
+from tests.frameworks.lazy import SECONDS, FakeDevice, async_save, bits, items_of, leaves
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
 MEBI = 1 << 20
-
-
-@pytest.fixture
-def client(node: Node) -> Iterator[Client]:
-    with Client(node.url) as opened:
-        yield opened
 
 
 class Trained:
@@ -48,15 +39,6 @@ class Trained:
     def state(self) -> dict[str, Any]:
         named = {f"p{number}": each for number, each in enumerate(self.parameters)}
         return {"model": named, "optimizer": self.optimizer.state_dict()["state"]}
-
-
-def leaves(value: Any, path: str = "") -> dict[str, Tensor]:
-    if isinstance(value, Tensor):
-        return {path: value}
-    found: dict[str, Tensor] = {}
-    for key, each in value.items():
-        found |= leaves(each, f"{path}.{key}".lstrip("."))
-    return found
 
 
 def all_bits(state: Any) -> dict[str, bytes]:

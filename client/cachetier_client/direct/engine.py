@@ -20,7 +20,6 @@ from cachetier_client.direct.objects import Objects
 from cachetier_client.direct.parts import PartState
 from cachetier_client.direct.publication import Claimant
 from cachetier_client.direct.publisher import Publisher, is_there
-from cachetier_client.direct.together import for_each
 from cachetier_client.direct.uploads import Target, Uploads, entry_of
 from cachetier_client.errors import IncompleteError, SealedError
 from cachetier_client.gathered import Gathered
@@ -168,7 +167,7 @@ class Engine:
                 self.objects.delete(layout.shard_key(prefix, run, location, name), deadline)
                 del state.entries[name]
 
-            for_each(len(names), delete, self._workers)
+            self._workers.for_each(len(names), delete)
 
     def _location(self, state: PartState, deadline: Deadline) -> str:
         with state.locked(deadline):
@@ -190,7 +189,7 @@ class Engine:
             if not is_there(self.objects.head(key, deadline), part.save_id, entry):
                 lost.append(entry.name)
 
-        for_each(len(entries), look, self._workers)
+        self._workers.for_each(len(entries), look)
         for name in lost:
             del state.entries[name]
         if lost:

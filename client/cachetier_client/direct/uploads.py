@@ -23,7 +23,6 @@ from cachetier_client.direct.objects import (
     UploadGoneError,
 )
 from cachetier_client.direct.requests import Piece
-from cachetier_client.direct.together import for_each
 from cachetier_client.errors import (
     CachetierClientError,
     IntegrityError,
@@ -90,7 +89,7 @@ def entry_of(name: str, data: Gathered, workers: Workers) -> Entry:
     def take(number: int) -> None:
         digests[number] = data.block(number).digest()
 
-    for_each(len(digests), take, workers)
+    workers.for_each(len(digests), take)
     return Entry(name, len(data), combine(digests, len(data)), tuple(digests))
 
 
@@ -209,7 +208,7 @@ class Uploads:
             sent[at] = etag, digest
 
         try:
-            for_each(len(starts), send, self._workers)
+            self._workers.for_each(len(starts), send)
             self.complete(target, upload_id, sent, deadline)
         except BaseException:
             self.abort(target.key, upload_id)
