@@ -12,12 +12,12 @@ PIP    := $(PY) -m pip --disable-pip-version-check install
 COMPILE := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
     --no-header --no-emit-index-url --no-emit-find-links --no-emit-package cachetier-client \
     $(if $(UPGRADE),--upgrade)
-SOURCES := cachetier client tests benchmarks examples
+SOURCES := cachetier client tests benchmarks examples tools
 
 export PYTHONUNBUFFERED = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test acceptance demo near bench serve dev wheels lock clean
+.PHONY: help setup check test prometheus acceptance demo near bench docs serve dev wheels lock clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -31,8 +31,11 @@ check: setup  ## Lint, format, types, import layers, dependencies
 	@echo '==> import-linter'; $(VENV)/bin/lint-imports --no-cache
 	@echo '==> deptry'; $(VENV)/bin/deptry . && cd client && $(abspath $(VENV))/bin/deptry .
 
-test: setup  ## Run the whole test suite (TESTS=path, ARGS='-k word', WORKERS=n)
+test: setup prometheus  ## Run the whole test suite (TESTS=path, ARGS='-k word', WORKERS=n)
 	@$(PY) -m pytest -n $(WORKERS) $(ARGS) $(TESTS)
+
+prometheus: $(STAMPS)/venv  ## Have prometheus for the tests of metrics: Debian's, unpacked into .venv
+	@tools/get_prometheus.sh $(VENV)/prometheus
 
 acceptance: setup  ## Run the container tests too: needs Docker and compose
 	@CACHETIER_ACCEPTANCE=1 $(PY) -m pytest tests/acceptance $(ARGS)
@@ -45,6 +48,9 @@ near: setup  ## Lose a storage server, the node and the link to S3; restore from
 
 bench: setup $(STAMPS)/bench  ## Measure and write benchmarks/results.json (ONLY=group)
 	@$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
+docs: setup  ## Write the pages and dashboards that are made from the code
+	@$(PY) -m tools
 
 serve: setup  ## Run the service with the settings in the environment (ARGS=...)
 	@$(VENV)/bin/cachetier serve $(ARGS)

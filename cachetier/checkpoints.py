@@ -14,6 +14,7 @@ from cachetier.changes import Changes
 from cachetier.clock import Clock
 from cachetier.errors import (
     AbortedError,
+    FencedError,
     IntegrityError,
     InvalidRequestError,
     LocalOnlyError,
@@ -23,7 +24,7 @@ from cachetier.errors import (
     SaveSupersededError,
     StepPublishedError,
 )
-from cachetier.local import queries, replica_queries
+from cachetier.local import pin_queries, queries, replica_queries
 from cachetier.local.store import Store
 from cachetier.model import names
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState, visible_save
@@ -112,6 +113,7 @@ class Checkpoints:
 
         Raises:
             NotFoundError: Neither this node nor the bucket knows the step.
+            PinnedError: It is pinned here.
         """
         saves = self._store.read(lambda sql: queries.saves_of(sql, run, step))
         visible = visible_save(saves)
@@ -241,7 +243,8 @@ class Checkpoints:
         summary = self._store.read(lambda sql: queries.summary_of(sql, save.number))
         there = self._store.read(lambda sql: replica_queries.replications_of(sql, save.number))
         replicated = any(each.state is ReplicaState.PUBLISHED for each in there)
-        return view_of_save(save, parts, summary, replicated=replicated)
+        pinned = self._store.read(lambda sql: pin_queries.is_pinned(sql, save.run, save.step))
+        return view_of_save(save, parts, summary, replicated=replicated, pinned=pinned)
 
     # --- waiting ---------------------------------------------------------------------------------
 
@@ -281,18 +284,21 @@ class Checkpoints:
 
         Raises:
             AbortedError, SaveSupersededError, StepPublishedError: The step named never will be.
+            FencedError: The disk failed: what is drained cannot be recorded.
         """
         if step is not None:
             self._want(run, step)
         self._hurry(run, step)
-        pending = Pending()
+        pending = pending_of(self._store, run, step)
+        if pending and self._store.fenced is not None:
+            raise FencedError(self._store.fenced)
 
-        def drained() -> bool:
+        def ended() -> bool:
             nonlocal pending
             pending = pending_of(self._store, run, step)
-            return not pending
+            return not pending or self._store.fenced is not None
 
-        self._changes.wait_for(drained, timeout_seconds, LOOK_AT_BUCKET_SECONDS)
+        self._changes.wait_for(ended, timeout_seconds, LOOK_AT_BUCKET_SECONDS)
         return pending
 
     def _want(self, run: str | None, step: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,13 +28,23 @@ from cachetier.config_replicas import ReplicaSettings, checked_replicas
 from cachetier.config_sources import (
     PREFIX,
     config_file,
-    explained,
-    refuse_unknown_variables,
+    origins_of,
+    problems_in,
+    unknown_keys,
+    unknown_variables,
     values_in,
 )
 from cachetier.config_types import Compression, EmptyIsNone, OptionalText, OptionalUrl, Remote
 from cachetier.cpus import parsed_cpus
-from cachetier.grammars import address_of, capacity_of, mode_of, remote_of, table_of
+from cachetier.errors import ConfigError
+from cachetier.grammars import (
+    address_of,
+    capacity_of,
+    is_loopback,
+    mode_of,
+    remote_of,
+    table_of,
+)
 from cachetier.ingest import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.model.compression import Rules
@@ -156,8 +167,20 @@ class Settings(BaseSettings):
     allow_volatile: bool = Field(
         False, description="Accept a `cache_dir` in memory (tmpfs): nothing survives a power cut."
     )
+    exposure_objective: float = Field(
+        1800.0,
+        gt=0,
+        description="Seconds for which a run's newest training may lie on this node alone.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="How much the log says: `debug`, `info`, `warning` or `error`."
+    )
+    log_format: Literal["auto", "console", "json"] = Field(
+        "auto", description="`json` or `console`; `auto`: text on a terminal, JSON elsewhere."
+    )
+    trace: bool = Field(
+        False,
+        description="`on`: a trace of each checkpoint, sent where `OTEL_*` variables say.",
     )
 
     # --- what they mean ------------------------------------------------------------------------
@@ -201,7 +224,7 @@ class Settings(BaseSettings):
         capacity_of(str(text), 1 << 40)
         return str(text)
 
-    @field_validator("socket_mode", mode="before")
+    @field_validator("socket_mode", mode="before", json_schema_input_type=int | str)
     @classmethod
     def _octal(cls, mode: object) -> object:
         """Read ``0600`` in octal; TOML writes it ``"0600"`` or ``0o600``."""
@@ -210,7 +233,7 @@ class Settings(BaseSettings):
             raise ValueError("the service itself must be able to use its socket: at least 0600")
         return mode
 
-    @field_validator("allowed_uids", mode="before")
+    @field_validator("allowed_uids", mode="before", json_schema_input_type=list[int] | int | str)
     @classmethod
     def _uids(cls, uids: object) -> object:
         if isinstance(uids, int):
@@ -230,7 +253,7 @@ class Settings(BaseSettings):
         parsed_bandwidth(text, ())
         return text
 
-    @field_validator("windows", mode="before")
+    @field_validator("windows", mode="before", json_schema_input_type=list[str] | str)
     @classmethod
     def _are_windows(cls, windows: object) -> object:
         """Read a list, or from the environment a text with commas."""
@@ -261,6 +284,11 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _fits_together(self) -> Settings:
         checked_replicas(self.replicas, (self.remote, self.remote_endpoint))
+        if self.http_address and not self.token and not is_loopback(self.http_address[0]):
+            raise ValueError(
+                f"http {self.http} is open to other machines, and there is no token: "
+                "set `token`, or bind `http` to 127.0.0.1"
+            )
         if self.low_watermark > self.high_watermark:
             raise ValueError("low_watermark is above high_watermark")
         length = len(os.fsencode(self.socket_path))
@@ -272,6 +300,19 @@ class Settings(BaseSettings):
         return self
 
 
+@dataclass(frozen=True)
+class Sourced:
+    """What the sources say.
+
+    ``settings`` is None while there are ``problems``; ``origins`` has an entry for each setting.
+    """
+
+    settings: Settings | None
+    origins: Mapping[str, str]
+    problems: tuple[ConfigError, ...]
+    file: Path | None
+
+
 def load(flags: Mapping[str, Any] | None = None, *, config: Path | None = None) -> Settings:
     """Return the settings; ``flags`` that are None count as not given.
 
@@ -279,12 +320,37 @@ def load(flags: Mapping[str, Any] | None = None, *, config: Path | None = None) 
         ConfigError: A source cannot be read, names an unknown setting, or gives one a bad value.
         Says which.
     """
-    given = {name: value for name, value in (flags or {}).items() if value is not None}
-    refuse_unknown_variables(Settings.model_fields)
-    path = config_file(config)
-    in_file, text = values_in(path, Settings.model_fields) if path is not None else ({}, "")
+    found = sourced(flags, config=config)
+    if found.settings is None:
+        raise found.problems[0]
+    return found.settings
 
-    class Sourced(Settings):
+
+def sourced(flags: Mapping[str, Any] | None = None, *, config: Path | None = None) -> Sourced:
+    """Return the settings with who set each, or all that is wrong with them."""
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    known, path = Settings.model_fields, config_file(config)
+    problems = unknown_variables(known)
+    in_file: dict[str, Any] = {}
+    text = ""
+    if path is not None:
+        try:
+            in_file, text = values_in(path)
+        except ConfigError as error:
+            problems.append(error)
+    origins = origins_of(known, given, in_file, path, text)
+    if path is not None:
+        problems += unknown_keys(in_file, known, path, text)
+    settings = None
+    try:
+        settings = _validated(given, {key: in_file[key] for key in in_file if key in known})
+    except ValidationError as error:
+        problems += problems_in(error, origins)
+    return Sourced(None if problems else settings, origins, tuple(problems), path)
+
+
+def _validated(given: Mapping[str, Any], in_file: dict[str, Any]) -> Settings:
+    class FromAll(Settings):
         """Settings that read this file, below the environment."""
 
         @classmethod
@@ -297,7 +363,4 @@ def load(flags: Mapping[str, Any] | None = None, *, config: Path | None = None) 
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             return init_settings, env_settings, InitSettingsSource(settings_cls, in_file)
 
-    try:
-        return Sourced(**given)
-    except ValidationError as error:
-        raise explained(error, given, in_file, path, text) from None
+    return FromAll(**given)

@@ -5,7 +5,6 @@ Source: docs/remotes.md.
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from cachetier.config_types import Compression, OptionalText, OptionalUrl, Remote
 from cachetier.grammars import remote_of
 from cachetier.model.replication import DURABLE
+from cachetier.nearest import nearest
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
 
@@ -52,8 +52,7 @@ class ReplicaSettings(BaseModel):
             raise ValueError(f"{table!r} is no table with a `remote`")  # noqa: TRY004  pydantic's
         for key in table:
             if key not in cls.model_fields:
-                near = difflib.get_close_matches(str(key), list(cls.model_fields), n=1)
-                known = near[0] if near else ", ".join(cls.model_fields)
+                known = nearest(str(key), cls.model_fields) or ", ".join(cls.model_fields)
                 raise ValueError(f"unknown key `{key}`: did you mean {known}?")
         if "remote" not in table:
             raise ValueError("`remote` is not set: give it as 's3://bucket/prefix'")

@@ -5,7 +5,6 @@ Source: docs/configuration.md.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -16,9 +15,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from cachetier.errors import ConfigError
+from cachetier.nearest import nearest
 
 PREFIX = "CACHETIER_"
 DEFAULT_FILE = "cachetier.toml"
+DEFAULT = "default"
 FILE_VARIABLE = "CACHETIER_CONFIG"
 # Variables that share the prefix but are not the service's: the client's, the tests', the
 # deployment's.
@@ -41,16 +42,17 @@ FOREIGN_VARIABLES = frozenset(
 FOREIGN_PREFIXES = (f"{PREFIX}BENCH_", f"{PREFIX}CLIENT_", f"{PREFIX}DEMO_", f"{PREFIX}TEST_")
 
 
-def refuse_unknown_variables(names: Collection[str]) -> None:
-    """Raise ConfigError if a variable has our prefix and is none of the settings ``names``."""
-    for variable in os.environ:
+def unknown_variables(names: Collection[str]) -> list[ConfigError]:
+    """Return one error for each variable that has our prefix and is none of the settings."""
+    problems = []
+    for variable in sorted(os.environ):
         ours = variable.startswith(PREFIX) and variable not in FOREIGN_VARIABLES
         if not ours or variable.startswith(FOREIGN_PREFIXES):
             continue
-        name = variable.removeprefix(PREFIX).lower()
-        if name not in names:
+        if variable.removeprefix(PREFIX).lower() not in names:
             known = [f"{PREFIX}{field.upper()}" for field in names]
-            raise _unknown(f"environment variable {variable}", variable, known)
+            problems.append(_unknown(f"environment variable {variable}", variable, known))
+    return problems
 
 
 def config_file(config: Path | None) -> Path | None:
@@ -62,15 +64,15 @@ def config_file(config: Path | None) -> Path | None:
     return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).exists() else None
 
 
-def values_in(path: Path, names: Collection[str]) -> tuple[dict[str, Any], str]:
+def values_in(path: Path) -> tuple[dict[str, Any], str]:
     """Return the values in a file, and its text.
 
     Raises:
-        ConfigError: It cannot be read, or has values that are none of the settings ``names``.
+        ConfigError: It cannot be read.
     """
     try:
         text = path.read_bytes().decode()
-        values = tomllib.loads(text)
+        return tomllib.loads(text), text
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", hint=_FILE_HINT) from None
     except UnicodeDecodeError as error:
@@ -78,19 +80,25 @@ def values_in(path: Path, names: Collection[str]) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"{path} is not UTF-8 (at line {line})", hint=_FILE_HINT) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}", hint=_FILE_HINT) from None
-    for name in values:
-        if name not in names:
-            where = f"setting `{name}` in {path}{_line_of(name, text)}"
-            raise _unknown(where, name, names)
-    return values, text
+
+
+def unknown_keys(
+    values: Mapping[str, Any], names: Collection[str], path: Path, text: str
+) -> list[ConfigError]:
+    """Return one error for each key of a file that is none of the settings ``names``."""
+    return [
+        _unknown(f"setting `{name}` in {path}{_line_of(name, text)}", name, names)
+        for name in values
+        if name not in names
+    ]
 
 
 _FILE_HINT = "Give a readable TOML file by --config or CACHETIER_CONFIG."
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    meant = f"did you mean {near[0]}?" if near else "see docs/configuration.md for all settings"
+    near = nearest(name, known)
+    meant = f"did you mean {near}?" if near else "see docs/configuration.md for all settings"
     return ConfigError(f"unknown {what}: {meant}", hint="Correct or remove it, then start again.")
 
 
@@ -101,31 +109,58 @@ def _line_of(name: str, text: str) -> str:
     return ""
 
 
-def explained(
-    error: ValidationError,
+def origins_of(
+    names: Iterable[str],
     given: Mapping[str, Any],
     in_file: Mapping[str, Any],
     path: Path | None,
     text: str,
-) -> ConfigError:
-    """Say which setting is wrong, how, and who set it."""
-    first = error.errors()[0]
-    name = str(first["loc"][0]) if first["loc"] else ""
-    within = ".".join(str(part) for part in first["loc"][1:])
-    cause = first["msg"].removeprefix("Value error, ")
+) -> dict[str, str]:
+    """Return who sets each setting: a flag, a variable, a line of the file, or ``default``."""
+    origins = {}
+    for name in names:
+        variable = f"{PREFIX}{name.upper()}"
+        if name in given:
+            origins[name] = _flag(name)
+        elif variable in os.environ:
+            origins[name] = variable
+        elif name in in_file:
+            origins[name] = f"{path}{_line_of(name, text)}"
+        else:
+            origins[name] = DEFAULT
+    return origins
+
+
+def problems_in(error: ValidationError, origins: Mapping[str, str]) -> list[ConfigError]:
+    """Say which settings are wrong, how, and who set them."""
+    return [_problem(details, origins) for details in error.errors()]
+
+
+def _problem(details: Any, origins: Mapping[str, str]) -> ConfigError:
+    name = str(details["loc"][0]) if details["loc"] else ""
+    within = ".".join(str(part) for part in details["loc"][1:])
+    cause = _cause(details)
     cause = f"{within}: {cause}" if within else cause
-    flag, variable = f"--{name.replace('_', '-')}", f"{PREFIX}{name.upper()}"
-    if first["type"] == "missing":
+    if details["type"] == "missing":
+        variable = f"{PREFIX}{name.upper()}"
         return ConfigError(
             f"`{name}` is not set",
-            hint=f"Give {flag}, set {variable}, or write {name} = ... in {DEFAULT_FILE}.",
+            hint=f"Give {_flag(name)}, set {variable}, or write {name} = ... in {DEFAULT_FILE}.",
         )
-    if name in given:
-        origin = flag
-    elif variable in os.environ:
-        origin = variable
-    elif name in in_file:
-        origin = f"{path}{_line_of(name, text)}"
-    else:
+    if origins.get(name, DEFAULT) == DEFAULT:
         return ConfigError(cause)
-    return ConfigError(f"`{name}` from {origin}: {cause}")
+    return ConfigError(f"`{name}` from {origins[name]}: {cause}")
+
+
+def _cause(details: Any) -> str:
+    """Return what is wrong with a value; one of a few words may be a slip."""
+    if details["type"] not in ("literal_error", "enum"):
+        return str(details["msg"]).removeprefix("Value error, ")
+    expected, value = str(details["ctx"]["expected"]), str(details["input"])
+    near = nearest(value, re.findall(r"'([^']+)'", expected))
+    meant = f": did you mean {near}?" if near else ""
+    return f"{value!r} is not {expected}{meant}"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -151,6 +151,12 @@ class AbortedError(CachetierError):
     hint = "The save was aborted or deleted. Begin a new one."
 
 
+class PinnedError(CachetierError):
+    code = "pinned"
+    status = 409
+    hint = "Somebody wants it kept. If not any more: `cachetier unpin RUN STEP`, then call again."
+
+
 class LocalOnlyError(CachetierError):
     code = "local_only"
     status = 409
@@ -172,7 +178,7 @@ class IntegrityError(CachetierError):
 class FencedError(CachetierError):
     code = "fenced"
     status = 503
-    hint = "The disk failed a sync: no more writes are taken. Replace the disk, then restart."
+    hint = "A sync failed: nothing is taken or drained. Restart, flush, then replace the disk."
 
 
 class CatalogDamagedError(CachetierError):
@@ -255,3 +261,13 @@ class RemoteDigestError(RemoteError):
     """The store received, or returned, bytes that do not match their digest."""
 
     code = "remote_digest"
+
+
+def error_codes() -> frozenset[str]:
+    """Return the code of every kind of error: a finite list, fit for a label."""
+    found, kinds = set(), [CachetierError]
+    while kinds:
+        kind = kinds.pop()
+        found.add(kind.code)
+        kinds += kind.__subclasses__()
+    return frozenset(found)

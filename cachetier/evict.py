@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cachetier.clock import Clock
-from cachetier.errors import NotFoundError, RemoteError
+from cachetier.errors import NotFoundError, PinnedError, RemoteError
 from cachetier.local import queries
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ForbiddenTransitionError
@@ -70,9 +70,9 @@ class Evictor:
         """Drop the local bytes of a clean shard, if the remote has it and nobody reads them."""
         try:
             return self._still_remote(shard) and self._store.evict(shard)
-        except (RemoteError, NotFoundError, ForbiddenTransitionError, OSError):
-            # The remote cannot say, the shard changed meanwhile, or no descriptor is left to see
-            # whether somebody reads it: its bytes stay.
+        except (RemoteError, NotFoundError, PinnedError, ForbiddenTransitionError, OSError):
+            # The remote cannot say, the shard changed or was pinned meanwhile, or no descriptor is
+            # left to see whether somebody reads it: its bytes stay.
             return False
 
     def collect(self) -> int:

@@ -9,8 +9,10 @@ import logging
 import threading
 from collections.abc import Callable
 
+from cachetier import events
 from cachetier.changes import Changes
 from cachetier.clock import Clock
+from cachetier.events import tell
 from cachetier.evict import Evictor
 from cachetier.local.space import Space
 from cachetier.retention import Retention
@@ -89,5 +91,5 @@ class Housekeeping:
                 if self._clock.monotonic() >= collect_at:
                     self._collect()
                     collect_at = self._clock.monotonic() + COLLECT_SECONDS
-            except Exception:
-                log.exception("making room failed; it is tried again at the next change")
+            except Exception as error:
+                tell(log, events.ROOM_FAILED, error=error)

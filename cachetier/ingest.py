@@ -134,6 +134,10 @@ class Ingest:
         self._on_committed(shard)
         return receipt_of(shard, level)
 
+    def refused_by_disk(self, error: OSError) -> BackpressureError:
+        """Return what a put says when the disk does not take what a door writes for it."""
+        return disk_error(error)
+
     def abort(self, staged: Staged | RemoteStage) -> None:
         """Leave nothing of a staged shard behind."""
         if isinstance(staged, Staged):

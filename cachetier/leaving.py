@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 
+from cachetier import events
 from cachetier.checkpoints import Checkpoints
 from cachetier.errors import CachetierError
+from cachetier.events import tell
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.levels import Level
 from cachetier.pending import Pending
@@ -22,17 +24,18 @@ def leave(checkpoints: Checkpoints, notice_seconds: float) -> Pending:
     Of each run whose newest complete step is local-only, that step is sent as well: who leaves
     takes along what the job would resume from.
     """
-    log.info("leaving the node: flushing for up to %g s", notice_seconds)
+    tell(log, events.NODE_LEAVING, notice_seconds=notice_seconds)
     for run in checkpoints.runs():
         try:
             _want_newest(checkpoints, run)
         except CachetierError as error:  # deleted at this very moment, or its rows are damaged
-            log.warning("the newest step of %s may stay behind: %s", run, error.message)
+            tell(log, events.NODE_STEP_BEHIND, run=run, reason=error.message)
     left = checkpoints.flush(None, None, notice_seconds)
     if left:
-        log.error("left behind, safe on this node only: %s", left)
+        shards, size_bytes = left.shards, left.size_bytes
+        tell(log, events.NODE_BEHIND, left=str(left), shards=shards, size_bytes=size_bytes)
     else:
-        log.info("everything that was to be drained is durable")
+        tell(log, events.NODE_LEFT)
     return left
 
 

@@ -6,8 +6,10 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+from cachetier import events
 from cachetier.clock import Clock
 from cachetier.errors import BackpressureError, CachetierError
+from cachetier.events import tell
 from cachetier.fetch import RemoteShard
 from cachetier.ingest import Ingest, RemoteStage
 from cachetier.local.store import Staged
@@ -57,6 +59,10 @@ class MeasuredIngest(Ingest):
         self._begun_at.pop(id(staged), None)
         self._acknowledged(receipt, begun_at)
         return receipt
+
+    def refused_by_disk(self, error: OSError) -> BackpressureError:
+        self._metrics.write_failed("write")
+        return super().refused_by_disk(error)
 
     def abort(self, staged: Staged | RemoteStage) -> None:
         self._begun_at.pop(id(staged), None)
@@ -123,10 +129,12 @@ class ReportedFallbacks:
         self._damaged: dict[str, list[str]] = {}
 
     def __call__(
-        self, _shard: Shard, copy: RemoteShard, reason: Reason, error: CachetierError
+        self, shard: Shard, copy: RemoteShard, reason: Reason, error: CachetierError
     ) -> None:
         self._metrics.restore_fallbacks.labels(reason, copy.remote).inc()
-        log.warning("restore passes over %s at %s: %s", copy.key, copy.remote, error.message)
+        ids = {"run": shard.run, "step": shard.step, "name": shard.name}
+        where = {"key": copy.key, "remote": copy.remote}
+        tell(log, events.COPY_PASSED_OVER, reason=error.message, **ids, **where)
         if reason is Reason.DAMAGED:
             keys = self._damaged.setdefault(copy.remote, [])
             if copy.key not in keys and len(keys) < DAMAGED_LIMIT:

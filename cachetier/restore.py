@@ -267,6 +267,15 @@ class Restore:
         if shard.state is ShardState.QUARANTINED and not self.sources.of(shard):
             raise _quarantined(shard)
 
+    def bring_back(self, shard: Shard, timeout_seconds: float) -> None:
+        """Give a shard without sound bytes here those of the nearest remote copy.
+
+        Raises:
+            IntegrityError, NotFoundError: There is no sound copy.
+            RemoteError, BackpressureError, DeadlineError: Not now.
+        """
+        self._refill.fetch(shard, self._clock.monotonic() + timeout_seconds)
+
     def mend(self, timeout_seconds: float) -> int:
         """Bring back damaged shards that a remote has, so that they reach the others as well.
 

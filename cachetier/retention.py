@@ -2,7 +2,8 @@
 
 ``trim`` keeps ``keep_local`` complete steps of each run. ``make_room`` gives up local-only steps,
 oldest first, while a put waits for room; the newest complete step of a run stays. When only such
-steps are left, the oldest of them is drained after all: no put waits for ever.
+steps are left, the oldest of them is drained after all: no put waits for ever. A step that is
+pinned stays in any case, beside those that ``keep_local`` keeps.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import logging
 from collections.abc import Callable, Iterable
 from itertools import groupby
 
+from cachetier import events
 from cachetier.errors import CatalogDamagedError
-from cachetier.local import queries
+from cachetier.events import of, tell
+from cachetier.local import pin_queries, queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState, sealed_here
 from cachetier.model.policy import LocalStep, surplus
@@ -82,10 +85,10 @@ class Retention:
         totals = self._store.read(queries.totals)
         if totals.dirty_shards:
             return  # that makes room
-        saves = self._store.read(queries.saves_with_bytes)
+        saves = self._unpinned(self._store.read(queries.saves_with_bytes))
         oldest = next((save for save in saves if save.state is SaveState.LOCAL_ONLY), None)
         if oldest is not None:
-            log.warning("there is no room: local-only step %s is drained", _named(oldest))
+            tell(log, events.LOCAL_ONLY_DRAINED, **of(oldest))
             self._store.policy_log.want(oldest.number)
             self._on_wanted()
 
@@ -95,7 +98,11 @@ class Retention:
         ordered = sorted(saves, key=lambda save: (save.run, save.number))
         for _, of_run in groupby(ordered, key=lambda save: save.run):
             found += surplus([self._local_step(save) for save in of_run], keep)
-        return sorted(found, key=lambda save: save.number)
+        return sorted(self._unpinned(found), key=lambda save: save.number)
+
+    def _unpinned(self, saves: Iterable[Save]) -> list[Save]:
+        pinned = {(pin.run, pin.step) for pin in self._store.read(pin_queries.pins)}
+        return [save for save in saves if (save.run, save.step) not in pinned]
 
     def _local_step(self, save: Save) -> LocalStep:
         parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
@@ -106,7 +113,7 @@ class Retention:
         try:
             return self._remove(save) if save.state is SaveState.LOCAL_ONLY else self._clear(save)
         except CatalogDamagedError as error:
-            log.warning("step %s stays, as its rows are damaged: %s", _named(save), error)
+            tell(log, events.LOCAL_ONLY_KEPT, reason=error.message, **of(save))
             return 0
 
     def _remove(self, save: Save) -> int:
@@ -115,7 +122,7 @@ class Retention:
         size_bytes = sum(shard.content.size_bytes for shard in shards)
         if shards:
             self._store.drop(shards)
-            log.info("removed local-only step %s: %d bytes", _named(save), size_bytes)
+            tell(log, events.LOCAL_ONLY_REMOVED, size_bytes=size_bytes, **of(save))
             self._on_removed(save, size_bytes)
         return size_bytes
 
@@ -123,7 +130,3 @@ class Retention:
         """Drop the local bytes of a published step; it stays readable from the remote."""
         shards = self._store.read(lambda sql: queries.clean_local_shards_of(sql, save.number))
         return sum(shard.content.size_bytes for shard in shards if self._evict(shard))
-
-
-def _named(save: Save) -> str:
-    return f"{save.run}/{save.step}"

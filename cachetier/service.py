@@ -13,6 +13,8 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
+from cachetier import __version__, events
+from cachetier.cautions import Machine
 from cachetier.changes import Changes
 from cachetier.checkpoints import Checkpoints
 from cachetier.clock import Clock, SystemClock
@@ -25,28 +27,34 @@ from cachetier.drain.board import DrainObserver
 from cachetier.drain.metered import DrainMetrics
 from cachetier.drain.pending_seals import PendingSeals
 from cachetier.errors import StoppingError
+from cachetier.events import tell
 from cachetier.evict import Evictor, Watermarks
 from cachetier.housekeeping import Housekeeping
 from cachetier.incidents import Incidents
-from cachetier.ingest import OpenRemoteStage, WhenFull
+from cachetier.ingest import Ingest, OpenRemoteStage, WhenFull
 from cachetier.leaving import leave
+from cachetier.levels import Levels
 from cachetier.local import files
 from cachetier.local.connection import sqlite_version
 from cachetier.local.filesystem import checked_mount
 from cachetier.local.recovery import open_store
 from cachetier.local.store import Store
-from cachetier.measured import MeasuredIngest, MeasuredRestore, ReportedFallbacks
-from cachetier.metrics import Levels, Metrics
+from cachetier.measured import MeasuredRestore, ReportedFallbacks
+from cachetier.metrics import Metrics
 from cachetier.model.replication import DURABLE
 from cachetier.model.shard import Shard
+from cachetier.pins import Pins
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryPolicy
+from cachetier.report import Addresses, Course, Door, Report
 from cachetier.retention import Retention
 from cachetier.signals import ending_signals
 from cachetier.sources import Replicas
-from cachetier.status import Machine, Moment, levels_of, status_of
+from cachetier.told import ToldCheckpoints, ToldIngest, tell_ready, tell_recovered
+from cachetier.tracing import open_tracing
 from cachetier.wiring import (
+    garbage_of,
     locked,
     open_drains,
     policy_of,
@@ -85,7 +93,12 @@ class Service:
         ]
         self._open_drain = open_drain or self._supervisor
         self._changes = Changes(self._clock)
-        self._leaving = self._stopping = False
+        self._course = Course()
+        self.metrics = Metrics(
+            self._levels,
+            [DURABLE, *(each.name for each in self._replica_settings)],
+            version=__version__,
+        )
         self._closing = ExitStack()
 
     # --- start -----------------------------------------------------------------------------------
@@ -109,9 +122,7 @@ class Service:
             undo.callback(lambda: self._housekeeping.stop(1.0))
             self._open_doors(undo)
             self._closing = undo.pop_all()
-        log.info("serving %s at %s", self._settings.cache_dir, self._settings.socket_path)
-        if self._http is not None:
-            log.info("serving HTTP at %s", self._http.url)
+        tell_ready(self._settings.cache_dir, self.socket, self.url, self.store.store_id)
 
     def _open_store(self, undo: ExitStack) -> None:
         settings = self._settings
@@ -124,17 +135,16 @@ class Service:
         capacity_bytes = settings.capacity_bytes(status.f_blocks * status.f_frsize)
         policy = policy_of(settings)
         recovered = open_store(
-            cache_dir, capacity_bytes, self._clock, policy=policy, on_fence=self._fenced
+            *(cache_dir, capacity_bytes, self._clock),
+            policy=policy,
+            on_fence=self._fenced,
+            on_disk_error=self.metrics.write_failed,
         )
         self.store = recovered.store
         undo.callback(self.store.close)
         self.store.configure_replicas({each.name: each.required for each in self._replica_settings})
-        log.info(
-            "recovered: %d unacknowledged files removed, %d set aside, %d shards without bytes",
-            recovered.rubbish_files,
-            recovered.set_aside_files,
-            recovered.lost_shards,
-        )
+        undo.callback(open_tracing(settings.trace, self.store.store_id, cache_dir))
+        tell_recovered(recovered, cache_dir)
         self._machine = Machine(
             cache_dir=str(cache_dir),
             filesystem=mount.kind,
@@ -144,11 +154,11 @@ class Service:
             when_full=settings.when_full,
             policy=policy,
             started_at=self._clock.now(),
+            exposure_objective_seconds=settings.exposure_objective,
         )
 
     def _build(self) -> None:
         settings, store, clock = self._settings, self.store, self._clock
-        self.metrics = Metrics(self._levels, [each.name for each in self._machine.remotes])
         self._incidents = Incidents(store)
         self._drain = self._open_drain(
             store, self._changes, self._incidents, DrainMetrics(self.metrics)
@@ -156,7 +166,7 @@ class Service:
         marks = Watermarks(settings.high_watermark, settings.low_watermark)
         evictor = Evictor(store, clock, self._still_remote, watermarks=marks)
         self._housekeeping = self._keeper(evictor)
-        ingest = MeasuredIngest(
+        ingest = ToldIngest(
             self.metrics,
             clock,
             store,
@@ -179,22 +189,34 @@ class Service:
             on_used=evictor.touch,
             on_restored=lambda shard: self.metrics.restored_bytes.inc(shard.content.size_bytes),
         )
-        self.operations = Operations(
+        self._report = Report(
+            *(store, clock, self._machine, self._drain, self._course),
+            warnings=self._fallbacks.warnings,
+            flow=self.metrics.flow,
+        )
+        self.operations = self._operations(ingest)
+
+    def _operations(self, ingest: Ingest) -> Operations:
+        settings, store = self._settings, self.store
+        return Operations(
             store_id=store.store_id,
             ingest=ingest,
             restore=self._restore,
             checkpoints=self._checkpoints(),
             incidents=self._incidents,
             phases=self._drain.agenda.phases,
-            status=self.status,
+            pins=Pins(store, self._clock),
+            garbage=garbage_of(settings, store, self._bucket, self._replicas, self._drain.nudge),
+            status=self._report.status,
             refuse_when_stopping=self._refuse_when_stopping,
             refuse_when_leaving=self._refuse_when_leaving,
             fell_back=self._fell_back,
+            failed=self.metrics.answered_with_error,
             told={"remote": told_remote(self._remote)},
         )
 
     def _checkpoints(self) -> Checkpoints:
-        return Checkpoints(
+        return ToldCheckpoints(
             self.store,
             self._bucket,
             self._changes,
@@ -238,6 +260,8 @@ class Service:
         self._unix.start()
         if self._http is not None:
             self._http.start()
+        doors: list[Door] = [self._unix, *([] if self._http is None else [self._http])]
+        self._report.doors_are_open(doors, Addresses(self.socket, self.url))
 
     def _http_door(self) -> HttpDoor | None:
         address, token = self._settings.http_address, self._settings.token
@@ -247,7 +271,7 @@ class Service:
             address,
             self.operations,
             token=token.get_secret_value() if token is not None else None,
-            not_ready=self.not_ready,
+            not_ready=self._report.not_ready,
             exposition=self.metrics.exposition,
         )
 
@@ -260,14 +284,13 @@ class Service:
         )
 
     def _write_through(self) -> OpenRemoteStage:
-        observer = DrainMetrics(self.metrics)
         return WriteThrough(
             self.store,
             self._bucket,
             self._drain.agenda,
             self._clock,
             remote=DURABLE,
-            on_drained=lambda size_bytes: observer.drained(DURABLE, size_bytes, 0.0),
+            on_drained=self._drain.passed_by,
         ).open
 
     # --- run and stop ----------------------------------------------------------------------------
@@ -297,18 +320,18 @@ class Service:
     def leave(self) -> None:
         """Take no more puts, and flush for up to ``notice_seconds``, if they are set."""
         notice_seconds = self._settings.notice_seconds
-        if notice_seconds and not self._stopping and not self.store.fenced:
-            self._leaving = True
+        if notice_seconds and not self._course.stopping and not self.store.fenced:
+            self._course.leaving = True
             leave(self.operations.checkpoints, notice_seconds)
 
     def stop(self) -> None:
         """Take no new work, let what is in flight end within the grace time, and close in order."""
-        if not self._stopping:
-            log.info("stopping: in flight requests have %g s", self._settings.grace_seconds)
-            self._stopping = True
+        if not self._course.stopping:
+            tell(log, events.SERVICE_STOPPING, grace_seconds=self._settings.grace_seconds)
+            self._course.stopping = True
             self._changes.close()
             self._closing.close()
-            log.info("stopped")
+            tell(log, events.SERVICE_STOPPED)
 
     def _close_doors(self) -> None:
         deadline = time.monotonic() + self._settings.grace_seconds
@@ -317,62 +340,29 @@ class Service:
         self._unix.stop(max(0.0, deadline - time.monotonic()))
 
     def _refuse_when_stopping(self) -> None:
-        if self._stopping:
+        if self._course.stopping:
             raise StoppingError("the service is stopping")
 
     def _refuse_when_leaving(self) -> None:
         self._refuse_when_stopping()
-        if self._leaving:
+        if self._course.leaving:
             raise StoppingError("the node is being left: it takes no more shards")
-
-    # --- what the node says ----------------------------------------------------------------------
-
-    def not_ready(self) -> str | None:
-        """Return why no work is taken, or None."""
-        if self._stopping:
-            return "the service is stopping"
-        return self.store.fenced or ("the node is being left" if self._leaving else None)
 
     def status(self) -> dict[str, Any]:
         """Return the status object; see docs/http.md."""
-        drain = self._drain.state()
-        moment = Moment(
-            state=self._state(),
-            reason=self.not_ready(),
-            drain=drain,
-            socket=self.socket,
-            http=self.url,
-            connections=self._connections(),
-            etas=self._drain.etas,
-            warnings=self._fallbacks.warnings(),
-        )
-        return status_of(self.store, self._clock, self._machine, moment)
+        return self._report.status()
 
-    def _state(self) -> str:
-        if self._stopping:
-            return "stopping"
-        if self.store.fenced:
-            return "fenced"
-        return "leaving" if self._leaving else "ready"
-
-    def _connections(self) -> int:
-        over_http = self._http.connections if self._http is not None else 0
-        return self._unix.connections + over_http
+    def not_ready(self) -> str | None:
+        """Return why no work is taken, or None."""
+        return self._report.not_ready()
 
     def _levels(self) -> Levels:
-        return levels_of(
-            self.store,
-            self._clock,
-            remotes=[each.name for each in self._machine.remotes],
-            connections=self._connections(),
-            remote_refused=self._drain.refused,
-            busy_ranks=self._drain.agenda.phases.hints().busy_ranks,
-        )
+        return self._report.levels()
 
     # --- what happens ----------------------------------------------------------------------------
 
     def _fenced(self, reason: str) -> None:
-        log.critical("no more writes are taken: %s", reason)
+        tell(log, events.SERVICE_FENCED, reason=reason)
         self._changes.ring()
 
     def _committed(self, _shard: Shard) -> None:

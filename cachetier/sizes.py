@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.ASCII | re.IGNORECASE)
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|)", re.ASCII)
 _PREFIXES = "kmgtp"
 _SHOWN = ("B", "kB", "MB", "GB", "TB", "PB")
 _SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"))
@@ -20,9 +20,24 @@ def parsed_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None or (match.group(3) and not match.group(2)):
         raise ValueError(f"{text!r} is not a size such as '200 GB', '1.5 TiB' or '4096'")
+    from decimal import Decimal  # takes longer to import than the rest of the module
+
     number, prefix, binary = match.groups()
     power = _PREFIXES.index(prefix.lower()) + 1 if prefix else 0
     return int(Decimal(number) * (1024 if binary else 1000) ** power)
+
+
+def parsed_span(text: str) -> float:
+    """Return the seconds that ``text`` writes: ``90``, ``30min``, ``12 h``, ``7d``.
+
+    Raises:
+        ValueError: It is no span of time.
+    """
+    match = _SPAN.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a span of time such as '30min', '12h' or '7d'")
+    units = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
+    return float(match.group(1)) * units[match.group(2)]
 
 
 def shown_size(size_bytes: float) -> str:

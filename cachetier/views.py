@@ -48,13 +48,19 @@ class StepView:
     started_at: float
     sealed_at: float | None
     published_at: float | None
+    pinned: bool = False
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def view_of_save(
-    save: Save, parts: list[RankPart], summary: Summary, *, replicated: bool = False
+    save: Save,
+    parts: list[RankPart],
+    summary: Summary,
+    *,
+    replicated: bool = False,
+    pinned: bool = False,
 ) -> StepView:
     """Return how this node shows a save; ``replicated``: it is published at a replica."""
     sealed = [part for part in parts if part.state is PartState.SEALED]
@@ -76,6 +82,7 @@ def view_of_save(
         started_at=save.started_at,
         sealed_at=max((part.sealed_at or 0.0 for part in sealed), default=None),
         published_at=save.published_at,
+        pinned=pinned,
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from cachetier.changes import Changes
-from cachetier.clock import Clock
+from cachetier.clock import Clock, SystemClock
 from cachetier.config import Settings
 from cachetier.cpus import default_threads, parsed_cpus
 from cachetier.drain.base import Drain
@@ -16,6 +16,7 @@ from cachetier.drain.drains import Drains
 from cachetier.drain.loop import Size
 from cachetier.drain.supervisor import DrainSettings, Supervisor
 from cachetier.errors import ConfigError
+from cachetier.garbage import Garbage
 from cachetier.incidents import Incidents
 from cachetier.local.recovery import lock_directory
 from cachetier.local.store import Store
@@ -23,6 +24,7 @@ from cachetier.model.compression import Rules
 from cachetier.model.policy import Policy
 from cachetier.model.replication import DURABLE
 from cachetier.phases import Phases
+from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.settings import RemoteSettings
 
 
@@ -109,6 +111,18 @@ def open_drains(
         for each in replicas
     ]
     return Drains(first, others)
+
+
+def garbage_of(
+    settings: Settings,
+    store: Store,
+    durable: Bucket,
+    replicas: Sequence[Remote],
+    on_deleted: Callable[[], None],
+) -> Garbage:
+    """Return what collects here and at all remotes; the drain is told of objects to delete."""
+    remotes = (Remote(DURABLE, durable), *replicas)
+    return Garbage(store, settings.cache_dir, remotes, SystemClock(), on_deleted=on_deleted)
 
 
 def told_remote(remote: RemoteSettings) -> dict[str, Any]:

@@ -19,6 +19,7 @@ TIERS = (
     "integration",
     "client",
     "frameworks",
+    "operate",
     "acceptance",
 )
 ACCEPTANCE = "CACHETIER_ACCEPTANCE"

@@ -49,7 +49,10 @@ def dev(
     log_level: Annotated[str, typer.Option("--log-level", help="How much to log.")] = "warning",
     as_json: AsJson = False,
 ) -> None:
-    """Run the service with an S3 server in the same process: nothing to install or configure."""
+    """Run the service with an S3 server in the same process: nothing to install or configure.
+
+    JSON: `state` (ready), `url`, `http`, `s3`, `bucket`, once it takes requests.
+    """
     with reported(as_json), _scratch(cache_dir) as directory:
         set_up_logging(log_level)
         given = {"cache_dir": directory, "capacity": capacity, "http": http, "log_level": log_level}

@@ -7,6 +7,7 @@ unreachable, 5 integrity, 6 full.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +16,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from cachetier_client import Client
     from rich.console import Console
     from rich.progress import Progress
 
 FAILED, USAGE, NOT_DURABLE, UNREACHABLE, INTEGRITY, FULL = range(1, 7)
+EXITS = {
+    0: "done",
+    FAILED: "failed; standard error says why, and what to do next",
+    USAGE: "usage: a verb, an option, a name or a setting is wrong; the nearest right one is named",
+    NOT_DURABLE: "not durable in time; the bytes are safe on the node and keep draining",
+    UNREACHABLE: "the service cannot be reached",
+    INTEGRITY: "integrity: bytes failed their checksum and were not served, or not taken",
+    FULL: "full: no room before the deadline",
+}
 
 _EXIT_CODES = {
     "config": USAGE,
@@ -81,16 +92,39 @@ def refuse(message: str, hint: str, *, as_json: bool = False) -> NoReturn:
 def _fail(as_json: bool, code: str, message: str, hint: str, **ids: str | int | None) -> NoReturn:
     known = {name: value for name, value in ids.items() if value is not None}
     where = " ".join(f"{name}={value}" for name, value in known.items())
-    text = f"{message[:1].upper()}{message[1:]}".rstrip(".")
-    typer.echo(f"Error: {text} ({where})." if where else f"Error: {text}.", err=True)
-    typer.echo(f"Next: {hint}", err=True)
+    complain(f"{message.rstrip('.')} ({where})" if where else message, hint)
     if as_json:
         print_json({"error": {"code": code, "message": message, "hint": hint, **known}})
     raise typer.Exit(exit_code_of(code))
 
 
-def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
+def complain(message: str, hint: str) -> None:
+    """Write an error and its next move to stderr, a line for each."""
+    text = f"{message[:1].upper()}{message[1:]}".rstrip(".")
+    typer.echo(f"Error: {text}{'' if text.endswith('?') else '.'}", err=True)
+    typer.echo(f"Next: {hint}", err=True)
+
+
+def reach(url: str | None, *, patient: bool = False) -> Client:
+    """Return a client that never goes past its service: only this process could seal that again.
+
+    Args:
+        url: Default: the environment's.
+        patient: While there is no service, repeat until the call's deadline, for verbs that move
+            bytes; others say so at once. ``CACHETIER_FALLBACK`` (wait, fail) decides for all.
+    """
+    from cachetier_client import Client
+
+    chosen = os.environ.get("CACHETIER_FALLBACK")
+    if chosen in ("wait", "fail"):
+        patient = chosen == "wait"
+    return Client(url, fallback="wait" if patient else "fail")
+
+
+def print_json(value: Any, *, one_line: bool = False) -> None:
+    """Print a document: for a person who looks on more lines than one."""
+    indent = 2 if sys.stdout.isatty() and not one_line else None
+    typer.echo(json.dumps(value, indent=indent))
 
 
 def console() -> Console:

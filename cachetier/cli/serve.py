@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cachetier.cli.output import AsJson, print_json, reported
+from cachetier.cli.output import AsJson, print_json
+from cachetier.cli.starting import starting
 
 if TYPE_CHECKING:
     from cachetier.service import Service
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 def _option(flag: str, text: str) -> Any:
@@ -129,22 +129,37 @@ def serve(
     allow_volatile: Annotated[
         bool | None, _option("--allow-volatile", "Accept a cache in memory, for a try.")
     ] = None,
+    exposure_objective: Annotated[
+        str | None,
+        _option("--exposure-objective", "Seconds that training may be unsafe for; 1800."),
+    ] = None,
     log_level: Annotated[
         str | None, _option("--log-level", "debug, info, warning or error; default info.")
+    ] = None,
+    log_format: Annotated[
+        str | None, _option("--log-format", "json or console; default text on a terminal only.")
+    ] = None,
+    trace: Annotated[
+        bool | None, _option("--trace", "Trace each checkpoint with OpenTelemetry.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the service on this node until it is told to stop (SIGTERM, SIGINT).
 
     Every option can be given as CACHETIER_<NAME> or in cachetier.toml: see docs/configuration.md.
+
+    JSON: `state` (ready), `socket`, `http`, once it takes requests.
     """
     flags = {name: value for name, value in locals().items() if name not in ("config", "as_json")}
-    with reported(as_json):
+    with starting(as_json, log_format):
         from cachetier.config import load
+        from cachetier.first_start import refuse_wrong_remote
         from cachetier.service import Service
 
         settings = load(flags, config=config)
-        set_up_logging(settings.log_level)
+        token = settings.token.get_secret_value() if settings.token is not None else ""
+        set_up_logging(settings.log_level, settings.log_format, secrets=(token,))
+        refuse_wrong_remote(settings)
         service = Service(settings)
         service.start()
     if as_json:
@@ -153,11 +168,11 @@ def serve(
     run_to_the_end(service)
 
 
-def set_up_logging(level: str) -> None:
-    """Log to stderr; libraries only what matters."""
-    logging.basicConfig(level=level.upper(), format=LOG_FORMAT, stream=sys.stderr)
-    for name in ("uvicorn", "uvicorn.error", "botocore", "boto3", "urllib3", "asyncio"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+def set_up_logging(level: str, form: str = "auto", *, secrets: Sequence[str] = ()) -> None:
+    """Log to standard error; ``secrets``, and those of the environment, never appear there."""
+    from cachetier import logs
+
+    logs.set_up(level, form, secrets=(*secrets, *logs.secrets_in(os.environ)))
 
 
 def run_to_the_end(service: Service) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from cachetier.cli.output import AsJson, Url, print_json, progress, refuse, reported
+from cachetier.cli.output import AsJson, Url, print_json, progress, reach, refuse, reported
 from cachetier.sizes import shown_size
 
 if TYPE_CHECKING:
@@ -37,6 +36,9 @@ SaveId = Annotated[
     str,
     typer.Option("--save-id", envvar="CACHETIER_SAVE_ID", help="Equal for all shards of a save."),
 ]
+Rank = Annotated[int | None, typer.Option("--rank", help="Default: the environment's.")]
+WorldSize = Annotated[int | None, typer.Option("--world-size", help="Default: the environment's.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a step that is published.")]
 
 
 def put(
@@ -44,14 +46,10 @@ def put(
     run: Run,
     step: Step,
     name: Name,
-    rank: Annotated[int | None, typer.Option("--rank", help="Default: the environment's.")] = None,
-    world_size: Annotated[
-        int | None, typer.Option("--world-size", help="Default: the environment's.")
-    ] = None,
+    rank: Rank = None,
+    world_size: WorldSize = None,
     save_id: SaveId = DEFAULT_SAVE_ID,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a step that is published.")
-    ] = False,
+    overwrite: Overwrite = False,
     seal: Annotated[
         bool, typer.Option("--seal", help="Then seal the rank's part: the step is complete.")
     ] = False,
@@ -66,7 +64,13 @@ def put(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a file, or standard input, as one shard; return once it is safe on the node."""
+    """Put a file, or standard input, as one shard; return once it is safe on the node.
+
+    Shards put one by one belong to one save, called `cli` unless --save-id says otherwise. With
+    --element-size 2 (bf16) or 4 (fp32) compression can split planes.
+
+    JSON: `run`, `step`, `name`, `save_id`, `size_bytes`, `digest`, `level`, `sealed_ranks`.
+    """
     part: dict[str, Any] = {
         "rank": rank,
         "world_size": world_size,
@@ -75,9 +79,7 @@ def put(
         "timeout_seconds": timeout,
     }
     with reported(as_json):
-        from cachetier_client import Client
-
-        with Client(url, fallback=_fallback()) as client:
+        with reach(url, patient=True) as client:
             options = {**part, "ack": ack, "element_size": element_size}
             receipt = _put(client, file, {"run": run, "step": step, "name": name}, options, as_json)
             sealed = client.seal(run, step, **part) if seal else ()
@@ -88,14 +90,6 @@ def put(
             typer.echo(
                 f"{run}/{step}/{name}: {shown_size(receipt.size_bytes)}, {receipt.digest}, {safe}"
             )
-
-
-def _fallback() -> Literal["wait", "fail"]:
-    """Return what to do without a service: never go past it.
-
-    Each verb is a process of its own, and what went past the service only that process could seal.
-    """
-    return "fail" if os.environ.get("CACHETIER_FALLBACK") == "fail" else "wait"
 
 
 def _put(
@@ -126,16 +120,21 @@ def get(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Get one shard, verified, from the nearest copy."""
+    """Get one shard, verified, from the nearest copy.
+
+    A range is as in `curl -r`: 0-1023 is the first KiB. Of a shard that is only remote it fetches
+    little more than that.
+
+    JSON: `run`, `step`, `name`, `size_bytes`, `digest`, `file`; with --range also `start` and
+    `end`, the first byte and the one after the last.
+    """
     if file == "-" and as_json:
         refuse("--json and the shard cannot share standard output", "Name a file.", as_json=True)
     if file == "-" and sys.stdout.isatty():
         refuse("a shard is binary, and standard output is a terminal", "Name a file, or redirect.")
     with reported(as_json):
-        from cachetier_client import Client
-
         bar = progress(as_json)
-        with Client(url) as client:
+        with reach(url, patient=True) as client:
             with (
                 client.open_shard(
                     run, step, name, "rb", timeout_seconds=timeout, restore=part is None
@@ -196,6 +195,8 @@ def _written(file: str) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    import tempfile
+
     target = Path(file)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:

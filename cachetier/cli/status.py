@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from cachetier.cli.output import AsJson, Url, console, print_json, reported
+from cachetier.cli.exposure import cut, exposure_alarms, exposure_table
+from cachetier.cli.output import AsJson, Url, console, print_json, reach, reported
 from cachetier.sizes import shown_size, shown_span
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ _STYLES = {"ready": "bold green", "ok": "green", "throttled": "yellow", "unreach
 
 
 def status(url: Url = None, as_json: AsJson = False) -> None:
-    """Show what the node holds, what is not yet in S3, and what is wrong."""
-    with reported(as_json):
-        from cachetier_client import Client
+    """Show what losing the node would cost, what it holds and drains, and what is wrong.
 
-        with Client(url, fallback="fail") as client:
+    JSON: the status object, see docs/http.md.
+    """
+    with reported(as_json):
+        with reach(url) as client:
             described = client.status()
         if as_json:
             print_json(described)
@@ -38,6 +40,8 @@ def rendered(status: dict[str, Any], now: float) -> Group:
     from rich.text import Text
 
     parts: list[Any] = [_headline(status), Text(), _facts(status)]
+    if status["exposure"]:
+        parts += [Text(), exposure_table(status)]
     if status["pending"]:
         parts += [Text(), _pending(status["pending"], now)]
     for warning in _alarms(status):
@@ -74,7 +78,7 @@ def _facts(status: dict[str, Any]) -> Table:
     grid.add_row("drain", _drain(status["drain"]))
     if decided := (status["drain"].get("compression") or {}).get("runs"):
         run, verdict = list(decided.items())[-1]
-        grid.add_row("auto", f"{_cut(run)}: {verdict['why']}")
+        grid.add_row("auto", f"{cut(run, RUN_CELLS)}: {verdict['why']}")
     disk = status["disk"]
     direct = "O_DIRECT" if disk["direct_io"] else "no O_DIRECT"
     free = shown_size(disk["free_bytes"])
@@ -107,27 +111,35 @@ def _cells(size_bytes: int, capacity: int) -> int:
 
 
 def _bytes(status: dict[str, Any]) -> Text:
+    """Say what lies here, by what becomes of it."""
     from rich.text import Text
 
     text = Text()
     if status["dirty_shards"]:
         age = shown_span(status["oldest_dirty_seconds"])
+        shards = _count(status["dirty_shards"], "shard")
         text.append("dirty ", "yellow")
-        text.append(
-            f"{shown_size(status['dirty_bytes'])} in {_count(status['dirty_shards'], 'shard')}, "
-            f"oldest {age}   "
-        )
+        text.append(f"{shown_size(status['dirty_bytes'])} in {shards}, oldest {age}, ")
+        text.append(f"{_eta(status['eta_seconds'])}\n")
     else:
         text.append("nothing dirty   ", "green")
     text.append("clean ", "green")
     text.append(shown_size(status["clean_bytes"]))
-    kept = status["local_only"]
-    if kept["steps"]:
-        text.append(f"\nlocal only {shown_size(kept['size_bytes'])} ", "yellow")
-        text.append(f"in {_count(kept['steps'], 'step')}, by policy")
     if status["quarantined_shards"]:
         text.append(f"   {status['quarantined_shards']} quarantined", "bold red")
+    for what, count, noun, style in (
+        ("pinned", status["pinned"], "step", ""),
+        ("local only, by policy:", status["local_only"], "step", "yellow"),
+        ("unwanted", status["unwanted"], "shard", "yellow"),
+    ):
+        if number := count[f"{noun}s"]:
+            text.append(f"\n{what} ", style)
+            text.append(f"{shown_size(count['size_bytes'])} in {_count(number, noun)}")
     return text
+
+
+def _eta(seconds: float | None) -> str:
+    return "eta not known yet" if seconds is None else f"done in {shown_span(seconds)}"
 
 
 def _remote(remote: dict[str, Any]) -> Text:
@@ -202,7 +214,7 @@ def _pending(pending: list[dict[str, Any]], now: float) -> Table:
     titles = ("pending run", "step", "state", "size", "dirty", "age", "eta")
     rows = [
         (
-            _cut(str(each["run"])),
+            cut(str(each["run"]), RUN_CELLS),
             str(each["step"]),
             str(each["state"]),
             shown_size(each["size_bytes"]),
@@ -230,12 +242,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _cut(run: str) -> str:
-    return run if len(run) <= RUN_CELLS else f"{run[: RUN_CELLS - 1]}…"
-
-
 def _alarms(status: dict[str, Any]) -> list[str]:
-    found = [str(warning) for warning in status["warnings"]]
+    found = [*exposure_alarms(status), *(str(warning) for warning in status["warnings"])]
     if status["waiting_bytes"]:
         found.append(f"puts wait for {shown_size(status['waiting_bytes'])} of room")
     last = status["drain"].get("last_error")

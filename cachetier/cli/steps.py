@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
-from cachetier.cli.output import AsJson, Url, console, print_json, progress, refuse, reported
-from cachetier.cli.shards import DEFAULT_SAVE_ID, SaveId
+from cachetier.cli.output import AsJson, Url, console, print_json, progress, reach, refuse, reported
+from cachetier.cli.shards import DEFAULT_SAVE_ID, Overwrite, Rank, SaveId, WorldSize
 from cachetier.sizes import shown_size, shown_span
 
 if TYPE_CHECKING:
@@ -42,16 +42,17 @@ def ls(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs, the steps of a run, or the shards of a step."""
+    """List the runs, the steps of a run, or the shards of a step.
+
+    JSON: `runs`, or `steps`, or `step` with its `shards`.
+    """
     wanted = None if level is None else _level(level, as_json)
     with reported(as_json):
-        from cachetier_client import Client
-
-        with Client(url) as client:
+        with reach(url) as client:
             if run is None:
                 _show_runs(client.runs(), as_json)
             elif step is None:
-                _show_steps(run, client.steps(run, wanted), as_json)
+                _show_steps(run, client.steps(run, wanted), wanted, as_json)
             else:
                 _show_step(client.step(run, step), as_json)
 
@@ -59,12 +60,15 @@ def ls(
 def latest(
     run: RunArgument, level: Level = "durable", url: Url = None, as_json: AsJson = False
 ) -> None:
-    """Print the newest step that can be restored; exit 1 when there is none."""
+    """Print the newest step that can be restored; exit 1 when there is none.
+
+    With --level local: one that this node has whole.
+
+    JSON: `step`, or null.
+    """
     wanted = _level(level, as_json)
     with reported(as_json):
-        from cachetier_client import Client
-
-        with Client(url) as client:
+        with reach(url) as client:
             found = client.latest(run, wanted)
         if as_json:
             print_json({"step": None if found is None else _step_json(found)})
@@ -79,22 +83,19 @@ def latest(
 def seal(
     run: RunArgument,
     step: StepArgument,
-    rank: Annotated[int | None, typer.Option("--rank", help="Default: the environment's.")] = None,
-    world_size: Annotated[
-        int | None, typer.Option("--world-size", help="Default: the environment's.")
-    ] = None,
+    rank: Rank = None,
+    world_size: WorldSize = None,
     save_id: SaveId = DEFAULT_SAVE_ID,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a step that is published.")
-    ] = False,
+    overwrite: Overwrite = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say that a rank has put all its shards of a step."""
-    with reported(as_json):
-        from cachetier_client import Client
+    """Say that a rank has put all its shards of a step.
 
-        with Client(url) as client:
+    JSON: `sealed_ranks`, those of the step that this node knows of.
+    """
+    with reported(as_json):
+        with reach(url, patient=True) as client:
             part = {"rank": rank, "world_size": world_size, "save_id": save_id}
             sealed = client.seal(run, step, **cast("Any", part), overwrite=overwrite)
         if as_json:
@@ -112,12 +113,15 @@ def wait(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Wait until a step has reached a level; exit 3 when it does not in time."""
+    """Wait until a step, or one shard, has reached a level; exit 3 when it does not in time.
+
+    local: safe on this node; replicated: at any remote, too; durable: in S3, and published.
+
+    JSON: `level`, `age_seconds` since its save began.
+    """
     wanted = _level(level, as_json)
     with reported(as_json):
-        from cachetier_client import Client
-
-        with Client(url) as client:
+        with reach(url, patient=True) as client:
             reached = client.wait(run, step, wanted, timeout, name=name)
         if as_json:
             print_json(asdict(reached))
@@ -138,13 +142,13 @@ def flush(
     """Drain first what is asked for, and wait until it is durable; exit 3 when it is not in time.
 
     A step that is named is sent even where a policy keeps it on the node.
+
+    JSON: `pending_shards`, `pending_bytes`, `pending_steps`: 0, 0 and none.
     """
     if step is not None and run is None:
         refuse("--step needs --run", "Name the run of the step.", as_json=as_json)
     with reported(as_json):
-        from cachetier_client import Client
-
-        with Client(url) as client:
+        with reach(url, patient=True) as client:
             _flush(client, run, step, deadline, as_json)
         if as_json:
             print_json({"pending_shards": 0, "pending_bytes": 0, "pending_steps": []})
@@ -186,15 +190,16 @@ def delete(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a step: here at once, and in S3 as soon as the drain gets to it."""
+    """Delete a step: here at once, and in S3 as soon as the drain gets to it.
+
+    JSON: `deleted_shards`, how many were here.
+    """
     if not yes and not sys.stdin.isatty():
         refuse("deleting a step needs a yes", "Add --yes.", as_json=as_json)
     if not yes:
         typer.confirm(f"Delete step {step} of {run}, here and in S3?", abort=True)
     with reported(as_json):
-        from cachetier_client import Client
-
-        with Client(url) as client:
+        with reach(url) as client:
             deleted = client.delete_step(run, step)
         if as_json:
             print_json({"deleted_shards": deleted})
@@ -212,21 +217,25 @@ def _show_runs(runs: list[str], as_json: bool) -> None:
         typer.echo("\n".join(runs))
     else:
         typer.echo("This node knows no run yet.", err=True)
+        typer.echo("Next: See one in S3 with `cachetier ls RUN --level durable`.", err=True)
 
 
-def _show_steps(run: str, steps: list[StepInfo], as_json: bool) -> None:
+def _show_steps(run: str, steps: list[StepInfo], level: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"steps": [_step_json(step) for step in steps]})
         return
     if not steps:
-        typer.echo(f"This node knows no such step of {run}.", err=True)
+        where = f"is {level}" if level else "is on this node"
+        typer.echo(f"No step of {run} {where}.", err=True)
+        if level in (None, "local"):
+            typer.echo(f"Next: See S3 with `cachetier ls {run} --level durable`.", err=True)
         return
     table = _table("step", "state", "restorable", "ranks", "shards", "size", "dirty", "age")
     now = time.time()
     for step in steps:
         table.add_row(
             str(step.step),
-            step.state,
+            f"{step.state}, pinned" if step.pinned else step.state,
             ", ".join(step.levels) or "-",
             f"{len(step.ranks)}/{step.world_size}",
             str(step.shard_count),
@@ -242,7 +251,8 @@ def _show_step(step: StepInfo, as_json: bool) -> None:
         print_json({"step": _step_json(step)})
         return
     levels = ", ".join(step.levels) or "nowhere"
-    typer.echo(f"{step.run}/{step.step}: {step.state}, save {step.save_id}, restorable: {levels}")
+    state = f"{step.state}, pinned" if step.pinned else step.state
+    typer.echo(f"{step.run}/{step.step}: {state}, save {step.save_id}, restorable: {levels}")
     table = _table("name", "rank", "size", "digest", "state")
     for shard in step.shards:
         table.add_row(*_shard_row(shard))

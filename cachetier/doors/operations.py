@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cachetier.checkpoints import Checkpoints
+from cachetier.garbage import Garbage
 from cachetier.incidents import Incidents
 from cachetier.ingest import Ingest
 from cachetier.phases import Phases
+from cachetier.pins import Pins
 from cachetier.restore import Restore
 
 
@@ -20,7 +22,8 @@ class Operations:
     ``refuse_when_stopping`` raises StoppingError once work is no longer taken, and
     ``refuse_when_leaving`` once shards are not: what is begun may still be sealed, and flushed.
     ``fell_back`` is told how many shards and bytes went past this service while it was away,
-    ``told`` is what each client hears at its first word.
+    ``failed`` which door answered with which code of an error. ``told`` is what each client hears
+    at its first word.
     """
 
     store_id: str
@@ -29,8 +32,11 @@ class Operations:
     checkpoints: Checkpoints
     incidents: Incidents
     phases: Phases
+    pins: Pins
+    garbage: Garbage
     status: Callable[[], dict[str, Any]]
     refuse_when_stopping: Callable[[], None]
     refuse_when_leaving: Callable[[], None]
     fell_back: Callable[[int, int], None] = lambda _shards, _size_bytes: None
+    failed: Callable[[str, str], None] = lambda _door, _code: None
     told: dict[str, Any] = field(default_factory=dict)

@@ -18,10 +18,6 @@ class Drain(Protocol):
 
     agenda: Agenda
 
-    @property
-    def refused(self) -> bool:
-        """Whether the remote refuses, so that a person has to mend something."""
-
     def start(self) -> None: ...
 
     def stop(self, grace_seconds: float) -> None: ...
@@ -33,6 +29,9 @@ class Drain(Protocol):
         """Bring it first to every replica too: somebody waits for ``replicated``."""
 
     def nudge(self) -> None: ...
+
+    def passed_by(self, size_bytes: int) -> None:
+        """Count a shard that was written straight to the durable remote, past the drain."""
 
     def etas(self, backlog: Sequence[Backlog]) -> Mapping[int, float]:
         """Return in how many seconds each save will be durable, by its number, where known."""

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from cachetier import events
 from cachetier.clock import Clock
 from cachetier.drain.decisions import Decided, News
 from cachetier.drain.eta import WINDOW_UPLOADS, Upload, measured_rate
 from cachetier.drain.work import Work
+from cachetier.events import of, tell
 from cachetier.model.checkpoint import Save
 from cachetier.model.stored import Codec, Stored
 
@@ -21,12 +23,21 @@ log = logging.getLogger(__name__)
 THROTTLED_SECONDS = 15.0
 CONFLICTS_SHOWN = 100
 
+_STATE_EVENTS = {
+    "unreachable": events.REMOTE_UNREACHABLE,
+    "refused": events.REMOTE_REFUSED,
+    "throttled": events.REMOTE_THROTTLED,
+}
+
 
 class DrainObserver:
     """Hears of what the drain does; does nothing itself. Called on the desk's threads: be quick."""
 
     def drained(self, remote: str, size_bytes: int, seconds: float) -> None:
         """Tell that a shard was verified at ``remote``, ``seconds`` after its upload began."""
+
+    def reached(self, remote: str, age_seconds: float) -> None:
+        """Tell that a shard was verified at ``remote`` so long after its acknowledgement."""
 
     def saved(self, remote: str, size_bytes: int) -> None:
         """Tell how many bytes of that shard compression kept from being sent."""
@@ -62,6 +73,7 @@ class _Remote:
     reason: str = ""
     since: float = 0.0
     throttled_at: float | None = None
+    progressed_at: float | None = None
     pace: dict[str, Any] = field(default_factory=dict)
 
 
@@ -152,12 +164,14 @@ class Board:
                 self._remote.since = self._clock.now()
             self._remote.state, self._remote.reason = state, reason
         if changed and state == "ok":
-            log.info("remote %s is well again", self.remote)
+            tell(log, events.REMOTE_WELL, remote=self.remote)
         elif changed:
-            log.warning("remote %s is %s, everything is kept: %s", self.remote, state, reason)
+            tell(log, _STATE_EVENTS[state], remote=self.remote, reason=reason)
 
     def traffic(self, requests: int, throttled: int, pace: dict[str, Any]) -> None:
         with self._lock:
+            if _is_paused(self._remote.pace) and not _is_paused(pace):
+                self._remote.progressed_at = self._clock.now()  # a pause is no standstill
             self._remote.pace = pace
             self._counts.requests += requests
             self._counts.throttled += throttled
@@ -175,8 +189,20 @@ class Board:
             self._copies = state
             self._counts.copied_bytes += size_bytes
 
+    def progressed(self) -> None:
+        """Note that the remote took something for good: a part, or a shard."""
+        with self._lock:
+            self._remote.progressed_at = self._clock.now()
+
+    def passed_by(self, size_bytes: int) -> None:
+        """Count a shard that came to the remote past the drain, which says nothing of its rate."""
+        with self._lock:
+            self._counts.drained_bytes += size_bytes
+            self._counts.drained_shards += 1
+
     def drained(self, version: int, size_bytes: int, seconds: float) -> None:
         with self._lock:
+            self._remote.progressed_at = self._clock.now()
             self._uploads.append(Upload(self._clock.monotonic(), seconds, size_bytes))
             self._counts.drained_bytes += size_bytes
             self._counts.drained_shards += 1
@@ -215,12 +241,7 @@ class Board:
 
         How many there are is asked of the catalog.
         """
-        log.warning(
-            "remote %s never gets %s/%s: bytes of it left this node before they were there",
-            self.remote,
-            save.run,
-            save.step,
-        )
+        tell(log, events.SAVE_GIVEN_UP, remote=self.remote, **of(save))
 
     def failed(self, work: Work, code: str, message: str) -> None:
         with self._lock:
@@ -249,11 +270,6 @@ class Board:
         return self._copies
 
     # --- asked -----------------------------------------------------------------------------------
-
-    @property
-    def refused(self) -> bool:
-        """Whether the remote refuses the drain: a person has to mend something."""
-        return self._remote.state == "refused"
 
     def rate(self, in_flight: list[Work]) -> float | None:
         """Return the bytes per second that the drain manages, or None when nobody can tell."""
@@ -302,12 +318,17 @@ class Board:
             "state": state,
             "reason": remote.reason,
             "since": remote.since,
+            "progressed_at": remote.progressed_at,
             "throttled": self._counts.throttled,
             "requests": self._counts.requests,
             "last_throttled_at": throttled_at,
             "copies": self._copies,
             "pace": dict(remote.pace),
         }
+
+
+def _is_paused(pace: Mapping[str, Any]) -> bool:
+    return pace.get("bytes_per_second") == 0
 
 
 def _shown(work: Work) -> dict[str, Any]:

@@ -27,7 +27,9 @@ from cachetier_client.wire import (
     send_frame,
 )
 
+from cachetier import events
 from cachetier.errors import CachetierError, NotFoundError
+from cachetier.events import tell
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +173,7 @@ class AnsweringEnd:
                 fields = {"id": number, **reply.fields}
                 send_frame(self._socket, fields, reply.body, reply.descriptor)
             except FrameError as error:  # too large: nothing was sent of it
-                log.error("an answer to the drain is too large: %s", error)
+                tell(log, events.DRAIN_ANSWER_TOO_LARGE, reason=str(error))
                 send_frame(
                     self._socket, {"id": number, **_refusal(CachetierError.code, str(error))}
                 )
@@ -194,7 +196,7 @@ def _attempt(request: dict[str, Any], answer: Callable[[dict[str, Any]], Reply])
     except CachetierError as error:
         return Reply(_refusal(error.code, error.message))
     except Exception as error:  # a defect must not leave a worker waiting for ever
-        log.exception("the drain's request %s failed", request.get("op"))
+        tell(log, events.DRAIN_REQUEST_FAILED, operation=str(request.get("op")), error=error)
         return Reply(_refusal(CachetierError.code, repr(error)))
     return Reply({"ok": True, **reply.fields}, reply.body, reply.descriptor)
 

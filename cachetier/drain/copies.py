@@ -14,9 +14,11 @@ from typing import Any
 
 from cachetier_client import digests
 
+from cachetier import events
 from cachetier.clock import Clock
 from cachetier.drain.channel import Reply
 from cachetier.drain.target import Target
+from cachetier.events import tell
 from cachetier.model.composing import DONOR_FROM_BYTES, DonorFrames
 from cachetier.model.layout import Layout
 from cachetier.model.shard import Content, blocks_of
@@ -124,7 +126,7 @@ class Copies:
         """Let nobody try to copy for a while: the store does not let us."""
         with self._lock:
             if not self._refused:
-                log.warning("the remote does not copy for us, so bytes are sent: %s", why)
+                tell(log, events.COPIES_REFUSED, reason=str(why))
             self._refused = True
             self._refused_until = self._clock.monotonic() + REFUSED_SECONDS
 

@@ -7,8 +7,10 @@ sent.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 
+from cachetier import events
 from cachetier.drain import scheduler
 from cachetier.drain.channel import Reply
 from cachetier.drain.donors import Donors
@@ -23,9 +25,12 @@ from cachetier.errors import (
     CatalogDamagedError,
     FencedError,
 )
+from cachetier.events import of, tell
 from cachetier.local import queries
 from cachetier.model.checkpoint import Save
 from cachetier.model.compression import UNCOMPRESSED, Rules
+
+log = logging.getLogger(__name__)
 
 CONFLICT_SECONDS = 30.0
 
@@ -129,12 +134,21 @@ class Desk:
         self._board.failed(work, code, message)
         self._office.observer.failed(self._board.remote, work.kind, code)
         attempt = self._count_attempt(work)
+        self._tell_failure(work, request, attempt)
         if code == CONFLICT:
             self._agenda.put_off(work.key, CONFLICT_SECONDS)
             self._report_conflict(work, message)
         else:
             self._agenda.back_off(work.key, attempt)
         return Reply({})
+
+    def _tell_failure(self, work: Work, request: Request, attempt: int | None) -> None:
+        shard = work.shard
+        rank, name = (work.rank, None) if shard is None else (shard.rank, shard.name)
+        what = {"kind": work.kind, "rank": rank, "name": name, "attempt": attempt}
+        why = {"code": request["code"], "reason": request["message"]}
+        where = {"remote": self._board.remote, "seconds": request.get("seconds")}
+        tell(log, events.DRAIN_FAILED, **of(work.save), **what, **why, **where)
 
     def _count_attempt(self, work: Work) -> int | None:
         if work.shard is None:
@@ -147,6 +161,9 @@ class Desk:
     def _report_conflict(self, work: Work, message: str) -> None:
         number = work.shard.version if work.shard is not None else -work.save.number
         if self._board.conflict(number, message) and self._office.books.decides:
+            name = work.shard.name if work.shard is not None else None
+            where = {"name": name, "remote": self._board.remote}
+            tell(log, events.SHARD_CONFLICT, **of(work.save), reason=message, **where)
             hint = "Move the foreign object away or delete it; draining goes on by itself."
             self._office.add_incident(work.shard or work.save, message, hint)
 
@@ -155,6 +172,8 @@ class Desk:
         self._board.sent(request["sent_bytes"])
         self._office.observer.paced(self._board.remote, request["pace"])
         if request["throttled"]:
+            told = {"remote": self._board.remote, "times": request["throttled"]}
+            tell(log, events.REMOTE_THROTTLED, **told)
             self._office.observer.throttled(self._board.remote, request["throttled"])
         return Reply({})
 

@@ -27,10 +27,6 @@ class Drains:
         self._all = (durable, *self._replicas)
         self.agenda: Agenda = durable.agenda
 
-    @property
-    def refused(self) -> bool:
-        return self._durable.refused
-
     def start(self) -> None:
         for drain in self._all:
             drain.start()
@@ -56,6 +52,9 @@ class Drains:
 
     def nudge(self) -> None:
         self._durable.nudge()  # they share one bell
+
+    def passed_by(self, size_bytes: int) -> None:
+        self._durable.passed_by(size_bytes)
 
     def etas(self, backlog: Sequence[Backlog]) -> Mapping[int, float]:
         return self._durable.etas(backlog)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from cachetier import events
 from cachetier.clock import Clock
 from cachetier.drain.channel import ChannelClosedError, RefusedReportError
 from cachetier.drain.compute import Gates
@@ -23,6 +24,7 @@ from cachetier.drain.pressure import (
 )
 from cachetier.drain.sensors import Sensors
 from cachetier.errors import StoppingError
+from cachetier.events import tell
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ class GivingWay:
                 try:
                     self.look()
                 except RefusedReportError as error:
-                    log.warning("the drain could not report how it behaves: %s", error)
+                    tell(log, events.DRAIN_UNREPORTED, reason=str(error))
         except (StoppingError, ChannelClosedError):
             pass
         finally:

@@ -14,6 +14,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import islice
 
+from cachetier import events
 from cachetier.clock import Clock
 from cachetier.drain.buffers import BUDGET_BYTES, Buffers
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
@@ -25,11 +26,13 @@ from cachetier.drain.copies import Copies
 from cachetier.drain.decisions import Decisions
 from cachetier.drain.packs import PackSender
 from cachetier.drain.publisher import Found, Item, Publisher
+from cachetier.drain.timing import TimedObjectStore
 from cachetier.drain.traffic import Traffic
 from cachetier.drain.upload import Uploader
 from cachetier.drain.work import Task
 from cachetier.drain.worker import Worker
 from cachetier.errors import StoppingError
+from cachetier.events import tell
 from cachetier.remote.bucket import Bucket
 
 log = logging.getLogger(__name__)
@@ -162,7 +165,7 @@ class Drain:
             self.gates.compute.allowance,
         )
         return Uploader(
-            bucket.objects,
+            TimedObjectStore(bucket.objects),
             self._buffers,
             self._parts,
             stopping=self._signals.stopping,
@@ -221,7 +224,7 @@ class Drain:
         try:
             fields = self._channel.ask("next_work", count=room).fields
         except RefusedReportError as error:
-            log.warning("no work could be had: %s", error)
+            tell(log, events.DRAIN_NO_WORK, reason=str(error))
             return UNANSWERED_SECONDS
         tasks = [Task.from_json(task) for task in fields["tasks"]]
         with self._lock:
@@ -259,8 +262,8 @@ class Drain:
                     self._worker.perform(task)
             except ChannelClosedError:
                 self._signals.stop()
-            except Exception:
-                log.exception("the drain cannot go on after task %s", task.number)
+            except Exception as error:
+                tell(log, events.DRAIN_BROKEN, task=task.number, error=error)
                 self._signals.stop()  # the next drain gets the task again
             with self._lock:
                 self._outstanding -= 1

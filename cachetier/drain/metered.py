@@ -20,6 +20,9 @@ class DrainMetrics(DrainObserver):
         self._metrics.drained_bytes.labels(remote).inc(size_bytes)
         self._metrics.drained_shards.labels(remote).inc()
 
+    def reached(self, remote: str, age_seconds: float) -> None:
+        self._metrics.drain_seconds.labels(remote).observe(age_seconds)
+
     def saved(self, remote: str, size_bytes: int) -> None:
         self._metrics.saved_bytes.labels(remote).inc(size_bytes)
 
@@ -41,8 +44,9 @@ class DrainMetrics(DrainObserver):
     def failed(self, remote: str, _kind: str, _code: str) -> None:
         self._metrics.drain_failures.labels(remote).inc()
 
-    def published(self, _run: str, _step: int, _age_seconds: float) -> None:
+    def published(self, _run: str, _step: int, age_seconds: float) -> None:
         self._metrics.published.inc()
+        self._metrics.durable_seconds.observe(age_seconds)
 
     def restarted(self) -> None:
         self._metrics.drain_restarts.inc()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from cachetier import events
 from cachetier.changes import Changes
 from cachetier.clock import Clock
 from cachetier.drain.agenda import Agenda
 from cachetier.drain.board import Board, DrainObserver
 from cachetier.drain.books import Books
 from cachetier.drain.channel import Reply
+from cachetier.drain.timing import Phases
 from cachetier.errors import IntegrityError, NotFoundError, PreconditionFailedError
+from cachetier.events import of, tell
 from cachetier.incidents import Incidents
 from cachetier.local import queries
 from cachetier.local.records import Incident
@@ -20,6 +24,8 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Stored
+
+log = logging.getLogger(__name__)
 
 Request = dict[str, Any]
 Answers = dict[str, Callable[[Request], Reply]]
@@ -61,12 +67,23 @@ class Office:
             raise NotFoundError(f"there is no save {number}")
         return save
 
-    def note_drained(self, shard: Shard, stored: Stored, seconds: float) -> None:
-        """Show and count a shard that was verified as ``stored``, after so many seconds."""
+    def note_drained(
+        self, shard: Shard, stored: Stored, seconds: float, phases: Phases | None = None
+    ) -> None:
+        """Show and count a shard that was verified as ``stored``, after so many seconds.
+
+        ``phases`` says what took how long: see ``timing``.
+        """
         size_bytes = shard.content.size_bytes
+        told = {"rank": shard.rank, "name": shard.name, "size_bytes": size_bytes}
+        pack = stored.pack.name if stored.pack is not None else None
+        sent = {"stored_bytes": stored.size_bytes, "codec": stored.codec, "pack": pack}
+        took = {"seconds": seconds, "phases": phases, "remote": self.remote}
+        tell(log, events.SHARD_DRAINED, **of(shard), **told, **sent, **took)
         self.board.drained(shard.version, size_bytes, seconds)
         self.board.stored(size_bytes, stored)
         self.observer.drained(self.remote, size_bytes, seconds)
+        self.observer.reached(self.remote, max(0.0, self.clock.now() - shard.committed_at))
         self.observer.saved(self.remote, size_bytes - stored.size_bytes)
 
     def add_incident(self, of: Shard | Save, message: str, hint: str) -> None:

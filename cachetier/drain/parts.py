@@ -10,11 +10,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TypeVar
 
 from cachetier_client.digests import block_lengths, joined
 
+from cachetier.drain import timing
 from cachetier.drain.buffers import Buffers
 from cachetier.drain.copies import Donor
 from cachetier.drain.encodings import Encoding
@@ -176,7 +178,8 @@ class PartSender:
                     made = packer.next_copied()
                     if made is None:
                         buffer = lent.enter_context(self._buffers.lend(upload.part_bytes))
-                        made = packer.next_part(buffer)
+                        with timing.phase(timing.COMPRESS):
+                            made = packer.next_part(buffer)
                 part = self._bring_frames(target, upload, made)
             sent = SentPart(part, made.raw_start, made.raw_bytes, made.frames)
             progress.part_done(sent)
@@ -221,7 +224,7 @@ class PartSender:
             for item in items:
                 if self._stopping():
                     raise StoppingError("the drain stops")
-                running.add(self._threads.submit(bring, item))
+                running.add(self._threads.submit(copy_context().run, bring, item))
                 if len(running) >= PARTS_AT_ONCE:
                     now, running = wait(running, return_when=FIRST_COMPLETED)
                     ended += now

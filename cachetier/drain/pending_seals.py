@@ -22,6 +22,7 @@ from functools import partial
 
 from cachetier_client.digests import from_hex
 
+from cachetier import events
 from cachetier.clock import Clock
 from cachetier.errors import (
     BackpressureError,
@@ -30,6 +31,7 @@ from cachetier.errors import (
     ObjectMissingError,
     RemoteError,
 )
+from cachetier.events import of, tell
 from cachetier.ingest import check_content
 from cachetier.local import pending_queries, queries
 from cachetier.local.store import Store
@@ -119,13 +121,13 @@ class PendingSeals:
     def _work(self) -> None:
         try:
             self.tidy()
-        except Exception:
-            log.exception("pending seals that are done could not be removed; they do no harm")
+        except Exception as error:
+            tell(log, events.PENDING_SEALS_LEFT, error=error)
         while not self._stopping:
             try:
                 self.look()
-            except Exception:
-                log.exception("looking for pending seals failed; it is tried again")
+            except Exception as error:
+                tell(log, events.PENDING_SEALS_FAILED, error=error)
             self._wake.wait(FIRST_PAUSE_SECONDS)
             self._wake.clear()
 
@@ -149,10 +151,10 @@ class PendingSeals:
             self._seal(ids, pending, save, location)
             self._bucket.objects.delete(key)
         except RemoteError as error:
-            log.warning("a pending seal is looked for again later: %s", error.message)
+            tell(log, events.PENDING_SEAL_LATER, reason=error.message)
             return False
         except CachetierError as error:
-            log.error("the pending seal of rank %d of %s: %s", rank, save, error)
+            tell(log, events.PENDING_SEAL_REFUSED, rank=rank, reason=error.message, **of(save))
             return False
         return True
 
@@ -178,10 +180,8 @@ class PendingSeals:
         here = self._store.read(lambda sql: queries.shards_of(sql, save.number))
         given_up = [s.name for s in here if s.rank == rank and s.name not in named]
         if given_up:
-            log.warning(
-                "rank %d of step %d of %s was sealed without %s, which go",
-                *(rank, save.step, save.run, ", ".join(sorted(given_up)[:5])),
-            )
+            listed = ", ".join(sorted(given_up)[:5])
+            tell(log, events.PART_TAKEN_BACK, rank=rank, names=listed, **of(save))
             self._store.drop(self._store.catalog.take_back(ids, given_up))
         self._seal(ids, sealed, save, location)
         return True
@@ -208,10 +208,7 @@ class PendingSeals:
                 or shard.rank != pending.rank
                 or (shard.content.size_bytes, shard.content.digest) != described
             ):
-                log.warning(
-                    "rank %d of step %d of %s waits for a service that holds its shard %s",
-                    *(pending.rank, save.step, save.run, held.name),
-                )
+                tell(log, events.PART_WAITS, rank=pending.rank, name=held.name, **of(save))
                 return False
         return True
 
@@ -222,7 +219,7 @@ class PendingSeals:
             info = self._bucket.objects.head(key)
             content = entry.content()
             if info is None or not is_object_of(info, save.save_id, content.digest, entry.stored()):
-                log.warning("%s is not in the bucket as a client verified it", key)
+                tell(log, events.PENDING_SEAL_UNSOUND, key=key)
                 return False
         return True
 
@@ -234,10 +231,7 @@ class PendingSeals:
         self._store.catalog.seal(
             ids, pending.ranks_on_node, self._clock.now(), follows=pending.follows
         )
-        log.info(
-            "sealed rank %d of step %d of %s for its client: %d shards had gone straight to S3",
-            *(ids.rank, ids.step, ids.run, len(pending.shards)),
-        )
+        tell(log, events.PART_MENDED, rank=ids.rank, shards=len(pending.shards), **of(ids))
         self._on_sealed()
 
     def _take_over(self, ids: SaveIds, entry: ShardEntry) -> None:

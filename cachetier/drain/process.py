@@ -8,7 +8,6 @@ still ending apart from its successor.
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import signal
 import socket
@@ -17,6 +16,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from cachetier import logs
 from cachetier.clock import SystemClock
 from cachetier.drain.channel import AskingEnd, ChannelClosedError
 from cachetier.drain.courtesy import Courtesy, be_courteous, die_with
@@ -35,8 +35,6 @@ LOCK_NAME = "drain.lock"
 LOCK_TRIES = 100
 LOCK_PAUSE_SECONDS = 0.1
 
-log = logging.getLogger(__name__)
-
 
 def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int:
     """Drain until ``serve`` says so, or ends; for the rest see ``be_courteous``."""
@@ -51,6 +49,7 @@ def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int
         settings = channel.ask("hello", pid=os.getpid(), courtesy=courtesy.report).fields[
             "settings"
         ]
+        logs.set_level(settings["log_level"])
         lock = lock_drain(Path(settings["lock"]), signals)
         _drain(channel, signals, settings, courtesy)
         os.close(lock)
@@ -125,8 +124,7 @@ def _exchange_with(channel: AskingEnd) -> Callable[[Report], Training]:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("botocore").setLevel(logging.WARNING)
+    logs.set_up("debug", "json")  # to serve, which says from which level on; see `said`
     _, socket_end, started_by, group_name, cpu_numbers = sys.argv
     cpus = [int(number) for number in cpu_numbers.split(",") if number]
     sys.exit(main(int(socket_end), int(started_by), group_name, cpus))

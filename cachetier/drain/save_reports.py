@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
+from typing import Any
 
+from cachetier import events
 from cachetier.drain import entries
 from cachetier.drain.channel import Reply
 from cachetier.drain.office import Answers, Office, Request
 from cachetier.drain.work import Kind
 from cachetier.errors import SaveSupersededError, StepPublishedError
+from cachetier.events import of, tell
 from cachetier.local import queries
 from cachetier.local.records import Incident
 from cachetier.model.checkpoint import Save, SaveState, sealed_here
+
+log = logging.getLogger(__name__)
 
 PUBLISH_IN_A_HURRY_SECONDS = 2.0
 PUBLISH_UNSEALED_SECONDS = 30.0
@@ -50,6 +56,7 @@ class SaveReports:
 
     def _part_written(self, request: Request) -> Reply:
         self._books.part_uploaded(request["save"], request["rank"])
+        self._tell_part(request)
         self._office.agenda.forgive((request["save"], Kind.PUBLISH, ""))
         return Reply({})
 
@@ -68,6 +75,8 @@ class SaveReports:
         if outcome.wait:
             for kind in (Kind.CLAIM, Kind.FOLLOW, Kind.PUBLISH):
                 self._office.agenda.put_off((number, kind, ""), UNDECIDED_SECONDS)
+        if outcome.news:
+            self._tell_end(save, state, request)
         if state is SaveState.PUBLISHED and outcome.news:
             self._office.board.published()
             if self._books.decides:
@@ -77,9 +86,38 @@ class SaveReports:
         return Reply({})
 
     def _removed(self, request: Request) -> Reply:
+        save = self._books.save(request["save"])
         self._books.removed(request["save"])
+        if save is not None:
+            tell(log, events.SAVE_DELETED, **self._ends(save))
         self._office.announce()
         return Reply({})
+
+    def _tell_part(self, request: Request) -> None:
+        save = self._office.save(request["save"])
+        counted = {name: request.get(name, 0) for name in ("shards", "size_bytes", "seconds")}
+        told = {"remote": self._office.remote, "age_seconds": self._age_seconds(save)}
+        tell(log, events.PART_DRAINED, rank=request["rank"], **of(save), **counted, **told)
+
+    def _tell_end(self, save: Save, state: SaveState, request: Request) -> None:
+        told = self._ends(save)
+        if state is SaveState.PUBLISHED:
+            here = self._store.read(lambda sql: queries.summary_of(sql, save.number))
+            counted = {"shards": here.shards, "size_bytes": here.size_bytes}
+            took = {"seconds": request.get("seconds"), "world_size": save.world_size}
+            tell(log, events.SAVE_PUBLISHED, **told, **counted, **took)
+        elif request["message"]:
+            tell(log, events.SAVE_REFUSED, **told, state=state, reason=request["message"])
+        else:
+            tell(log, events.SAVE_ENDED, **told, state=state)
+
+    def _ends(self, save: Save) -> dict[str, Any]:
+        """Return what is told of any end; where it ``decides`` it ends the save."""
+        where = {"remote": self._office.remote, "decides": self._books.decides}
+        return {**of(save), **where, "age_seconds": self._age_seconds(save)}
+
+    def _age_seconds(self, save: Save) -> float:
+        return max(0.0, self._office.clock.now() - save.started_at)
 
     def _not_yet(self, request: Request) -> Reply:
         """A step is not whole yet: another node's part is missing. Look again, less and less."""

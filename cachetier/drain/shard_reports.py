@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 
 from cachetier_client import digests
 
+from cachetier import events
 from cachetier.drain.channel import Reply
 from cachetier.drain.office import Answers, Office, Request
 from cachetier.drain.reports import (
@@ -14,12 +16,15 @@ from cachetier.drain.reports import (
     stored_of_report,
 )
 from cachetier.errors import NotFoundError
+from cachetier.events import of, tell
 from cachetier.local import queries
 from cachetier.local.records import Incident
 from cachetier.local.store import LocalCopy
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Codec
+
+log = logging.getLogger(__name__)
 
 
 class ShardReports:
@@ -100,6 +105,7 @@ class ShardReports:
     def _parts_done(self, request: Request) -> Reply:
         parts = [finished_of_report(part) for part in request["parts"]]
         self._store.drain_log.record_parts(request["version"], self._office.remote, parts)
+        self._office.board.progressed()
         return Reply({})
 
     def _verified(self, request: Request) -> Reply:
@@ -109,7 +115,7 @@ class ShardReports:
             self._books.verified(version, self._office.clock.now(), stored)
         except ForbiddenTransitionError:
             return Reply({})  # a reader met damage meanwhile: the shard stays quarantined
-        self._office.note_drained(shard, stored, request["seconds"])
+        self._office.note_drained(shard, stored, request["seconds"], request.get("phases"))
         self._office.changes.ring()
         return Reply({})
 
@@ -128,6 +134,8 @@ class ShardReports:
             rank=shard.rank,
         )
         now = self._office.clock.now()
+        told = {"rank": shard.rank, "name": shard.name, "reason": what}
+        tell(log, events.SHARD_QUARANTINED, **told, **of(shard))
         before = self._store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, now)
         if before.state is ShardState.CLEAN:  # another remote has it: only the local bytes go
             self._store.drop([before])

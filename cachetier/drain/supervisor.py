@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cachetier import events, logs
 from cachetier.changes import Changes
 from cachetier.clock import Clock
 from cachetier.drain import cgroup
@@ -31,6 +32,8 @@ from cachetier.drain.link import DrainLink
 from cachetier.drain.loop import Size
 from cachetier.drain.office import Office
 from cachetier.drain.process import LOCK_NAME
+from cachetier.drain.said import Said
+from cachetier.events import tell
 from cachetier.incidents import Incidents
 from cachetier.local.records import Backlog
 from cachetier.local.store import Store
@@ -78,6 +81,7 @@ def open_desk(office: Office, settings: DrainSettings) -> Desk:
             "lock": str(settings.cache_dir / _own_name(LOCK_NAME, settings.remote)),
             "size": asdict(settings.size),
             "bandwidth": {"max_rate": settings.max_rate, "windows": settings.windows},
+            "log_level": logs.level(),
         },
         settings.compression,
     )
@@ -163,7 +167,6 @@ class Supervisor:
                 break
             steady = self._clock.monotonic() - started_at > STEADY_SECONDS
             failures = 1 if steady else failures + 1
-            self._observer.restarted()
             pause_seconds = RESTART_SECONDS * 2.0 ** min(failures - 1, 10)
             self._stopping.wait(min(RESTART_LIMIT_SECONDS, pause_seconds))
 
@@ -177,17 +180,31 @@ class Supervisor:
                 process = _spawn(theirs, self._arguments)
             self._process = process
             self._board.process_started(process.pid, again=again)
+            if again:
+                self._observer.restarted()
+            tell(log, events.DRAIN_STARTED, remote=self._board.remote, pid=process.pid)
             if self._stopping.is_set():
                 process.terminate()
-            process.wait()
-        except OSError:
-            log.exception("the drain cannot be started; it is tried again")
+            self._follow(process)
+        except OSError as error:
+            remote = self._board.remote
+            tell(log, events.DRAIN_NOT_STARTED, remote=remote, error=error)
         finally:
             self._process = None
             self._board.process_ended()
             link.close()
             self.agenda.forget_tasks()
             cgroup.sweep()
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+        """Log what the process says, until it has ended."""
+        assert process.stderr is not None
+        said = Said(process.stderr, self._board.remote)
+        status = process.wait()
+        said.close()
+        if not self._stopping.is_set():
+            ended = {"remote": self._board.remote, "pid": process.pid, "status": status}
+            tell(log, events.DRAIN_DIED, **ended)
 
     # --- asked by serve --------------------------------------------------------------------------
 
@@ -203,10 +220,10 @@ class Supervisor:
         """Let the drain look for work soon: a put waits for room."""
         self._changes.ring()
 
-    @property
-    def refused(self) -> bool:
-        """Whether the remote refuses the drain: a person has to mend something."""
-        return self._board.refused
+    def passed_by(self, size_bytes: int) -> None:
+        """Count a shard that was written straight to the remote, past the drain."""
+        self._board.passed_by(size_bytes)
+        self._observer.drained(self._board.remote, size_bytes, 0.0)
 
     def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:
         """Return in how many seconds each save of ``backlog`` will be durable, where known."""
@@ -228,6 +245,7 @@ def _spawn(theirs: socket.socket, arguments: list[str]) -> subprocess.Popen[byte
             *arguments,
         ],
         stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         pass_fds=(descriptor,),
         start_new_session=True,
         env={**os.environ, **ENVIRONMENT},

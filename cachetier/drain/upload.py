@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 
+from cachetier.drain import timing
 from cachetier.drain.buffers import Buffers
 from cachetier.drain.choice import Chooser
 from cachetier.drain.copies import Ask, Copies, nobody
@@ -163,7 +164,8 @@ class Uploader:
             room = min(packed_part_bytes_for(target.size_bytes), limit_bytes(target.size_bytes))
             with self._buffers.lend(room) as buffer:
                 packer = Packer(encoding, source, target.size_bytes)
-                packed = packer.next_part(buffer)
+                with timing.phase(timing.COMPRESS):
+                    packed = packer.next_part(buffer)
                 if packer.ended and is_worthwhile(len(packed.view), target.size_bytes):
                     how = encoding.codec, encoding.element_size
                     metadata = compressed_metadata(target.metadata, target.size_bytes, *how)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from cachetier_client import digests
 
+from cachetier import events
 from cachetier.drain import entries
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
 from cachetier.drain.circuit import Circuit
@@ -27,6 +28,7 @@ from cachetier.drain.reports import (
 from cachetier.drain.sent import SentPart
 from cachetier.drain.source import DamagedError, FileSource, InlineSource
 from cachetier.drain.target import ConflictError, Target
+from cachetier.drain.timing import Stopwatch, TimedSource, elapsed, timed
 from cachetier.drain.upload import Uploader
 from cachetier.drain.work import CONFLICT, Kind, Task
 from cachetier.errors import (
@@ -37,6 +39,7 @@ from cachetier.errors import (
     RemoteRefusedError,
     StoppingError,
 )
+from cachetier.events import of, tell
 from cachetier.model.compression import parsed_mode
 from cachetier.model.documents import ShardEntry
 from cachetier.model.layout import Layout
@@ -93,7 +96,8 @@ class Worker:
         Raises:
             ChannelClosedError: ``serve`` is gone.
         """
-        done = self._attempt(task)
+        with timed():
+            done = self._attempt(task)
         self._channel.ask("finish", task=task.number, done=done)
 
     def hand_back(self, task: Task) -> None:
@@ -118,10 +122,12 @@ class Worker:
     def _report_failure(self, task: Task, error: Exception) -> None:
         code, message = _described(error)
         if code == CachetierError.code:
-            log.error("task %s failed", task, exc_info=error)
+            ids = {**of(task.claimant), "kind": task.kind, "name": task.name}
+            tell(log, events.DRAIN_TASK_BROKEN, **ids, error=error)
         # Recording it may fail as well, when the disk of the catalog does: nothing is lost by that.
         with suppress(NotFoundError, RefusedReportError):
-            self._channel.ask("failed", task=task.number, code=code, message=message)
+            told = {"code": code, "message": message, "seconds": elapsed()}
+            self._channel.ask("failed", task=task.number, **told)
         # A remote that lets us write but not abort uploads is well enough.
         minor = task.kind is Kind.SWEEP and isinstance(error, RemoteRefusedError)
         if isinstance(error, RemoteError) and not minor:
@@ -130,7 +136,10 @@ class Worker:
     # --- shards ----------------------------------------------------------------------------------
 
     def _upload(self, task: Task) -> None:
-        began_at = time.monotonic()
+        with timed() as watch:
+            self._upload_timed(task, watch)
+
+    def _upload_timed(self, task: Task, watch: Stopwatch) -> None:
         opened = self._channel.ask("open", version=task.version)
         blocks = _blocks(task) if opened.descriptor is None else digests.unpack(opened.body)
         content = Content(task.size_bytes, task.digest, blocks, task.element_size)
@@ -143,13 +152,14 @@ class Worker:
         try:
             if opened.descriptor is None:
                 source = InlineSource(opened.body, task.digest)
-                stored = self._uploader.upload(target, source, progress)
+                stored = self._uploader.upload(target, TimedSource(source, watch), progress)
             else:
                 with closing(FileSource(opened.descriptor, blocks, self._reads)) as file:
-                    stored = self._uploader.upload(target, file, progress, ask)
-            seconds = time.monotonic() - began_at
+                    read = TimedSource(file, watch)
+                    stored = self._uploader.upload(target, read, progress, ask)
+            took = {"seconds": watch.seconds, "phases": watch.phases()}
             report = report_of_stored(stored)
-            self._channel.ask("verified", version=task.version, seconds=seconds, stored=report)
+            self._channel.ask("verified", version=task.version, stored=report, **took)
         except NotFoundError:
             self._uploader.clear_away(target, progress.upload_id)
         except DamagedError as error:
@@ -197,7 +207,8 @@ class Worker:
                 message = f"{_location(task)}/{name} is not in the bucket as it was verified"
                 self._channel.ask("lost", version=versions[name], message=message)
             raise
-        self._channel.ask("part_written", save=task.save, rank=task.rank)
+        told = {"shards": len(shards), "size_bytes": sum(shard.size_bytes for shard in shards)}
+        self._channel.ask("part_written", save=task.save, rank=task.rank, seconds=elapsed(), **told)
 
     def _publish(self, task: Task) -> None:
         ended = self._publisher.publish(task.claimant, _location(task))
@@ -239,7 +250,8 @@ class Worker:
         return ours
 
     def _report_end(self, task: Task, ended: Ended) -> None:
-        self._channel.ask("ended", save=task.save, state=ended.state, message=ended.message)
+        told = {"state": ended.state, "message": ended.message, "seconds": elapsed()}
+        self._channel.ask("ended", save=task.save, **told)
 
 
 class _Reported:

@@ -14,17 +14,19 @@ from typing import TypeVar
 import apsw
 
 from cachetier.errors import BackpressureError, NotFoundError, SealedError
-from cachetier.local import adoptions, queries, rank_parts, replica_queries, statements
+from cachetier.local import (
+    admission,
+    adoptions,
+    pin_queries,
+    queries,
+    rank_parts,
+    replica_queries,
+    statements,
+)
 from cachetier.local.committer import Committer, Operation
 from cachetier.local.records import Incident, NewShard, RemoteCopy, RemoteSave
 from cachetier.model import lifecycle
-from cachetier.model.checkpoint import (
-    OPEN_STATES,
-    PartState,
-    Save,
-    SaveState,
-    admitted_save,
-)
+from cachetier.model.checkpoint import OPEN_STATES, PartState, Save, SaveState
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.replication import DURABLE
@@ -77,11 +79,11 @@ class Catalog:
         """
 
         def operation(sql: apsw.Connection) -> Committed:
-            save = _admit(sql, ids, self._policy, now)
+            save = admission.admit(sql, ids, self._policy, now)
             existing = queries.shard_named(sql, save.number, name)
-            if existing is not None and _repeats(existing, content):
+            if existing is not None and admission.repeats(existing, content):
                 return Committed(existing, repeated=True)
-            _check_replaceable(sql, save, ids, name, existing)
+            admission.check_replaceable(sql, save, ids, name, existing)
             if existing is not None:
                 sql.execute("DELETE FROM shards WHERE version = ?", (existing.version,))
             new = NewShard(name, ids.rank, content, file_id, body)
@@ -99,7 +101,7 @@ class Catalog:
         """
 
         def operation(sql: apsw.Connection) -> list[int]:
-            number = _admit(sql, ids, self._policy, now).number
+            number = admission.admit(sql, ids, self._policy, now).number
             return rank_parts.seal(sql, number, ids, ranks_on_node, now, follows=follows)
 
         return self._run(operation)
@@ -179,9 +181,13 @@ class Catalog:
         """Delete every save of a step here.
 
         The drain then deletes it remotely. Returns its shards.
+
+        Raises:
+            PinnedError: The step is pinned.
         """
 
         def operation(sql: apsw.Connection) -> list[Shard]:
+            pin_queries.refuse_pinned(sql, run, step)
             removed: list[Shard] = []
             for save in queries.saves_of(sql, run, step):
                 removed += queries.shards_of(sql, save.number)
@@ -214,7 +220,7 @@ class Catalog:
         Raises:
             SaveSupersededError, StepPublishedError, AbortedError: See ``model.checkpoint``.
         """
-        return self._run(lambda sql: _admit(sql, ids, self._policy, now))
+        return self._run(lambda sql: admission.admit(sql, ids, self._policy, now))
 
     def reserve_version(self) -> int:
         """Return a version that no shard had, nor will have."""
@@ -241,11 +247,11 @@ class Catalog:
         """
 
         def operation(sql: apsw.Connection) -> Committed:
-            save = _admit(sql, ids, self._policy, now)
+            save = admission.admit(sql, ids, self._policy, now)
             existing = queries.shard_named(sql, save.number, name)
-            if existing is not None and _repeats(existing, content):
+            if existing is not None and admission.repeats(existing, content):
                 return Committed(existing, repeated=True)
-            _check_replaceable(sql, save, ids, name, existing)
+            admission.check_replaceable(sql, save, ids, name, existing)
             if existing is not None:
                 raise BackpressureError(
                     f"shard {name} can only be replaced once there is room",
@@ -271,10 +277,13 @@ class Catalog:
 
         Raises:
             NotFoundError: It was replaced or deleted meanwhile.
+            PinnedError: It is to be evicted, and its step is pinned.
         """
 
         def operation(sql: apsw.Connection) -> Shard:
             shard = statements.require(sql, version)
+            if event is ShardEvent.EVICT:
+                pin_queries.refuse_pinned(sql, shard.run, shard.step)
             state = lifecycle.after(shard.state, event)
             if state is ShardState.EVICTED:
                 sql.execute("DELETE FROM bodies WHERE version = ?", (version,))
@@ -336,65 +345,3 @@ class Catalog:
                 adoptions.adopt_shard(sql, adopted, shard, now)
 
         self._run(operation)
-
-
-# --- inside a transaction ------------------------------------------------------------------------
-
-
-def _admit(sql: apsw.Connection, ids: SaveIds, policy: Policy, now: float) -> Save:
-    """Return the save of ``ids``, beginning it (and superseding older ones) if it is new."""
-    saves = queries.saves_of(sql, ids.run, ids.step)
-    save = admitted_save(saves, ids)
-    if save is not None:
-        return save
-    for older in saves:
-        if older.state in (*OPEN_STATES, SaveState.REPLICATED):
-            statements.set_state(sql, older.number, SaveState.SUPERSEDED)
-    local_only = policy.keeps_local(ids.step)
-    begun = Save(
-        number=0,
-        run=ids.run,
-        step=ids.step,
-        save_id=ids.save_id,
-        state=SaveState.LOCAL_ONLY if local_only else SaveState.OPEN,
-        world_size=ids.world_size,
-        overwrite=ids.overwrite,
-        started_at=now,
-        local_only_at=now if local_only else None,
-    )
-    return statements.require_save(sql, statements.insert_save(sql, begun))
-
-
-def _repeats(existing: Shard, content: Content) -> bool:
-    return existing.content == content and existing.state is not ShardState.QUARANTINED
-
-
-def _check_replaceable(
-    sql: apsw.Connection, save: Save, ids: SaveIds, name: str, existing: Shard | None
-) -> None:
-    if existing is not None and existing.rank != ids.rank:
-        raise SealedError(
-            f"shard {name} of step {ids.step} belongs to rank {existing.rank}, with other bytes",
-            hint="Give each rank's shards names of their own.",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
-            name=name,
-        )
-    if rank_parts.is_final(sql, save.number, ids.rank):
-        raise SealedError(
-            f"rank {ids.rank} has sealed step {ids.step}",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
-            name=name,
-        )
-    if save.state not in OPEN_STATES:
-        raise SealedError(
-            f"step {ids.step} is {save.state} already",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
-            name=name,
-        )
-    rank_parts.reopen(sql, save.number, ids.rank, PartState.OPEN)

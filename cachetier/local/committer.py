@@ -45,7 +45,14 @@ class _Waiting(Generic[Result]):
 class Committer:
     """Runs operations on the one connection that writes."""
 
-    def __init__(self, connection: apsw.Connection, on_fence: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        on_fence: Callable[[str], None],
+        on_error: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run on ``connection``; ``on_error`` is told of each transaction that SQLite failed."""
+        self._on_error = on_error
         self._connection = connection
         self._on_fence = on_fence
         self._lock = threading.Lock()
@@ -128,8 +135,10 @@ class Committer:
         try:
             return self._all_or_apart(batch)
         except apsw.FullError as error:
+            self._on_error()
             return self._give_back(batch, error)
         except apsw.Error as error:
+            self._on_error()
             self.fence(f"the catalog failed to commit: {error}")
             return [FencedError(str(self._fenced)) for _ in batch]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cachetier.errors import ConfigError
@@ -18,8 +18,9 @@ VOLATILE = frozenset({"tmpfs", "ramfs", "hugetlbfs"})
 OVERLAYS = frozenset({"overlay", "aufs", "overlayfs"})
 NETWORK = frozenset(
     {
-        *("9p", "afs", "beegfs", "ceph", "cifs", "fuse", "gfs2", "glusterfs", "gpfs", "lustre"),
-        *("nfs", "nfs4", "ocfs2", "panfs", "pvfs2", "smb2", "smb3", "smbfs", "virtiofs"),
+        *("9p", "afs", "beegfs", "ceph", "cifs", "drvfs", "fuse", "gfs2", "glusterfs"),
+        *("gpfs", "lustre", "nfs", "nfs4", "ocfs2", "panfs", "pvfs2", "smb2", "smb3", "smbfs"),
+        *("vboxsf", "virtiofs", "vmhgfs"),
     }
 )
 _HINT = "Put cache_dir on a local ext4 or XFS disk."
@@ -28,10 +29,16 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A mounted filesystem: where, and of which kind."""
+    """A mounted filesystem: where, and of which kind.
+
+    ``device`` is its number as ``/sys/dev/block`` has it, ``source`` what was mounted.
+    """
 
     point: str
     kind: str
+    device: str = field(default="", compare=False)
+    source: str = field(default="", compare=False)
+    options: tuple[str, ...] = field(default=(), compare=False)
 
 
 def mount_of(path: Path, mountinfo: str) -> Mount:
@@ -45,10 +52,11 @@ def mount_of(path: Path, mountinfo: str) -> Mount:
         if "-" not in fields[6:] or len(fields) < 9:
             continue
         point = _OCTAL.sub(lambda match: chr(int(match.group(1), 8)), fields[4])
-        kind = fields[fields.index("-", 6) + 1]
+        kind, source, *more = [*fields[fields.index("-", 6) + 1 :], "", ""]
         inside = point == "/" or f"{path}/".startswith(f"{point}/")
         if inside and len(point) >= len(found.point):
-            found = Mount(point, kind)
+            options = tuple(option for text in (fields[5], *more) for option in text.split(","))
+            found = Mount(point, kind, fields[2], source, options)
     return found
 
 

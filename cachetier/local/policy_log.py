@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apsw
 
-from cachetier.local import queries, statements
+from cachetier.local import pin_queries, queries, statements
 from cachetier.local.committer import Committer
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.shard import Shard
@@ -23,12 +23,14 @@ class PolicyLog:
     def remove(self, number: int) -> list[Shard]:
         """Forget a local-only save; return its shards, for their files to go.
 
-        Nothing happens to one that is wanted by now. Remotely nothing is deleted: another node may
-        have let the step go on.
+        Nothing happens to one that is wanted or pinned by now. Remotely nothing is deleted:
+        another node may have let the step go on.
         """
 
         def operation(sql: apsw.Connection) -> list[Shard]:
-            if statements.require_save(sql, number).state is not SaveState.LOCAL_ONLY:
+            save = statements.require_save(sql, number)
+            pinned = pin_queries.is_pinned(sql, save.run, save.step)
+            if pinned or save.state is not SaveState.LOCAL_ONLY:
                 return []
             shards = queries.shards_of(sql, number)
             sql.execute("DELETE FROM shards WHERE save = ?", (number,))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import apsw
 
-from cachetier.local import rows
+from cachetier.local import pin_queries, rows
 from cachetier.local.among import ALL, Among
 from cachetier.local.records import (
     Backlog,
@@ -271,7 +271,7 @@ def clean_local_shards(sql: apsw.Connection) -> list[Shard]:
     """Return every shard whose local bytes may go, save by save, oldest first."""
     query = (
         f"{_SHARDS} WHERE shards.state = 'clean' AND (shards.file_id IS NOT NULL OR shards.inline) "
-        "ORDER BY shards.save, shards.version"
+        f"AND {pin_queries.NOT_PINNED} ORDER BY shards.save, shards.version"
     )
     return [rows.shard_of(row) for row in sql.execute(query)]
 
@@ -320,13 +320,16 @@ def verified_remotes(sql: apsw.Connection, version: int) -> set[str]:
 def totals(sql: apsw.Connection) -> Totals:
     """Return what lies here, state by state: a walk over every shard would take too long."""
     counts = sql.execute(
-        "SELECT saves.state = 'local_only', sum(size_bytes), count(*), min(committed_at) "
+        "SELECT CASE WHEN saves.state IN ('superseded', 'refused', 'deleted') THEN 'unwanted' "
+        "WHEN saves.state = 'local_only' THEN 'kept' ELSE 'dirty' END, "
+        "sum(size_bytes), count(*), min(committed_at) "
         "FROM shards JOIN saves ON saves.number = shards.save "
         "WHERE shards.state = 'dirty' GROUP BY 1"
     )
-    by_policy = {bool(row[0]): row[1:] for row in counts}
-    dirty_bytes, dirty_shards, oldest_dirty_at = by_policy.get(False, (0, 0, None))
-    kept_bytes, kept_shards, _ = by_policy.get(True, (0, 0, None))
+    by_fate = {row[0]: row[1:] for row in counts}
+    dirty_bytes, dirty_shards, oldest_dirty_at = by_fate.get("dirty", (0, 0, None))
+    kept_bytes, kept_shards, _ = by_fate.get("kept", (0, 0, None))
+    unwanted_bytes, _, _ = by_fate.get("unwanted", (0, 0, None))
     kept_steps, declared_steps = sql.execute(
         "SELECT coalesce(sum(state = 'local_only'), 0), count(*) FROM saves "
         "WHERE local_only_at IS NOT NULL"
@@ -339,7 +342,7 @@ def totals(sql: apsw.Connection) -> Totals:
         "SELECT coalesce(sum(size_bytes), 0), count(*) FROM shards WHERE state = 'quarantined'"
     ).get
     return Totals(
-        local_bytes=clean_bytes + dirty_bytes + kept_bytes + quarantined_bytes,
+        local_bytes=clean_bytes + dirty_bytes + kept_bytes + unwanted_bytes + quarantined_bytes,
         dirty_bytes=dirty_bytes,
         dirty_shards=dirty_shards,
         oldest_dirty_at=oldest_dirty_at,

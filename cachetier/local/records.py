@@ -90,7 +90,11 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What lies on this node, in bytes and shards; ``dirty`` leaves out what is local-only."""
+    """What lies on this node, in bytes and shards.
+
+    ``dirty`` leaves out what is local-only, and what belongs to saves that were superseded or
+    refused.
+    """
 
     local_bytes: int
     dirty_bytes: int

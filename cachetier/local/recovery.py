@@ -29,10 +29,12 @@ from cachetier.local.files import DiskFiles, Files, sync_directory
 from cachetier.local.records import Incident
 from cachetier.local.space import Space
 from cachetier.local.store import Store
+from cachetier.local.watched_files import OnDiskError, WatchedFiles
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.policy import DRAIN_ALL, Policy
 
 CATALOG_NAME = "catalog.db"
+STORE_ID_NAME = "store-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,11 @@ def open_store(
     vfs: str | None = None,
     policy: Policy = DRAIN_ALL,
     on_fence: Callable[[str], None] = lambda _reason: None,
+    on_disk_error: OnDiskError = lambda _operation: None,
 ) -> Recovered:
     """Open the store of a locked ``cache_dir``, creating it if it is new.
+
+    ``on_disk_error`` hears which operation of the disk failed: ``write``, ``sync`` or ``catalog``.
 
     Raises:
         CatalogDamagedError: The catalog may have lost acknowledged shards; a person decides.
@@ -97,12 +102,14 @@ def open_store(
     try:
         store_id = connection.store_id_of(writer)
         _check_store_id(cache_dir, store_id)
-        reader = connection.open_reader(catalog_path, vfs)
+        reader, looker = (connection.open_reader(catalog_path, vfs) for _ in range(2))
     except BaseException:
         connection.abandon(writer)
         raise
-    committer = Committer(writer, on_fence)
-    store = Store(store_id, files, committer, reader, Space(capacity_bytes), clock, policy)
+    committer = Committer(writer, on_fence, lambda: on_disk_error("catalog"))
+    watched = WatchedFiles(files, on_disk_error)
+    space = Space(capacity_bytes)
+    store = Store(store_id, watched, committer, reader, looker, space, clock, policy)
     try:
         return _reconciled(store, clock)
     except BaseException:
@@ -120,7 +127,7 @@ def _refuse_lost_catalog(catalog_path: Path, files: Files) -> None:
 
 
 def _store_id_path(cache_dir: Path) -> Path:
-    return cache_dir / "store-id"
+    return cache_dir / STORE_ID_NAME
 
 
 def _check_store_id(cache_dir: Path, store_id: str) -> None:

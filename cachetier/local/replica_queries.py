@@ -19,6 +19,7 @@ _NOT_THERE = (
     "NOT EXISTS (SELECT 1 FROM drains WHERE version = shards.version AND drains.remote = ? "
     "AND verified_at IS NOT NULL)"
 )
+_NOT_THERE_1 = _NOT_THERE.replace("?", "?1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,21 @@ def lag_of(sql: apsw.Connection, remote: str) -> Lag:
         (remote,),
     ).get
     return Lag(steps, shards, size_bytes, int(given_up))
+
+
+def waiting_since(sql: apsw.Connection, remote: str) -> float | None:
+    """Return when the first save that ``remote`` is owed something of was sealed here, if any."""
+    sealed_at: float | None = sql.execute(
+        "SELECT min(sealed_at) FROM (SELECT max(sealed_at) AS sealed_at FROM replications "
+        "JOIN saves ON saves.number = replications.save "
+        "JOIN parts ON parts.save = replications.save WHERE remote = ?1 AND due "
+        "AND replications.state = 'open' AND saves.state IN ('open', 'published') "
+        "AND EXISTS (SELECT 1 FROM shards WHERE shards.save = replications.save "
+        f"AND shards.state IN ('dirty', 'clean') AND {_HAS_BYTES} AND {_NOT_THERE_1}) "
+        "GROUP BY replications.save HAVING min(parts.state = 'sealed'))",
+        (remote,),
+    ).get
+    return sealed_at
 
 
 def durable_lag(sql: apsw.Connection, remote: str) -> Lag:

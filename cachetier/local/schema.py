@@ -11,6 +11,8 @@ unfinished upload of them: the drain aborts it when it sweeps up after the save.
 What a save has reached at the durable remote lies in ``saves`` and ``parts``; what it has reached
 at each replica, in ``replications`` and ``replicated_parts``. A save that begins here has a row for
 every replica from its first instant, so that none is missed; ``due`` marks those with work left.
+
+A pin is on a step, whichever save of it readers see, and goes with the step.
 """
 
 from __future__ import annotations
@@ -165,6 +167,26 @@ MIGRATIONS: tuple[str, ...] = (
         name TEXT,
         rank INTEGER
     ) STRICT;
+    """,
+    # What a look at the node needs of the saves, whose number only grows: see `exposure_queries`.
+    """
+    CREATE INDEX saves_of_run ON saves (run, started_at);
+    CREATE INDEX published_saves ON saves (run, started_at, step) WHERE state = 'published';
+    CREATE INDEX open_saves ON saves (number) WHERE state IN ('open', 'local_only');
+    CREATE INDEX local_only_saves ON saves (state) WHERE local_only_at IS NOT NULL;
+    """,
+    """
+    CREATE TABLE pins (
+        run TEXT NOT NULL,
+        step INTEGER NOT NULL,
+        pinned_at REAL NOT NULL,
+        PRIMARY KEY (run, step)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TRIGGER step_leaves AFTER UPDATE OF state ON saves
+        WHEN NEW.state = 'deleted'
+        BEGIN DELETE FROM pins WHERE run = NEW.run AND step = NEW.step AND NOT EXISTS (
+              SELECT 1 FROM saves WHERE run = NEW.run AND step = NEW.step
+              AND state NOT IN ('superseded', 'refused', 'deleted')); END;
     """,
 )
 VERSION = len(MIGRATIONS)

@@ -18,13 +18,18 @@ from typing import TypeVar
 
 import apsw
 
+from cachetier import events
 from cachetier.clock import Clock
 from cachetier.errors import FencedError, SizeMismatchError
+from cachetier.events import tell
 from cachetier.local import queries, replica_queries
 from cachetier.local.catalog import Catalog, Committed
 from cachetier.local.committer import Committer
 from cachetier.local.drain_log import DrainLog
 from cachetier.local.files import Files
+from cachetier.local.garbage_log import GarbageLog
+from cachetier.local.mend_log import MendLog
+from cachetier.local.pin_log import PinLog
 from cachetier.local.policy_log import PolicyLog
 from cachetier.local.replica_log import ReplicaLog
 from cachetier.local.space import Space
@@ -73,6 +78,7 @@ class Store:
         files: Files,
         committer: Committer,
         reader: apsw.Connection,
+        looker: apsw.Connection,
         space: Space,
         clock: Clock,
         policy: Policy = DRAIN_ALL,
@@ -83,10 +89,15 @@ class Store:
         self.catalog = Catalog(committer, policy)
         self.drain_log = DrainLog(committer, policy)
         self.policy_log = PolicyLog(committer)
+        self.pin_log = PinLog(committer)
+        self.garbage_log = GarbageLog(committer)
+        self.mend_log = MendLog(committer)
         self.replica_log = ReplicaLog(committer)
         self._committer = committer
         self._reader = reader
         self._reader_lock = threading.Lock()
+        self._looker = looker
+        self._looker_lock = threading.Lock()
         self._clock = clock
 
     @property
@@ -98,6 +109,11 @@ class Store:
         """Run ``query`` on the reading connection."""
         with self._reader_lock:
             return query(self._reader)
+
+    def look(self, query: Callable[[apsw.Connection], Result]) -> Result:
+        """Run a ``query`` that takes long on a connection of its own, so that no reader waits."""
+        with self._looker_lock:
+            return query(self._looker)
 
     def configure_replicas(self, replicas: Mapping[str, bool]) -> None:
         """Take ``replicas`` for those of the settings; nothing is written if they are already."""
@@ -167,7 +183,7 @@ class Store:
 
     def restored(self, staged: Staged, shard: Shard) -> None:
         """Give a shard the staged file that now holds its bytes again; damaged ones go."""
-        ids = SaveIds(shard.run, shard.step, shard.save_id, shard.rank)
+        ids = SaveIds(shard.run, shard.step, shard.save_id, shard.rank, 0)  # it is not known here
         try:
             self._sync(staged, ids, shard.name, shard.content)
             durable = self.replica_log.durable
@@ -228,7 +244,7 @@ class Store:
         try:
             self.files.remove(file_id)
         except OSError as error:
-            log.warning("data file %s cannot be removed: %s", file_id, error)
+            tell(log, events.FILE_STUCK, file_id=file_id, reason=str(error))
             return False
         return True
 
@@ -241,6 +257,8 @@ class Store:
         """Close the catalog: a clean stop only saves the next start some time."""
         with self._reader_lock:
             self._reader.close()
+        with self._looker_lock:
+            self._looker.close()
         self._committer.close()  # last, as only who may write can put the log into the database
 
     # --- failing ---------------------------------------------------------------------------------
@@ -284,5 +302,6 @@ def _identity(store_id: str, ids: SaveIds, name: str, content: Content) -> bytes
         "name": name,
         "size_bytes": content.size_bytes,
         "digest": f"{content.digest:016x}",
+        "world_size": ids.world_size,
     }
     return json.dumps(identity, separators=(",", ":")).encode()

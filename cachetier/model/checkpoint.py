@@ -158,14 +158,34 @@ def visible_save(saves: Sequence[Save]) -> Save | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class PartCounts:
+    """The parts of a save on this node, counted.
+
+    ``expected``: the most ranks that any sealed one said the node has, None where none did.
+    ``final``: whether any is sealed and does not follow.
+    """
+
+    seen: int
+    sealed: int
+    expected: int | None
+    final: bool
+
+
 def sealed_here(parts: Sequence[RankPart]) -> bool:
+    """Return whether every rank expected on this node has sealed; see ``all_sealed``."""
+    sealed = [part for part in parts if part.state is PartState.SEALED]
+    expected = [part.ranks_on_node for part in sealed if part.ranks_on_node is not None]
+    final = any(part.final for part in sealed)
+    return all_sealed(PartCounts(len(parts), len(sealed), max(expected, default=None), final))
+
+
+def all_sealed(counts: PartCounts) -> bool:
     """Return whether every rank expected on this node has sealed.
 
     The ranks say at seal how many of them the node has; where none did, every rank seen must have
     sealed, and rank 0 have done so wherever it is.
     """
-    sealed = [part for part in parts if part.state is PartState.SEALED]
-    expected = [part.ranks_on_node for part in sealed if part.ranks_on_node is not None]
-    if expected:
-        return len(sealed) >= max(expected)
-    return any(part.final for part in sealed) and len(sealed) == len(parts)
+    if counts.expected is not None:
+        return counts.sealed >= counts.expected
+    return counts.final and counts.sealed == counts.seen

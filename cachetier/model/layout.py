@@ -29,6 +29,7 @@ from cachetier.errors import InvalidNameError
 from cachetier.model.names import GENERATION_MARK, RESERVED_SEGMENT, parsed_step
 
 _PART = re.compile(r"rank-(0|[1-9][0-9]*)\.json", re.ASCII)
+_PENDING = re.compile(r"pending-(0|[1-9][0-9]*)\.json", re.ASCII)
 
 
 SPREAD_MARK = GENERATION_MARK * 2  # no save id begins or ends with it
@@ -73,6 +74,14 @@ class Layout:
             return (self.location_prefix(run, location),)
         return tuple(self._spread_prefix(digit, run, location) for digit in SPREAD_DIGITS)
 
+    def upload_prefixes(self, run: str, *, spread: bool) -> tuple[str, ...]:
+        """Return the prefixes of all saves of a run; ``spread``: some have that layout."""
+        plain = self.run_prefix(run)
+        if not spread:
+            return (plain,)
+        rests = (self._spread_prefix(digit, run, "") for digit in SPREAD_DIGITS)
+        return (plain, *(rest.removesuffix("/") for rest in rests))
+
     def _spread_prefix(self, digit: str, run: str, location: str) -> str:
         rest = f"{GENERATION_MARK}{digit}/{run}/{location}/"
         return f"{self.prefix}/{rest}" if self.prefix else rest
@@ -108,6 +117,16 @@ class Layout:
             except InvalidNameError:
                 continue  # another save's location, or somebody else's folder
         return sorted(steps)
+
+
+def is_pending(key: str) -> bool:
+    """Return whether ``key`` is that of a part that its service is to seal."""
+    return _PENDING.fullmatch(key.rsplit("/", 1)[-1]) is not None
+
+
+def location_of_key(key: str, run_prefix: str) -> str:
+    """Return the location of the save that ``key`` belongs to, below a run's prefix."""
+    return key.removeprefix(run_prefix).partition("/")[0]
 
 
 def rank_of_part(key: str) -> int | None:

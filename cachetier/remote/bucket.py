@@ -15,7 +15,7 @@ from cachetier.model.documents import Manifest, ManifestState, Part, decode, enc
 from cachetier.model.layout import Layout, rank_of_part
 from cachetier.remote.base import IF_ABSENT, ObjectStore, if_match
 
-_NONCE_KEY = "cachetier-nonce"
+MANIFEST_NONCE_KEY = "cachetier-nonce"
 _READS_OF_A_MOVING_MANIFEST = 5
 
 
@@ -56,7 +56,7 @@ class Bucket:
                 return None
             # The body and the ETag come from two calls: the nonce in the metadata ties them
             # together.
-            if info.metadata.get(_NONCE_KEY) == manifest.nonce:
+            if info.metadata.get(MANIFEST_NONCE_KEY) == manifest.nonce:
                 break
         else:
             raise IntegrityError(f"{key} was not written by cachetier, or changes all the time")
@@ -78,7 +78,7 @@ class Bucket:
                 key,
                 body,
                 digest=digest_of(body),
-                metadata={_NONCE_KEY: manifest.nonce},
+                metadata={MANIFEST_NONCE_KEY: manifest.nonce},
                 condition=condition,
             )
         except PreconditionFailedError:

@@ -12,6 +12,8 @@ What it is made to do, and why:
 
 from __future__ import annotations
 
+import os
+import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from botocore.awsrequest import (
     AWSHTTPSConnectionPool,
 )
 from botocore.config import Config
+from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import BotoCoreError
 from botocore.handlers import add_expect_header
 
@@ -71,7 +74,8 @@ def connect(
     """Return a boto3 client set up as this module needs it. It opens no connection yet.
 
     Raises:
-        ConfigError: The endpoint is no URL, or the AWS profile does not exist.
+        ConfigError: The endpoint is no URL, the AWS profile does not exist, or the certificates to
+            trust cannot be read.
     """
     timeouts = timeouts or Timeouts()
     config = Config(
@@ -97,10 +101,31 @@ def connect(
         )
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"cannot set up the remote: {error}") from error
+    if client.meta.endpoint_url.startswith("https:"):
+        _check_authorities(session)
     client.meta.events.unregister("before-call.s3", add_expect_header)
     if endpoint:
         client.meta.events.register("before-call.s3", _follow_no_redirect)
     return client
+
+
+def _check_authorities(session: boto3.session.Session) -> None:
+    """Read the certificates that botocore will trust; it would do so at the first call only.
+
+    Raises:
+        ConfigError: They cannot be read, or are none.
+    """
+    configured = session._session.get_config_variable("ca_bundle")  # botocore tells it nowhere else
+    path = configured or os.environ.get("REQUESTS_CA_BUNDLE")
+    if not path:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except OSError as error:  # SSLError is one
+        raise ConfigError(
+            f"cannot read certificates from {path}: {error.strerror or error}",
+            hint="Correct AWS_CA_BUNDLE (or `ca_bundle` of the AWS profile): a readable PEM file.",
+        ) from error
 
 
 def _session(credentials: Credentials | Profile | None) -> boto3.session.Session:
@@ -114,6 +139,46 @@ def _session(credentials: Credentials | Profile | None) -> boto3.session.Session
                 aws_session_token=credentials.session_token,
             )
     return boto3.session.Session()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCredentials:
+    """Which credentials the AWS chain found; never the secret.
+
+    Args:
+        source: botocore's name of where they are from: ``env``, ``iam-role``, ``assume-role``...
+        access_key: The id of the key.
+        temporary: Whether they end.
+        renewed: Whether botocore fetches new ones by itself.
+        expires_at: When the present ones end, UTC seconds; None where they do not say.
+    """
+
+    source: str
+    access_key: str
+    temporary: bool
+    renewed: bool
+    expires_at: float | None
+
+
+def found_among(credentials: Credentials | Profile | None) -> FoundCredentials | None:
+    """Return what a client would sign with; may ask a metadata service. None if there is nothing.
+
+    Raises:
+        BotoCoreError: A source is there and cannot be used.
+    """
+    found = _session(credentials).get_credentials()
+    if found is None:
+        return None
+    frozen = found.get_frozen_credentials()
+    renewed = isinstance(found, RefreshableCredentials)
+    expiry: Any = getattr(found, "_expiry_time", None)  # botocore does not tell otherwise
+    return FoundCredentials(
+        source=str(found.method or "unknown"),
+        access_key=str(frozen.access_key),
+        temporary=bool(frozen.token),
+        renewed=renewed,
+        expires_at=expiry.timestamp() if expiry is not None else None,
+    )
 
 
 def report_connections(client: S3Client, watch: StallWatch) -> None:

@@ -30,13 +30,14 @@ def open_store(
     observe: Observe | None = None,
     max_connections: int = MAX_CONNECTIONS,
     stalls: StallWatch | None = None,
+    timeouts: Timeouts | None = None,
 ) -> ObjectStore:
     """Return the store itself: measured, and every call made once. It opens no connection yet.
 
     Raises:
         ConfigError: The endpoint is no URL, or the AWS profile does not exist.
     """
-    timeouts = Timeouts(stalls=stalls or StallWatch())
+    timeouts = timeouts or Timeouts(stalls=stalls or StallWatch())
     store = RenewedObjectStore(
         lambda: S3ObjectStore(
             settings.bucket,

@@ -1,26 +1,22 @@
 """``ObjectStore`` over S3: one boto3 call for each method, the rank's digest along with the bytes.
 
-With ``connecting`` the only module that knows boto3. No body is copied: it goes as a
+With ``connecting`` and ``judged`` the only module that knows boto3. No body is copied: it goes as a
 ``ReadableView``. boto3 refuses a ``memoryview``, its signer copies one, and urllib3 sends one whole
 under the time-out that is meant for connecting.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Literal
 
 from awscrt.checksums import crc64nvme
-from botocore.exceptions import ClientError
 
 from cachetier.errors import (
     CopiesRefusedError,
     ObjectMissingError,
     PreconditionFailedError,
     RemoteDigestError,
-    RemoteError,
     RemoteRefusedError,
     SourceChangedError,
     UploadGoneError,
@@ -30,6 +26,7 @@ from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, Objec
 from cachetier.remote.bodies import ReadableView, first_byte, read_slices
 from cachetier.remote.checksums import from_base64, to_base64
 from cachetier.remote.connecting import Credentials, Profile, Timeouts, connect, report_connections
+from cachetier.remote.judged import judged
 
 Verify = Literal["checksum", "readback"]
 Answer = dict[str, Any]  # what a boto3 call returns
@@ -93,7 +90,7 @@ class S3ObjectStore:
             return self._nothing(key, start)
         answer = self._open(key, start, length)
         size_bytes = answer["ContentLength"]
-        with _judged("get_object", key):
+        with judged("get_object", key):
             data = b"".join(read_slices(answer["Body"], size_bytes, self._patience_seconds))
         kept = self._kept_digest(answer)
         if kept is not None and start == 0 and length is None and crc64nvme(data) != kept:
@@ -106,7 +103,7 @@ class S3ObjectStore:
             return
         answer = self._open(key, start, view.nbytes)
         rest = view.cast("B")
-        with _judged("get_object", key):
+        with judged("get_object", key):
             for piece in read_slices(answer["Body"], view.nbytes, self._patience_seconds):
                 rest[: len(piece)] = piece
                 rest = rest[len(piece) :]
@@ -258,7 +255,7 @@ class S3ObjectStore:
         if key is not None:
             options["Key"] = key
         patience_seconds = self._patience_seconds * LONG_ANSWERS.get(operation, 1.0)
-        with _judged(operation, key), self._stalls.call(options.get("Body"), patience_seconds):
+        with judged(operation, key), self._stalls.call(options.get("Body"), patience_seconds):
             answer: Answer = getattr(self._client, operation)(Bucket=self._bucket, **options)
             return answer
 
@@ -325,30 +322,3 @@ def _described(metadata: Metadata | None, encoding: str | None) -> dict[str, Any
 
 def _conditions(condition: Condition) -> dict[str, str]:
     return {"IfNoneMatch": "*"} if condition.absent else {"IfMatch": str(condition.etag)}
-
-
-@contextmanager
-def _judged(operation: str, key: str | None) -> Iterator[None]:
-    """Turn boto3's and the network's errors into ours."""
-    try:
-        yield
-    except ClientError as error:
-        answer = error.response
-        code = answer.get("Error", {}).get("Code", "")
-        said = answer.get("Error", {}).get("Message", "")
-        meta = answer.get("ResponseMetadata", {})
-        status = meta.get("HTTPStatusCode", 0)
-        kind = classify.kind_of_answer(code, status)
-        raised = kind(
-            f"{operation} {key or ''}: {said} ({code}, {status})", key=key, remote_code=code
-        )
-        header = meta.get("HTTPHeaders", {}).get("retry-after")
-        raised.retry_after_seconds = classify.retry_after_seconds(header, time.time())
-        raise raised from error
-    except RemoteError:
-        raise
-    except Exception as error:
-        below_http = classify.kind_of_exception(error)
-        if below_http is None:
-            raise
-        raise below_http(f"{operation} {key or ''}: {error}", key=key) from error

@@ -36,6 +36,7 @@ from cachetier_client.errors import (
     NotDurableError,
     NotFoundError,
     OpenForWritingError,
+    PinnedError,
     ProtocolMismatchError,
     RemoteRefusedError,
     RemoteUnavailableError,
@@ -51,8 +52,16 @@ from cachetier_client.errors import (
     error_for,
 )
 from cachetier_client.reader import ShardReader
-from cachetier_client.results import Incident, LevelReached, Receipt, ShardInfo, StepInfo
+from cachetier_client.results import (
+    Incident,
+    LevelReached,
+    PinInfo,
+    Receipt,
+    ShardInfo,
+    StepInfo,
+)
 from cachetier_client.ring import Ring
+from cachetier_client.traced import traced
 from cachetier_client.writer import ShardWriter
 
 __all__ = [
@@ -65,8 +74,10 @@ __all__ = [
     "get_shard",
     "put_shard",
     "training_step",
+    "traced",
     "Incident",
     "LevelReached",
+    "PinInfo",
     "Receipt",
     "ShardInfo",
     "StepInfo",
@@ -93,6 +104,7 @@ __all__ = [
     "IncompleteError",
     "LocalOnlyError",
     "NotFoundError",
+    "PinnedError",
     "SaveSupersededError",
     "SealedError",
     "StepPublishedError",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from cachetier_client.deadline import Clock
-from cachetier_client.direct.address import RemoteAddress, from_environment, from_hello
-from cachetier_client.fallback import AFTER_SECONDS, FallbackTransport, Plan
 from cachetier_client.repeating import RepeatingTransport
 from cachetier_client.transport import Transport
 from cachetier_client.workers import Workers
+
+if TYPE_CHECKING:
+    from cachetier_client.direct.address import RemoteAddress
 
 Fallback = Literal["s3", "wait", "fail"]
 
@@ -36,16 +37,21 @@ def repeating_for(
         raise ValueError(f"fallback={chosen!r} is none of 's3', 'wait' and 'fail'")
     if chosen == "wait" or chosen == "fail":
         return RepeatingTransport(single, "fail" if chosen == "fail" else "wait", clock)
+    # Imported by those who may need the way past the service: it takes as long as all the rest.
+    from cachetier_client.direct.address import from_environment, from_hello
+    from cachetier_client.fallback import AFTER_SECONDS, FallbackTransport, Plan
+
     named = from_environment(os.environ)
 
     def remote() -> RemoteAddress | None:
         return named or from_hello(getattr(single, "remote", None))
 
-    return FallbackTransport(single, Plan(remote, _after_seconds(os.environ)), clock, workers)
+    after_seconds = _after_seconds(os.environ, AFTER_SECONDS)
+    return FallbackTransport(single, Plan(remote, after_seconds), clock, workers)
 
 
-def _after_seconds(environ: Mapping[str, str]) -> float:
-    text = environ.get("CACHETIER_FALLBACK_AFTER") or str(AFTER_SECONDS)
+def _after_seconds(environ: Mapping[str, str], usual: float) -> float:
+    text = environ.get("CACHETIER_FALLBACK_AFTER") or str(usual)
     try:
         seconds = float(text)
     except ValueError:

@@ -23,6 +23,7 @@ from cachetier_client.errors import (
     error_from,
     inherited,
 )
+from cachetier_client.traced import brought_along
 from cachetier_client.transport import ConnectionLostError
 from cachetier_client.wire import ConnectionClosedError, Frame, FrameError, Header
 
@@ -76,7 +77,7 @@ class Connection:
             ConnectionLostError: The connection broke.
             DeadlineError: No answer in time; the connection is broken then.
         """
-        frame = self._exchange(header, deadline, body)
+        frame = self._exchange({**header, **brought_along()}, deadline, body)
         waiting = frame.header.get("incidents")
         if isinstance(waiting, int) and waiting > 0:
             self.noticed_incidents = True

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
-from importlib import metadata
 from urllib.parse import urlsplit
 
 from cachetier_client import wire
 from cachetier_client.blockfile import Files
 from cachetier_client.connection import SOCKET_PATH_LIMIT_BYTES
-from cachetier_client.http import HttpTransport
 from cachetier_client.transport import Transport
 from cachetier_client.unix import UnixTransport
+from cachetier_client.version import VERSION
 from cachetier_client.wire import Header
 from cachetier_client.workers import Workers
 
@@ -22,13 +21,9 @@ _HTTP_PORT = 80
 
 def greeting(now: float) -> Header:
     """Return what a client says of itself; incidents from ``now`` on concern it."""
-    try:
-        version = metadata.version("cachetier-client")
-    except metadata.PackageNotFoundError:
-        version = "unknown"
     return {
         "protocol": wire.PROTOCOL,
-        "client": f"cachetier-client/{version}",
+        "client": f"cachetier-client/{VERSION}",
         "client_id": secrets.token_hex(8),
         "since": now,
     }
@@ -46,6 +41,8 @@ def transport_for(
     if parts.scheme == "unix":
         return UnixTransport(_socket_path(url), hello, workers, files)
     if parts.scheme == "http" and parts.hostname and parts.username is None:
+        from cachetier_client.http import HttpTransport
+
         return HttpTransport(
             parts.hostname,
             parts.port or _HTTP_PORT,

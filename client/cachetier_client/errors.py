@@ -255,6 +255,13 @@ class AbortedError(LookAtRunError):
     hint = "The save was aborted or deleted. Begin a new one."
 
 
+class PinnedError(LookAtRunError):
+    """The step is pinned: it stays, and is not deleted, until somebody unpins it."""
+
+    code = "pinned"
+    hint = "Somebody wants it kept. If not any more, call unpin(run, step) first."
+
+
 class LocalOnlyError(LookAtRunError):
     """A policy of the service keeps the step on its node: it will not be durable by itself."""
 

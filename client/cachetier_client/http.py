@@ -33,6 +33,7 @@ from cachetier_client.routes import (
     request_for,
     shard_target,
 )
+from cachetier_client.traced import brought_along
 from cachetier_client.transport import Reply
 
 _BYTES = {"Content-Type": "application/octet-stream"}
@@ -135,7 +136,7 @@ class HttpTransport:
         deadline: Deadline,
     ) -> None:
         """Send a request's head."""
-        all_headers = {**self._authorization, **headers}
+        all_headers = {**self._authorization, **headers, **brought_along()}
         connection.start(method, f"{self._prefix}{target}", all_headers, deadline)
 
     def start_put(

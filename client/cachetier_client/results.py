@@ -66,8 +66,8 @@ class StepInfo:
     """One step: how far it is, where it can be restored from, and what is still only here.
 
     ``levels`` are those at which the whole step can be restored; ``ranks`` have sealed on this
-    node. ``shards`` is filled by ``Client.step`` alone; ``shard_count`` always is. Instants are UTC
-    seconds.
+    node; ``pinned``: it stays there. ``shards`` is filled by ``Client.step`` alone; ``shard_count``
+    always is. Instants are UTC seconds.
     """
 
     run: str
@@ -84,6 +84,7 @@ class StepInfo:
     sealed_at: float | None
     published_at: float | None
     shards: tuple[ShardInfo, ...] = ()
+    pinned: bool = False
 
     @classmethod
     def from_reply(cls, reply: Mapping[str, Any]) -> StepInfo:
@@ -105,6 +106,33 @@ class StepInfo:
             sealed_at=reply.get("sealed_at"),
             published_at=reply.get("published_at"),
             shards=shards,
+            pinned=reply.get("pinned") is True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PinInfo:
+    """A pinned step: ``local_bytes`` of its ``size_bytes`` lie on the node, and stay there."""
+
+    run: str
+    step: int
+    pinned_at: float
+    shards: int
+    local_shards: int
+    size_bytes: int
+    local_bytes: int
+
+    @classmethod
+    def from_reply(cls, reply: Mapping[str, Any]) -> PinInfo:
+        """Read a pin."""
+        return cls(
+            run=str(reply["run"]),
+            step=int(reply["step"]),
+            pinned_at=float(reply["pinned_at"]),
+            shards=int(reply["shards"]),
+            local_shards=int(reply["local_shards"]),
+            size_bytes=int(reply["size_bytes"]),
+            local_bytes=int(reply["local_bytes"]),
         )
 
 

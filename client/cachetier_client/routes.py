@@ -53,6 +53,12 @@ def request_for(op: str, fields: Mapping[str, Any]) -> Request:
         "latest": Request("GET", _with_query(f"{run}/latest", fields, "level")),
         "step": Request("GET", step),
         "delete_step": Request("DELETE", step),
+        "pins": Request("GET", "/v1/pins"),
+        "pin": Request("PUT", f"{step}/pin"),
+        "unpin": Request("DELETE", f"{step}/pin"),
+        "collect": Request(
+            "POST", "/v1/collect", _document(fields, "dry_run", "older_than_seconds")
+        ),
         "wait": Request("GET", _with_query(f"{step}/wait", fields, "level", "name", _TIMEOUT)),
         "status": Request("GET", "/v1/status"),
         "incidents": Request("GET", _with_query("/v1/incidents", fields, "client_id", "clear")),

@@ -8,11 +8,13 @@ from typing import Any, SupportsIndex
 from cachetier_client.caller import Caller, understood
 from cachetier_client.errors import InvalidRequestError
 from cachetier_client.names import checked_name, checked_run, checked_step
-from cachetier_client.results import Level, LevelReached, StepInfo
+from cachetier_client.results import Level, LevelReached, PinInfo, StepInfo
 from cachetier_client.transport import Reply
 
 PUT_SECONDS = 60.0
 LOOK_SECONDS = 30.0
+COLLECT_SECONDS = 300.0
+DAY_SECONDS = 86_400.0
 
 
 class Runs:
@@ -115,6 +117,47 @@ class Runs:
         with self._caller.calling("delete_step", run=run, step=step), understood():
             fields = {"run": self._run_of(run), "step": checked_step(step)}
             return int(self._ask("delete_step", fields, timeout_seconds)["deleted_shards"])
+
+    def pin(
+        self, run: str | None, step: SupportsIndex, *, timeout_seconds: float = LOOK_SECONDS
+    ) -> PinInfo:
+        """Keep what is on the node of a step there, and let nobody delete it, until ``unpin``.
+
+        Raises:
+            NotFoundError: The node knows no such step.
+        """
+        with self._caller.calling("pin", run=run, step=step), understood():
+            fields = {"run": self._run_of(run), "step": checked_step(step)}
+            return PinInfo.from_reply(self._ask("pin", fields, timeout_seconds)["pin"])
+
+    def unpin(
+        self, run: str | None, step: SupportsIndex, *, timeout_seconds: float = LOOK_SECONDS
+    ) -> bool:
+        """Let a step go again; return whether it was pinned."""
+        with self._caller.calling("unpin", run=run, step=step), understood():
+            fields = {"run": self._run_of(run), "step": checked_step(step)}
+            return bool(self._ask("unpin", fields, timeout_seconds)["was_pinned"])
+
+    def pins(self, *, timeout_seconds: float = LOOK_SECONDS) -> list[PinInfo]:
+        """Return the pinned steps of the node, by run and step."""
+        with self._caller.calling("pins"), understood():
+            return [PinInfo.from_reply(p) for p in self._ask("pins", {}, timeout_seconds)["pins"]]
+
+    def collect(
+        self,
+        *,
+        dry_run: bool = True,
+        older_than_seconds: float = DAY_SECONDS,
+        timeout_seconds: float = COLLECT_SECONDS,
+    ) -> dict[str, Any]:
+        """Say what nobody needs any more, or with ``dry_run=False`` remove it.
+
+        Returns:
+            What ``cachetier gc --json`` prints; see docs/fsck.md.
+        """
+        with self._caller.calling("collect"), understood():
+            fields = {"dry_run": dry_run, "older_than_seconds": older_than_seconds}
+            return dict(self._ask("collect", fields, timeout_seconds)["collected"])
 
     def status(self, *, timeout_seconds: float = LOOK_SECONDS) -> dict[str, Any]:
         """Return what ``cachetier status`` shows; this call raises no background failure."""

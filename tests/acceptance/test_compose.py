@@ -1,26 +1,16 @@
-"""The compose file, for real: image, service, SeaweedFS and Prometheus in containers."""
+"""The compose file, for real: image, service, SeaweedFS, Prometheus and Grafana in containers."""
 
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 
-from tests.acceptance import stand_ins
-from tests.acceptance.docker_host import Docker, docker_host
+from tests.acceptance.stack import PROJECT, Stack, eventually
 
 pytestmark = [
     pytest.mark.acceptance,
@@ -28,103 +18,39 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-ROOT = Path(__file__).parents[2]
-PROJECT = "cachetier-acceptance"
-ACCESS_KEY = "cachetier"
 BODY = bytes(range(256)) * 4096
 SHARD = "/v1/runs/compose/steps/{step}/shards/weights.bin"
+SERVICES = ("cachetier", "seaweedfs", "prometheus", "grafana")
 
 
-@dataclass(frozen=True)
-class Stack:
-    """The services of the compose file, running."""
+def test_every_service_becomes_healthy_and_none_has_privileges(stack: Stack) -> None:
+    users = {"cachetier": "10001", "seaweedfs": "1000", "prometheus": "65534", "grafana": "472"}
 
-    docker: Docker
-    settings: dict[str, str]
-
-    def compose(self, *arguments: str) -> str:
-        files = (
-            "--project-name",
-            PROJECT,
-            "--env-file",
-            os.devnull,
-            "--file",
-            str(ROOT / "docker-compose.yml"),
-        )
-        return self.docker.compose(*files, *arguments, extra=self.settings, timeout_seconds=600)
-
-    def address(self, variable: str) -> str:
-        return f"http://127.0.0.1:{self.settings[variable]}"
-
-    def call(
-        self, method: str, path: str, body: bytes | None = None, token: str | None = None
-    ) -> bytes:
-        request = urllib.request.Request(
-            self.address("CACHETIER_HTTP_PORT") + path, data=body, method=method
-        )
-        request.add_header("Authorization", f"Bearer {token or self.settings['CACHETIER_TOKEN']}")
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            content: bytes = answer.read()
-        return content
-
-    def prometheus(self, path: str) -> Any:
-        with urllib.request.urlopen(self.address("PROMETHEUS_PORT") + path, timeout=10) as answer:
-            return json.load(answer)["data"]
-
-    def container(self, service: str) -> dict[str, Any]:
-        name = self.compose("ps", "--all", "--quiet", service).strip()
-        described: list[dict[str, Any]] = json.loads(self.docker.run("inspect", name))
-        return described[0]
+    for name in SERVICES:
+        running = stack.container(name)
+        host = running["HostConfig"]
+        assert running["State"]["Health"]["Status"] == "healthy", name
+        assert running["Config"]["User"].partition(":")[0] == users[name]
+        assert host["CapDrop"] == ["ALL"]
+        assert host["ReadonlyRootfs"] or name == "prometheus"
+        assert (host["CpuShares"], host["Memory"] > 0) == (256, True)
+        published = [
+            port for of in running["NetworkSettings"]["Ports"].values() for port in of or ()
+        ]
+        assert {port["HostIp"] for port in published} == {"127.0.0.1"}
 
 
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    folder = tmp_path_factory.mktemp("docker")
-    with docker_host(folder) as docker:
-        images = stand_ins.build(docker, folder)
-        subprocess.run(("make", "wheels", f"VENV={sys.prefix}"), cwd=ROOT, check=True)
-        ports = ("CACHETIER_HTTP_PORT", "SEAWEEDFS_S3_PORT", "PROMETHEUS_PORT")
-        stack = Stack(
-            docker,
-            {
-                **images,
-                "CACHETIER_IMAGE": "cachetier-acceptance/cachetier",
-                "CACHETIER_TOKEN": secrets.token_urlsafe(32),
-                "CACHETIER_CAPACITY": "1GiB",
-                "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-                "AWS_SECRET_ACCESS_KEY": secrets.token_urlsafe(32),
-                **{name: str(free_port()) for name in ports},
-            },
-        )
-        try:
-            stack.compose("up", "--detach", "--build", "--wait", "--wait-timeout", "180")
-            yield stack
-        finally:
-            (folder / "compose.log").write_text(stack.compose("logs", "--no-color"))
-            stack.compose("down", "--volumes", "--timeout", "30")
+def test_the_image_says_what_it_is_and_carries_no_installer(stack: Stack) -> None:
+    labels = stack.container("cachetier")["Config"]["Labels"]
 
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
-
-
-def eventually(check: Any, *, seconds: float = 60) -> Any:
-    """Call ``check`` until it returns something true, or give up with its last answer."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            answer = check()
-        except OSError as error:
-            answer = None
-            last: object = error
-        else:
-            last = answer
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"still {last!r} after {seconds} s"
-        time.sleep(0.5)
+    assert labels["org.opencontainers.image.title"] == "cachetier"
+    version = labels["org.opencontainers.image.version"]
+    assert stack.compose("exec", "-T", "cachetier", "cachetier", "--version").split() == [
+        "cachetier",
+        version,
+    ]
+    with pytest.raises(AssertionError, match="No module named pip"):
+        stack.compose("exec", "-T", "cachetier", "python", "-m", "pip")
 
 
 def test_a_shard_put_over_http_becomes_durable_in_the_s3_server(stack: Stack) -> None:
@@ -137,7 +63,7 @@ def test_a_shard_put_over_http_becomes_durable_in_the_s3_server(stack: Stack) ->
     remote = boto3.client(
         "s3",
         endpoint_url=stack.address("SEAWEEDFS_S3_PORT"),
-        aws_access_key_id=ACCESS_KEY,
+        aws_access_key_id=stack.settings["AWS_ACCESS_KEY_ID"],
         aws_secret_access_key=stack.settings["AWS_SECRET_ACCESS_KEY"],
     )
     stored = remote.get_object(Bucket="checkpoints", Key="demo/compose/1/weights.bin")
@@ -167,16 +93,38 @@ def test_prometheus_scrapes_with_the_token_and_has_the_rules(stack: Stack) -> No
     assert sum(len(group["rules"]) for group in groups) >= 3
 
 
-def test_the_service_runs_without_privileges(stack: Stack) -> None:
-    running = stack.container("cachetier")
+def test_grafana_is_provisioned_with_a_prometheus_that_it_can_reach(stack: Stack) -> None:
+    """Its stand-in is healthy only with the files in place; the address is tried from inside."""
+    address = "http://prometheus:9090/api/v1/query?query=up"
+    program = (
+        f"import urllib.request as u; print(u.urlopen({address!r}, timeout=10).read().decode())"
+    )
 
-    assert running["Config"]["User"] == "10001:10001"
-    assert running["HostConfig"]["ReadonlyRootfs"]
-    assert running["State"]["Health"]["Status"] == "healthy"
-    published = [
-        port for ports in running["NetworkSettings"]["Ports"].values() for port in ports or ()
+    def up() -> Any:
+        asked = stack.compose("exec", "-T", "grafana", "python3", "-c", program)
+        return [entry for entry in json.loads(asked)["data"]["result"] if entry["value"][1] == "1"]
+
+    source = "/etc/grafana/provisioning/datasources/prometheus.yml"
+    assert "url: http://prometheus:9090" in stack.compose("exec", "-T", "grafana", "cat", source)
+    assert eventually(up)
+    with urllib.request.urlopen(
+        f"{stack.address('GRAFANA_PORT')}/api/health", timeout=10
+    ) as health:
+        assert health.status == 200
+
+
+def test_the_demo_saves_and_restores_a_checkpoint_through_the_socket(stack: Stack) -> None:
+    printed = stack.compose("run", "--rm", "-T", "demo")
+
+    lines = printed.splitlines()
+    assert len(lines) == 10
+    assert [line.split()[0] for line in lines] == [
+        *("node", "run", "put", "level", "seal"),
+        *("durable", "object", "latest", "restore", "compared"),
     ]
-    assert {port["HostIp"] for port in published} == {"127.0.0.1"}
+    run = lines[1].split()[1].rstrip(":")
+    steps = json.loads(stack.call("GET", f"/v1/runs/{run}/steps"))["steps"]
+    assert [(step["step"], step["state"]) for step in steps] == [(1, "published")]
 
 
 def test_a_rank_in_another_container_needs_the_socket_and_no_network(stack: Stack) -> None:
@@ -191,11 +139,21 @@ def test_a_rank_in_another_container_needs_the_socket_and_no_network(stack: Stac
     printed = stack.docker.run(
         *("run", "--rm", "--network", "none", "--read-only", "--user", "10001:10001"),
         *("--volume", f"{PROJECT}_cachetier-run:/run/cachetier"),
-        *("--env", "CACHETIER_URL=unix:///run/cachetier/cachetier.sock"),
         *("--entrypoint", "python", stack.settings["CACHETIER_IMAGE"], "-c", program),
     )
 
     assert printed.split() == ["local", str(8 << 20)]
+
+
+def test_any_verb_runs_in_the_container_and_doctor_finds_nothing_wrong_there(stack: Stack) -> None:
+    status = json.loads(stack.compose("exec", "-T", "cachetier", "cachetier", "status", "--json"))
+    assert (status["state"], status["pid"]) == ("ready", 1)
+
+    found = json.loads(stack.compose("exec", "-T", "cachetier", "cachetier", "doctor", "--json"))
+
+    wrong = [finding for finding in found["findings"] if finding["state"] == "fail"]
+    assert len(found["findings"]) > 10
+    assert wrong == []
 
 
 def test_a_killed_service_serves_what_it_acknowledged(stack: Stack) -> None:
@@ -204,7 +162,7 @@ def test_a_killed_service_serves_what_it_acknowledged(stack: Stack) -> None:
     stack.compose("kill", "--signal", "KILL", "cachetier")
     assert stack.container("cachetier")["State"]["ExitCode"] == 137
 
-    stack.compose("up", "--detach", "--wait", "--wait-timeout", "60", "cachetier")
+    stack.up("cachetier")
 
     assert stack.call("GET", path) == BODY
 
@@ -214,7 +172,7 @@ def test_a_stopped_service_ends_in_good_order_within_its_grace(stack: Stack) -> 
     stack.compose("stop", "cachetier")
     stopped = stack.container("cachetier")["State"]
 
-    stack.compose("up", "--detach", "--wait", "--wait-timeout", "60", "cachetier")
+    stack.up("cachetier")
 
     assert stopped["ExitCode"] == 0
     assert stack.call("GET", SHARD.format(step=3)) == BODY

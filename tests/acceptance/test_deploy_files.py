@@ -1,10 +1,10 @@
-"""What deploy/ and the compose file name exists: settings, metrics, files, ports. Always run."""
+"""What the compose file and deploy/ name exists: settings, files, ports, users. Always run."""
 
 from __future__ import annotations
 
+import json
 import re
-import shutil
-import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,10 @@ import pytest
 import yaml
 
 from cachetier import config, config_sources
-from cachetier.metrics import Levels, Metrics
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-VARIABLE = re.compile(r"\$\{([A-Z_0-9]+)(?:(:-|:\?)([^}]*))?\}")
-METRIC = re.compile(r"\bcachetier_[a-z_]+")
+VARIABLE = re.compile(r"\$\{([A-Z_0-9]+)(?:(:-|:\?|-)([^}]*))?\}")
 GIVEN = {"CACHETIER_TOKEN": "t" * 40, "AWS_SECRET_ACCESS_KEY": "s" * 40}
 
 
@@ -33,6 +31,7 @@ def interpolated(text: str) -> str:
 
 COMPOSE = document(ROOT / "docker-compose.yml")
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+RUNNING = tuple(SERVICES.items())
 ENVIRONMENT: dict[str, str] = SERVICES["cachetier"]["environment"]
 
 
@@ -69,11 +68,70 @@ def test_the_example_environment_fills_in_variables_of_the_compose_file() -> Non
     assert required <= named <= known
 
 
-def test_every_published_port_is_on_the_loopback_of_the_host() -> None:
-    ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
+def test_a_missing_secret_is_asked_for_once_and_says_what_to_do() -> None:
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    asked = [(name, hint) for name, kind, hint in VARIABLE.findall(text) if kind == ":?"]
 
-    assert len(ports) == 3
-    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert sorted(name for name, _ in asked) == ["AWS_SECRET_ACCESS_KEY", "CACHETIER_TOKEN"]
+    assert {hint for _, hint in asked} == {"copy deploy/env.example to .env and fill it in"}
+    assert (DEPLOY / "env.example").is_file()
+
+
+def test_every_published_port_is_on_the_loopback_of_the_host() -> None:
+    ports = {name: service.get("ports", []) for name, service in SERVICES.items()}
+
+    published = [name for name, of_service in ports.items() if of_service]
+    assert published == ["cachetier", "seaweedfs", "prometheus", "grafana"]
+    assert all(port.startswith("127.0.0.1:") for of in ports.values() for port in of)
+
+
+def test_every_image_is_pinned_to_a_version() -> None:
+    tags = {name: interpolated(service["image"]).rpartition(":")[2] for name, service in RUNNING}
+
+    assert all(re.fullmatch(r"v?\d+\.\d+(\.\d+)?", tag) for tag in tags.values()), tags
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_has_more_than_it_needs(name: str) -> None:
+    service = SERVICES[name]
+
+    uid = int(service["user"].partition(":")[0])
+    assert uid > 0
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"] or name == "prometheus"
+    assert service["cpu_shares"] < 1024  # the default: that of training
+    assert service["mem_limit"]
+    assert service["pids_limit"]
+    assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+
+
+def test_every_service_that_stays_has_a_health_check() -> None:
+    image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+
+    assert "HEALTHCHECK" in image
+    assert [name for name, service in SERVICES.items() if "healthcheck" not in service] == [
+        "cachetier"  # its image's
+    ]
+    assert SERVICES["demo"]["healthcheck"] == {"disable": True}
+
+
+def test_nothing_that_is_watched_waits_for_what_watches_it() -> None:
+    needed = {name: set(service.get("depends_on", ())) for name, service in SERVICES.items()}
+
+    watching = {"prometheus", "grafana"}
+    assert not any(needs & watching for needs in needed.values())
+    assert not any(needed[name] for name in watching)
+
+
+def test_the_demo_runs_when_it_is_asked_for_with_the_socket_and_no_network() -> None:
+    demo = SERVICES["demo"]
+
+    assert demo["profiles"] == ["demo"]
+    assert demo["network_mode"] == "none"
+    assert demo["image"] == SERVICES["cachetier"]["image"]
+    assert demo["environment"]["CACHETIER_URL"] == f"unix://{ENVIRONMENT['CACHETIER_SOCKET']}"
+    assert all(volume.endswith(":ro") for volume in demo["volumes"])
 
 
 def test_every_named_volume_secret_and_mounted_file_is_there() -> None:
@@ -81,7 +139,7 @@ def test_every_named_volume_secret_and_mounted_file_is_there() -> None:
     sources = [interpolated(volume).split(":")[0] for volume in volumes]
     files = [source for source in sources if source.startswith(".")]
 
-    assert all((ROOT / source).is_file() for source in files)
+    assert all((ROOT / source).exists() for source in files)
     assert set(sources) - set(files) == set(COMPOSE["volumes"])
     assert set(SERVICES["prometheus"]["secrets"]) == set(COMPOSE["secrets"])
 
@@ -96,26 +154,75 @@ def test_prometheus_scrapes_the_service_with_its_token_and_loads_the_rules() -> 
     assert all((DEPLOY / name).is_file() for name in prometheus["rule_files"])
 
 
-def test_the_alerts_name_metrics_that_exist_and_say_what_to_do() -> None:
-    exposed = METRIC.findall(Metrics(Levels).exposition().decode())
-    rules = [rule for group in document(DEPLOY / "alerts.yml")["groups"] for rule in group["rules"]]
-    named = {name for rule in rules for name in METRIC.findall(rule["expr"])}
+# --- Grafana -------------------------------------------------------------------------------------
 
-    assert {"cachetier_oldest_dirty_seconds", "cachetier_fenced"} <= named <= set(exposed)
-    assert all(rule["annotations"].keys() == {"summary", "action"} for rule in rules)
-    assert {rule["labels"]["severity"] for rule in rules} == {"warning", "critical"}
+GRAFANA = SERVICES["grafana"]
+PROVISIONING = DEPLOY / "grafana" / "provisioning"
 
 
-@pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool on this machine")
-def test_each_alert_fires_when_it_should() -> None:
-    done = subprocess.run(
-        ("promtool", "test", "rules", str(DEPLOY / "alerts_test.yml")),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def seen_in_grafana(source: str) -> str:
+    """Return where the container sees a path of the repository."""
+    pairs = (volume.split(":")[:2] for volume in GRAFANA["volumes"])
+    mounted: dict[str, str] = dict(pairs)
+    return mounted[source]
 
-    assert done.returncode == 0, done.stdout + done.stderr
+
+def test_grafana_has_one_data_source_which_is_the_prometheus_of_the_compose_file() -> None:
+    provisioned = document(PROVISIONING / "datasources" / "prometheus.yml")
+    (source,) = provisioned["datasources"]
+    scrape_interval = document(DEPLOY / "prometheus.yml")["global"]["scrape_interval"]
+
+    assert provisioned["apiVersion"] == 1
+    assert (source["type"], source["isDefault"]) == ("prometheus", True)
+    host, _, port = source["url"].removeprefix("http://").partition(":")
+    assert f"--web.listen-address=0.0.0.0:{port}" in SERVICES[host]["command"]
+    assert source["jsonData"]["timeInterval"] == scrape_interval
+
+
+def test_grafana_reads_the_dashboards_from_where_they_are_mounted() -> None:
+    provisioned = document(PROVISIONING / "dashboards" / "cachetier.yml")
+    (provider,) = provisioned["providers"]
+    folder = seen_in_grafana("./deploy/dashboards")
+    home = GRAFANA["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+
+    assert (provisioned["apiVersion"], provider["type"]) == (1, "file")
+    assert (provider["options"]["path"], provider["allowUiUpdates"]) == (folder, False)
+    assert home.startswith(f"{folder}/")
+    assert (DEPLOY / "dashboards" / Path(home).name).is_file()
+    for kind in ("datasources", "dashboards"):
+        source = f"./deploy/grafana/provisioning/{kind}"
+        assert seen_in_grafana(source) == f"/etc/grafana/provisioning/{kind}"
+
+
+def test_every_dashboard_has_its_own_name_and_asks_the_provisioned_data_source() -> None:
+    dashboards = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted((DEPLOY / "dashboards").glob("*.json"))
+    ]
+    uids = [dashboard["uid"] for dashboard in dashboards]
+
+    assert len(dashboards) >= 2
+    assert len(set(uids)) == len(uids)
+    for dashboard in dashboards:
+        assert dashboard.get("id") is None  # Grafana gives it
+        variables = {each["name"]: each for each in dashboard["templating"]["list"]}
+        assert variables["datasource"]["query"] == "prometheus"
+        asked = {
+            panel["datasource"]["uid"] for panel in dashboard["panels"] if panel.get("datasource")
+        }
+        assert asked <= {"${datasource}", "$datasource", "prometheus"}
+
+
+def test_grafana_lets_everybody_look_and_nobody_change() -> None:
+    settings = GRAFANA["environment"]
+
+    assert settings["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert settings["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert settings["GF_ANALYTICS_REPORTING_ENABLED"] == "false"
+    assert settings["GF_PLUGINS_PREINSTALL_DISABLED"] == "true"
+
+
+# --- the image -----------------------------------------------------------------------------------
 
 
 def test_the_image_builds_without_a_hub_feature_and_from_files_the_context_has() -> None:
@@ -128,3 +235,14 @@ def test_the_image_builds_without_a_hub_feature_and_from_files_the_context_has()
     assert text.count("FROM ${BASE_IMAGE}") == text.count("FROM ") == 2
     assert {line[1:] for line in ignored if line.startswith("!")} == sources
     assert all((ROOT / source).exists() for source in sources)
+
+
+def test_the_image_and_the_compose_file_agree_on_version_user_and_paths() -> None:
+    image = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    assert f"ARG VERSION={version['version']}\n" in image
+    assert interpolated(SERVICES["cachetier"]["image"]) == f"cachetier:{version['version']}"
+    assert f"USER {SERVICES['cachetier']['user']}\n" in image
+    for name in ("CACHETIER_CACHE_DIR", "CACHETIER_SOCKET"):
+        assert f"{name}={ENVIRONMENT[name]}" in image

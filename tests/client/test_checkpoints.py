@@ -254,3 +254,25 @@ def test_the_rest_is_asked_in_the_protocols_words(service: FakeService, client: 
     assert client.runs() == ["a", "b"]
     assert client.status() == {"dirty_bytes": 5}
     assert client.delete_step("a-run", 7) == 4
+
+
+def test_pins_and_collections_are_asked_for_in_the_protocols_words(
+    service: FakeService, client: Client
+) -> None:
+    pinned = {"run": "a-run", "step": 7, "pinned_at": 5.0, "shards": 2, "local_shards": 1}
+    pinned |= {"size_bytes": 30, "local_bytes": 10}
+    service.answers |= {
+        "pin": {"pin": pinned},
+        "unpin": {"was_pinned": True},
+        "pins": {"pins": [pinned]},
+        "collect": {"collected": {"dry_run": True, "found": 0}},
+    }
+
+    info = client.pin("a-run", 7)
+
+    assert (info.local_shards, info.local_bytes) == (1, 10)
+    assert client.pins() == [info]
+    assert client.unpin("a-run", 7)
+    assert client.collect(older_than_seconds=60) == {"dry_run": True, "found": 0}
+    assert [(h["run"], h["step"]) for h in service.ids("pin")] == [("a-run", 7)]
+    assert [h["dry_run"] for h in service.ids("collect")] == [True]

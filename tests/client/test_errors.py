@@ -27,6 +27,7 @@ PROTOCOL_CODES = {
         "incomplete",
         "aborted",
         "local_only",
+        "pinned",
     ),
     errors.GiveUpError: ("integrity", "fenced", "remote_refused"),
 }

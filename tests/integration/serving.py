@@ -17,7 +17,7 @@ import pytest
 from cachetier_client import Client
 from cachetier_client.digests import digest_of
 
-from cachetier.clock import SystemClock
+from cachetier.clock import Clock, SystemClock
 from cachetier.config import load
 from cachetier.drain.agenda import Agenda
 from cachetier.local import queries
@@ -39,7 +39,7 @@ class IdleDrain:
 
     def __init__(self) -> None:
         self.agenda = Agenda(SystemClock())
-        self.refused = False
+        self.remote_state = "ok"
         self.hurried: list[tuple[str | None, int | None]] = []
 
     def start(self) -> None:
@@ -57,11 +57,14 @@ class IdleDrain:
     def nudge(self) -> None:
         """Nothing to wake."""
 
+    def passed_by(self, size_bytes: int) -> None:
+        """Nothing is counted."""
+
     def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:
         return {}
 
     def state(self) -> dict[str, Any]:
-        return {"pid": None}
+        return {"pid": None, "remotes": [{"name": DURABLE, "state": self.remote_state}]}
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,10 @@ def shard_path(name: str) -> str:
 
 @contextmanager
 def serving(
-    cache_dir: Path | None = None, observe: Observe = lambda *_call: None, **settings: Any
+    cache_dir: Path | None = None,
+    observe: Observe = lambda *_call: None,
+    clock: Clock | None = None,
+    **settings: Any,
 ) -> Iterator[Served]:
     """Serve on a free port until the block ends; ``observe`` is told of each call of the remote."""
     scratch = Path(tempfile.mkdtemp(prefix="ct-"))  # a socket's path must be short
@@ -244,6 +250,7 @@ def serving(
     }
     service = Service(
         load(chosen),
+        clock=clock,
         bucket=Bucket(MeasuredObjectStore(objects, observe), Layout("p")),
         open_drain=lambda *_parts: drain,
     )

@@ -131,7 +131,8 @@ STATUS_KEYS = {
     *("capacity_bytes", "used_bytes", "dirty_bytes", "clean_bytes", "waiting_bytes"),
     *("dirty_shards", "oldest_dirty_seconds", "quarantined_shards", "fenced", "when_full", "disk"),
     *("remotes", "drain", "pending", "socket", "http", "connections", "sqlite_version"),
-    *("warnings", "local_only"),
+    *("warnings", "local_only", "unwanted", "pinned"),
+    *("exposure", "exposure_objective_seconds", "incomplete", "eta_seconds", "flow"),
 }
 
 
@@ -231,6 +232,9 @@ def test_the_description_names_every_route(shared: Served) -> None:
         "/v1/runs/{run}/steps/{step}/abort",
         "/v1/runs/{run}/steps/{step}/wait",
         "/v1/runs/{run}/steps/{step}/shards/{name}",
+        "/v1/runs/{run}/steps/{step}/pin",
+        "/v1/pins",
+        "/v1/collect",
         "/v1/status",
         "/v1/flush",
         "/v1/incidents",

@@ -77,7 +77,7 @@ def test_the_newest_local_only_step_is_sent_when_the_node_is_left() -> None:
             pass
 
         pending = served.service.status()["pending"]
-        assert [(each["step"], each["state"]) for each in pending] == [(2, "open")]
+        assert [(each["step"], each["state"]) for each in pending] == [(2, "sealed")]
         assert served.drain.hurried == [("r", 2), (None, None)]
 
 

@@ -267,7 +267,7 @@ def test_the_drain_drives_its_metrics(served: Served) -> None:
     observer.failed("durable", "upload", "remote_transient")
     observer.published("r", 1, 2.0)
     observer.restarted()
-    served.drain.refused = True
+    served.drain.remote_state = "refused"
     expected = {
         "drained_bytes_total": 7,
         "saved_bytes_total": 2,

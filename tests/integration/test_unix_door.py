@@ -27,7 +27,9 @@ from cachetier.doors.unix import door as door_module
 from cachetier.doors.unix.door import UnixDoor
 from cachetier.doors.unix.session import STAGED_LIMIT
 from cachetier.errors import StoppingError
+from cachetier.garbage import Garbage
 from cachetier.phases import Phases
+from cachetier.pins import Pins
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 
@@ -91,6 +93,8 @@ class Door:
             checkpoints=self.node.checkpoints,
             incidents=self.node.incidents,
             phases=self.phases,
+            pins=Pins(self.node.store, SystemClock()),
+            garbage=Garbage(self.node.store, directory / "cache", (), SystemClock()),
             status=lambda: {"state": "ready"},
             refuse_when_stopping=self._refuse,
             refuse_when_leaving=self._refuse,

@@ -22,6 +22,7 @@ from cachetier.model.documents import ShardEntry
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.packs import Member, is_packable, next_pack, pack_name
 from cachetier.model.publication import Claimant
+from cachetier.model.replication import DURABLE
 from cachetier.model.shard import BLOCK_BYTES, Content, Shard
 from cachetier.model.stored import Codec, Frame, InPack, Stored
 from cachetier.model.uploads import (
@@ -34,7 +35,7 @@ from cachetier.remote.base import IF_ABSENT, UploadedPart, if_match
 from cachetier.remote.bucket import Bucket
 from tests.stateful.reading import bytes_of
 
-REMOTE = "memory"
+REMOTE = DURABLE
 SINGLE_PUT_BYTES = 1 << 20
 
 

@@ -62,6 +62,7 @@ class Model:
         self.durable_every = durable_every
         self.arrived = 0
         self.steps: dict[tuple[str, int], list[ModelSave]] = {}
+        self.pinned: set[tuple[str, int]] = set()
 
     def copy(self) -> Model:
         return copy.deepcopy(self)
@@ -134,11 +135,19 @@ class Model:
         return OK
 
     def delete_step(self, run: str, step: int) -> str:
+        if (run, step) in self.pinned:
+            return "pinned"
         saves = self.steps.get((run, step), [])
         for save in saves:
             save.state = DELETED
             save.shards, save.parts = {}, {}
         return OK if saves else "not_found"
+
+    def pin(self, run: str, step: int) -> str:
+        if self.visible(run, step) is None:
+            return "not_found"
+        self.pinned.add((run, step))
+        return OK
 
     def flush_step(self, run: str, step: int) -> str:
         """Ask for one step: a policy that kept it here does not count any more."""
@@ -153,6 +162,7 @@ class Model:
     def remove(self, save: ModelSave, run: str, step: int) -> None:
         """Retention gave up a step: it must have been local-only, and not the newest."""
         assert save.state == LOCAL_ONLY
+        assert (run, step) not in self.pinned, "a pinned step was removed"
         others = [
             (of_step, other.number)
             for (of, of_step), saves in self.steps.items()

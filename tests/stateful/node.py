@@ -92,6 +92,7 @@ class Node:
         writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.restore.close()
         self.store._reader.close()
+        self.store._looker.close()
         writer.close()
         os.close(self._lock)
 

@@ -1,7 +1,7 @@
 """A Hypothesis state machine: the durable core against a dictionary.
 
-Acknowledged is readable with the same bytes. Clean is verified at the remote. Dirty is never
-evicted. Accounted bytes are the bytes on disk. Published is whole and one save's. Deleted and
+Acknowledged is readable with the same bytes. Clean is verified at the remote. Dirty or pinned is
+never evicted. Accounted bytes are the bytes on disk. Published is whole and one save's. Deleted and
 aborted stay so. Local-only is neither drained nor removed while it is the newest.
 """
 
@@ -26,6 +26,7 @@ from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import Policy
 from cachetier.model.shard import SaveIds, Shard
+from cachetier.pins import Pins
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes, judge_rows
@@ -166,9 +167,21 @@ class Tier(RuleBasedStateMachine):
 
     @rule()
     def evict_all(self) -> None:
-        """Try them all: only what is clean may go."""
+        """Try them all: only what is clean and not pinned may go."""
         for row in self.node.rows():
-            assert self.node.evict(row) is (row.state is ShardState.CLEAN)
+            may_go = row.state is ShardState.CLEAN and (row.run, row.step) not in self.model.pinned
+            assert self.node.evict(row) is may_go
+
+    @rule(run=runs, step=steps)
+    def pin(self, run: str, step: int) -> None:
+        pins = Pins(self.node.store, self.clock)
+        self._same(self.model.pin(run, step), lambda: pins.pin(run, step))
+
+    @rule(run=runs, step=steps)
+    def unpin(self, run: str, step: int) -> None:
+        was_pinned = (run, step) in self.model.pinned
+        assert Pins(self.node.store, self.clock).unpin(run, step) is was_pinned
+        self.model.pinned.discard((run, step))
 
     @rule(run=runs, step=steps)
     def flush_step(self, run: str, step: int) -> None:
@@ -179,8 +192,10 @@ class Tier(RuleBasedStateMachine):
 
     @rule()
     def trim(self) -> None:
-        """Only local-only steps may vanish, and never the newest."""
+        """Only local-only steps may vanish, and never the newest or what is pinned."""
+        here = {row.version for row in self._pinned_rows()}
         self.node.retention.trim()
+        assert {row.version for row in self._pinned_rows()} == here
         gone = {(s.run, s.step, s.save_id) for s in self._saves() if s.state == DELETED}
         for (run, step), saves in self.model.steps.items():
             for save in saves:
@@ -278,6 +293,12 @@ class Tier(RuleBasedStateMachine):
             judge_rows(self.node, self.damaged)
 
     @invariant()
+    def pins_are_those_that_were_set(self) -> None:
+        if hasattr(self, "node"):
+            pinned = {(pin.run, pin.step) for pin in Pins(self.node.store, self.clock).all()}
+            assert pinned == self.model.pinned
+
+    @invariant()
     def every_promised_shard_is_catalogued(self) -> None:
         if not hasattr(self, "node"):
             return
@@ -318,6 +339,11 @@ class Tier(RuleBasedStateMachine):
         key = (run, step, save.save_id, name)
         rows = self.node.rows()
         return next((r for r in rows if (r.run, r.step, r.save_id, r.name) == key), None)
+
+    def _pinned_rows(self) -> list[Shard]:
+        """Return what is here of pinned steps."""
+        rows = [row for row in self.node.rows() if (row.run, row.step) in self.model.pinned]
+        return [row for row in rows if row.state is not ShardState.EVICTED]
 
     def _only_copy_is_damaged(self, row: Shard) -> bool:
         if row.state is ShardState.QUARANTINED:

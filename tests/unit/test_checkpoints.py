@@ -315,6 +315,19 @@ def test_a_flush_tells_what_is_pending(node: Node) -> None:
     assert flush(None, None) == []
 
 
+def test_a_flush_on_a_failed_disk_is_done_where_nothing_is_dirty(node: Node) -> None:
+    node.store.fence("planned")
+
+    assert not node.checkpoints.flush(None, None, 60.0)
+
+
+def test_a_flush_of_dirty_bytes_on_a_failed_disk_fails_at_once(node: Node) -> None:
+    save_step(node)
+    node.store.fence("planned")
+
+    assert code_of(lambda: node.checkpoints.flush(None, None, 60.0)) == "fenced"
+
+
 def test_a_flush_of_a_step_needs_its_run_and_a_step_that_has_a_future(node: Node) -> None:
     save_step(node)
     node.checkpoints.delete_step("run", 1)

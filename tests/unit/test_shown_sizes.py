@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachetier.sizes import parsed_size, shown_size, shown_span
+from cachetier.sizes import parsed_size, parsed_span, shown_size, shown_span
 
 
 @pytest.mark.parametrize(
@@ -13,6 +13,20 @@ from cachetier.sizes import parsed_size, shown_size, shown_span
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parsed_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("90", 90), ("1.5 s", 1.5), ("30min", 1800), ("30m", 1800), ("12 h", 43_200)],
+)
+def test_a_span_is_read(text: str, seconds: float) -> None:
+    assert parsed_span(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1h", "1 w", "h", "1e3", "\u0661h"])
+def test_what_is_no_span_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parsed_span(text)
 
 
 def test_large_sizes_are_exact() -> None:

@@ -26,6 +26,7 @@ from cachetier.doors.http.routes import (
     NotReady,
     changing_routes,
     client_routes,
+    keeping_routes,
     looking_routes,
     operation_routes,
 )
@@ -55,12 +56,14 @@ def build(
     app.include_router(looking_routes(operations, pools))
     app.include_router(changing_routes(operations, pools))
     app.include_router(client_routes(operations, pools))
+    app.include_router(keeping_routes(operations, pools))
     app.include_router(
         operation_routes(operations, pools, not_ready=not_ready, exposition=exposition)
     )
     _answer_with_problems(app)
     describe_shards(app)
-    return Guard(app, Shards(operations, pools, limits), token=token, limits=limits)
+    shards = Shards(operations, pools, limits)
+    return Guard(app, shards, token=token, limits=limits, failed=operations.failed)
 
 
 def _answer_with_problems(app: FastAPI) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import socket
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Callable
 
 import uvicorn
 
+from cachetier import events
 from cachetier.doors.http.app import build
 from cachetier.doors.http.limits import Limits
 from cachetier.doors.http.pools import Pools
@@ -18,6 +18,8 @@ from cachetier.doors.http.protocol import protocol_with
 from cachetier.doors.http.routes import NotReady
 from cachetier.doors.operations import Operations
 from cachetier.errors import ConfigError
+from cachetier.events import tell
+from cachetier.grammars import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ class HttpDoor:
         Raises:
             ConfigError: The address is beyond loopback, and there is no token.
         """
-        if token is None and not _is_loopback(address[0]):
+        if token is None and not is_loopback(address[0]):
             raise ConfigError(
                 f"http {address[0]}:{address[1]} is open to other machines, and there is no token",
                 hint="Set `token`, or bind `http` to 127.0.0.1.",
@@ -105,7 +107,7 @@ class HttpDoor:
         )
         return uvicorn.Config(
             app,
-            http=protocol_with(self._limits),
+            http=protocol_with(self._limits, self._operations.failed),
             loop="uvloop",
             ws="none",
             lifespan="off",
@@ -121,8 +123,8 @@ class HttpDoor:
         assert self._socket is not None
         try:
             self._server.run([self._socket])
-        except Exception:
-            log.exception("the HTTP door failed")
+        except Exception as error:
+            tell(log, events.HTTP_FAILED, error=error)
 
 
 def _bound(address: tuple[str, int]) -> socket.socket:
@@ -140,12 +142,3 @@ def _bound(address: tuple[str, int]) -> socket.socket:
             hint="Choose another `http` address, port 0 for a free one, or an empty one for none.",
         ) from error
     return bound
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -14,9 +14,12 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cachetier import callers, events
+from cachetier.callers import called_by
 from cachetier.doors.http.limits import Limits
 from cachetier.doors.http.paths import target_of
 from cachetier.doors.http.problems import (
+    CODE_HEADER,
     BodyCutShortError,
     BusyError,
     MediaTypeError,
@@ -26,12 +29,16 @@ from cachetier.doors.http.problems import (
     problem_response,
 )
 from cachetier.errors import CachetierError, DeadlineError, InvalidRequestError, StoppingError
+from cachetier.events import tell
 
 log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/livez", "/readyz"})
 BODY_METHODS = frozenset({"POST", "PATCH", "PUT", "DELETE"})
 
+_CODE_HEADER = CODE_HEADER.lower().encode()
+
+Failed = Callable[[str, str], None]
 ShardRoute = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -39,8 +46,16 @@ class Guard:
     """The outermost application: ``shards`` streams bodies, ``routes`` answers everything else."""
 
     def __init__(
-        self, routes: ASGIApp, shards: ShardRoute, *, token: str | None, limits: Limits
+        self,
+        routes: ASGIApp,
+        shards: ShardRoute,
+        *,
+        token: str | None,
+        limits: Limits,
+        failed: Failed,
     ) -> None:
+        """Stand before ``routes`` and ``shards``; ``failed``: see ``Operations``."""
+        self._failed = failed
         self._routes = routes
         self._shards = shards
         self._expected = f"Bearer {token}".encode() if token is not None else None
@@ -48,11 +63,12 @@ class Guard:
         self._requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = _Exchange(scope, receive, send)
+        exchange = _Exchange(scope, receive, send, self._failed)
         self._requests += 1
         try:
             async with asyncio.timeout(self._limits.request_seconds):
-                await self._serve(scope, exchange)
+                with called_by(Headers(scope=scope).get(callers.FIELD)):
+                    await self._serve(scope, exchange)
         except CachetierError as error:
             await exchange.answer_error(error)
         except TimeoutError:
@@ -60,8 +76,9 @@ class Guard:
         except asyncio.CancelledError:
             await exchange.answer_error(StoppingError("the service stopped before it could answer"))
             raise
-        except Exception:
-            log.exception("%s %r failed", scope["method"], scope["path"][:200])
+        except Exception as error:
+            operation = f"{scope['method']} {scope['path'][:200]}"
+            tell(log, events.REQUEST_FAILED, door="http", operation=operation, error=error)
             await exchange.answer_error(internal())
         finally:
             self._requests -= 1
@@ -131,7 +148,8 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 class _Exchange:
     """One request and its answer: remembers how far they got, for an error to be told."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, failed: Failed) -> None:
+        self._failed = failed
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -141,9 +159,16 @@ class _Exchange:
         self.receive: Receive = receive if not self._expects_continue() else self._first_receive
 
     async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._count_error(message)
         self._started = True
         self._ended = message["type"] == "http.response.body" and not message.get("more_body")
         await self._send(message)
+
+    def _count_error(self, message: Message) -> None:
+        for name, value in message.get("headers", ()):
+            if name.lower() == _CODE_HEADER:
+                self._failed("http", value.decode("latin-1"))
 
     async def _first_receive(self) -> Message:
         self._read = True
@@ -157,14 +182,15 @@ class _Exchange:
         """
         if self._started:
             if not self._ended:
-                log.error("an answer was cut off: %s", error.message)
+                self._failed("http", error.code)
+                tell(log, events.ANSWER_CUT_OFF, reason=error.message, code=error.code)
             return
         # Who waits for `100 Continue` will not send its body now: the connection cannot go on.
         close = self._expects_continue() and not self._read
         await self._respond(problem_response(error, close=close))
 
     async def _respond(self, response: Response) -> None:
-        await response(self._scope, self._receive, self._send)
+        await response(self._scope, self._receive, self.send)
 
     def _expects_continue(self) -> bool:
         return "expect" in Headers(scope=self._scope)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -23,15 +24,23 @@ class Pools:
         self._patient = ThreadPoolExecutor(patient, thread_name_prefix="http-patient")
 
     def disk(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-        return asyncio.get_running_loop().run_in_executor(self._disk, call, *arguments)
+        return _run(self._disk, call, *arguments)
 
     def quick(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-        return asyncio.get_running_loop().run_in_executor(self._quick, call, *arguments)
+        return _run(self._quick, call, *arguments)
 
     def patient(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-        return asyncio.get_running_loop().run_in_executor(self._patient, call, *arguments)
+        return _run(self._patient, call, *arguments)
 
     def close(self) -> None:
         """Let idle threads go; a call that still blocks ends with the process."""
         for pool in (self._disk, self._quick, self._patient):
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _run(
+    pool: ThreadPoolExecutor, call: Callable[..., Result], *arguments: Any
+) -> asyncio.Future[Result]:
+    """Call it on a thread that knows, as the request does, who called; see ``callers``."""
+    loop = asyncio.get_running_loop()
+    return loop.run_in_executor(pool, copy_context().run, call, *arguments)

@@ -16,6 +16,7 @@ from cachetier.errors import (
 )
 
 MEDIA_TYPE = "application/problem+json"
+CODE_HEADER = "Cachetier-Error"  # the answer to a HEAD has no body to say it
 
 
 class UnauthorizedError(ForbiddenError):
@@ -108,7 +109,7 @@ def problem_body(error: CachetierError) -> bytes:
 
 def problem_response(error: CachetierError, *, close: bool = False) -> Response:
     """Return the answer for ``error``; ``close`` also ends the connection."""
-    headers: dict[str, str] = {}
+    headers = {CODE_HEADER: error.code}
     if error.retry_after_seconds is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after_seconds))
     if isinstance(error, UnauthorizedError):

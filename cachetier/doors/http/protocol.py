@@ -8,6 +8,7 @@ move on.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn._types import HTTPScope
@@ -20,6 +21,8 @@ from cachetier.doors.http.limits import Limits
 from cachetier.doors.http.problems import MEDIA_TYPE, problem_body
 from cachetier.errors import InvalidRequestError
 
+Failed = Callable[[str, str], None]
+
 
 class BadHeadError(Exception):
     """The head breaks a bound; the parser turns it into a 400 and closes."""
@@ -29,6 +32,7 @@ class WatchedProtocol(HttpToolsProtocol):
     """One connection; see ``protocol_with`` for its limits."""
 
     limits = Limits()
+    failed: Failed = staticmethod(lambda _door, _code: None)
 
     def __init__(
         self,
@@ -68,7 +72,9 @@ class WatchedProtocol(HttpToolsProtocol):
                 self.send_400_response("the head of the request is too large")
 
     def send_400_response(self, msg: str) -> None:
-        body = problem_body(InvalidRequestError(msg))
+        error = InvalidRequestError(msg)
+        self.failed("http", error.code)
+        body = problem_body(error)
         head = (
             f"HTTP/1.1 400 Bad Request\r\ncontent-type: {MEDIA_TYPE}\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
@@ -150,6 +156,10 @@ class WatchedProtocol(HttpToolsProtocol):
         return now - self._stuck_since > self.limits.progress_seconds
 
 
-def protocol_with(limits: Limits) -> type[WatchedProtocol]:
-    """Return the protocol bounded by ``limits``; uvicorn makes one instance for each connection."""
-    return type("LimitedProtocol", (WatchedProtocol,), {"limits": limits})
+def protocol_with(limits: Limits, failed: Failed) -> type[WatchedProtocol]:
+    """Return the protocol bounded by ``limits``; uvicorn makes one instance for each connection.
+
+    ``failed``: see ``Operations``.
+    """
+    chosen = {"limits": limits, "failed": staticmethod(failed)}
+    return type("LimitedProtocol", (WatchedProtocol,), chosen)

@@ -93,6 +93,37 @@ def changing_routes(node: Operations, pools: Pools) -> APIRouter:
     return router
 
 
+def keeping_routes(node: Operations, pools: Pools) -> APIRouter:
+    """Return the routes that say what stays on the node, and what goes."""
+    router = APIRouter(tags=["operations"])
+
+    @router.get("/v1/pins", response_model=schemas.Pins)
+    async def pins() -> dict[str, Any]:
+        return {"pins": [asdict(pin) for pin in await pools.quick(node.pins.all)]}
+
+    @router.put("/v1/runs/{run}/steps/{step}/pin", response_model=schemas.Pinned)
+    async def pin(run: str, step: str) -> dict[str, Any]:
+        node.refuse_when_stopping()
+        pinned = await pools.quick(node.pins.pin, run, names.parsed_step(step))
+        return {"pin": asdict(pinned)}
+
+    @router.delete("/v1/runs/{run}/steps/{step}/pin")
+    async def unpin(run: str, step: str) -> schemas.Unpinned:
+        node.refuse_when_stopping()
+        was = await pools.quick(node.pins.unpin, run, names.parsed_step(step))
+        return schemas.Unpinned(was_pinned=was)
+
+    @router.post("/v1/collect")
+    async def collect(what: schemas.CollectRequest) -> schemas.Collected:
+        node.refuse_when_stopping()
+        found = await pools.patient(
+            lambda: node.garbage.collect(what.older_than_seconds, dry_run=what.dry_run)
+        )
+        return schemas.Collected(collected=schemas.Collection(**found.as_json()))
+
+    return router
+
+
 def client_routes(node: Operations, pools: Pools) -> APIRouter:
     """Return the routes by which a client says what it does, and hears what failed."""
     router = APIRouter(tags=["operations"])

@@ -73,6 +73,7 @@ class StepView(BaseModel):
     started_at: float
     sealed_at: float | None
     published_at: float | None
+    pinned: bool = False
 
 
 class StepWithShards(BaseModel):
@@ -99,6 +100,52 @@ class OneStep(BaseModel):
 
 class Deleted(BaseModel):
     deleted_shards: int
+
+
+class CollectRequest(_Request):
+    """What to collect: all that is older; with ``dry_run`` it is only shown."""
+
+    dry_run: Annotated[bool, Field(strict=True)] = True
+    older_than_seconds: Annotated[float, Field(ge=0)] = 86_400.0
+
+
+class Pin(BaseModel):
+    """A pinned step; ``local_bytes`` of it lie on this node."""
+
+    run: str
+    step: int
+    pinned_at: float
+    shards: int
+    local_shards: int
+    size_bytes: int
+    local_bytes: int
+
+
+class Pinned(BaseModel):
+    pin: Pin
+
+
+class Unpinned(BaseModel):
+    was_pinned: bool
+
+
+class Pins(BaseModel):
+    pins: list[Pin]
+
+
+class Collection(BaseModel):
+    """What there was to collect; ``rubbish`` lists the first 1000 of ``found``."""
+
+    dry_run: bool
+    found: int
+    size_bytes: int
+    objects: int
+    rubbish: list[dict[str, Any]]
+    unanswered: list[str]
+
+
+class Collected(BaseModel):
+    collected: Collection
 
 
 class Sealed(BaseModel):

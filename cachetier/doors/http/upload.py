@@ -12,7 +12,7 @@ from cachetier_client import digests
 from cachetier.doors.http.body import Blocks, Body
 from cachetier.doors.http.pools import Pools
 from cachetier.errors import DigestMismatchError, SizeMismatchError
-from cachetier.ingest import GROWTH_BYTES, Ingest, RemoteStage, disk_error
+from cachetier.ingest import GROWTH_BYTES, Ingest, RemoteStage
 from cachetier.local.files import ALIGNMENT_BYTES
 from cachetier.local.store import Staged
 from cachetier.model.shard import BLOCK_BYTES, Content, Receipt, SaveIds
@@ -110,7 +110,7 @@ class _FileSink:
         try:
             _write_all(self._writer, block[:aligned], number * BLOCK_BYTES)
         except OSError as error:
-            raise disk_error(error) from error
+            raise self._ingest.refused_by_disk(error) from error
 
 
 class _RemoteSink:

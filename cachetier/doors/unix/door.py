@@ -19,9 +19,11 @@ from pathlib import Path
 
 from cachetier_client.wire import send_frame
 
+from cachetier import events
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.session import Session
 from cachetier.errors import ConfigError, ForbiddenError, StoppingError
+from cachetier.events import tell
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +109,7 @@ class UnixDoor:
             except OSError as error:
                 if self._listener.fileno() < 0 or error.errno == errno.EINVAL:
                     return  # `stop` shut it down
-                log.exception("accepting a connection failed")
+                tell(log, events.ACCEPT_FAILED, error=error)
                 threading.Event().wait(0.1)  # out of descriptors: let some close
                 continue
             self._admit(connection)
@@ -121,40 +123,41 @@ class UnixDoor:
             if not full:
                 self._connections[connection] = thread
         if full:
-            _turn_away(
-                connection, StoppingError(f"{CONNECTION_LIMIT} connections are open already")
-            )
+            message = f"{CONNECTION_LIMIT} connections are open already"
+            self._turn_away(connection, StoppingError(message))
             return
         try:
             thread.start()
         except RuntimeError:  # no thread is left: this connection goes, accepting goes on
             with self._lock:
                 self._connections.pop(connection, None)
-            _turn_away(connection, StoppingError("no thread is left to serve the connection"))
+            message = "no thread is left to serve the connection"
+            self._turn_away(connection, StoppingError(message))
 
     def _serve(self, connection: socket.socket) -> None:
         try:
             uid = _peer_uid(connection)
             if uid not in self._uids:
-                _turn_away(connection, ForbiddenError(f"user {uid} may not use this service"))
+                message = f"user {uid} may not use this service"
+                self._turn_away(connection, ForbiddenError(message))
                 return
             Session(connection, self._operations).serve()
-        except Exception:
-            log.exception("a session ended badly")
+        except Exception as error:
+            tell(log, events.SESSION_FAILED, error=error)
         finally:
             with self._lock:
                 self._connections.pop(connection, None)
+
+    def _turn_away(self, connection: socket.socket, error: ForbiddenError | StoppingError) -> None:
+        """Answer the request that is coming with ``error``, and hang up."""
+        self._operations.failed("unix", error.code)
+        described = {"code": error.code, "message": error.message, "hint": error.next_move}
+        with contextlib.suppress(OSError):
+            send_frame(connection, {"ok": False, "error": described})
+        connection.close()
 
 
 def _peer_uid(connection: socket.socket) -> int:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     _pid, uid, _gid = _PEER.unpack(credentials)
     return int(uid)
-
-
-def _turn_away(connection: socket.socket, error: ForbiddenError | StoppingError) -> None:
-    """Answer the request that is coming with ``error``, and hang up."""
-    described = {"code": error.code, "message": error.message, "hint": error.next_move}
-    with contextlib.suppress(OSError):
-        send_frame(connection, {"ok": False, "error": described})
-    connection.close()

@@ -18,6 +18,7 @@ from cachetier.restore import Opened
 
 LONGEST_WAIT_SECONDS = 7 * 86_400.0
 LATEST_INSTANT = 1e12
+DAY_SECONDS = 86_400.0
 
 
 def ids_of(header: Header) -> SaveIds:
@@ -60,6 +61,14 @@ def timeout_of(header: Header) -> float:
     return float(min(value, LONGEST_WAIT_SECONDS))
 
 
+def seconds_of(header: Header, field: str) -> float:
+    """Return a duration; a day where none is given."""
+    value = header.get(field, DAY_SECONDS)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise InvalidRequestError(f"{field} {value!r} is not a number of seconds")
+    return float(value)
+
+
 def busy_of(header: Header) -> bool:
     """Return ``busy``: whether the rank is in a training step."""
     value = header.get("busy")
@@ -68,9 +77,9 @@ def busy_of(header: Header) -> bool:
     return value
 
 
-def flag_of(header: Header, field: str) -> bool:
-    """Return a flag that is false where it is not given."""
-    value = header.get(field, False)
+def flag_of(header: Header, field: str, *, otherwise: bool = False) -> bool:
+    """Return a flag, or ``otherwise`` where it is not given."""
+    value = header.get(field, otherwise)
     if not isinstance(value, bool):
         raise InvalidRequestError(f"{field} {value!r} is neither true nor false")
     return value

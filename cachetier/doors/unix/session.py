@@ -24,14 +24,14 @@ from cachetier_client.wire import (
     send_frame,
 )
 
-from cachetier import __version__
+from cachetier import __version__, callers, events
+from cachetier.callers import called_by
 from cachetier.doors.operations import Operations
-from cachetier.doors.unix import headers
+from cachetier.doors.unix import headers, plain_operations
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
+from cachetier.events import tell
 from cachetier.ingest import RemoteStage
 from cachetier.local.store import Staged
-from cachetier.model import names
-from cachetier.model.levels import checked_level
 from cachetier.model.shard import BLOCK_BYTES, INLINE_BYTES, SaveIds
 from cachetier.restore import Opened
 
@@ -94,8 +94,8 @@ class Session:
             _, put = self._staged.popitem()
             try:
                 self._node.ingest.abort(put.stage)
-            except Exception:  # the others must not stay behind with this one
-                log.exception("a staged shard could not be dropped")
+            except Exception as error:  # the others must not stay behind with this one
+                tell(log, events.STAGED_LEFT, error=error)
 
     def _serve_one(self, frame: Frame) -> None:
         if frame.descriptor is not None:
@@ -104,11 +104,13 @@ class Session:
             self._block(frame)
             return
         try:
-            reply = self._dispatch(frame)
+            with called_by(frame.header.get(callers.FIELD)):
+                reply = self._dispatch(frame)
         except CachetierError as error:
             self._answer_error(error)
-        except Exception:  # the socket is not touched in there: an OSError is the disk's
-            log.exception("request %r failed", frame.header.get("op"))
+        except Exception as error:  # the socket is not touched in there: an OSError is the disk's
+            operation = str(frame.header.get("op"))[:60]
+            tell(log, events.REQUEST_FAILED, door="unix", operation=operation, error=error)
             self._answer_error(CachetierError("the service failed on this request"))
         else:
             self._answer(reply)
@@ -133,15 +135,20 @@ class Session:
         }
         if error.retry_after_seconds is not None:
             described["retry_after_seconds"] = error.retry_after_seconds
+        self._node.failed("unix", error.code)
         send_frame(self._sock, {"ok": False, "error": described})
 
     def _dispatch(self, frame: Frame) -> _Reply:
         op = frame.header.get("op")
-        operation = _OPERATIONS.get(op) if isinstance(op, str) else None
-        if operation is None:
+        name = op if isinstance(op, str) else ""
+        operation, plain = _OPERATIONS.get(name), plain_operations.BY_NAME.get(name)
+        if operation is None and plain is None:
             raise InvalidRequestError(f"unknown operation {op!r}")
         if not self._greeted and op != "hello":
             raise ProtocolMismatchError("the first request of a connection must be hello")
+        if plain is not None:
+            return _Reply(plain(self._node, frame.header))
+        assert operation is not None
         return operation(self, frame)
 
     # --- hello -----------------------------------------------------------------------------------
@@ -309,24 +316,6 @@ class Session:
         self._node.checkpoints.abort_rank(self._ids(frame))
         return _Reply({})
 
-    def _runs(self, _frame: Frame) -> _Reply:
-        return _Reply({"runs": self._node.checkpoints.runs()})
-
-    def _steps(self, frame: Frame) -> _Reply:
-        level = frame.header.get("level")
-        run = names.checked_run(frame.header.get("run"))
-        views = self._node.checkpoints.steps(run, None if level is None else checked_level(level))
-        return _Reply({"steps": [view.as_json() for view in views]})
-
-    def _latest(self, frame: Frame) -> _Reply:
-        run = names.checked_run(frame.header.get("run"))
-        view = self._node.checkpoints.latest(run, headers.level_of(frame.header))
-        return _Reply({"step": None if view is None else view.as_json()})
-
-    def _step(self, frame: Frame) -> _Reply:
-        view, shards = self._node.checkpoints.step(*headers.step_of(frame.header))
-        return _Reply({"step": {**view.as_json(), "shards": [asdict(shard) for shard in shards]}})
-
     def _wait(self, frame: Frame) -> _Reply:
         run, step = headers.step_of(frame.header)
         name = None if frame.header.get("name") is None else headers.name_of(frame.header)
@@ -338,14 +327,6 @@ class Session:
         run, step = headers.optional_step_of(frame.header)
         timeout_seconds = headers.timeout_of(frame.header)
         return _Reply(self._node.checkpoints.flush(run, step, timeout_seconds).as_json())
-
-    def _delete_step(self, frame: Frame) -> _Reply:
-        self._node.refuse_when_stopping()
-        deleted = self._node.checkpoints.delete_step(*headers.step_of(frame.header))
-        return _Reply({"deleted_shards": deleted})
-
-    def _status(self, _frame: Frame) -> _Reply:
-        return _Reply({"status": self._node.status()})
 
     def _phase(self, frame: Frame) -> _Reply:
         self._node.phases.report(self._rank, busy=headers.busy_of(frame.header), via=self)
@@ -386,14 +367,8 @@ _OPERATIONS: dict[str, Callable[[Session, Frame], _Reply]] = {
     "verify": Session._verify,
     "seal": Session._seal,
     "abort_rank": Session._abort_rank,
-    "runs": Session._runs,
-    "steps": Session._steps,
-    "latest": Session._latest,
-    "step": Session._step,
     "wait": Session._wait,
     "flush": Session._flush,
-    "delete_step": Session._delete_step,
-    "status": Session._status,
     "phase": Session._phase,
     "fallback": Session._fallback,
     "incidents": Session._incidents,

@@ -6,40 +6,106 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
 
 from cachetier.cli import serve
+from cachetier.cli.group import built
 from cachetier.cli.main import app
+from cachetier.cli.verbs import ALSO_CALLED, GROUPS, SECTIONS, VERBS
 from cachetier.config import Settings
 
 ROOT = Path(__file__).parents[3]
-VERBS = {
-    *("serve", "dev", "put", "get", "ls", "latest", "seal", "wait", "flush", "delete", "status")
+# What takes longer to import than all that a verb needs before its first answer.
+HEAVY = {
+    *("pydantic", "pydantic_settings", "fastapi", "uvicorn", "boto3", "botocore", "apsw"),
+    *("rich", "awscrt", "asyncio", "http.client", "importlib.metadata", "prometheus_client"),
 }
 
 
+def parameters(verb: str) -> list[Any]:
+    return list(built(verb).params)
+
+
 def test_serve_has_a_flag_for_every_setting_and_no_other() -> None:
-    parameters = set(inspect.signature(serve.serve).parameters)
-    assert parameters - {"config", "as_json"} == set(Settings.model_fields)
+    names = set(inspect.signature(serve.serve).parameters)
+    assert names - {"config", "as_json"} == set(Settings.model_fields)
 
 
-def test_every_verb_takes_json() -> None:
-    commands = {command.name: command.callback for command in app.registered_commands}
-    assert set(commands) == VERBS
-    for name, callback in commands.items():
-        assert callback is not None
-        assert "as_json" in inspect.signature(callback).parameters, name
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_takes_json_and_says_what_it_prints(verb: str) -> None:
+    assert any("--json" in each.opts for each in parameters(verb))
+    assert "JSON: " in (built(verb).help or "")
 
 
-def test_every_verb_is_documented() -> None:
-    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    for name in VERBS:
-        assert f"cachetier {name}" in text, name
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_of_a_verb_says_what_it_is(verb: str) -> None:
+    for each in parameters(verb):
+        assert each.help or each.hidden, each.name
 
 
-def test_the_commands_module_imports_nothing_heavy() -> None:
-    code = "import cachetier.cli.main, sys; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
-    ).stdout.split()
-    heavy = {"pydantic", "fastapi", "uvicorn", "boto3", "botocore", "apsw", "rich", "awscrt"}
-    assert not heavy & set(loaded)
+def test_help_shows_every_verb_once_with_its_line_in_eighty_columns() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.startswith("  ")}
+    for title, verbs in SECTIONS.items():
+        assert f"{title}:" in shown
+        for name, (_, said) in verbs.items():
+            first, _, rest = name.partition(" ")
+            assert lines[first].endswith(GROUPS[first] if rest else said), name
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_group_shows_its_verbs() -> None:
+    shown = CliRunner().invoke(app, ["config", "--help"]).stdout
+    assert [word for word in ("show", "check", "schema") if f"  {word} " in shown] == [
+        *("show", "check", "schema")
+    ]
+
+
+def test_other_words_for_a_verb_lead_to_one_that_there_is() -> None:
+    assert set(ALSO_CALLED.values()) <= set(VERBS)
+    assert not set(ALSO_CALLED) & set(VERBS)
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """Return the modules that a run of the command has imported when it ends."""
+    code = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print('loaded', *sys.modules))\n"
+        "from cachetier.cli.main import main\n"
+        "main()"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+    return set(ran.stdout.rpartition("loaded")[2].split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["config", "--help"],
+        ["completion", "bash"],
+        ["completion", "words", "--", "status", "--"],
+        ["status", "--url", "unix:///nobody"],
+        ["ls", "run", "7", "--url", "unix:///nobody"],
+        ["latest", "run", "--url", "unix:///nobody", "--json"],
+        ["delete", "run", "7", "--yes", "--url", "unix:///nobody"],
+        ["wait", "run", "7", "--timeout", "0.1", "--url", "unix:///nobody"],
+        ["put", "/nothing", "--run", "r", "--step", "1", "--name", "n", "--url", "unix:///nobody"],
+        ["pin", "run", "7", "--url", "unix:///nobody"],
+    ],
+    ids=" ".join,
+)
+def test_a_verb_imports_nothing_heavy_before_it_is_needed(arguments: list[str]) -> None:
+    loaded = loaded_by(*arguments)
+    assert "typer" in loaded
+    assert HEAVY & loaded == set()
+
+
+@pytest.mark.parametrize("verb", [name for name in VERBS if " " not in name])
+def test_the_help_of_a_verb_imports_nothing_heavy(verb: str) -> None:
+    assert HEAVY & loaded_by(verb, "--help") == set()

@@ -67,6 +67,16 @@ def test_with_json_an_error_is_a_document_too(capsys: pytest.CaptureFixture[str]
     assert described["hint"]
 
 
+SAFE: dict[str, Any] = {
+    "unwanted": {"shards": 0, "size_bytes": 0},
+    "pinned": {"steps": 0, "size_bytes": 0},
+    "exposure": [],
+    "exposure_objective_seconds": 1800.0,
+    "incomplete": {"steps": 0, "oldest_seconds": 0.0},
+    "eta_seconds": 60.0,
+}
+
+
 def status(**changes: Any) -> dict[str, Any]:
     return {
         "version": "0.1.0",
@@ -113,6 +123,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "connections": 8,
         "sqlite_version": "3.54.1",
         "warnings": [],
+        **SAFE,
         **changes,
     }
 
@@ -144,6 +155,51 @@ def test_status_fits_eighty_columns() -> None:
     assert "5.7 min" in text
 
 
+def run(name: str = "run", **changes: Any) -> dict[str, Any]:
+    return {
+        "run": name,
+        "durable_step": 1200,
+        "durable_age_seconds": 240.0,
+        "exposure_seconds": 0.0,
+        "dirty_bytes": 0,
+        **changes,
+    }
+
+
+def test_status_shows_the_most_exposed_runs_first_in_eighty_columns() -> None:
+    long = "a-run-with-a-name-that-is-as-long-as-a-name-may-be" * 2
+    late = run(long, exposure_seconds=3900.0, dirty_bytes=999 * 10**9, durable_step=123_456_789)
+    new = run("new", durable_step=None, durable_age_seconds=None, exposure_seconds=60.0)
+    text = shown(status(exposure=[late, new, *(run(f"safe-{n}") for n in range(6))]))
+
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "new none - 1.0 min 0 B" in rows
+    assert "safe-0 1200 4.0 min ago no 0 B" in rows
+    assert "and 3 more" in rows
+    assert "would lose 1.1 h of training with this node: the objective is 30 min" in " ".join(rows)
+
+
+def test_status_names_what_is_stuck_pinned_and_wanted_by_nobody() -> None:
+    text = shown(
+        status(
+            incomplete={"steps": 2, "oldest_seconds": 7200.0},
+            pinned={"steps": 1, "size_bytes": 10**9},
+            unwanted={"shards": 3, "size_bytes": 10**6},
+        )
+    )
+
+    assert "2 steps are incomplete, the oldest since 2.0 h" in text
+    assert "pinned 1.0 GB in 1 step" in text
+    assert "unwanted 1.0 MB in 3 shards" in text
+
+
+@pytest.mark.parametrize(("eta", "words"), [(60.0, "done in 1.0 min"), (None, "eta not known yet")])
+def test_status_says_how_long_the_drain_still_takes(eta: float | None, words: str) -> None:
+    assert words in shown(status(eta_seconds=eta))
+    assert words not in shown(status(eta_seconds=eta, dirty_shards=0))
+
+
 def test_status_shows_what_a_policy_keeps_here_and_what_nobody_can_tell() -> None:
     pending = {"run": "r", "step": 7, "state": "open", "size_bytes": 1, "dirty_bytes": 1}
     kept = {"steps": 2, "shards": 9, "size_bytes": 10**9, "declared_steps": 5}
@@ -151,7 +207,7 @@ def test_status_shows_what_a_policy_keeps_here_and_what_nobody_can_tell() -> Non
         status(local_only=kept, pending=[{**pending, "started_at": 0.0, "eta_seconds": None}])
     )
 
-    assert "local only 1.0 GB in 2 steps, by policy" in text
+    assert "local only, by policy: 1.0 GB in 2 steps" in text
     assert text.splitlines()[-1].rstrip().endswith(" -")
 
 

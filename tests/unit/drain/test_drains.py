@@ -20,7 +20,6 @@ class OneDrain:
     def __init__(self, name: str, others: threading.Barrier | None = None) -> None:
         self.agenda = Agenda(FakeClock())
         self.name = name
-        self.refused = name == "durable"
         self.heard: list[str] = []
         self._others = others
 
@@ -40,6 +39,9 @@ class OneDrain:
 
     def nudge(self) -> None:
         self.heard.append("nudge")
+
+    def passed_by(self, size_bytes: int) -> None:
+        self.heard.append(f"passed by {size_bytes}")
 
     def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:
         return {1: float(len(self.name))}
@@ -84,8 +86,15 @@ def test_the_durable_drain_is_the_one_that_is_shown_and_each_other_with_its_remo
         ("needed", {"pid": 6}),
     ]
     assert drains.agenda is parts[0].agenda
-    assert drains.refused
     assert drains.etas([]) == {1: 7.0}
+
+
+def test_what_passes_the_drain_by_went_to_the_durable_remote(
+    parts: tuple[OneDrain, OneDrain, OneDrain], drains: Drains
+) -> None:
+    drains.passed_by(7)
+
+    assert [part.heard for part in parts] == [["passed by 7"], [], []]
 
 
 def test_all_of_them_stop_at_the_same_time_within_one_grace() -> None:

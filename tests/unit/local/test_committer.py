@@ -20,6 +20,7 @@ class Table:
     def __init__(self, disk: StrictDisk, path: Path) -> None:
         self.disk = disk
         self.fences: list[str] = []
+        self.errors = 0
         self.sql = apsw.Connection(str(path), vfs=disk.vfs)
         for statement in (
             "PRAGMA journal_mode = WAL",
@@ -27,7 +28,10 @@ class Table:
             "CREATE TABLE t (x INTEGER PRIMARY KEY)",
         ):
             self.sql.execute(statement).fetchall()
-        self.committer = Committer(self.sql, self.fences.append)
+        self.committer = Committer(self.sql, self.fences.append, self.failed)
+
+    def failed(self) -> None:
+        self.errors += 1
 
     def insert(self, number: int) -> Callable[[apsw.Connection], int]:
         def operation(sql: apsw.Connection) -> int:
@@ -192,6 +196,7 @@ def test_a_failed_sync_fences_for_ever_and_tells_once(table: Table) -> None:
         table.committer.run(table.insert(2))
 
     assert len(table.fences) == 1
+    assert table.errors == 1
     assert table.committer.fenced == table.fences[0]
 
 
@@ -214,6 +219,7 @@ def test_a_full_disk_refuses_and_does_not_fence(table: Table) -> None:
 
     assert table.committer.run(table.insert(2)) == 20
     assert table.rows() == [2]
+    assert table.errors == 1
 
 
 def test_nobody_waits_for_a_leader_that_came_to_grief(table: Table) -> None:

@@ -1,0 +1,111 @@
+"""``cachetier bench``: what this node does through its service, beside its bare disk."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cachetier.cli.ending import ended_by_signal
+from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported
+from cachetier.sizes import parsed_size, shown_size
+
+if TYPE_CHECKING:
+    from cachetier.doctor.nodebench import Plan, Row
+
+_PAGE_BYTES = 4096
+
+
+def bench(
+    size: Annotated[
+        str, typer.Option("--size", help="Size of a large shard: '256 MiB'.")
+    ] = "256 MiB",
+    ranks: Annotated[
+        int, typer.Option("--ranks", min=1, max=64, help="Shards put, and got, at once.")
+    ] = 1,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, max=100, help="How often; medians are shown.")
+    ] = 3,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure puts and gets through the service, and the same bytes on its bare disk.
+
+    Needs a service that runs (`cachetier serve`, or `cachetier dev` to try). Uses a run of its own,
+    which never becomes whole, and deletes it.
+
+    JSON: `measured`, of each figure `what`, `unit`, `service`, `disk` (null where the directory is
+    not ours) and `ratio`; and `size_bytes`, `ranks`, `rounds`, `directory`, `filesystem`.
+    """
+    plan = _plan(size, ranks, rounds, as_json)
+    with reported(as_json), ended_by_signal():
+        from cachetier.doctor.nodebench import NodeBench
+
+        with reach(url) as client:
+            disk = client.status()["disk"]
+            directory = _own(Path(disk["directory"]))
+            measure = NodeBench(client, plan, directory, on_step=_say)
+            rows = measure.run()
+        document = {
+            "size_bytes": plan.size_bytes,
+            "ranks": plan.ranks,
+            "rounds": plan.rounds,
+            "directory": disk["directory"],
+            "filesystem": disk["filesystem"],
+            "measured": [{**asdict(row), "ratio": row.ratio} for row in rows],
+        }
+        if as_json:
+            print_json(document)
+        else:
+            _print(document, rows)
+
+
+def _plan(size: str, ranks: int, rounds: int, as_json: bool) -> Plan:
+    from cachetier.doctor.nodebench import Plan
+
+    try:
+        pages = max(1, parsed_size(size) // _PAGE_BYTES)
+    except ValueError as error:
+        refuse(f"--size: {error}", "Give a size such as '256 MiB'.", as_json=as_json)
+    return Plan(pages * _PAGE_BYTES, ranks, rounds)
+
+
+def _own(directory: Path) -> Path | None:
+    """Return the cache's directory if it is on this machine, and we may write to it."""
+    return directory if directory.is_dir() and os.access(directory, os.W_OK | os.X_OK) else None
+
+
+def _say(what: str) -> None:
+    if sys.stderr.isatty():
+        typer.echo(f"\r\x1b[Kmeasuring {what} ...", err=True, nl=False)
+
+
+def _print(document: dict[str, Any], rows: list[Row]) -> None:
+    from rich.table import Table
+
+    if sys.stderr.isatty():
+        typer.echo("\r\x1b[K", err=True, nl=False)
+    shown = console()
+    size, ranks = shown_size(document["size_bytes"]), document["ranks"]
+    at_once = f", {ranks} at once" if ranks > 1 else ""
+    shown.print(f"{document['directory']} ({document['filesystem']}), shards of {size}{at_once}\n")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "through cachetier", "bare disk", "ratio"):
+        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    for row in rows:
+        disk = "-" if row.disk is None else _figure(row.disk, row.unit)
+        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
+        table.add_row(row.what, _figure(row.service, row.unit), disk, ratio)
+    shown.print(table)
+    if all(row.disk is None for row in rows):
+        typer.echo("\nThe bare disk was not measured: the directory is not ours to write.")
+
+
+def _figure(value: float, unit: str) -> str:
+    from cachetier.doctor.disk import shown_time
+
+    return shown_time(value) if unit == "seconds" else f"{shown_size(value)}/s"

@@ -1,0 +1,88 @@
+"""``cachetier completion``: what makes a shell complete this command, down to runs and steps."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cachetier.cli.output import AsJson, print_json, refuse
+
+SHELLS = ("bash", "zsh", "fish")
+WORDS = "words"  # what the scripts call: prints what the last of the words could become
+FILES = ":files"  # the answer where the shell should complete the names of files
+
+_BASH = """\
+_cachetier() {
+    local line
+    COMPREPLY=()
+    while IFS= read -r line; do
+        if [ "$line" = ":files" ]; then compopt -o default; return; fi
+        COMPREPLY+=("${line%%$'\\t'*}")
+    done < <(cachetier completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+}
+complete -F _cachetier cachetier"""
+
+_ZSH = """\
+#compdef cachetier
+_cachetier() {
+    local line
+    local -a found described
+    found=("${(@f)$(cachetier completion words -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    if [[ "$found[1]" == ":files" ]]; then _files; return; fi
+    for line in $found; do described+=("${${line//:/\\\\:}/$'\\t'/:}"); done
+    _describe cachetier described
+}
+if [[ "$funcstack[1]" == "_cachetier" ]]; then
+    _cachetier "$@"
+else
+    compdef _cachetier cachetier
+fi"""
+
+_FISH = """\
+function __cachetier_complete
+    set -l words (commandline -opc)
+    set -e words[1]
+    set -l current (commandline -ct)
+    set -l found (cachetier completion words -- $words "$current" 2>/dev/null)
+    if test "$found[1]" = ":files"
+        __fish_complete_path "$current"
+    else
+        string join -- \\n $found
+    end
+end
+complete -c cachetier -f -a '(__cachetier_complete)'"""
+
+_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+
+def completion(
+    shell: Annotated[str, typer.Argument(help="bash, zsh or fish.")],
+    words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the script that makes a shell complete verbs, options, runs and steps.
+
+    Now and here: `source <(cachetier completion bash)`, the same for zsh, and in fish
+    `cachetier completion fish | source`. For good: add that line to the shell's start file.
+
+    JSON: `shell`, `script`.
+    """
+    if shell == WORDS:
+        from cachetier.cli.completing import candidates
+
+        for line in candidates(words or [""]):
+            typer.echo(line)
+    elif shell in _SCRIPTS and as_json:
+        print_json({"shell": shell, "script": _SCRIPTS[shell]})
+    elif shell in _SCRIPTS:
+        typer.echo(_SCRIPTS[shell])
+    else:
+        from cachetier.nearest import nearest
+
+        meant = nearest(shell, SHELLS)
+        refuse(
+            f"there is no completion for {shell!r}",
+            f"Did you mean {meant}?" if meant else f"Choose one of {', '.join(SHELLS)}.",
+            as_json=as_json,
+        )

@@ -1,0 +1,109 @@
+"""``cachetier config``: the settings as the service would read them, and what is wrong with them.
+
+They take the options of ``serve``, so that the very command line of a service can be asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cachetier.cli.output import USAGE, AsJson, complain, print_json, reported
+from cachetier.cli.settings_options import taking_settings
+
+if TYPE_CHECKING:
+    from cachetier.config import Sourced
+    from cachetier.errors import CachetierError
+
+Flags = Mapping[str, Any]
+Origin = Annotated[bool, typer.Option("--origin", help="Say who sets each of them.")]
+
+
+@taking_settings
+def show(
+    flags: Flags, config: Path | None, origin: Origin = False, as_json: AsJson = False
+) -> None:
+    """Show each setting as the service would read it now, in the form of a cachetier.toml.
+
+    With --origin each says where it comes from: an option, a variable, a line of the file, or the
+    default. A token is never shown.
+
+    JSON: `file`, `settings`: `value` and `origin` of each.
+    """
+    with reported(as_json):
+        from cachetier.config import sourced
+
+        found = sourced(flags, config=config)
+        if found.settings is None:
+            raise found.problems[0]
+    if as_json:
+        print_json({"file": _text(found.file), "settings": _described(found)})
+        return
+    from cachetier.cli.toml import written
+
+    for line in written(found, with_origins=origin):
+        typer.echo(line)
+
+
+@taking_settings
+def check(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
+    """Say all that is wrong with the settings, each with its place; exit 2 if there is anything.
+
+    Nothing is started, and no remote is asked: `cachetier doctor` does that.
+
+    JSON: `file`, `problems`: `message` and `hint` of each.
+    """
+    with reported(as_json):
+        from cachetier.config import sourced
+
+        found = sourced(flags, config=config)
+    if as_json:
+        print_json({"file": _text(found.file), "problems": [_problem(e) for e in found.problems]})
+    for problem in found.problems:
+        complain(problem.message, problem.next_move)
+    if found.problems:
+        raise typer.Exit(USAGE)
+    if not as_json:
+        typer.echo(f"The settings are well: {_summary(found)}.")
+
+
+def schema(as_json: AsJson = False) -> None:  # noqa: ARG001  it is JSON anyway
+    """Print the JSON schema of cachetier.toml, for editors and for checks elsewhere.
+
+    JSON: a JSON schema (draft 2020-12).
+    """
+    from cachetier.config import Settings
+
+    described = Settings.model_json_schema()
+    described["title"] = "cachetier.toml"
+    described["description"] = "Settings of the cachetier service."
+    print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **described})
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _described(found: Sourced) -> dict[str, dict[str, Any]]:
+    from cachetier.cli.toml import HIDDEN
+
+    assert found.settings is not None
+    values = found.settings.model_dump(mode="json")
+    values["socket"] = str(found.settings.socket_path)
+    values["token"] = None if found.settings.token is None else HIDDEN
+    return {name: {"value": values[name], "origin": found.origins[name]} for name in values}
+
+
+def _problem(problem: CachetierError) -> dict[str, str]:
+    return {"message": problem.message, "hint": problem.next_move}
+
+
+def _summary(found: Sourced) -> str:
+    from cachetier.config_sources import DEFAULT
+
+    given = sum(origin != DEFAULT for origin in found.origins.values())
+    where = f"file {found.file}" if found.file else "no file"
+    return f"{given} given, {len(found.origins) - given} by default, {where}"

@@ -1,0 +1,211 @@
+"""``cachetier doctor``: is this node, and is each of its remotes, fit for checkpoints?"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cachetier.cli.ending import ended_by_signal
+from cachetier.cli.output import FAILED, AsJson, print_json, refuse, reported
+from cachetier.cli.remotes import (
+    CacheDir,
+    Config,
+    Remote,
+    RemoteEndpoint,
+    RemoteRegion,
+    RemoteVerify,
+    settings_from,
+)
+
+if TYPE_CHECKING:
+    from cachetier.config import Settings
+    from cachetier.doctor.findings import Finding
+    from cachetier.doctor.patient import Patient
+
+_STYLES: dict[str, dict[str, Any]] = {
+    "ok": {"fg": "green"},
+    "warn": {"fg": "yellow"},
+    "fail": {"fg": "red", "bold": True},
+    "skipped": {"dim": True},
+}
+_NAME_CELLS = 12
+_LOOK_SECONDS = 3.0
+
+
+def doctor(
+    config: Config = None,
+    cache_dir: CacheDir = None,
+    remote: Remote = None,
+    remote_endpoint: RemoteEndpoint = None,
+    remote_region: RemoteRegion = None,
+    remote_verify: RemoteVerify = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Only this check, or group: disk, node, remote. Repeatable."),
+    ] = None,
+    skip_remote: Annotated[
+        bool, typer.Option("--skip-remote", help="Leave the buckets alone.")
+    ] = False,
+    checkpoint_size: Annotated[
+        str | None,
+        typer.Option("--checkpoint-size", help="What this node saves at a time: '400 GB'."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check this node and its remotes: what was measured, and what to do where it is not fine.
+
+    No service is needed; one that runs on the same cache directory is looked at as well. Whatever
+    is written is removed again. Exit 1 if any check fails. All checks: docs/doctor.md.
+
+    JSON: `state` (the worst) and `findings`: of each `name`, `group`, `remote`, `state` (ok, warn,
+    fail, skipped), `measured`, `fix` and `values`, the figures by name.
+    """
+    flags = {
+        "cache_dir": cache_dir,
+        "remote": remote,
+        "remote_endpoint": remote_endpoint,
+        "remote_region": remote_region,
+        "remote_verify": remote_verify,
+    }
+    with reported(as_json), ended_by_signal():
+        from cachetier.doctor.checks import checked_names, examine
+
+        names = checked_names(only or ())
+        size_bytes = _size(checkpoint_size, as_json)
+        patient = _patient(settings_from(config, **flags), size_bytes, skip_remote=skip_remote)
+        with closing(examine(patient, names)) as found:
+            failed = _print_json(found) if as_json else _print(found)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _size(text: str | None, as_json: bool) -> int | None:
+    from cachetier.sizes import parsed_size
+
+    try:
+        return None if text is None else parsed_size(text)
+    except ValueError as error:
+        refuse(f"--checkpoint-size: {error}", "Give a size such as '400 GB'.", as_json=as_json)
+
+
+def _patient(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: bool) -> Patient:
+    from cachetier.cpus import default_threads
+    from cachetier.doctor.patient import Patient
+    from cachetier.wiring import remote_settings, replica_settings
+
+    status, fault = _service(settings)
+    return Patient(
+        cache_dir=settings.cache_dir,
+        capacity_bytes=settings.capacity_bytes,
+        socket=settings.socket_path,
+        socket_mode=settings.socket_mode,
+        allowed_uids=settings.allowed_uids,
+        allow_volatile=settings.allow_volatile,
+        remotes=(remote_settings(settings), *replica_settings(settings)),
+        drain_threads=settings.drain_threads or default_threads(),
+        block_copies=settings.block_copies,
+        service=status,
+        service_fault=fault,
+        checkpoint_bytes=checkpoint_bytes,
+        skip_remote=skip_remote,
+    )
+
+
+def _service(settings: Settings) -> tuple[dict[str, Any] | None, str]:
+    """Ask the service on this directory for its status; return it, or why there is none."""
+    from cachetier_client import CachetierClientError, Client
+
+    if not settings.socket_path.exists():
+        return None, ""
+    try:
+        with Client(f"unix://{settings.socket_path}", fallback="fail") as client:
+            return client.status(timeout_seconds=_LOOK_SECONDS), ""
+    except CachetierClientError as error:
+        return None, f"{settings.socket_path} is there, and nobody answers ({error.code})"
+
+
+# --- how it looks --------------------------------------------------------------------------------
+
+
+def _print_json(found: Iterable[tuple[str, Finding]]) -> bool:
+    """Print one document; return whether a check failed."""
+    from cachetier.doctor.findings import State, worst
+
+    findings = list(found)
+    state = worst(finding for _, finding in findings)
+    described = [
+        {
+            "name": finding.name,
+            "group": group,
+            "remote": finding.remote,
+            "state": str(finding.state),
+            "measured": finding.measured,
+            "fix": finding.fix,
+            "values": finding.values,
+        }
+        for group, finding in findings
+    ]
+    print_json({"state": str(state), "findings": described})
+    return state is State.FAIL
+
+
+def _print(found: Iterable[tuple[str, Finding]]) -> bool:
+    """Print each finding as it comes, and a line of sums; return whether a check failed."""
+    counts: Counter[str] = Counter()
+    title = ""
+    held_back: list[Finding] = []
+    for group, finding in found:
+        heading = f"remote {finding.remote}" if finding.remote else group
+        if held_back and (heading != title or finding.measured != held_back[0].measured):
+            _print_skipped(held_back)
+        if heading != title:
+            typer.echo(("\n" if title else "") + typer.style(heading, bold=True))
+            title = heading
+        if finding.state == "skipped":
+            held_back.append(finding)
+        else:
+            _print_finding(finding)
+        sys.stdout.flush()
+        counts[str(finding.state)] += 1
+    _print_skipped(held_back)
+    typer.echo("\n" + ", ".join(f"{counts[state]} {state}" for state in _STYLES if counts[state]))
+    return bool(counts["fail"])
+
+
+def _print_skipped(held_back: list[Finding]) -> None:
+    """Print what was skipped for one reason as one finding, and forget it."""
+    if len(held_back) > 1:
+        names = ", ".join(finding.name for finding in held_back)
+        held_back[0] = replace(held_back[0], name="", measured=f"{names}: {held_back[0].measured}")
+    if held_back:
+        _print_finding(held_back[0])
+    held_back.clear()
+
+
+def _print_finding(finding: Finding) -> None:
+    """Print state, name, what was measured and the fix; long lines hang below their beginning."""
+    state = str(finding.state)
+    head = f"  {state:<7} {finding.name:<{_NAME_CELLS}}"
+    lines = _wrapped(finding.measured, len(head))
+    fixes = _wrapped(f"fix: {finding.fix}", len(head)) if finding.fix else []
+    typer.echo(typer.style(head, **_STYLES[state]) + lines[0])
+    for line in lines[1:]:
+        typer.echo(" " * len(head) + line)
+    for line in fixes:
+        typer.echo(" " * len(head) + typer.style(line, fg="cyan"))
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    """Cut a text for the terminal; where there is none a line stays whole, for grep."""
+    if not sys.stdout.isatty():
+        return [text]
+    width = max(40, shutil.get_terminal_size().columns - indent)
+    return textwrap.wrap(text, width, break_on_hyphens=False)

@@ -1,0 +1,170 @@
+"""``cachetier fsck``: data files against the catalog against the remotes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cachetier.cli.output import INTEGRITY, AsJson, print_json, refuse, reported
+from cachetier.sizes import shown_size
+
+if TYPE_CHECKING:
+    from cachetier.config import Settings
+    from cachetier.fsck.checking import Wanted
+    from cachetier.fsck.findings import Finding, Report
+    from cachetier.remote.bucket import Remote
+
+LISTED = 20
+
+
+Repair = Annotated[
+    bool, typer.Option("--repair", help="Repair what can be; the service must be stopped.")
+]
+Data = Annotated[bool, typer.Option("--data", help="Read and check every byte on this node, too.")]
+Local = Annotated[bool, typer.Option("--local", help="Look at this node only, and ask no remote.")]
+Run = Annotated[str | None, typer.Option("--run", help="Only this run's shards.")]
+Adopt = Annotated[
+    bool, typer.Option("--adopt", help="Take files of lost+found back that no row accounts for.")
+]
+Rebuild = Annotated[
+    bool, typer.Option("--rebuild", help="Make a lost catalog anew from the data files.")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help="Settings file; default CACHETIER_CONFIG, cachetier.toml."),
+]
+CacheDir = Annotated[str | None, typer.Option("--cache-dir", help="Directory of the cache.")]
+RemoteUrl = Annotated[
+    str | None, typer.Option("--remote", help="Where checkpoints go: s3://bucket/prefix.")
+]
+Endpoint = Annotated[
+    str | None, typer.Option("--remote-endpoint", help="URL of an S3-compatible store.")
+]
+
+
+def fsck(
+    repair: Repair = False,
+    data: Data = False,
+    local: Local = False,
+    run: Run = None,
+    adopt: Adopt = False,
+    rebuild: Rebuild = False,
+    config: Config = None,
+    cache_dir: CacheDir = None,
+    remote: RemoteUrl = None,
+    remote_endpoint: Endpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check data files against the catalog against the remotes; exit 5 if a problem remains.
+
+    Looking changes nothing, and may be done while the service runs. With --repair each repair is
+    said before it is made; nothing that is the only copy of a shard goes, and nothing that is not
+    cachetier's is touched. Settings are those of `cachetier serve`.
+
+    JSON: `clean`, `online`, `shards`, `size_bytes`, `checked_bytes`, `objects`, `counts`,
+    `remaining`, `findings`, `repairs`, `unanswered`.
+    """
+    if local and (adopt or rebuild):
+        refuse("--adopt and --rebuild need the remote", "Leave out --local.", as_json=as_json)
+    flags = {"cache_dir": cache_dir, "remote": remote, "remote_endpoint": remote_endpoint}
+    if local:
+        flags["remote"] = "s3://not-asked"
+    with reported(as_json):
+        from cachetier.config import load
+        from cachetier.fsck.checking import Wanted
+
+        wanted = Wanted(data, run, repair, adopt, rebuild)
+        report = _checked(load(flags, config=config), wanted, local, as_json)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        _show_outcomes(report)
+        typer.echo(_summary(report, wanted.changes))
+    if report.remaining():
+        raise typer.Exit(INTEGRITY)
+    if report.unanswered:
+        raise typer.Exit(1)
+
+
+def _checked(settings: Settings, wanted: Wanted, local: bool, as_json: bool) -> Report:
+    from cachetier.clock import SystemClock
+    from cachetier.fsck.checking import fsck as check
+
+    return check(
+        settings.cache_dir,
+        [] if local else _remotes(settings),
+        SystemClock(),
+        wanted,
+        capacity_bytes=_capacity_bytes(settings),
+        found=lambda report: None if as_json else _show_found(report),
+        say=lambda line: typer.echo(line, err=as_json),
+    )
+
+
+def _remotes(settings: Settings) -> list[Remote]:
+    """Open the remotes of the settings, the durable one first."""
+    from cachetier.remote.bucket import Remote
+    from cachetier.remote.factory import open_remote
+    from cachetier.remote.retrying import RetryPolicy
+    from cachetier.wiring import remote_settings, replica_settings
+
+    policy = RetryPolicy(attempts=4, cap_seconds=5.0, deadline_seconds=30.0)
+    all_of_them = [remote_settings(settings), *replica_settings(settings)]
+    return [Remote(each.name, open_remote(each, policy=policy)) for each in all_of_them]
+
+
+def _capacity_bytes(settings: Settings) -> int:
+    import os
+
+    try:
+        status = os.statvfs(settings.cache_dir)
+    except FileNotFoundError:
+        return 0
+    return settings.capacity_bytes(status.f_blocks * status.f_frsize)
+
+
+# --- how it looks --------------------------------------------------------------------------------
+
+
+def _show_found(report: Report) -> None:
+    _show_findings([f for f in report.findings if f.is_problem], "problem")
+    _show_findings([f for f in report.findings if not f.is_problem], "note")
+    for told in report.unanswered:
+        typer.echo(f"not asked  {told}")
+
+
+def _show_outcomes(report: Report) -> None:
+    for outcome in report.outcomes[: LISTED * 5]:
+        word = "repaired" if outcome.repaired else "left"
+        typer.echo(f"{word:<10} {outcome.finding.where}: {outcome.what}")
+    if len(report.outcomes) > LISTED * 5:
+        typer.echo(f"... and {len(report.outcomes) - LISTED * 5} more")
+
+
+def _show_findings(findings: list[Finding], word: str) -> None:
+    """List findings, and of each kind the first few."""
+    counts: Counter[Any] = Counter()
+    for finding in findings:
+        counts[finding.kind] += 1
+        if counts[finding.kind] <= LISTED:
+            typer.echo(f"{word:<10} {finding.where}: {finding.message} ({finding.kind})")
+    for kind, count in counts.items():
+        if count > LISTED:
+            typer.echo(f"{word:<10} ... and {count - LISTED} more ({kind})")
+
+
+def _summary(report: Report, repaired: bool) -> str:
+    looked = f"{report.shards} shards, {shown_size(report.size_bytes)} here"
+    if report.checked_bytes:
+        looked += f", {shown_size(report.checked_bytes)} of it read"
+    looked += f", {report.objects} objects asked for" if report.objects else ", no remote asked"
+    remaining = len(report.remaining())
+    if remaining:
+        problems = "1 problem" if remaining == 1 else f"{remaining} problems"
+        stop = "stop the service, and " if report.online else ""
+        next_move = "" if repaired else f"\nNext: {stop}run it again with --repair."
+        return f"{looked}: {problems}.{next_move}"
+    return f"{looked}: {'not everything could be asked' if report.unanswered else 'clean'}."

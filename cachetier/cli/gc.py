@@ -1,0 +1,87 @@
+"""``cachetier gc``: say what nobody needs any more; with ``--yes`` remove it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported
+from cachetier.sizes import parsed_span, shown_size
+
+LISTED = 20
+_TITLES = {
+    "incomplete_save": "incomplete",
+    "replaced_save": "replaced",
+    "set_aside_file": "set aside",
+    "unfinished_upload": "upload",
+}
+
+
+def gc(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it; else only say it.")] = False,
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="Leave what is younger: 12h, 7d, 0.")
+    ] = "1d",
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what nobody needs any more, and with --yes remove it.
+
+    That is: saves that will never be whole while a newer step is published, saves that another
+    save of their step replaced, files in lost+found that the catalog can account for, and multipart
+    uploads of saves that have ended. Never what is pinned, and nothing that a step can be restored
+    from.
+
+    JSON: `dry_run`, `found`, `size_bytes`, `objects`, `rubbish` (the first 1000: `kind`, `what`,
+    `why`, `run`, `step`, `save_id`, `remote`, `shards`, `size_bytes`, `objects`), `unanswered`.
+    """
+    try:
+        older_than_seconds = parsed_span(older_than)
+    except ValueError as error:
+        refuse(f"--older-than: {error}", "Write 30min, 12h or 7d.", as_json=as_json)
+    with reported(as_json):
+        with reach(url) as client:
+            found = client.collect(dry_run=not yes, older_than_seconds=older_than_seconds)
+        if as_json:
+            print_json(found)
+        else:
+            _show(found)
+
+
+def _show(found: dict[str, Any]) -> None:
+    for told in found["unanswered"]:
+        typer.echo(f"Not asked: {told}.", err=True)
+    if not found["found"]:
+        typer.echo("There is nothing to collect.")
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "what", "why", "here", "objects"):
+        right = title in ("here", "objects")
+        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    for each in found["rubbish"][:LISTED]:
+        table.add_row(
+            _TITLES.get(each["kind"], each["kind"]),
+            each["what"],
+            each["why"],
+            shown_size(each["size_bytes"]) if each["size_bytes"] else "-",
+            _objects(each["objects"]),
+        )
+    console().print(table)
+    if found["found"] > LISTED:
+        typer.echo(f"... and {found['found'] - LISTED} more")
+    size = shown_size(found["size_bytes"])
+    count = "1 thing" if found["found"] == 1 else f"{found['found']} things"
+    if found["dry_run"]:
+        typer.echo(f"{count}, {size} on this node. Nothing was removed: add --yes.")
+    else:
+        later = "; the drain now deletes the objects" if found["objects"] else ""
+        typer.echo(f"Removed {count}, {size} on this node{later}.")
+
+
+def _objects(count: int) -> str:
+    if count < 0:
+        return "?"
+    return str(count) if count else "-"

@@ -1,0 +1,175 @@
+"""``cachetier objbench``: what the remote can do from here, and what to set for it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cachetier.cli.ending import ended_by_signal
+from cachetier.cli.output import AsJson, console, print_json, refuse, reported
+from cachetier.cli.remotes import (
+    Config,
+    Remote,
+    RemoteEndpoint,
+    RemoteRegion,
+    RemoteVerify,
+    settings_from,
+)
+from cachetier.sizes import parsed_size, shown_size
+
+if TYPE_CHECKING:
+    from cachetier.config import Settings
+    from cachetier.doctor.advice import Advice
+    from cachetier.doctor.objbench import Measured, Plan
+    from cachetier.remote.settings import RemoteSettings
+
+_NOWHERE = "/nonexistent"  # must be set, and is not looked at
+
+
+def objbench(
+    config: Config = None,
+    remote: Remote = None,
+    remote_endpoint: RemoteEndpoint = None,
+    remote_region: RemoteRegion = None,
+    remote_verify: RemoteVerify = None,
+    replica: Annotated[
+        str | None, typer.Option("--replica", help="Measure this replica of the settings instead.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=1.0, help="About how long to measure, in all.")
+    ] = 60.0,
+    size: Annotated[
+        str, typer.Option("--size", help="The most to write, in all: '4 GiB'.")
+    ] = "4 GiB",
+    streams: Annotated[
+        int, typer.Option("--streams", min=1, max=64, help="The most requests at once.")
+    ] = 16,
+    as_json: AsJson = False,
+) -> None:
+    """Measure latency and throughput of the remote by streams and part size; suggest settings.
+
+    Writes below the prefix under .cachetier/, verifies what it reads, and removes it. Costs
+    requests and traffic, and takes its share from a drain that runs meanwhile.
+
+    JSON: `latencies`, `small_puts`, `throughputs` (by streams and part size), `advice`
+    (`drain_workers`, `max_rate`, `remarks`) and `left_behind`, what could not be removed.
+    """
+    flags = {
+        "cache_dir": _NOWHERE,
+        "remote": remote,
+        "remote_endpoint": remote_endpoint,
+        "remote_region": remote_region,
+        "remote_verify": remote_verify,
+    }
+    plan = _plan(seconds, size, streams, as_json)
+    with reported(as_json), ended_by_signal():
+        from cachetier.doctor.advice import advice_for
+        from cachetier.doctor.objbench import ObjectBench
+
+        settings = settings_from(config, **flags)
+        which = _which(settings, replica, as_json)
+        bench = ObjectBench(which, plan, on_step=_say)
+        measured = bench.run()
+        advice = advice_for(measured.throughputs)
+        if as_json:
+            print_json(_document(which, measured, advice, bench.left_behind))
+        else:
+            _print(which, measured, advice, bench.left_behind)
+
+
+def _plan(seconds: float, size: str, streams: int, as_json: bool) -> Plan:
+    from cachetier.doctor.objbench import Plan
+
+    try:
+        return Plan(seconds, parsed_size(size), streams)
+    except ValueError as error:
+        refuse(f"--size: {error}", "Give a size such as '4 GiB'.", as_json=as_json)
+
+
+def _which(settings: Settings, replica: str | None, as_json: bool) -> RemoteSettings:
+    from cachetier.wiring import remote_settings, replica_settings
+
+    if replica is None:
+        return remote_settings(settings)
+    known = {each.name: each for each in replica_settings(settings)}
+    if replica not in known:
+        names = ", ".join(known) or "none"
+        refuse(f"there is no replica {replica!r}", f"There are: {names}.", as_json=as_json)
+    return known[replica]
+
+
+def _say(what: str) -> None:
+    """Tell a person who waits what is measured now."""
+    if sys.stderr.isatty():
+        typer.echo(f"\r\x1b[Kmeasuring {what} ...", err=True, nl=False)
+
+
+# --- how it looks --------------------------------------------------------------------------------
+
+
+def _document(
+    which: RemoteSettings, measured: Measured, advice: Advice, left_behind: list[str]
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "remote": which.url,
+        "endpoint": which.endpoint,
+        "latencies": [
+            {"request": each.request, **asdict(each.times)} for each in measured.latencies
+        ],
+        "small_puts": asdict(measured.rate) if measured.rate is not None else None,
+        "throughputs": [asdict(each) for each in measured.throughputs],
+        "advice": asdict(advice),
+        "left_behind": left_behind,
+    }
+
+
+def _print(
+    which: RemoteSettings, measured: Measured, advice: Advice, left_behind: list[str]
+) -> None:
+    from cachetier.doctor.disk import shown_time
+
+    if sys.stderr.isatty():
+        typer.echo("\r\x1b[K", err=True, nl=False)
+    shown = console()
+    shown.print(f"{which.url} at {which.endpoint or 'AWS'}\n")
+    small = _table("4 KiB, one at a time", "p50", "p99", "times")
+    for each in measured.latencies:
+        times = each.times
+        p50, p99 = shown_time(times.p50_seconds), shown_time(times.p99_seconds)
+        small.add_row(each.request, p50, p99, str(times.count))
+    shown.print(small)
+    if measured.rate is not None:
+        rate = measured.rate
+        refused = f", {rate.throttled} throttled" if rate.throttled else ""
+        shown.print(f"{rate.streams} streams: {rate.per_second:.0f} small puts/s{refused}")
+    large = _table("streams", "part", "PUT", "GET", "throttled", "failed")
+    for cell in measured.throughputs:
+        large.add_row(
+            str(cell.streams),
+            f"{cell.part_bytes >> 20} MiB",
+            f"{shown_size(cell.put_bytes_per_second)}/s",
+            f"{shown_size(cell.get_bytes_per_second)}/s",
+            str(cell.throttled or "-"),
+            str(cell.failed or "-"),
+        )
+    shown.print()
+    shown.print(large)
+    shown.print(f"\nsuggested: drain_workers = {advice.drain_workers}", end="")
+    shown.print(f', max_rate = "{advice.max_rate}"' if advice.max_rate else ", no max_rate")
+    for remark in advice.remarks:
+        shown.print(f"  {remark}")
+    for key in left_behind:
+        typer.echo(f"Could not be removed: {key}", err=True)
+
+
+def _table(*columns: str) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    return table

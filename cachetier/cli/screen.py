@@ -1,0 +1,333 @@
+"""What ``cachetier top`` draws: a node in full, or several in a table. From status fields alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, JustifyMethod, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cachetier.cli.rates import Node, Rates
+from cachetier.sizes import shown_size, shown_span
+
+HEIGHT = 24
+WARNINGS = 3
+RUN_CELLS = 24
+STATES = {"ready": "bold green", "ok": "green", "throttled": "yellow", "leaving": "yellow"}
+BAD = "bold red"
+NEAR_SHARE = 0.5  # of the objective: yellow
+
+
+def drawn(nodes: Sequence[Node], width: int, height: int, interval: float) -> RenderableType:
+    """Return what is shown on ``width`` cells; ``height`` 0: as much as there is."""
+    body = _node(nodes[0], width, height) if len(nodes) == 1 else _fleet(nodes, width, height)
+    if not height:
+        return Group(*body)
+    foot = f"every {interval:g} s   q: end"
+    return Group(*body[: height - 1], Text(foot, style="dim"))
+
+
+# --- one node ------------------------------------------------------------------------------------
+
+
+def _node(node: Node, width: int, height: int) -> list[RenderableType]:
+    status = node.status
+    head: list[RenderableType] = [_headline(node, width)]
+    if node.error is not None:
+        head.append(_cut(f"away for {_away(node)}: {node.error}; asking on", width, BAD))
+    if status is None:
+        return head
+    rates = node.rates()
+    if status["reason"]:
+        head.append(_cut(str(status["reason"]), width, BAD))
+    head += [_risk(status, width), _cache(status, width), _flow(status, rates, width), Text()]
+    remotes = _remotes(status, rates)
+    warnings = [_cut(f"! {text}", width, "yellow") for text in _warnings(status)]
+    used = len(head) + 1 + len(status["remotes"]) + len(warnings) + 1
+    runs, pending = _shares(
+        len(status["exposure"]), len(status["pending"]), (height or 1000) - used
+    )
+    parts = [*head, remotes]
+    if runs:
+        parts += [Text(), _runs(status, runs)]
+    if pending:
+        parts += [Text(), _pending(status, pending)]
+    return [*parts, *warnings]
+
+
+def _headline(node: Node, width: int) -> Text:
+    status = node.status
+    if status is None:
+        return _cut(f"cachetier at {node.url}", width, "bold")
+    state = "away" if node.error is not None else str(status["state"])
+    line = Text.assemble((f"cachetier {status['version']}", "bold"), "  ", _state(state))
+    line.append(f"  up {shown_span(status['uptime_seconds'])}  {node.url}")
+    line.append(f"  {time.strftime('%H:%M:%S')}", "dim")
+    return _fitted(line, width)
+
+
+def _risk(status: dict[str, Any], width: int) -> Text:
+    """Say in a line whether the training of this node is safe."""
+    objective = status["exposure_objective_seconds"]
+    worst = max(status["exposure"], key=lambda run: run["exposure_seconds"], default=None)
+    line = Text.assemble(("exposed  ", "dim"))
+    if worst is None or not worst["exposure_seconds"]:
+        line.append("nothing", "green")
+    else:
+        seconds = worst["exposure_seconds"]
+        line.append(f"{shown_span(seconds)} of {_short(worst['run'])}", _danger(seconds, objective))
+    line.append(f" (objective {shown_span(objective)})", "dim")
+    if status["dirty_bytes"]:
+        line.append(f"   durable in {_eta(status['eta_seconds'])}")
+    if status["incomplete"]["steps"]:
+        line.append(f"   {status['incomplete']['steps']} incomplete", "yellow")
+    return _fitted(line, width)
+
+
+def _cache(status: dict[str, Any], width: int) -> Text:
+    capacity, used = max(1, status["capacity_bytes"]), status["used_bytes"]
+    words = f" {100 * used / capacity:.0f} % of {shown_size(capacity)}"
+    words += f"   dirty {shown_size(status['dirty_bytes'])}"
+    words += f"   clean {shown_size(status['clean_bytes'])}"
+    if status["waiting_bytes"]:
+        words += f"   puts wait for {shown_size(status['waiting_bytes'])}"
+    line = Text.assemble(("cache    ", "dim"))
+    cells = max(4, min(40, width - len(line) - len(words)))
+    dirty = min(cells, -(-status["dirty_bytes"] * cells // capacity))
+    full = min(cells, max(dirty, -(-used * cells // capacity)))
+    line.append("█" * dirty, "yellow")
+    line.append("█" * (full - dirty), "green")
+    line.append("░" * (cells - full), "dim")
+    return _fitted(line.append(words), width)
+
+
+def _flow(status: dict[str, Any], rates: Rates, width: int) -> Text:
+    drain = status["drain"]
+    line = Text.assemble(("flow     ", "dim"))
+    line.append(f"put {_speed(rates.put)}   drained {_speed(rates.drained)}")
+    line.append(f"   restored {_speed(rates.restored)}")
+    courtesy = drain.get("courtesy") or {}
+    if courtesy.get("restraint", "none") != "none" and courtesy["busy_ranks"]:
+        line.append(f"   gives way to {courtesy['busy_ranks']} ranks", "yellow")
+    if not drain.get("pid"):
+        line.append("   the drain is not running", BAD)
+    return _fitted(line, width)
+
+
+def _remotes(status: dict[str, Any], rates: Rates) -> Table:
+    table = _table("<remote", "<state", "drained", "to go", "eta", "<held back by")
+    for remote in status["remotes"]:
+        rate = rates.remotes.get(remote["name"])
+        table.add_row(
+            remote["name"],
+            _state(str(remote["state"])),
+            _speed(rate),
+            shown_size(remote["pending_bytes"]) if remote["pending_bytes"] else "-",
+            _eta(remote["eta_seconds"]),
+            _held_back(remote),
+        )
+    return table
+
+
+def _held_back(remote: dict[str, Any]) -> Text:
+    if remote["reason"]:
+        return Text(str(remote["reason"]), "red")
+    pace, words = remote.get("pace") or {}, []
+    if (rate := pace.get("writes_per_second")) is not None:
+        words.append(f"throttling: {rate:.3g} writes/s")
+    if (limit := pace.get("bytes_per_second")) is not None:
+        words.append(f"max_rate {shown_size(limit)}/s" if limit else "paused by a window")
+    if remote["last_progress_seconds"] >= 60:
+        words.append(f"no progress for {shown_span(remote['last_progress_seconds'])}")
+    return Text(", ".join(words) or "-", "yellow" if words else "")
+
+
+def _runs(status: dict[str, Any], rows: int) -> Table:
+    table = _table("<run", "exposed", "durable step", "saved", "dirty")
+    objective = status["exposure_objective_seconds"]
+    found = status["exposure"]
+    for run in _that_fit(found, rows):
+        age = run["durable_age_seconds"]
+        table.add_row(
+            _short(run["run"]),
+            Text(
+                shown_span(run["exposure_seconds"]) if run["exposure_seconds"] else "-",
+                _danger(run["exposure_seconds"], objective),
+            ),
+            "none" if run["durable_step"] is None else str(run["durable_step"]),
+            "-" if age is None else f"{shown_span(age)} ago",
+            shown_size(run["dirty_bytes"]) if run["dirty_bytes"] else "-",
+        )
+    return _with_rest(table, found, rows)
+
+
+def _pending(status: dict[str, Any], rows: int) -> Table:
+    table = _table("<pending run", "step", "<state", "size", "<sent", "eta")
+    found = status["pending"]
+    for step in _that_fit(found, rows):
+        size_bytes = max(1, step["size_bytes"])
+        share = 1 - min(1.0, step["dirty_bytes"] / size_bytes)
+        table.add_row(
+            _short(step["run"]),
+            str(step["step"]),
+            str(step["state"]),
+            shown_size(step["size_bytes"]),
+            Text("█" * int(10 * share)).append("░" * (10 - int(10 * share)), "dim"),
+            _eta(step["eta_seconds"]),
+        )
+    return _with_rest(table, found, rows)
+
+
+def _warnings(status: dict[str, Any]) -> list[str]:
+    found = [str(warning) for warning in status["warnings"]]
+    if status["quarantined_shards"]:
+        found.insert(0, f"{status['quarantined_shards']} damaged shards: see `cachetier status`")
+    if last := status["drain"].get("last_error"):
+        found.append(f"the drain's last error: {last['message']} ({last['code']})")
+    found += [str(conflict) for conflict in status["drain"].get("conflicts", ())]
+    if len(found) > WARNINGS:
+        more = len(found) - WARNINGS + 1
+        found = [*found[: WARNINGS - 1], f"and {more} more: see `cachetier status`"]
+    return found
+
+
+def _shares(runs: int, pending: int, lines: int) -> tuple[int, int]:
+    """Divide ``lines`` among the rows of two tables, each with a title and a line before it.
+
+    Each gets half, or what the other leaves; one without room for a row is left out.
+    """
+    lines -= 2 * (bool(runs) + bool(pending))
+    if runs and pending and lines < 2:
+        return _shares(runs, 0, lines + 4)
+    shown_runs = max(0, min(runs, max(lines // 2, lines - pending)))
+    return shown_runs, max(0, min(pending, lines - shown_runs))
+
+
+# --- several -------------------------------------------------------------------------------------
+
+
+def _fleet(nodes: Sequence[Node], width: int, height: int) -> list[RenderableType]:
+    """Return one row for each node, the worst first."""
+    ranked = sorted(nodes, key=_badness, reverse=True)
+    rows = len(nodes) if not height else max(1, height - 8)
+    table = _table("<node", "<state", "exposed", "dirty", "eta", "put", "drained", "used", "warn")
+    for node in _that_fit(ranked, rows):
+        table.add_row(*_row(node))
+    ready = sum(
+        node.error is None and (node.status or {}).get("state") == "ready" for node in nodes
+    )
+    head = Text.assemble((f"{len(nodes)} nodes", "bold"), f"  {ready} ready  ")
+    head.append(time.strftime("%H:%M:%S"), "dim")
+    troubles = [line for node in ranked for line in _troubles(node)]
+    body: list[RenderableType] = [head, Text(), _with_rest(table, ranked, rows), Text()]
+    return body + [_cut(f"! {line}", width, "yellow") for line in troubles[:WARNINGS]]
+
+
+def _row(node: Node) -> tuple[RenderableType, ...]:
+    status, rates = node.status, node.rates()
+    if node.error is not None or status is None:
+        return (_label(node.url), Text(f"away {_away(node)}", BAD), *"-------")
+    worst = max((run["exposure_seconds"] for run in status["exposure"]), default=0.0)
+    return (
+        _label(node.url),
+        _state(_worst_state(status)),
+        Text(
+            shown_span(worst) if worst else "-",
+            _danger(worst, status["exposure_objective_seconds"]),
+        ),
+        shown_size(status["dirty_bytes"]) if status["dirty_bytes"] else "-",
+        _eta(status["eta_seconds"]),
+        _speed(rates.put),
+        _speed(rates.drained),
+        f"{100 * status['used_bytes'] / max(1, status['capacity_bytes']):.0f} %",
+        str(len(status["warnings"])) if status["warnings"] else "",
+    )
+
+
+def _worst_state(status: dict[str, Any]) -> str:
+    """Return the node's state, or that of its remote where only that is in trouble."""
+    remote = next((str(each["state"]) for each in status["remotes"] if each["state"] != "ok"), "")
+    return remote if remote and status["state"] == "ready" else str(status["state"])
+
+
+def _troubles(node: Node) -> list[str]:
+    if node.error is not None:
+        return [f"{_label(node.url)}: {node.error}"]
+    return [f"{_label(node.url)}: {text}" for text in _warnings(node.status or {})]
+
+
+def _badness(node: Node) -> tuple[bool, bool, float]:
+    status = node.status
+    if node.error is not None or status is None:
+        return True, True, 0.0
+    worst = max((run["exposure_seconds"] for run in status["exposure"]), default=0.0)
+    return False, _worst_state(status) != "ready", worst
+
+
+def _label(url: str) -> str:
+    name = url.removeprefix("http://").removeprefix("unix://")
+    return name if len(name) <= RUN_CELLS else f"…{name[-(RUN_CELLS - 1) :]}"
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def _table(*titles: str) -> Table:
+    """Return a table of these columns; ``<`` in front: to the left."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for title in titles:
+        justify: JustifyMethod = "left" if title.startswith("<") else "right"
+        table.add_column(title.removeprefix("<"), justify=justify, no_wrap=True)
+    return table
+
+
+def _that_fit(found: Sequence[Any], rows: int) -> Sequence[Any]:
+    """Return what fits ``rows``, with one of them to say how many more there are."""
+    return found if len(found) <= rows else found[: rows - 1]
+
+
+def _with_rest(table: Table, found: Sequence[Any], rows: int) -> Table:
+    if more := len(found) - len(_that_fit(found, rows)):
+        table.add_row(f"and {more} more", style="dim")
+    return table
+
+
+def _state(state: str) -> Text:
+    return Text(state, STATES.get(state, BAD))
+
+
+def _danger(seconds: float, objective: float) -> str:
+    if seconds > objective:
+        return BAD
+    return "yellow" if seconds > NEAR_SHARE * objective else ""
+
+
+def _speed(rate: float | None) -> str:
+    return "-" if rate is None else f"{shown_size(rate)}/s"
+
+
+def _eta(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    return shown_span(seconds) if seconds else "-"
+
+
+def _away(node: Node) -> str:
+    return shown_span(0.0 if node.away_since is None else time.monotonic() - node.away_since)
+
+
+def _short(run: str) -> str:
+    return run if len(run) <= RUN_CELLS else f"{run[: RUN_CELLS - 1]}…"
+
+
+def _cut(text: str, width: int, style: str = "") -> Text:
+    return _fitted(Text(" ".join(text.split()), style), width)
+
+
+def _fitted(line: Text, width: int) -> Text:
+    line.truncate(width, overflow="ellipsis")
+    line.no_wrap = True
+    return line

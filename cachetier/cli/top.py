@@ -1,0 +1,164 @@
+"""``cachetier top``: one node, or several, live."""
+
+from __future__ import annotations
+
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from cachetier.cli.output import UNREACHABLE, AsJson, console, print_json, reach, refuse, reported
+from cachetier.cli.rates import Node, described
+
+ANSWER_SECONDS = 2.0
+AT_ONCE = 16
+
+Urls = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--url",
+        envvar="CACHETIER_URL",
+        help="unix:///path/to/cachetier.sock or http://host:port; several: all in one table.",
+    ),
+]
+
+
+def top(
+    url: Urls = None,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, help="Seconds between two looks.")
+    ] = 1.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Look for one interval, print it, and end.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Watch nodes live: what losing them would cost now, what flows, and what is stuck.
+
+    `exposed` is the training of a run that would be lost with the node; it is red beyond
+    `exposure_objective`. Rates are over the last ten seconds. q or Ctrl-C ends it. While a node is
+    away it says so, and goes on asking; with --once that is exit code 4.
+
+    JSON: one document a line: `at`, `nodes`: `url`, `state`, `error`, `exposure`, `dirty_bytes`,
+    `eta_seconds`, `used_bytes`, `capacity_bytes`, `put_bytes_per_second`,
+    `drained_bytes_per_second`, `restored_bytes_per_second`, `remotes`, `pending_steps`, `warnings`.
+    """
+    if not (once or as_json or sys.stdout.isatty()):
+        refuse("top draws on a terminal, and there is none", "Add --once, or --json.")
+    with reported(as_json), _watching(url or [""]) as (nodes, look):
+        if once:
+            look()
+            time.sleep(interval)
+            look()
+            _print(nodes, interval, as_json)
+        elif as_json:
+            while True:
+                look()
+                _print(nodes, interval, as_json)
+                sys.stdout.flush()
+                time.sleep(interval)
+        else:
+            _live(nodes, look, interval)
+    if once and any(node.error is not None for node in nodes):
+        raise typer.Exit(UNREACHABLE)
+
+
+@contextmanager
+def _watching(urls: Sequence[str]) -> Iterator[tuple[list[Node], Callable[[], None]]]:
+    """Yield the nodes, and what asks all of them at the same time."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ExitStack() as held:
+        clients = [held.enter_context(reach(url or None)) for url in dict.fromkeys(urls)]
+        nodes = [Node(client.url) for client in clients]
+        pool = held.enter_context(ThreadPoolExecutor(min(AT_ONCE, len(clients))))
+
+        def look() -> None:
+            list(pool.map(_ask, nodes, clients))
+
+        yield nodes, look
+
+
+def _ask(node: Node, client: Any) -> None:
+    from cachetier_client import CachetierClientError
+
+    try:
+        node.answered(client.status(timeout_seconds=ANSWER_SECONDS))
+    except CachetierClientError as error:
+        node.failed(error.message, time.monotonic())
+
+
+def _print(nodes: Sequence[Node], interval: float, as_json: bool) -> None:
+    if as_json:
+        print_json({"at": time.time(), "nodes": [described(node) for node in nodes]}, one_line=True)
+        return
+    from cachetier.cli.screen import drawn
+
+    out = console()
+    out.print(drawn(nodes, out.width, 0, interval))
+
+
+# --- live ----------------------------------------------------------------------------------------
+
+
+def _live(nodes: Sequence[Node], look: Callable[[], None], interval: float) -> None:
+    """Draw until q or Ctrl-C; the terminal is as before afterwards, also after SIGTERM."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from cachetier.cli.screen import drawn
+
+    out = Console(highlight=False)
+    signal.signal(signal.SIGTERM, _end)
+    with _keys() as pressed, Live(console=out, screen=True, auto_refresh=False) as live:
+        due = time.monotonic()
+        while True:
+            look()
+            width, height = out.size
+            live.update(drawn(nodes, width, height, interval), refresh=True)
+            due = max(due + interval, time.monotonic())
+            if pressed(due):
+                return
+
+
+def _slept(due: float) -> bool:
+    """Wait where no key can be pressed."""
+    time.sleep(max(0.0, due - time.monotonic()))
+    return False
+
+
+def _end(_number: int, _frame: Any) -> None:
+    raise typer.Exit(128 + signal.SIGTERM)
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Yield what waits until a time, and returns True as soon as q is pressed."""
+    if not sys.stdin.isatty():
+        yield _slept
+        return
+    import os
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def pressed(due: float) -> bool:
+        while (left := due - time.monotonic()) > 0:
+            if select.select([descriptor], [], [], left)[0]:
+                keys = os.read(descriptor, 64)
+                if not keys or b"q" in keys.lower():
+                    return True
+        return False
+
+    tty.setcbreak(descriptor)
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -1,0 +1,62 @@
+"""The verbs of the command ``cachetier``: what each does in a line, and where it is written.
+
+A verb's module is imported when the verb is called, so that none of them slows the others down. A
+verb with a space in its name belongs to a group: ``config show``.
+"""
+
+from __future__ import annotations
+
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Run a node": {
+        "serve": ("serve:serve", "Run the service on this node."),
+        "dev": ("dev:dev", "Run the service and an S3 server in one process, to try it."),
+        "config show": ("config:show", "Show each setting, and where it comes from."),
+        "config check": ("config:check", "Say what is wrong with the settings, before a start."),
+        "config schema": ("config:schema", "Print the JSON schema of the settings file."),
+    },
+    "Checkpoints": {
+        "put": ("shards:put", "Put a file, or standard input, as one shard."),
+        "get": ("shards:get", "Get one shard, verified, from the nearest copy."),
+        "seal": ("steps:seal", "Say that a rank has put all its shards."),
+        "wait": ("steps:wait", "Wait until a step, or a shard, has reached a level."),
+        "flush": ("steps:flush", "Drain now, and wait until nothing is dirty."),
+        "ls": ("steps:ls", "List runs, steps of a run, or shards of a step."),
+        "latest": ("steps:latest", "Print the newest step that can be restored."),
+        "pin": ("pin:pin", "Keep a step on this node, or list what is kept."),
+        "unpin": ("pin:unpin", "Let a pinned step go again."),
+        "delete": ("steps:delete", "Delete a step, here and in S3."),
+    },
+    "Look after a node": {
+        "status": ("status:status", "Show what the node holds and what is wrong."),
+        "top": ("top:top", "Watch nodes live: what would be lost, what flows, what is stuck."),
+        "doctor": ("doctor:doctor", "Check the node and its remotes, with a fix for each trouble."),
+        "fsck": ("fsck:fsck", "Check files against the catalog against the remotes; repair."),
+        "gc": ("gc:gc", "Say what nobody needs any more, and remove it."),
+    },
+    "Measure, and the rest": {
+        "bench": ("bench:bench", "Measure what this node can do, beside its bare disk."),
+        "objbench": ("objbench:objbench", "Measure what the remote can do from here."),
+        "completion": ("completion:completion", "Print what makes a shell complete this command."),
+    },
+}
+GROUPS = {"config": "Show and check the settings of the service."}
+# What people type who come from elsewhere.
+ALSO_CALLED = {
+    "check": "fsck",
+    "download": "get",
+    "health": "doctor",
+    "info": "status",
+    "list": "ls",
+    "load": "get",
+    "monitor": "top",
+    "remove": "delete",
+    "restore": "get",
+    "rm": "delete",
+    "run": "serve",
+    "save": "put",
+    "start": "serve",
+    "sync": "flush",
+    "upload": "put",
+    "watch": "top",
+}
+VERBS = {name: verb for section in SECTIONS.values() for name, verb in section.items()}

@@ -1,0 +1,154 @@
+"""Which disk a filesystem lies on, and whether that is an NVMe in this machine.
+
+A virtual machine's disk tells nothing of what is behind it, and a cloud's network disk presents
+itself as an NVMe: the model's name is what gives it away.
+
+Source: Linux, Documentation/ABI/stable/sysfs-block; the vendors' pages on their instance storage.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+SYS = Path("/sys")
+_DEPTH = 8  # of mappers upon mappers
+
+
+class Kind(StrEnum):
+    NVME = "nvme"
+    SSD = "ssd"
+    HDD = "hdd"
+    VIRTUAL = "virtual"
+    NETWORK = "network"
+    MEMORY = "memory"
+    LOOP = "loop"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A disk.
+
+    Args:
+        name: As in ``/sys/block``.
+        model: Vendor and model, as it names itself; may be empty.
+        kind: What it is, as far as it can be told.
+        volatile_cache: Whether it keeps writes in a cache that a sync has to flush; None: unknown.
+        members: How many disks a volume on top of it spans.
+    """
+
+    name: str
+    model: str
+    kind: Kind
+    volatile_cache: bool | None = None
+    members: int = 1
+
+    @property
+    def shown(self) -> str:
+        more = f" and {self.members - 1} more" if self.members > 1 else ""
+        return f"{self.name}, {self.model}{more}" if self.model else f"{self.name}{more}"
+
+
+# What clouds and hypervisors call their disks. The first that is found in the model decides.
+_MODELS: tuple[tuple[str, Kind], ...] = (
+    ("Amazon EC2 NVMe Instance Storage", Kind.NVME),
+    ("Amazon Elastic Block Store", Kind.NETWORK),
+    ("nvme_card-pd", Kind.NETWORK),
+    ("nvme_card", Kind.NVME),
+    ("PersistentDisk", Kind.NETWORK),
+    ("Microsoft NVMe Direct Disk", Kind.NVME),
+    ("MSFT NVMe Accelerator", Kind.NETWORK),
+    ("QEMU", Kind.VIRTUAL),
+    ("VMware", Kind.VIRTUAL),
+    ("VBOX", Kind.VIRTUAL),
+    ("Msft Virtual Disk", Kind.VIRTUAL),
+)
+_NAMES: tuple[tuple[str, Kind], ...] = (
+    (r"(zram|ram)\d+", Kind.MEMORY),
+    (r"loop\d+", Kind.LOOP),
+    (r"(nbd|rbd|drbd)\d+", Kind.NETWORK),
+    (r"(vd|xvd)[a-z]+", Kind.VIRTUAL),
+)
+
+
+def kind_of(name: str, model: str, transport: str, path: str, rotational: str) -> Kind:
+    """Judge a disk by what the kernel tells of it; ``path`` is where it hangs in ``/sys``."""
+    for pattern, kind in _NAMES:
+        if re.fullmatch(pattern, name):
+            return kind
+    for called, kind in _MODELS:
+        if called in model:
+            return kind
+    if name.startswith("nvme"):
+        return Kind.NVME if transport in ("", "pcie", "apple-nvme") else Kind.NETWORK
+    if re.search(r"/session\d+/|/rport-|/fc_", path):
+        return Kind.NETWORK
+    if "/virtio" in path:
+        return Kind.VIRTUAL
+    return {"0": Kind.SSD, "1": Kind.HDD}.get(rotational, Kind.UNKNOWN)
+
+
+def device_at(number: str, source: str = "", sys: Path = SYS) -> Device | None:
+    """Return the disk under a mount: by its device's number, else by what was mounted.
+
+    None where there is none, or where this system does not tell.
+    """
+    for place in (sys / "dev/block" / number, sys / "class/block" / os.path.basename(source)):
+        if place.name and place.exists():
+            disks = _disks_under(Path(os.path.realpath(place)), sys)
+            if disks:
+                return _described(disks[0], len(disks))
+    return None
+
+
+def _disks_under(place: Path, sys: Path, depth: int = 0) -> list[Path]:
+    """Follow partitions and mappers down to the disks."""
+    if (place / "partition").exists():
+        place = place.parent
+    below = sorted(each.name for each in _entries(place / "slaves"))
+    if not below or depth >= _DEPTH:
+        return [place]
+    found: list[Path] = []
+    for name in below:
+        member = Path(os.path.realpath(sys / "class/block" / name))
+        found += [disk for disk in _disks_under(member, sys, depth + 1) if disk not in found]
+    return found
+
+
+def _described(disk: Path, members: int) -> Device:
+    vendor, model = _text(disk / "device/vendor"), _text(disk / "device/model")
+    if vendor.startswith("0x"):  # a number on the bus, not a name
+        vendor = ""
+    called = " ".join(f"{vendor} {model}".split())
+    kind = kind_of(
+        disk.name, called, _transport(disk), f"{disk}/", _text(disk / "queue/rotational")
+    )
+    cache = {"write back": True, "write through": False}.get(_text(disk / "queue/write_cache"))
+    return Device(disk.name, called, kind, cache, members)
+
+
+def _transport(disk: Path) -> str:
+    """Return how an NVMe is connected; with several paths, how the first one is."""
+    own = _text(disk / "device/transport")
+    if own or not disk.name.startswith("nvme"):
+        return own
+    paths = [each for each in _entries(disk / "device") if re.fullmatch(r"nvme\d+", each.name)]
+    return next((text for each in paths if (text := _text(each / "transport"))), "")
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,62 @@
+"""What a check found: a state, what was measured, and what to do where it is not fine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class State(StrEnum):
+    OK = "ok"
+    WARN = "warn"  # it works, and costs speed or a promise less than it could
+    FAIL = "fail"  # the service would refuse, lose or never drain
+    SKIPPED = "skipped"  # nothing could be said; `measured` says why
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check's result.
+
+    Args:
+        name: The check's, as in the table of ``checks``.
+        state: How it is.
+        measured: What was seen, in a few words and with units.
+        fix: The next move; always there when the state is ``warn`` or ``fail``.
+        values: The figures behind ``measured``, for machines; units come last in the names.
+        remote: Which remote it is about, of those that are set; None for the node itself.
+    """
+
+    name: str
+    state: State
+    measured: str
+    fix: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    remote: str | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.fix) != (self.state in (State.WARN, State.FAIL)):
+            raise ValueError(f"{self.name}: a fix goes with warn and fail, and with nothing else")
+
+
+def ok(name: str, measured: str, **values: Any) -> Finding:
+    return Finding(name, State.OK, measured, values=values)
+
+
+def warn(name: str, measured: str, fix: str, **values: Any) -> Finding:
+    return Finding(name, State.WARN, measured, fix, values)
+
+
+def fail(name: str, measured: str, fix: str, **values: Any) -> Finding:
+    return Finding(name, State.FAIL, measured, fix, values)
+
+
+def skipped(name: str, reason: str) -> Finding:
+    return Finding(name, State.SKIPPED, reason)
+
+
+def worst(findings: Iterable[Finding]) -> State:
+    """Return the worst state; what was skipped counts as fine."""
+    states = {finding.state for finding in findings}
+    return next((state for state in (State.FAIL, State.WARN) if state in states), State.OK)

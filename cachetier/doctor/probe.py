@@ -1,0 +1,142 @@
+"""A place of our own in a bucket to try things in, that is empty again afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from dataclasses import replace
+from functools import cached_property
+
+from cachetier_client.digests import digest_of
+
+from cachetier.errors import RemoteError
+from cachetier.model.names import RESERVED_SEGMENT
+from cachetier.remote.base import ObjectInfo, ObjectStore
+from cachetier.remote.connecting import Timeouts
+from cachetier.remote.factory import open_store
+from cachetier.remote.inquiry import Inquiry
+from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
+from cachetier.remote.settings import RemoteSettings
+
+PATIENCE = RetryPolicy(attempts=3, cap_seconds=2.0, deadline_seconds=20.0)
+TIMEOUTS = (5.0, 15.0)
+LEAST_PART_BYTES = 5 << 20
+SMALL_BYTES = 1024
+
+
+class NotTriedError(Exception):
+    """A check cannot be made, as another one failed that it builds on."""
+
+
+class Probe:
+    """One remote, and what doctor keeps there for the moment.
+
+    Everything is under ``<prefix>/.cachetier/doctor-<id>/``, where no reader of checkpoints looks.
+
+    Attributes:
+        refused: Why the remote as a whole cannot be used; the other checks are then skipped.
+    """
+
+    def __init__(self, settings: RemoteSettings, name: str = "doctor") -> None:
+        self.settings = settings
+        self.refused: str = ""
+        parts = [settings.prefix, RESERVED_SEGMENT, f"{name}-{secrets.token_hex(4)}", ""]
+        self.folder = "/".join(part for part in parts if part) + "/"
+        self.small = os.urandom(SMALL_BYTES)
+        self.part = os.urandom(LEAST_PART_BYTES)
+        self._keys: set[str] = set()
+        self._uploads: dict[str, str] = {}
+        self._stores: dict[RemoteSettings, ObjectStore] = {}
+
+    @cached_property
+    def inquiry(self) -> Inquiry:
+        return Inquiry(self.settings)
+
+    @property
+    def store(self) -> ObjectStore:
+        """The remote as it is set."""
+        return self._store(self.settings)
+
+    @property
+    def conditional(self) -> ObjectStore:
+        """The same, taken to obey conditions, whatever is set."""
+        return self._store(replace(self.settings, conditional_writes=True))
+
+    @property
+    def judging(self) -> ObjectStore:
+        """The same, taken to keep CRC-64/NVME, whatever is set."""
+        return self._store(replace(self.settings, verify="checksum"))
+
+    def _store(self, settings: RemoteSettings) -> ObjectStore:
+        if settings not in self._stores:
+            store = open_store(settings, max_connections=2, timeouts=Timeouts(*TIMEOUTS))
+            self._stores[settings] = RetryingObjectStore(store, PATIENCE)
+        return self._stores[settings]
+
+    # --- what is there for the moment ------------------------------------------------------------
+
+    def key(self, name: str) -> str:
+        """Return the key for ``name``; whatever is put there goes at the end."""
+        key = f"{self.folder}{name}"
+        self._keys.add(key)
+        return key
+
+    @cached_property
+    def object(self) -> ObjectInfo:
+        """A small object; raises what its put raises."""
+        return self.store.put(self.key("small"), self.small, digest=digest_of(self.small))
+
+    def needed_object(self) -> ObjectInfo:
+        """Return the small object.
+
+        Raises:
+            NotTriedError: It cannot be put.
+        """
+        try:
+            return self.object
+        except RemoteError:
+            raise NotTriedError("needs an object: see `put`") from None
+
+    def upload(self, name: str, store: ObjectStore | None = None) -> tuple[str, str]:
+        """Begin an upload; return its key and id. It is aborted at the end, unless it ``ended``."""
+        key = self.key(name)
+        upload_id = (store or self.store).create_upload(key)
+        self._uploads[upload_id] = key
+        return key, upload_id
+
+    def ended(self, upload_id: str) -> None:
+        """Note that an upload was completed or aborted."""
+        del self._uploads[upload_id]
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def clean(self) -> list[str]:
+        """Remove everything; return the keys of what could not be removed."""
+        left = []
+        for upload_id, key in list(self._uploads.items()):
+            with contextlib.suppress(RemoteError):
+                self.store.abort_upload(key, upload_id)
+                continue
+            left.append(f"{key} (upload {upload_id})")
+        listed = self._listed()
+        for key in sorted(self._keys if listed is None else listed):
+            try:
+                self.store.delete(key)
+            except RemoteError:
+                left += [key] if listed is not None or self._is_there(key) else []
+        return left
+
+    def _listed(self) -> set[str] | None:
+        """Return what lies in our folder, a put whose answer was lost too; None if it is hidden."""
+        if not self._keys:
+            return set()
+        with contextlib.suppress(RemoteError):
+            return set(self.store.list(self.folder).keys)
+        return None
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            return self.store.head(key) is not None
+        except RemoteError:
+            return key == f"{self.folder}small" and "object" in self.__dict__

@@ -1,0 +1,98 @@
+"""What a remote's refusal means, and what to do about it: tables, by code and never by text."""
+
+from __future__ import annotations
+
+from cachetier.doctor.findings import Finding, fail, warn
+from cachetier.errors import CachetierError, ThrottledError, TransientError
+from cachetier.remote.settings import RemoteSettings
+
+_KEYS = "Correct the credentials: AWS_ACCESS_KEY_ID and its kin, the profile, or the role."
+_BY_CODE = {
+    "InvalidAccessKeyId": ("the store does not know the access key", _KEYS),
+    "SignatureDoesNotMatch": ("the secret key does not fit the access key", _KEYS),
+    "InvalidToken": ("the session token is not valid", _KEYS),
+    "ExpiredToken": (
+        "the credentials have expired",
+        "Renew them; a role or a profile that botocore can refresh renews itself.",
+    ),
+    "RequestTimeTooSkewed": (
+        "this machine's clock is too far from the store's",
+        "Set the clock and keep it: run chronyd or systemd-timesyncd.",
+    ),
+    "PermanentRedirect": (
+        "the bucket is in another region",
+        "Set remote_region to the bucket's region.",
+    ),
+    "AuthorizationHeaderMalformed": (
+        "the request was signed for another region",
+        "Set remote_region to the bucket's region.",
+    ),
+    "QuotaExceeded": ("the store's quota is used up", "Raise the quota, or delete old steps."),
+    "XMinioStorageFull": ("the store is full", "Give it more disks, or delete old steps."),
+}
+_UNKNOWN_CALL = {"NotImplemented", "MethodNotAllowed", "501", "405"}
+_DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "UnauthorizedAccess"}
+_NO_BUCKET = {"NoSuchBucket", "404"}
+_BY_CAUSE = {
+    "NoCredentialsError": (
+        "no credentials were found",
+        "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the node a role.",
+    ),
+    "PartialCredentialsError": ("the credentials are not complete", _KEYS),
+    "SSLError": (
+        "the certificate of the store is not trusted",
+        "Set AWS_CA_BUNDLE to the file of the authority that signed it.",
+    ),
+    "EndpointConnectionError": (
+        "the store cannot be reached",
+        "Correct remote_endpoint, or look at name resolution, routes and proxies.",
+    ),
+}
+
+
+def judge_refusal(
+    name: str, error: CachetierError, remote: RemoteSettings, right: str = ""
+) -> Finding:
+    """Say why a call failed; ``right`` is what it needs, as IAM calls it."""
+    code = str(error.context.get("remote_code") or "")
+    if isinstance(error, ThrottledError):
+        fix = "Try again when it is quieter; `cachetier objbench` finds the rate it takes."
+        return warn(name, "the store throttles at the moment", fix, remote_code=code)
+    said, fix = _reason(error, code, remote, right)
+    return fail(name, said, fix, remote_code=code)
+
+
+def _reason(
+    error: CachetierError, code: str, remote: RemoteSettings, right: str
+) -> tuple[str, str]:
+    if code in _BY_CODE:
+        said, fix = _BY_CODE[code]
+        return f"{said} ({code})", fix
+    if code in _NO_BUCKET:
+        return f"there is no bucket {remote.bucket}", "Create it, or correct `remote`."
+    if code in _DENIED:
+        fix = f"Allow {right or 'the call'} on {arn_of(remote, right)}, or as the store words it."
+        return f"access denied: {right or code}", fix
+    if code in _UNKNOWN_CALL:
+        return (
+            f"the store does not know this call ({code})",
+            "Use a store that does, or a newer release of it.",
+        )
+    cause = error.__cause__
+    for base in type(cause).__mro__ if cause is not None else ():
+        if base.__name__ in _BY_CAUSE:
+            return _BY_CAUSE[base.__name__]
+    if isinstance(error, TransientError):
+        return (
+            f"no usable answer: {error.message}",
+            "Look at the network and at the store's log, then run this again.",
+        )
+    return error.message, error.next_move
+
+
+def arn_of(remote: RemoteSettings, right: str) -> str:
+    """Return what a policy would name: the bucket for calls about it, else what lies in it."""
+    of_bucket = {"s3:ListBucket", "s3:ListBucketMultipartUploads"}
+    if right in of_bucket or right.startswith("s3:GetLifecycle") or "Versioning" in right:
+        return f"arn:aws:s3:::{remote.bucket}"
+    return f"arn:aws:s3:::{'/'.join(part for part in (remote.bucket, remote.prefix, '*') if part)}"

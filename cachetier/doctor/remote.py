@@ -1,0 +1,195 @@
+"""Judges a remote: pure functions from what its calls did to a ``Finding``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cachetier.doctor.disk import shown_time
+from cachetier.doctor.findings import Finding, fail, ok, skipped, warn
+from cachetier.remote.connecting import FoundCredentials
+from cachetier.remote.settings import RemoteSettings
+from cachetier.sizes import shown_span
+
+SKEW_NOTED_SECONDS = 5.0
+SKEW_REFUSED_SECONDS = 600.0  # S3 refuses at fifteen minutes
+SOON_SECONDS = 900.0
+COLD = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+READBACK = 'remote_verify = "readback"'
+
+
+def judge_reach(remote: RemoteSettings, server: str, seconds: float) -> Finding:
+    """Say where the remote is, now that it has answered."""
+    where = f"{remote.url} at {remote.endpoint or 'AWS'}"
+    told = f", {server}" if server else ""
+    return ok("reach", f"{where}{told}, answered in {shown_time(seconds)}", server=server)
+
+
+def judge_clock(ahead_seconds: float | None) -> Finding:
+    """Say how far this machine's clock is from the store's."""
+    name = "clock"
+    if ahead_seconds is None:
+        return skipped(name, "the store sends no Date")
+    apart = abs(ahead_seconds)
+    values = {"skew_seconds": -ahead_seconds}
+    if apart <= 1.5:
+        return ok(name, "with the store's, to the second", **values)
+    measured = f"{apart:.0f} s {'behind' if ahead_seconds > 0 else 'ahead of'} the store's"
+    fix = "Set the clock and keep it: run chronyd or systemd-timesyncd."
+    if apart > SKEW_REFUSED_SECONDS:
+        return fail(name, f"{measured}; S3 refuses 15 min", fix, **values)
+    if apart > SKEW_NOTED_SECONDS:
+        return warn(name, measured, fix, **values)
+    return ok(name, measured, **values)
+
+
+def judge_credentials(found: FoundCredentials | None, now: float) -> Finding:
+    """Say where the credentials are from, and whether they will still be good tomorrow."""
+    name = "credentials"
+    if found is None:
+        fix = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give it a role."
+        return fail(name, "none were found", fix)
+    measured = f"{found.source}, key {found.access_key[:4]}...{found.access_key[-4:]}"
+    values = {"source": found.source, "temporary": found.temporary, "renewed": found.renewed}
+    if found.renewed:
+        left = None if found.expires_at is None else found.expires_at - now
+        ends = "" if left is None else f", these for {shown_span(max(0.0, left))}"
+        return ok(name, f"{measured}, renewed by themselves{ends}", **values)
+    if found.temporary:
+        fix = "Give the service a role, or a profile that botocore renews: the drain would stop."
+        return warn(name, f"{measured}, temporary, and nobody renews them", fix, **values)
+    return ok(name, f"{measured}, without an end", **values)
+
+
+def judge_conditional(absent: str, match: str, *, declared: bool) -> Finding:
+    """Say whether the store obeys ``If-None-Match`` and ``If-Match``.
+
+    Args:
+        absent, match: ``obeyed``, ``ignored`` or ``refused``, for each of the two.
+        declared: Whether ``conditional_writes`` is on.
+    """
+    name = "conditional"
+    obeyed = absent == match == "obeyed"
+    measured = f"If-None-Match {absent}, If-Match {match}"
+    values = {"if_none_match": absent, "if_match": match}
+    if obeyed and declared:
+        return ok(name, measured, **values)
+    if obeyed:
+        fix = "Set conditional_writes = true: the store can keep two nodes from overwriting."
+        return warn(name, f"{measured}, and conditional_writes is off", fix, **values)
+    if declared:
+        fix = "Set conditional_writes = false, and let one node only save a step at a time."
+        return fail(name, f"{measured}: two nodes could publish one step", fix, **values)
+    fix = "Nothing keeps two nodes from overwriting each other here; a newer store may."
+    return warn(name, f"{measured}, as conditional_writes = false says", fix, **values)
+
+
+def judge_checksum(faults: Sequence[str], verify: str) -> Finding:
+    """Say whether the store keeps and judges a CRC-64/NVME of whole objects.
+
+    Args:
+        faults: What it did not do; none if all is well.
+        verify: What ``remote_verify`` says.
+    """
+    name, values = "checksum", {"keeps_crc64nvme": not faults}
+    if not faults and verify == "checksum":
+        return ok(name, "CRC-64/NVME is judged, kept, and of whole multipart objects", **values)
+    if not faults:
+        fix = 'Set remote_verify = "checksum": each object need not be read back.'
+        return warn(name, "CRC-64/NVME works, and remote_verify is readback", fix, **values)
+    said = f"CRC-64/NVME: {', '.join(faults)}"
+    if verify == "readback":
+        return ok(name, f"{said}; objects are read back", **values)
+    return fail(name, said, f"Set {READBACK}: objects are then read back to verify them.", **values)
+
+
+def judge_copy(*, refused: bool, wanted: bool) -> Finding:
+    """Say whether bytes can be copied inside the bucket."""
+    if not refused:
+        return ok("copy", "ranges are copied inside the bucket (UploadPartCopy)")
+    if not wanted:
+        return ok("copy", "no UploadPartCopy, and block_copies is off")
+    fix = "Set block_copies = false; or let the store copy (s3:GetObject beside s3:PutObject)."
+    return warn("copy", "no UploadPartCopy: unchanged bytes are sent again", fix)
+
+
+def judge_lifecycle(rules: Sequence[Mapping[str, Any]], prefix: str) -> Finding:
+    """Say whether unfinished uploads go by themselves, and checkpoints do not."""
+    name = "lifecycle"
+    ours = [rule for rule in rules if rule.get("Status") == "Enabled" and _meets(rule, prefix)]
+    if losing := [rule for rule in ours if _expires(rule)]:
+        fix = "Narrow it to other prefixes: cachetier deletes by `delete` and `gc` alone."
+        return warn(name, f"rule {_id(losing[0])} deletes objects under {prefix or '/'}", fix)
+    if cold := [rule for rule in ours if _goes_cold(rule)]:
+        fix = "Keep the newest steps out of it: a restore from there waits for hours."
+        return warn(name, f"rule {_id(cold[0])} moves objects to an archive", fix)
+    days = [_abort_days(rule) for rule in ours if _covers(rule, prefix)]
+    found = [number for number in days if number is not None]
+    if found:
+        return ok(name, f"unfinished uploads go after {min(found)} d", abort_days=min(found))
+    fix = "Add a rule with AbortIncompleteMultipartUpload (7 days) for the prefix."
+    return warn(name, "no rule aborts unfinished uploads: they are paid for, unseen", fix)
+
+
+def _meets(rule: Mapping[str, Any], prefix: str) -> bool:
+    """Whether the rule concerns anything that we write."""
+    of_rule, folder = _prefix_of(rule), f"{prefix}/" if prefix else ""
+    return folder.startswith(of_rule) or of_rule.startswith(folder)
+
+
+def _covers(rule: Mapping[str, Any], prefix: str) -> bool:
+    """Whether the rule concerns everything that we write."""
+    inside: Mapping[str, Any] = rule.get("Filter") or {}
+    limits = {"Tag", "Tags", "ObjectSizeGreaterThan", "ObjectSizeLessThan"}
+    narrowed = limits.intersection(inside) or limits.intersection(inside.get("And") or {})
+    return not narrowed and (f"{prefix}/" if prefix else "").startswith(_prefix_of(rule))
+
+
+def _prefix_of(rule: Mapping[str, Any]) -> str:
+    inside: Mapping[str, Any] = rule.get("Filter") or {}
+    both: Mapping[str, Any] = inside.get("And") or {}
+    return str(rule.get("Prefix") or inside.get("Prefix") or both.get("Prefix") or "")
+
+
+def _expires(rule: Mapping[str, Any]) -> bool:
+    expiration: Mapping[str, Any] = rule.get("Expiration") or {}
+    return bool(expiration.get("Days") or expiration.get("Date"))
+
+
+def _goes_cold(rule: Mapping[str, Any]) -> bool:
+    return any(each.get("StorageClass") in COLD for each in rule.get("Transitions") or ())
+
+
+def _abort_days(rule: Mapping[str, Any]) -> int | None:
+    days = (rule.get("AbortIncompleteMultipartUpload") or {}).get("DaysAfterInitiation")
+    return int(days) if days else None
+
+
+def _id(rule: Mapping[str, Any]) -> str:
+    return str(rule.get("ID") or "without a name")
+
+
+def judge_versioning(
+    status: str, rules: Sequence[Mapping[str, Any]] | None, prefix: str
+) -> Finding:
+    """Say whether deleted steps keep costing.
+
+    Args:
+        rules: The lifecycle rules; None where they cannot be read.
+    """
+    name, values = "versioning", {"versioning": status or "never"}
+    if status != "Enabled":
+        return ok(name, "suspended" if status else "off", **values)
+    if rules is None:
+        return ok(name, "on; whether old versions go cannot be told", **values)
+    goes = [
+        rule
+        for rule in rules
+        if rule.get("Status") == "Enabled"
+        and rule.get("NoncurrentVersionExpiration")
+        and _covers(rule, prefix)
+    ]
+    if goes:
+        return ok(name, "on; old versions go by a rule", **values)
+    fix = "Add a rule with NoncurrentVersionExpiration: deleted steps are paid for else."
+    return warn(name, "on, and no rule removes old versions", fix, **values)

@@ -1,0 +1,98 @@
+"""A look at the remote before a cache directory is used for the first time.
+
+A cache that holds nothing yet has nothing to lose by not starting, so what a person mistyped ends
+the first start at once. Later starts never depend on the remote: they serve, and keep, bytes that
+may be nowhere else, and the drain says what it is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Iterator
+
+from cachetier.config import Settings
+from cachetier.errors import ConfigError, RemoteError, RemoteRefusedError
+from cachetier.events import REMOTE_REFUSED, REMOTE_UNREACHABLE, tell
+from cachetier.local.recovery import CATALOG_NAME
+from cachetier.remote.inquiry import Inquiry
+from cachetier.remote.settings import RemoteSettings
+from cachetier.wiring import remote_settings
+
+log = logging.getLogger(__name__)
+
+_NO_BUCKET = "there is no such bucket", "Create it, or correct `remote` and `remote_endpoint`."
+_NO_KEYS = (
+    "the store does not take our credentials",
+    "Correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profile, or the role of the machine.",
+)
+_NOBODY = (
+    "the AWS chain has no credentials for us",
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile, or give the machine a role.",
+)
+_ELSEWHERE = "the bucket is in another region", "Set `remote_region` to the bucket's."
+_UNTRUSTED = (
+    "its certificate is not trusted here",
+    "Name the authority that signed it in AWS_CA_BUNDLE, or correct `remote_endpoint`.",
+)
+# What no waiting mends. Other refusals may: a token that ended, a clock, a quota, a missing right
+# that is not needed.
+_WRONG = {
+    "NoSuchBucket": _NO_BUCKET,
+    "InvalidBucketName": _NO_BUCKET,
+    "InvalidAccessKeyId": _NO_KEYS,
+    "InvalidSecurity": _NO_KEYS,
+    "NotSignedUp": _NO_KEYS,
+    "SignatureDoesNotMatch": _NO_KEYS,
+    "AuthorizationHeaderMalformed": _ELSEWHERE,
+    "IllegalLocationConstraintException": _ELSEWHERE,
+    "PermanentRedirect": _ELSEWHERE,
+}
+
+
+def refuse_wrong_remote(settings: Settings) -> None:
+    """Ask the durable remote once, if ``cache_dir`` is new; it takes up to twenty seconds.
+
+    A remote that cannot be reached, or may yet change its mind, is told in the log.
+
+    Raises:
+        ConfigError: The bucket, the region, the credentials or the certificate is wrong.
+    """
+    if (settings.cache_dir / CATALOG_NAME).exists():
+        return
+    remote = remote_settings(settings)
+    try:
+        Inquiry(remote).look(remote.prefix)
+    except RemoteError as error:
+        wrong = _wrong(error)
+        if wrong is not None:
+            what, hint = wrong
+            code = error.context.get("remote_code")
+            said = f"{what} ({code})" if code else what
+            raise ConfigError(f"{_named(remote)}: {said}", hint=hint) from error
+        refused = isinstance(error, RemoteRefusedError)
+        event = REMOTE_REFUSED if refused else REMOTE_UNREACHABLE
+        tell(log, event, remote=remote.name, reason=error.message)
+
+
+def _wrong(error: RemoteError) -> tuple[str, str] | None:
+    """Return what is wrong and what to do about it, None where waiting may mend it."""
+    if not isinstance(error, RemoteRefusedError):
+        return None
+    code = error.context.get("remote_code")
+    if code:
+        return _WRONG.get(str(code))
+    # There was no answer: the connection was not trusted, or there was nothing to sign with.
+    untrusted = any(isinstance(each, ssl.SSLError) for each in _causes(error))
+    return _UNTRUSTED if untrusted else _NOBODY
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _named(remote: RemoteSettings) -> str:
+    return f"{remote.url} at {remote.endpoint}" if remote.endpoint else remote.url

@@ -1,0 +1,133 @@
+"""Take files of ``lost+found`` back that the catalog cannot account for.
+
+That is for a catalog that was lost, or replaced by an older one: then such a file is an
+acknowledged shard. Its own mark says whose it is, and its bytes must have the digest that it says.
+What comes back is dirty, in a part that nobody has sealed: a person looks at it, and seals it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from cachetier.clock import Clock
+from cachetier.errors import CachetierError, IntegrityError
+from cachetier.fsck.findings import Finding, Kind, Outcome
+from cachetier.fsck.resending import content_of
+from cachetier.local import queries
+from cachetier.local.lost_and_found import Identity, LostAndFound, SetAside, superfluous_because
+from cachetier.local.store import Store
+from cachetier.model.documents import Manifest, ManifestState
+from cachetier.model.shard import Content, SaveIds
+from cachetier.remote.bucket import Bucket
+
+
+class Adopting:
+    """Adopts into one store that nobody else uses."""
+
+    def __init__(self, store: Store, cache_dir: Path, durable: Bucket, clock: Clock) -> None:
+        self._store = store
+        self._lost = LostAndFound(cache_dir)
+        self._durable = durable
+        self._clock = clock
+        self._manifests: dict[tuple[str, int], Manifest | None] = {}
+
+    def all(self, say: Callable[[str], None]) -> Iterator[Outcome]:
+        """Adopt every file that may be one of a lost catalog, oldest first."""
+        files = sorted(self._lost.all(), key=self._written_at)
+        for file in files:
+            identity = file.identity
+            why = self._store.read(lambda sql, of=identity: superfluous_because(sql, of))  # type: ignore[misc]
+            finding = _finding(file)
+            if identity is None:
+                yield Outcome(finding, False, "it does not say what it is")
+                continue
+            if why is not None:
+                continue  # nobody needs it
+            say(f"adopt {finding.where}: check its bytes, and take them back")
+            try:
+                if self._is_published(identity):
+                    yield Outcome(finding, True, "its step is published: the remote has it")
+                    continue
+                self._adopt(file, identity)
+            except (CachetierError, OSError) as error:
+                yield Outcome(finding, False, f"it stays in lost+found: {error}")
+            else:
+                yield Outcome(finding, True, "it is dirty again; seal its rank to complete it")
+
+    def _written_at(self, file: SetAside) -> float:
+        return self._lost.path(file.file_id).stat().st_mtime
+
+    def _adopt(self, file: SetAside, identity: Identity) -> None:
+        content = self._content(file, identity)
+        ids = replace(identity.ids, world_size=self._world_size(identity))
+        if not self._store.space.try_reserve(content.size_bytes):
+            raise IntegrityError("there is no room for it")
+        self._lost.take_back(file.file_id)
+        self._store.files.sync_name(file.file_id)
+        try:
+            committed = self._store.catalog.commit_shard(
+                ids, identity.name, content, self._clock.now(), file_id=file.file_id
+            )
+        except BaseException:
+            self._store.files.set_aside(file.file_id)
+            self._store.space.release(content.size_bytes)
+            raise
+        if committed.repeated:
+            self._store.files.set_aside(file.file_id)
+            self._store.space.release(content.size_bytes)
+
+    def _content(self, file: SetAside, identity: Identity) -> Content:
+        descriptor = os.open(self._lost.path(file.file_id), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = content_of(descriptor, identity.size_bytes)
+        finally:
+            os.close(descriptor)
+        if content.digest != identity.digest:
+            raise IntegrityError("its bytes fail their digest")
+        return content
+
+    def _world_size(self, identity: Identity) -> int:
+        """Return how many ranks its save has, from whoever knows."""
+        ids = identity.ids
+        save = self._store.read(lambda sql: queries.save_named(sql, ids.run, ids.step, ids.save_id))
+        if save is not None:
+            return save.world_size
+        if identity.world_size:
+            return identity.world_size
+        manifest = self._manifest(ids)
+        if manifest is None:
+            raise IntegrityError("nothing says how many ranks its save has")
+        return manifest.world_size
+
+    def _is_published(self, identity: Identity) -> bool:
+        """Return whether the remote has the whole step of this save: then it is not needed."""
+        manifest = self._manifest(identity.ids)
+        return manifest is not None and manifest.state is ManifestState.PUBLISHED
+
+    def _manifest(self, ids: SaveIds) -> Manifest | None:
+        """Return the manifest of a save; None where another one has the step, or none."""
+        step = ids.run, ids.step
+        if step not in self._manifests:
+            seen = self._durable.manifest(*step)
+            self._manifests[step] = seen.manifest if seen is not None else None
+        manifest = self._manifests[step]
+        return manifest if manifest is not None and manifest.save_id == ids.save_id else None
+
+
+def _finding(file: SetAside) -> Finding:
+    identity = file.identity
+    if identity is None:
+        return Finding(Kind.FILE_SET_ASIDE, "set aside", file_id=file.file_id)
+    ids = identity.ids
+    return Finding(
+        Kind.FILE_SET_ASIDE,
+        "set aside",
+        ids.run,
+        ids.step,
+        identity.name,
+        file_id=file.file_id,
+        rank=ids.rank,
+    )

@@ -1,0 +1,147 @@
+"""What ``cachetier fsck`` may find, and what is done about it.
+
+A *problem* means that bytes, or what is known of them, are not as they were promised. A *note* is
+something that is of no harm: what a crash, another node or a person left behind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+LISTED = 1000
+
+
+class Kind(StrEnum):
+    CATALOG_DAMAGED = "catalog_damaged"
+    ACCOUNTING = "accounting"
+    ROW_DAMAGED = "row_damaged"
+    ROW_CONTRADICTS = "row_contradicts"
+    FILE_MISSING = "file_missing"
+    FILE_SIZE = "file_size"
+    BYTES_DAMAGED = "bytes_damaged"
+    QUARANTINED = "quarantined"
+    OBJECT_MISSING = "object_missing"
+    OBJECT_DIFFERS = "object_differs"
+    OBJECT_FOREIGN = "object_foreign"
+    MANIFEST_MISSING = "manifest_missing"
+    MANIFEST_DAMAGED = "manifest_damaged"
+    PART_DAMAGED = "part_damaged"
+    FILE_UNMARKED = "file_unmarked"
+    FILE_ORPHAN = "file_orphan"
+    FILE_SET_ASIDE = "file_set_aside"
+    GONE_ELSEWHERE = "gone_elsewhere"
+    CLAIM_STALE = "claim_stale"
+    UPLOAD_STALE = "upload_stale"
+    OBJECT_UNNAMED = "object_unnamed"
+    OBJECT_NOT_OURS = "object_not_ours"
+
+
+NOTES = frozenset(
+    {
+        Kind.FILE_UNMARKED,
+        Kind.FILE_ORPHAN,
+        Kind.FILE_SET_ASIDE,
+        Kind.GONE_ELSEWHERE,
+        Kind.CLAIM_STALE,
+        Kind.UPLOAD_STALE,
+        Kind.OBJECT_UNNAMED,
+        Kind.OBJECT_NOT_OURS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be. ``version`` and ``number`` are rows of the catalog."""
+
+    kind: Kind
+    message: str
+    run: str | None = None
+    step: int | None = None
+    name: str | None = None
+    remote: str | None = None
+    key: str | None = None
+    file_id: str | None = None
+    version: int = 0
+    number: int = 0
+    rank: int | None = None
+
+    @property
+    def is_problem(self) -> bool:
+        return self.kind not in NOTES
+
+    @property
+    def where(self) -> str:
+        """What it is about, in one word."""
+        if self.run is None:
+            return self.key or self.file_id or "the catalog"
+        step = f"{self.run}/{self.step}"
+        return f"{step}/{self.name}" if self.name is not None else step
+
+    def as_json(self) -> dict[str, Any]:
+        shown = ("run", "step", "name", "remote", "key", "file_id", "rank")
+        ids = {name: getattr(self, name) for name in shown}
+        known = {name: value for name, value in ids.items() if value is not None}
+        severity = "problem" if self.is_problem else "note"
+        return {"kind": str(self.kind), "severity": severity, "message": self.message, **known}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a finding: ``repaired``, and how, or why not."""
+
+    finding: Finding
+    repaired: bool
+    what: str
+
+
+class LeftError(Exception):
+    """A finding stays as it is; the text says why, and what a person can do."""
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything that was looked at and found.
+
+    ``unanswered`` names what could not be looked at, with the reason.
+    """
+
+    online: bool = False
+    shards: int = 0
+    size_bytes: int = 0
+    checked_bytes: int = 0
+    objects: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
+
+    @property
+    def repaired(self) -> set[Finding]:
+        return {outcome.finding for outcome in self.outcomes if outcome.repaired}
+
+    def remaining(self) -> list[Finding]:
+        """Return the problems that are still there."""
+        repaired = self.repaired
+        return [f for f in self.findings if f.is_problem and f not in repaired]
+
+    def as_json(self) -> dict[str, Any]:
+        remaining = self.remaining()
+        return {
+            "clean": not remaining and not self.unanswered,
+            "online": self.online,
+            "shards": self.shards,
+            "size_bytes": self.size_bytes,
+            "checked_bytes": self.checked_bytes,
+            "objects": self.objects,
+            "counts": dict(Counter(str(finding.kind) for finding in self.findings)),
+            "remaining": len(remaining),
+            "findings": [finding.as_json() for finding in self.findings[:LISTED]],
+            "repairs": [
+                {**each.finding.as_json(), "repaired": each.repaired, "what": each.what}
+                for each in self.outcomes[:LISTED]
+            ],
+            "unanswered": self.unanswered,
+        }

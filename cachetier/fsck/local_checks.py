@@ -1,0 +1,225 @@
+"""Hold the data files of a node against the rows of its catalog.
+
+Beside a running service files and rows change while they are looked at. So whatever seems wrong is
+looked at again before it is told, and what a put in progress leaves is passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cachetier.fsck.findings import Finding, Kind, Report
+from cachetier.local import check_queries, copies, queries
+from cachetier.local.catalog_view import CatalogView
+from cachetier.local.check_queries import PAGE_ROWS, CheckedRow
+from cachetier.local.files import DiskFiles
+from cachetier.local.lost_and_found import Identity, LostAndFound, superfluous_because
+from cachetier.local.store import LocalCopy
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import Shard
+from cachetier.sizes import shown_size
+
+SETTLE_SECONDS = 1.0  # so long a commit may have its file and not yet its row
+Sleep = Callable[[float], object]
+
+
+class LocalChecks:
+    """Yields what is wrong on this node. Memory grows by some 80 bytes for each data file."""
+
+    def __init__(
+        self,
+        view: CatalogView,
+        cache_dir: Path,
+        report: Report,
+        *,
+        data: bool,
+        run: str | None = None,
+        sleep: Sleep = time.sleep,
+    ) -> None:
+        """Make one; ``data`` reads every byte, ``run`` looks at the shards of one run only."""
+        self._view = view
+        self._files = DiskFiles(cache_dir)
+        self._lost = LostAndFound(cache_dir)
+        self._report = report
+        self._data = data
+        self._run = run
+        self._sleep = sleep
+
+    def all(self) -> Iterator[Finding]:
+        """Yield everything, the catalog first."""
+        yield from self._catalog()
+        named: set[bytes] = set()
+        for row in self.rows():
+            if row.file_id is not None:
+                named.add(bytes.fromhex(row.file_id))
+            yield from self._row(row)
+        if self._run is None:
+            yield from self._strays(named)
+            yield from self._set_aside()
+
+    def rows(self) -> Iterator[CheckedRow]:
+        """Yield every row, page by page, so that no read holds up who writes."""
+        after, run = 0, self._run
+        while True:
+            page = self._view.read(
+                lambda sql, a=after: check_queries.checked_rows(sql, a, PAGE_ROWS, run)  # type: ignore[misc]
+            )
+            yield from page
+            if len(page) < PAGE_ROWS:
+                return
+            after = page[-1].version
+
+    # --- the catalog itself ----------------------------------------------------------------------
+
+    def _catalog(self) -> Iterator[Finding]:
+        for complaint in self._view.read(check_queries.complaints):
+            yield Finding(Kind.CATALOG_DAMAGED, f"SQLite says of the catalog: {complaint}")
+        accounted, walked = self._view.read(check_queries.accounts)
+        if accounted != walked and not self._report.online:
+            yield Finding(
+                Kind.ACCOUNTING,
+                f"{shown_size(accounted)} are accounted, the rows add up to {shown_size(walked)}",
+            )
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _row(self, row: CheckedRow) -> Iterator[Finding]:
+        self._report.shards += 1
+        shard = row.shard
+        if shard is None:
+            yield _finding(Kind.ROW_DAMAGED, row, "its row fails its own digest")
+            return
+        if shard.file_id is not None or shard.inline:
+            self._report.size_bytes += shard.content.size_bytes
+        found = self._wrong(row, shard)
+        if found is not None and self._is_still(row):
+            yield found
+
+    def _wrong(self, row: CheckedRow, shard: Shard) -> Finding | None:
+        """Return what is wrong with a row and its bytes, the worst first."""
+        contradiction = _contradiction(row, shard)
+        if contradiction is not None:
+            return _finding(Kind.ROW_CONTRADICTS, row, contradiction)
+        if shard.state is ShardState.QUARANTINED:
+            copies_at = f", copies at {', '.join(row.remotes)}" if row.remotes else ""
+            return _finding(Kind.QUARANTINED, row, f"its bytes here are damaged{copies_at}")
+        found = self._wrong_file(row, shard) if shard.file_id is not None else None
+        if found is not None or not self._data or shard.state is ShardState.EVICTED:
+            return found
+        self._report.checked_bytes += shard.content.size_bytes
+        sound = self._reads_right(shard)
+        return None if sound else _finding(Kind.BYTES_DAMAGED, row, "its bytes fail their digest")
+
+    def _wrong_file(self, row: CheckedRow, shard: Shard) -> Finding | None:
+        assert shard.file_id is not None
+        try:
+            descriptor = self._files.open(shard.file_id)
+        except FileNotFoundError:
+            return _finding(Kind.FILE_MISSING, row, "its data file is missing")
+        try:
+            size_bytes = os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+        if size_bytes == shard.content.size_bytes:
+            return None
+        message = f"its data file has {size_bytes} bytes, not {shard.content.size_bytes}"
+        return _finding(Kind.FILE_SIZE, row, message)
+
+    def _reads_right(self, shard: Shard) -> bool:
+        body = descriptor = None
+        if shard.inline:
+            body = self._view.read(lambda sql: queries.body_of(sql, shard.version))
+            if body is None:
+                return False
+        else:
+            assert shard.file_id is not None
+            try:
+                descriptor = self._files.open(shard.file_id)
+            except FileNotFoundError:
+                return False
+        copy = LocalCopy(shard, descriptor, body)
+        try:
+            return copies.reads_right(copy)
+        finally:
+            copies.close(copy)
+
+    def _is_still(self, row: CheckedRow) -> bool:
+        """Return whether the row is as it was: the service may have evicted or replaced it."""
+        if not self._report.online:
+            return True
+        now = self._view.read(lambda sql: check_queries.checked_row(sql, row.version))
+        return now is not None and (now.file_id, now.shard) == (row.file_id, row.shard)
+
+    # --- files without a row ---------------------------------------------------------------------
+
+    def _strays(self, named: set[bytes]) -> Iterator[Finding]:
+        strays = [
+            (file_id, size_bytes)
+            for file_id, size_bytes in self._files.all()
+            if bytes.fromhex(file_id) not in named
+        ]
+        if strays and self._report.online:
+            self._sleep(SETTLE_SECONDS)
+            strays = [stray for stray in strays if self._is_stray(stray[0])]
+        for file_id, size_bytes in strays:
+            yield self._stray(file_id, size_bytes)
+
+    def _is_stray(self, file_id: str) -> bool:
+        """Return whether a file is marked as committed, and still there, and still without row."""
+        marked = self._files.identity(file_id) is not None
+        return marked and not self._view.read(lambda sql: check_queries.has_file(sql, file_id))
+
+    def _stray(self, file_id: str, size_bytes: int) -> Finding:
+        marked = self._files.identity(file_id)
+        size = shown_size(size_bytes)
+        if marked is None:
+            message = f"a put that was never acknowledged left {size}"
+            return Finding(Kind.FILE_UNMARKED, message, file_id=file_id)
+        return self._orphan(Kind.FILE_ORPHAN, file_id, size, Identity.parsed(marked))
+
+    def _set_aside(self) -> Iterator[Finding]:
+        for file in self._lost.all():
+            size = shown_size(file.size_bytes)
+            yield self._orphan(Kind.FILE_SET_ASIDE, file.file_id, size, file.identity)
+
+    def _orphan(self, kind: Kind, file_id: str, size: str, identity: Identity | None) -> Finding:
+        if identity is None:
+            return Finding(kind, f"{size} that do not say what they are", file_id=file_id)
+        why = self._view.read(lambda sql: superfluous_because(sql, identity))
+        message = f"{size} without a row: {why or 'perhaps a shard that the catalog lost'}"
+        ids = identity.ids
+        return Finding(
+            kind, message, ids.run, ids.step, identity.name, file_id=file_id, rank=ids.rank
+        )
+
+
+def _contradiction(row: CheckedRow, shard: Shard) -> str | None:
+    """Return what a row says that cannot be, or None."""
+    here = shard.file_id is not None or shard.inline
+    if shard.state is ShardState.EVICTED and here:
+        return "it is evicted, and its row names bytes here"
+    if shard.state in (ShardState.DIRTY, ShardState.CLEAN) and not here:
+        return f"it is {shard.state}, and its row names no bytes here"
+    if shard.inline and row.body_bytes != shard.content.size_bytes:
+        return "its bytes are not in the catalog"
+    if shard.state in (ShardState.CLEAN, ShardState.EVICTED) and not row.remotes:
+        return f"it is {shard.state}, and no remote was ever verified"
+    return None
+
+
+def _finding(kind: Kind, row: CheckedRow, message: str) -> Finding:
+    rank = row.shard.rank if row.shard is not None else None
+    return Finding(
+        kind,
+        message,
+        row.run,
+        row.step,
+        row.name,
+        file_id=row.file_id,
+        version=row.version,
+        number=row.number,
+        rank=rank,
+    )

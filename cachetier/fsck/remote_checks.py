@@ -1,0 +1,300 @@
+"""Hold what a catalog says of a remote against the remote: objects, parts, manifests, leftovers."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from cachetier.errors import IntegrityError, RemoteError
+from cachetier.fsck.findings import Finding, Kind, Report
+from cachetier.local import check_queries, garbage_queries, queries, replica_queries
+from cachetier.local.catalog_view import CatalogView
+from cachetier.local.check_queries import PAGE_ROWS
+from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
+from cachetier.model.documents import Manifest, ManifestState, ShardSummary
+from cachetier.model.layout import SPREAD_MARK, is_pending, location_of_key
+from cachetier.model.names import RESERVED_SEGMENT
+from cachetier.model.replication import DURABLE, ReplicaState
+from cachetier.model.stored import Stored
+from cachetier.model.uploads import SAVE_KEY
+from cachetier.remote.base import ObjectInfo
+from cachetier.remote.bucket import Remote
+from cachetier.remote.presence import is_object_of
+
+AT_ONCE = 16
+
+
+class RemoteChecks:
+    """Yields what is wrong at one remote. Asks for each object once, a page of rows at a time."""
+
+    def __init__(
+        self, view: CatalogView, remote: Remote, report: Report, *, run: str | None = None
+    ) -> None:
+        self._view = view
+        self._remote = remote
+        self._bucket = remote.bucket
+        self._is_durable = remote.name == DURABLE
+        self._report = report
+        self._run = run
+        self._seen_packs: set[str] = set()
+
+    def all(self) -> Iterator[Finding]:
+        """Yield everything.
+
+        Raises:
+            RemoteError: The remote cannot be asked.
+        """
+        self._bucket.objects.check()  # a bucket that is gone looks like one without objects
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fsck") as threads:
+            self._threads = threads
+            for run in [self._run] if self._run else self._view.read(queries.runs):
+                for save in self._view.read(lambda sql, of=run: queries.saves_of_run(sql, of)):  # type: ignore[misc]
+                    yield from self._save(save)
+                yield from self._uploads(run)
+
+    # --- saves -----------------------------------------------------------------------------------
+
+    def _save(self, save: Save) -> Iterator[Finding]:
+        location = self._location(save)
+        if location is None:
+            return
+        known: set[str] = set()
+        documented = False
+        if self._is_published(save):
+            documented = yield from self._published(save, location, known)
+        elif save.state not in OPEN_STATES:
+            yield from self._claim(save)
+        yield from self._rows(save, location, known)
+        if documented:
+            yield from self._unnamed(save, location, known)
+
+    def _location(self, save: Save) -> str | None:
+        if self._is_durable:
+            return save.location
+        there = self._view.read(
+            lambda sql: replica_queries.replication_of(sql, save.number, self._remote.name)
+        )
+        return there.location if there is not None else None
+
+    def _is_published(self, save: Save) -> bool:
+        if self._is_durable or save.state is SaveState.DELETED:
+            return save.state is SaveState.PUBLISHED
+        there = self._view.read(
+            lambda sql: replica_queries.replication_of(sql, save.number, self._remote.name)
+        )
+        return there is not None and there.state is ReplicaState.PUBLISHED
+
+    # --- documents -------------------------------------------------------------------------------
+
+    def _published(
+        self, save: Save, location: str, known: set[str]
+    ) -> Generator[Finding, None, bool]:
+        """Look at the documents of a published save, and the objects of other nodes in it.
+
+        Return whether they say what belongs to it.
+        """
+        try:
+            seen = self._bucket.manifest(save.run, save.step)
+        except IntegrityError as error:
+            yield self._of(Kind.MANIFEST_DAMAGED, save, error.message)
+            return False
+        manifest = seen.manifest if seen is not None else None
+        wrong = _wrong_manifest(save, manifest)
+        if wrong is not None:
+            kind, message = wrong
+            yield self._of(kind, save, f"at {self._remote.name}: {message}")
+        if wrong is not None or manifest is None:
+            return False
+        layout = self._bucket.layout
+        for part in manifest.parts:
+            known.add(layout.part_key(save.run, location, part.rank))
+            try:
+                self._bucket.part(save.run, location, part.rank, part.digest)
+            except IntegrityError as error:
+                yield self._of(Kind.PART_DAMAGED, save, error.message, rank=part.rank)
+        yield from self._elsewhere(save, location, manifest, known)
+        return True
+
+    def _elsewhere(
+        self, save: Save, location: str, manifest: Manifest, known: set[str]
+    ) -> Iterator[Finding]:
+        """Look for the objects of shards that other nodes put."""
+        here = self._view.read(lambda sql: check_queries.names_of(sql, save.number))
+        wanted: dict[str, tuple[Finding, Stored, int]] = {}
+        for entry in manifest.shards:
+            pack = entry.pack.name if entry.pack is not None else None
+            key = self._bucket.layout.object_key(save.run, location, entry.name, pack)
+            known.add(key)
+            if entry.name not in here:
+                stored = _stored_as(entry)
+                blank = self._of(
+                    Kind.OBJECT_MISSING, save, "", name=entry.name, rank=entry.rank, key=key
+                )
+                wanted[key] = blank, stored, int(entry.digest, 16)
+        yield from self._objects(save, wanted)
+
+    def _claim(self, save: Save) -> Iterator[Finding]:
+        """Look whether a save that has ended still claims its step."""
+        try:
+            seen = self._bucket.manifest(save.run, save.step)
+        except IntegrityError:
+            return  # told for the save that is published
+        if seen is None or seen.manifest.save_id != save.save_id:
+            return
+        if seen.manifest.state is ManifestState.CLAIMED:
+            message = f"save {save.save_id}, which is {save.state}, still claims the step"
+            yield self._of(Kind.CLAIM_STALE, save, message)
+
+    # --- objects ---------------------------------------------------------------------------------
+
+    def _rows(self, save: Save, location: str, known: set[str]) -> Iterator[Finding]:
+        after = 0
+        while True:
+            page = self._view.read(
+                lambda sql, a=after: check_queries.rows_of_save(  # type: ignore[misc]
+                    sql, save.number, a, self._remote.name
+                )
+            )
+            wanted: dict[str, tuple[Finding, Stored, int]] = {}
+            for row, stored in page:
+                shard = row.shard
+                if shard is None or stored is None:
+                    continue
+                pack = stored.pack.name if stored.pack is not None else None
+                key = self._bucket.layout.object_key(save.run, location, row.name, pack)
+                known.add(key)
+                blank = self._of(
+                    Kind.OBJECT_MISSING, save, "", name=row.name, key=key, rank=shard.rank
+                )
+                blank = replace(blank, version=row.version, file_id=row.file_id)
+                wanted.setdefault(key, (blank, stored, shard.content.digest))
+            yield from self._objects(save, wanted)
+            if len(page) < PAGE_ROWS:
+                return
+            after = page[-1][0].version
+
+    def _objects(
+        self, save: Save, wanted: dict[str, tuple[Finding, Stored, int]]
+    ) -> Iterator[Finding]:
+        keys = [key for key in wanted if key not in self._seen_packs]
+        infos = self._threads.map(self._bucket.objects.head, keys)
+        for key, info in zip(keys, infos, strict=True):
+            self._report.objects += 1
+            blank, stored, digest = wanted[key]
+            if stored.pack is not None:
+                self._seen_packs.add(key)
+            kind, message = _judged(save, info, stored, digest)
+            if kind is not None and self._is_still(blank):
+                told = f"at {self._remote.name}: {message}"
+                yield replace(blank, kind=kind, message=told)
+
+    def _is_still(self, finding: Finding) -> bool:
+        """Return whether a row still says that the remote has the shard."""
+        if not self._report.online or not finding.version:
+            return True
+        now = self._view.read(lambda sql: check_queries.checked_row(sql, finding.version))
+        return now is not None and self._remote.name in now.remotes
+
+    def _unnamed(self, save: Save, location: str, known: set[str]) -> Iterator[Finding]:
+        """Look for objects beside those of a published save."""
+        layout = self._bucket.layout
+        known.add(layout.manifest_key(save.run, save.step))
+        prefixes = {
+            layout.location_prefix(save.run, location),
+            *layout.shard_prefixes(save.run, location),
+        }
+        for prefix in sorted(prefixes):
+            for key in self._bucket.objects.list(prefix).keys:
+                if key in known or is_pending(key):
+                    continue
+                info = self._bucket.objects.head(key)
+                if info is not None:
+                    yield self._stray(save, key, info)
+
+    def _stray(self, save: Save, key: str, info: ObjectInfo) -> Finding:
+        if info.metadata.get(SAVE_KEY) == save.save_id or f"/{RESERVED_SEGMENT}/" in key:
+            message = f"at {self._remote.name}: the save does not name the object {key}"
+            return self._of(Kind.OBJECT_UNNAMED, save, message, key=key)
+        message = f"at {self._remote.name}: {key} is not cachetier's; it is left alone"
+        return self._of(Kind.OBJECT_NOT_OURS, save, message, key=key)
+
+    def _uploads(self, run: str) -> Iterator[Finding]:
+        """Look for multipart uploads of saves that take no more."""
+        replica = None if self._is_durable else self._remote.name
+        ended = self._view.read(lambda sql: garbage_queries.ended_locations(sql, run, replica))
+        spread = any(location.endswith(SPREAD_MARK) for location in ended)
+        layout = self._bucket.layout
+        for prefix in layout.upload_prefixes(run, spread=spread) if ended else ():
+            try:
+                found = list(self._bucket.objects.list_uploads(prefix))
+            except RemoteError as error:
+                self._report.unanswered.append(f"uploads at {self._remote.name}: {error.message}")
+                return
+            for key, upload_id in found:
+                save = ended.get(location_of_key(key, prefix))
+                if save is not None:
+                    message = f"at {self._remote.name}: an upload of {key} was never finished"
+                    yield self._of(Kind.UPLOAD_STALE, save, message, key=key, file_id=upload_id)
+
+    def _of(
+        self,
+        kind: Kind,
+        save: Save,
+        message: str,
+        *,
+        name: str | None = None,
+        key: str | None = None,
+        file_id: str | None = None,
+        rank: int | None = None,
+    ) -> Finding:
+        remote = self._remote.name
+        return Finding(
+            kind, message, save.run, save.step, name, remote, key, file_id, 0, save.number, rank
+        )
+
+
+# --- what it means -------------------------------------------------------------------------------
+
+
+def _wrong_manifest(save: Save, manifest: Manifest | None) -> tuple[Kind, str] | None:
+    """Say what is wrong with the manifest of a save that was published, if anything is."""
+    if manifest is None:
+        return Kind.MANIFEST_MISSING, "the manifest of the published step is missing"
+    if manifest.state is ManifestState.DELETED:
+        return Kind.GONE_ELSEWHERE, "another node has deleted the step"
+    if manifest.save_id == save.save_id and manifest.state is ManifestState.PUBLISHED:
+        return None
+    if manifest.state is ManifestState.PUBLISHED:
+        return Kind.GONE_ELSEWHERE, f"save {manifest.save_id} has replaced it since"
+    message = f"the step was published, and is only claimed now, by save {manifest.save_id}"
+    return Kind.MANIFEST_MISSING, message
+
+
+def _judged(
+    save: Save, info: ObjectInfo | None, stored: Stored, digest: int
+) -> tuple[Kind | None, str]:
+    """Say what is wrong with an object that a remote was verified to hold."""
+    if info is None:
+        what = "its object" if stored.pack is None else "the pack that holds it"
+        return Kind.OBJECT_MISSING, f"{what} is missing"
+    if is_object_of(info, save.save_id, digest, stored):
+        return None, ""
+    if info.metadata.get(SAVE_KEY) != save.save_id:
+        return Kind.OBJECT_FOREIGN, f"somebody else's object is in its place: {info.key}"
+    expected = stored.pack or stored
+    return Kind.OBJECT_DIFFERS, (
+        f"its object has {info.size_bytes} bytes and digest {_shown(info.digest)}, "
+        f"not {expected.size_bytes} and {_shown(expected.digest)}"
+    )
+
+
+def _shown(digest: int | None) -> str:
+    return "unknown" if digest is None else f"{digest:016x}"
+
+
+def _stored_as(entry: ShardSummary) -> Stored:
+    """Return as what a manifest lists a shard; without its frames, which HEAD does not tell."""
+    digest = int(entry.stored_digest or entry.digest, 16)
+    pack = entry.pack.in_pack() if entry.pack is not None else None
+    return Stored(entry.codec, entry.stored_bytes, digest, (), entry.element_size or 0, pack)

@@ -1,0 +1,97 @@
+"""Reads of the catalog that say what is of no use to anybody any more."""
+
+from __future__ import annotations
+
+import apsw
+
+from cachetier.local import pin_queries, queries, rows
+from cachetier.model.checkpoint import OPEN_STATES, PartState, Save, sealed_here
+
+_SAVES = f"SELECT {rows.SAVE_COLUMNS} FROM saves"
+_PUBLISHED_BESIDE = (
+    "EXISTS (SELECT 1 FROM saves AS other WHERE other.run = saves.run AND other.step = saves.step "
+    "AND other.number <> saves.number AND other.state = 'published')"
+)
+_ALONE_THERE = (
+    "NOT EXISTS (SELECT 1 FROM saves AS other WHERE other.run = saves.run "
+    "AND other.step = saves.step AND other.number <> saves.number "
+    "AND other.location = saves.location)"
+)
+
+
+def incomplete_saves(sql: apsw.Connection, before: float) -> list[Save]:
+    """Return saves that began before ``before``, will never be whole, and that nobody waits for.
+
+    A newer step of their run is published since.
+    """
+    query = (
+        f"{_SAVES} WHERE state IN ('open', 'local_only') AND started_at < ? "
+        f"AND {pin_queries.NOT_PINNED} AND EXISTS (SELECT 1 FROM saves AS newer "
+        "WHERE newer.run = saves.run AND newer.number > saves.number "
+        "AND newer.step > saves.step AND newer.state = 'published') ORDER BY number"
+    )
+    saves = [rows.save_of(row) for row in sql.execute(query, (before,))]
+    return [save for save in saves if is_incomplete(sql, save)]
+
+
+def is_incomplete(sql: apsw.Connection, save: Save) -> bool:
+    """Return whether only ranks that are gone could complete an open save.
+
+    That is one that was not sealed here, or of which all that was sealed here is at the remote and
+    the other nodes' parts are not. One with a damaged shard is left to a person.
+    """
+    if save.state not in OPEN_STATES:
+        return False
+    parts, summary = queries.parts_of(sql, save.number), queries.summary_of(sql, save.number)
+    if summary.quarantined_shards:
+        return False
+    if not sealed_here(parts):
+        return True
+    sealed = [part for part in parts if part.state is PartState.SEALED]
+    sent = not summary.dirty_shards and all(part.uploaded for part in sealed)
+    return sent and len(sealed) < save.world_size
+
+
+def replaced_saves(sql: apsw.Connection, before: float) -> list[Save]:
+    """Return saves begun before ``before`` that left objects beside the published ones of a step.
+
+    A newer save replaced them, or they came too late.
+    """
+    query = (
+        f"{_SAVES} WHERE state IN ('superseded', 'refused') AND location IS NOT NULL "
+        f"AND started_at < ? AND {_PUBLISHED_BESIDE} AND {_ALONE_THERE} ORDER BY number"
+    )
+    return [rows.save_of(row) for row in sql.execute(query, (before,))]
+
+
+def ended_locations(sql: apsw.Connection, run: str, remote: str | None) -> dict[str, Save]:
+    """Return the saves of a run that take no more uploads, by where they lie.
+
+    At the durable remote, or with a name at that replica.
+    """
+    if remote is None:
+        query = (
+            "SELECT number, location FROM saves WHERE run = ? AND location IS NOT NULL "
+            "AND state IN ('published', 'superseded', 'refused')"
+        )
+        found = sql.execute(query, (run,))
+    else:
+        query = (
+            "SELECT save, replications.location FROM replications JOIN saves ON number = save "
+            "WHERE run = ? AND remote = ? AND replications.location <> '' "
+            "AND replications.state IN ('published', 'superseded', 'refused')"
+        )
+        found = sql.execute(query, (run, remote))
+    numbers = {str(location): int(number) for number, location in found}
+    saves = {at: queries.save_by_number(sql, number) for at, number in numbers.items()}
+    return {at: save for at, save in saves.items() if save is not None}
+
+
+def local_bytes_of(sql: apsw.Connection, number: int) -> tuple[int, int]:
+    """Return (shards, bytes) of a save that lie on this node."""
+    query = (
+        "SELECT count(*), coalesce(sum(size_bytes), 0) FROM shards "
+        "WHERE save = ? AND (file_id IS NOT NULL OR inline)"
+    )
+    shards, size_bytes = sql.execute(query, (number,)).get
+    return int(shards), int(size_bytes)

@@ -1,0 +1,123 @@
+"""Data files that were set aside: marked as committed once, and named by no row.
+
+Start-up moves them out of the way and keeps them, as the catalog might be what is wrong. What a
+file says of itself, and what the catalog knows, tells which are still of use to anybody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from cachetier.errors import CachetierError
+from cachetier.local import queries, rank_parts
+from cachetier.local.files import FILE_ID, IDENTITY_ATTRIBUTE
+from cachetier.model.checkpoint import OPEN_STATES
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import SaveIds
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a data file says it holds; ``world_size`` is 0 where it does not say."""
+
+    store_id: str
+    ids: SaveIds
+    name: str
+    size_bytes: int
+    digest: int
+    world_size: int
+
+    @classmethod
+    def parsed(cls, text: bytes | None) -> Identity | None:
+        """Read an identity; None where there is none, or it is not what this store writes."""
+        try:
+            found = json.loads(text or b"")
+            world_size = int(found.get("world_size", 0))
+            rank = int(found["rank"])
+            ids = SaveIds(
+                str(found["run"]),
+                int(found["step"]),
+                str(found["save"]),
+                rank,
+                max(world_size, rank + 1),
+            )
+            size_bytes, digest = int(found["size_bytes"]), int(found["digest"], 16)
+            return cls(
+                str(found["store"]), ids.checked(), found["name"], size_bytes, digest, world_size
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, CachetierError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A file in ``lost+found``; ``since`` is when it came there (UTC seconds)."""
+
+    file_id: str
+    size_bytes: int
+    since: float
+    identity: Identity | None
+
+
+class LostAndFound:
+    """The folder ``<cache_dir>/lost+found``."""
+
+    def __init__(self, cache_dir: Path) -> None:
+        self._folder = cache_dir / "lost+found"
+
+    def all(self) -> Iterator[SetAside]:
+        """Yield every file in it."""
+        try:
+            entries = sorted(os.scandir(self._folder), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            if FILE_ID.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                status = entry.stat(follow_symlinks=False)
+                identity = Identity.parsed(_attribute(Path(entry.path)))
+                yield SetAside(entry.name, status.st_size, status.st_ctime, identity)
+
+    def path(self, file_id: str) -> Path:
+        return self._folder / file_id
+
+    def take_back(self, file_id: str) -> None:
+        """Move a file among the data files again; its name is not synced yet."""
+        os.replace(self.path(file_id), self._folder.parent / "data" / file_id[:2] / file_id)
+
+    def remove(self, file_id: str) -> None:
+        """Remove a file; a missing one is no error."""
+        self.path(file_id).unlink(missing_ok=True)
+
+
+def superfluous_because(sql: apsw.Connection, identity: Identity | None) -> str | None:
+    """Return why nobody needs a file that says it holds ``identity``; None if somebody might."""
+    if identity is None:
+        return None
+    ids = identity.ids
+    save = queries.save_named(sql, ids.run, ids.step, ids.save_id)
+    if save is None:
+        return None
+    row = queries.shard_named(sql, save.number, identity.name)
+    if row is None and save.state not in OPEN_STATES:
+        return f"its save is {save.state}, without it"
+    if row is not None:
+        wanted = (row.content.size_bytes, row.content.digest)
+        if wanted != (identity.size_bytes, identity.digest):
+            return "other bytes were put under its name since"
+        return None if row.state is ShardState.QUARANTINED else "the catalog has the shard"
+    if rank_parts.is_final(sql, save.number, ids.rank):
+        return "its rank sealed without it"
+    return None
+
+
+def _attribute(path: Path) -> bytes | None:
+    try:
+        return os.getxattr(path, IDENTITY_ATTRIBUTE)
+    except OSError:
+        return None

@@ -1,0 +1,41 @@
+"""The span of the caller's own trace, which calls made inside of it bring along.
+
+The service makes it the parent of the checkpoint's trace, if it traces (docs/logs.md, "Traces").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+FIELD = "traceparent"
+
+_FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_traceparent: ContextVar[str | None] = ContextVar(FIELD, default=None)
+
+
+@contextmanager
+def traced(traceparent: str) -> Iterator[None]:
+    """Have the calls inside, on this thread, say that they belong to a span of the caller's.
+
+    Args:
+        traceparent: The span, as W3C Trace Context writes it; OpenTelemetry's ``inject`` gives it.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if _FORM.fullmatch(traceparent) is None:
+        raise ValueError(f"{traceparent!r} is no traceparent, like 00-<32 hex>-<16 hex>-01")
+    token = _traceparent.set(traceparent)
+    try:
+        yield
+    finally:
+        _traceparent.reset(token)
+
+
+def brought_along() -> dict[str, str]:
+    """Return what a request says of its caller: nothing, unless the caller said so."""
+    traceparent = _traceparent.get()
+    return {} if traceparent is None else {FIELD: traceparent}

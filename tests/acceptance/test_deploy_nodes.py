@@ -1,0 +1,164 @@
+"""The systemd unit and the Kubernetes manifest: what they say fits what the service does."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cachetier import config
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+CREDENTIALS = {"CACHETIER_TOKEN": "t" * 40}
+
+
+def settings_of(monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str]) -> config.Settings:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    return config.load()
+
+
+def needed_seconds(settings: config.Settings) -> float:
+    """Return how long a stop may take; docs/leaving.md."""
+    return settings.notice_seconds + settings.grace_seconds + 10
+
+
+# --- Kubernetes ----------------------------------------------------------------------------------
+
+MANIFEST = list(yaml.safe_load_all((DEPLOY / "kubernetes.yml").read_text(encoding="utf-8")))
+CONFIG, DAEMON_SET = MANIFEST
+POD: dict[str, Any] = DAEMON_SET["spec"]["template"]["spec"]
+(CONTAINER,) = POD["containers"]
+
+
+def test_the_service_accepts_the_settings_of_the_config_map(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = settings_of(monkeypatch, CONFIG["data"] | CREDENTIALS)
+    given = [entry["name"] for entry in CONTAINER["env"]]
+
+    assert CONTAINER["envFrom"] == [{"configMapRef": {"name": CONFIG["metadata"]["name"]}}]
+    assert given == ["CACHETIER_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
+    assert settings.http_address == ("0.0.0.0", CONTAINER["ports"][0]["containerPort"])
+
+
+def test_the_kubelet_waits_until_a_node_that_is_left_has_flushed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = settings_of(monkeypatch, CONFIG["data"] | CREDENTIALS)
+
+    assert settings.notice_seconds > 0
+    assert POD["terminationGracePeriodSeconds"] >= needed_seconds(settings)
+    assert "lifecycle" not in CONTAINER  # a preStop would only take of that time
+
+
+def test_the_cache_and_the_socket_are_the_nodes_own_directories() -> None:
+    paths = {each["name"]: each["mountPath"] for each in CONTAINER["volumeMounts"]}
+    volumes = {each["name"]: each for each in POD["volumes"]}
+
+    assert paths["cache"] == CONFIG["data"]["CACHETIER_CACHE_DIR"]
+    assert CONFIG["data"]["CACHETIER_SOCKET"].startswith(paths["socket"])
+    for name in ("cache", "socket"):
+        assert volumes[name]["hostPath"]["type"] == "Directory"
+    prepared = (DEPLOY / "tmpfiles.conf").read_text(encoding="utf-8")
+    for name, mode in (("cache", "0700"), ("socket", "0755")):
+        path = volumes[name]["hostPath"]["path"]
+        assert re.search(rf"^d {path} +{mode} 10001 10001 -$", prepared, re.MULTILINE)
+
+
+def test_the_pod_is_nobody_special_and_asks_for_little() -> None:
+    pod, container = POD["securityContext"], CONTAINER["securityContext"]
+
+    assert (pod["runAsNonRoot"], pod["runAsUser"]) == (True, 10001)
+    assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["readOnlyRootFilesystem"]
+    assert not container["allowPrivilegeEscalation"]
+    assert container["capabilities"] == {"drop": ["ALL"]}
+    assert not POD["automountServiceAccountToken"]
+    assert "cpu" not in CONTAINER["resources"]["limits"]
+
+
+def test_the_probes_ask_what_needs_no_token() -> None:
+    asked = {
+        kind: CONTAINER[kind]["httpGet"]
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe")
+    }
+
+    assert {kind: probe["path"] for kind, probe in asked.items()} == {
+        "startupProbe": "/livez",
+        "readinessProbe": "/readyz",
+        "livenessProbe": "/livez",  # a fenced or leaving service serves on, and is not killed
+    }
+    assert {probe["port"] for probe in asked.values()} == {CONTAINER["ports"][0]["name"]}
+
+
+# --- systemd -------------------------------------------------------------------------------------
+
+UNIT = (DEPLOY / "cachetier.service").read_text(encoding="utf-8")
+
+
+def directives(section: str) -> dict[str, list[str]]:
+    """Read one section; a directive may come more than once."""
+    body = re.split(r"^\[(\w+)\]$", UNIT, flags=re.MULTILINE)
+    text = dict(zip(body[1::2], body[2::2], strict=True))[section]
+    found: dict[str, list[str]] = {}
+    for name, value in re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE):
+        found.setdefault(name, []).append(value)
+    return found
+
+
+SERVICE = directives("Service")
+
+
+def test_systemd_waits_until_a_node_that_is_left_has_flushed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environment = dict(pair.split("=", 1) for pair in SERVICE["Environment"])
+    mounted = {
+        "CACHETIER_CACHE_DIR": SERVICE["ReadWritePaths"][0],
+        "CACHETIER_REMOTE": "s3://checkpoints/llama",
+    }
+    settings = settings_of(monkeypatch, environment | mounted)
+
+    assert int(SERVICE["TimeoutStopSec"][0]) >= needed_seconds(settings)
+    assert SERVICE["KillMode"] == ["mixed"]  # the drain goes on while the service flushes
+    assert settings.socket_path == Path("/run", SERVICE["RuntimeDirectory"][0], "cachetier.sock")
+
+
+def test_the_hardening_leaves_what_courtesy_and_the_disk_need() -> None:
+    assert SERVICE["Delegate"] == ["cpu"]
+    for name in ("ProtectControlGroups", "ProcSubset", "PrivateUsers", "ProtectProc"):
+        assert name not in SERVICE
+    assert SERVICE["SystemCallFilter"] == ["@system-service"]
+    assert {"AF_UNIX", "AF_INET", "AF_INET6"} <= set(SERVICE["RestrictAddressFamilies"][0].split())
+    assert directives("Unit")["RequiresMountsFor"] == SERVICE["ReadWritePaths"]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    program = tmp_path / "cachetier"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    unit = tmp_path / "cachetier.service"
+    unit.write_text(UNIT.replace("/opt/cachetier/bin/cachetier", str(program)))
+
+    done = subprocess.run(
+        ("systemd-analyze", "verify", "--man=no", str(unit)),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+    complaints = [
+        line
+        for line in done.stderr.splitlines()
+        if str(unit) in line and "DelegateSubgroup" not in line  # before systemd 254
+    ]
+    assert (done.returncode, complaints) == (0, []), done.stderr

@@ -1,0 +1,308 @@
+"""What happens on nodes that drives each metric: real services, brought into each state."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cachetier_client import Client
+from cachetier_client.digests import digest_of
+from prometheus_client.parser import text_string_to_metric_families
+
+from cachetier.clock import SystemClock
+from cachetier.exposure import PATIENCE_SECONDS
+from cachetier.housekeeping import COLLECT_SECONDS
+from cachetier.local import queries
+from cachetier.local.watched_files import WatchedFiles
+from cachetier.model.shard import BLOCK_BYTES
+from cachetier.series import PREFIX
+from cachetier.service import Service
+from cachetier.testing.faulty_files import FaultyFiles, refuse
+from cachetier.testing.s3_endpoint import S3Endpoint
+from cachetier.testing.troubles import Fault, Trouble, first
+from tests.integration.changing import changed, noise
+from tests.integration.drain_node import patterned
+from tests.integration.serving import Served, serving, shard_path
+from tests.integration.two_remotes import RUN, Node, Site, running, site, until
+
+LARGE = 300_000
+SECONDS = 50.0
+MANY = 10**6  # requests: more than any scenario sends
+
+
+@dataclass
+class Seen:
+    """The largest value of each series in all looks so far."""
+
+    largest: dict[str, float] = field(default_factory=dict)
+
+    def look(self, service: Service) -> None:
+        text = service.metrics.exposition().decode()
+        for family in text_string_to_metric_families(text):
+            name = family.name.removeprefix(PREFIX)
+            for sample in family.samples:
+                if not sample.name.endswith(("_bucket", "_created")):
+                    self.largest[name] = max(sample.value, self.largest.get(name, 0.0))
+
+    def until(self, service: Service, *names: str) -> None:
+        """Look until each of ``names`` was not zero once."""
+
+        deadline = time.monotonic() + SECONDS
+        while missing := {name for name in names if not self.largest.get(name)}:
+            assert time.monotonic() < deadline, missing
+            time.sleep(0.05)
+            self.look(service)
+
+
+class SetForward(SystemClock):
+    """The system's clock, which a test may set forward."""
+
+    ahead_seconds = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead_seconds
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_seconds
+
+
+def put(client: Client, name: str, data: bytes, step: int = 1, save_id: str = "s") -> None:
+    client.put_shard(data, run="r", step=step, name=name, save_id=save_id)
+
+
+# --- a drain that works --------------------------------------------------------------------------
+
+
+def a_save_that_drains(place: Site, seen: Seen) -> None:
+    with running(place.settings(replicas={}, compression="zstd:1")) as node:
+        with node.client.training_step():
+            seen.until(node.service, "training_busy")
+        data = patterned(BLOCK_BYTES)
+        node.save(1, {"weights": data})
+        node.client.wait(RUN, 1, "durable", 60)
+        assert bytes(node.client.get_shard(RUN, 1, "weights")) == data
+        node.client.pin(RUN, 1)
+        seen.until(node.service, *A_SAVE_THAT_DRAINS)
+
+
+A_SAVE_THAT_DRAINS = {
+    *("put_seconds", "put_bytes", "get_seconds", "drained_bytes", "drained_shards"),
+    *("saved_bytes", "published", "durable_seconds", "drain_seconds", "drain_concurrency"),
+    *("drain_writes_per_second", "used_bytes", "capacity_bytes", "clean_bytes", "build_info"),
+    *("start_time_seconds", "open_connections", "exposure_objective_seconds", "remote_state"),
+    *("run_durable_age_seconds", "training_busy", "pinned_steps", "pinned_bytes"),
+}
+
+
+def a_step_that_changed_little(place: Site, seen: Seen) -> None:
+    old = noise()
+    with running(place.settings(replicas={})) as node:
+        for step, data in enumerate((old, changed(old, (4, 13))), start=1):
+            node.save(step, {"weights": data})
+            node.client.wait(RUN, step, "durable", 60)
+        seen.until(node.service, "copied_bytes")
+
+
+def a_drain_beside_training(place: Site, seen: Seen) -> None:
+    settings = place.settings(replicas={}, compression="zstd:1", drain_threads=1)
+    with running(settings) as node, node.client.training_step():
+        until(lambda: restraint(node) == "compressor")
+        node.save(1, {"weights": patterned(4 * BLOCK_BYTES)})
+        seen.until(node.service, "drain_slowed_seconds")
+
+
+def restraint(node: Node) -> Any:
+    return node.client.status()["drain"]["courtesy"].get("restraint")
+
+
+# --- a remote that does not ----------------------------------------------------------------------
+
+
+def a_remote_in_trouble(place: Site, seen: Seen) -> None:
+    with running(place.settings(replicas={})) as node:
+        node.save(1, {"weights": b"x" * LARGE})
+        node.client.wait(RUN, 1, "durable", 60)
+        put(node.client, "unsealed", b"x" * LARGE)  # the drain lets it be for a while
+        seen.until(node.service, "drain_eta_seconds")
+        troubles = place.far.troubles
+        troubles.add(Fault(Trouble.SLOW_DOWN, when=first(3)))
+        node.save(2, {"weights": b"y" * LARGE})
+        seen.until(node.service, "throttled")
+        troubles.add(Fault(Trouble.ACCESS_DENIED, when=first(MANY)))
+        node.save(3, {"weights": b"z" * LARGE})
+        seen.until(node.service, "remote_refused", "drain_failures", "drain_last_progress_seconds")
+        kill_the_drain(node)
+        seen.until(node.service, "drain_restarts")
+
+
+def kill_the_drain(node: Node) -> None:
+    os.kill(node.client.status()["drain"]["pid"], signal.SIGKILL)
+
+
+def a_damaged_replica(place: Site, seen: Seen) -> None:
+    with running(place.settings(replica={"required": True})) as node:
+        node.save(1, {"weights": b"x" * LARGE})
+        node.client.wait(RUN, 1, "durable", 60)
+        until(lambda: node.remote("near")["pending_shards"] == 0)
+        assert node.evict_all() == 1
+        store, key = place.store(place.near_bucket), f"p/{RUN}/1/weights"
+        info = store.head(key)
+        assert info is not None
+        store.delete(key)
+        store.put(key, b"y" * LARGE, digest=digest_of(b"y" * LARGE), metadata=info.metadata)
+        assert bytes(node.client.get_shard(RUN, 1, "weights")) == b"x" * LARGE
+        seen.until(node.service, "restore_fallbacks", "restored_bytes")
+
+
+# --- a node by itself ----------------------------------------------------------------------------
+
+
+@contextmanager
+def alone(**settings: Any) -> Iterator[tuple[Served, Client]]:
+    """Lend a service whose drain does nothing."""
+    with serving(**settings) as served, Client(served.unix_url, fallback="fail") as client:
+        yield served, client
+
+
+def a_node_that_nobody_drains(_place: Site, seen: Seen) -> None:
+    clock = SetForward()
+    with alone(clock=clock) as (served, client):
+        put(client, "weights", b"x" * LARGE)
+        client.seal("r", 1, save_id="s")
+        put(client, "unsealed", b"x", step=2)
+        put(client, "weights", b"first", step=3, save_id="first")
+        put(client, "weights", b"second", step=3, save_id="second")
+        seen.until(served.service, *NOBODY_DRAINS - {"incomplete_steps"} - OLDEST_INCOMPLETE)
+        clock.ahead_seconds = PATIENCE_SECONDS + 60
+        seen.until(served.service, *NOBODY_DRAINS)
+
+
+OLDEST_INCOMPLETE = {"oldest_incomplete_seconds"}
+NOBODY_DRAINS = {
+    *("dirty_bytes", "dirty_shards", "oldest_dirty_seconds", "run_exposure_seconds"),
+    *("run_dirty_bytes", "remote_pending_bytes", "drain_last_progress_seconds"),
+    *("unwanted_bytes", "incomplete_steps", "oldest_incomplete_seconds"),
+}
+
+
+def a_full_cache(_place: Site, seen: Seen) -> None:
+    with alone(capacity="1 MB", when_full="reject") as (served, client):
+        put(client, "x", b"x" * LARGE)
+        assert served.put("y", b"y" * 900_000).status == 507
+        served.drained("x", b"x" * LARGE)
+        assert served.put("z", b"z" * 900_000).status == 201
+        seen.until(served.service, "backpressure", "evicted_bytes")
+    with alone(capacity="1 MB") as (served, client):
+        put(client, "x", b"x" * 900_000)
+        late = {"timeout_seconds": 20}
+        waiting = threading.Thread(target=served.put, args=("y", b"y" * LARGE), kwargs=late)
+        waiting.start()
+        seen.until(served.service, "waiting_puts_bytes")
+        served.drained("x", b"x" * 900_000)
+        waiting.join()
+
+
+def reads_of_what_is_only_remote(_place: Site, seen: Seen) -> None:
+    data = patterned(12 * BLOCK_BYTES)
+    with alone() as (served, client):
+        put(client, "x", data)
+        served.drained("x", data)
+        store = served.service.store
+        for shard in store.read(queries.clean_local_shards):
+            assert store.evict(shard)
+        with client.open_shard("r", 1, "x", "rb") as opened:
+            opened.seek(5 * BLOCK_BYTES)
+            assert opened.read(100) == data[5 * BLOCK_BYTES :][:100]
+        seen.until(served.service, "range_read_bytes")
+
+
+def steps_that_a_policy_keeps(_place: Site, seen: Seen) -> None:
+    clock = SetForward()
+    with alone(clock=clock, durable_every=10, keep_local=1) as (served, client):
+        for step in (1, 2):
+            put(client, "x", b"x" * LARGE, step=step)
+            client.seal("r", step, save_id="s")
+            seen.look(served.service)
+        clock.ahead_seconds = COLLECT_SECONDS
+        put(client, "x", b"x", step=3)  # housekeeping looks again
+        seen.until(served.service, *KEPT)
+
+
+KEPT = {"local_only_bytes", "local_only_steps", "removed_local_only_steps"}
+
+
+def a_disk_that_fails(_place: Site, seen: Seen) -> None:
+    with alone() as (served, _client):
+        served.put("x", b"x" * LARGE)
+        (path,) = served.data_files()
+        damage(path)
+        assert served.call("GET", shard_path("x")).code == "integrity"
+        watched = served.service.store.files
+        assert isinstance(watched, WatchedFiles)
+        faults = FaultyFiles(watched._files, [refuse("create"), refuse("seal")])
+        watched._files = faults
+        assert served.put("y", b"y" * LARGE).code == "backpressure"
+        assert served.put("z", b"z" * LARGE).code == "fenced"
+        assert len(faults.fired) == 2
+        seen.until(served.service, *DISK)
+
+
+DISK = {"quarantined", "quarantined_shards", "write_errors", "fenced"}
+
+
+def damage(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"damage")
+
+
+def callers_that_are_refused_or_went_past(_place: Site, seen: Seen) -> None:
+    with alone() as (served, _client):
+        assert served.call("GET", "/nothing").code == "not_found"
+        past = {"shards": 2, "size_bytes": 20}
+        assert served.call.post("/v1/fallback", past).status == 200
+        seen.until(served.service, *CALLERS)
+
+
+CALLERS = {"errors", "fallback_shards", "fallback_bytes"}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What happens, and which series that drives."""
+
+    happens: Callable[[Site, Seen], None]
+    drives: set[str]
+
+    def played(self, endpoint: S3Endpoint) -> Seen:
+        seen = Seen()
+        with site(endpoint) as place:
+            self.happens(place, seen)
+        return seen
+
+
+SCENARIOS = (
+    Scenario(a_save_that_drains, A_SAVE_THAT_DRAINS),
+    Scenario(a_step_that_changed_little, {"copied_bytes"}),
+    Scenario(a_drain_beside_training, {"drain_slowed_seconds"}),
+    Scenario(
+        a_remote_in_trouble,
+        {
+            *("throttled", "drain_failures", "drain_restarts", "drain_eta_seconds"),
+            *("remote_refused", "drain_last_progress_seconds"),
+        },
+    ),
+    Scenario(a_damaged_replica, {"restore_fallbacks", "restored_bytes"}),
+    Scenario(a_node_that_nobody_drains, NOBODY_DRAINS),
+    Scenario(a_full_cache, {"backpressure", "evicted_bytes", "waiting_puts_bytes"}),
+    Scenario(reads_of_what_is_only_remote, {"range_read_bytes"}),
+    Scenario(steps_that_a_policy_keeps, KEPT),
+    Scenario(a_disk_that_fails, DISK),
+    Scenario(callers_that_are_refused_or_went_past, CALLERS),
+)

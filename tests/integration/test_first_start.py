@@ -1,0 +1,302 @@
+"""What a person mistyped about the remote ends the first start, in one line; nothing else does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from cachetier import config
+from cachetier.config import Settings
+from cachetier.errors import ConfigError
+from cachetier.first_start import refuse_wrong_remote
+from cachetier.local.recovery import CATALOG_NAME
+
+HERE = IPv4Address("127.0.0.1")
+EMPTY = "<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>"
+
+
+class Store(ThreadingHTTPServer):
+    """An S3 server with one answer for every request."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self.status, self.code = 200, ""
+        self.asked: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    @property
+    def body(self) -> bytes:
+        refusal = f"<Error><Code>{self.code}</Code><Message>no</Message></Error>"
+        return (refusal if self.code else EMPTY).encode()
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: Store
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(self.server.body)))
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-secret")
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    with Store() as server:
+        thread = threading.Thread(target=server.serve_forever, name="store")
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def settings_for(endpoint: str, cache_dir: Path) -> Settings:
+    where = {"cache_dir": str(cache_dir), "remote": "s3://bucket/p", "remote_endpoint": endpoint}
+    return config.load(where)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "what", "hint"),
+    [
+        (404, "NoSuchBucket", "no such bucket", "`remote`"),
+        (403, "InvalidAccessKeyId", "does not take our credentials", "AWS_ACCESS_KEY_ID"),
+        (403, "SignatureDoesNotMatch", "does not take our credentials", "AWS_SECRET_ACCESS_KEY"),
+        (301, "PermanentRedirect", "another region", "`remote_region`"),
+    ],
+)
+def test_what_was_mistyped_ends_the_first_start(
+    store: Store, tmp_path: Path, status: int, code: str, what: str, hint: str
+) -> None:
+    store.status, store.code = status, code
+
+    with pytest.raises(ConfigError) as refusal:
+        refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
+
+    assert (
+        refusal.value.message == f"s3://bucket/p at {store.url}: {_found(refusal, what)} ({code})"
+    )
+    assert hint in refusal.value.next_move
+
+
+def _found(refusal: pytest.ExceptionInfo[ConfigError], what: str) -> str:
+    text = refusal.value.message.partition(": ")[2].rpartition(" (")[0]
+    assert what in text
+    return text
+
+
+def events_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [vars(record)["event"].name for record in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "event"),
+    [
+        (403, "AccessDenied", "remote.refused"),  # perhaps we may put and only not list
+        (403, "ExpiredToken", "remote.refused"),
+        (503, "SlowDown", "remote.unreachable"),
+        (500, "InternalError", "remote.unreachable"),
+    ],
+)
+def test_what_may_pass_is_told_and_the_service_starts(
+    store: Store,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
+    code: str,
+    event: str,
+) -> None:
+    store.status, store.code = status, code
+
+    with caplog.at_level(logging.WARNING, logger="cachetier.first_start"):
+        refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
+
+    assert events_in(caplog) == [event]
+    assert code in caplog.text
+
+
+def test_a_store_that_is_away_or_well_holds_up_no_start(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="cachetier.first_start"):
+        refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
+        assert not caplog.records
+        refuse_wrong_remote(settings_for("http://127.0.0.1:1", tmp_path / "new"))
+
+    assert events_in(caplog) == ["remote.unreachable"]
+    assert len(store.asked) == 1
+
+
+def test_a_cache_that_may_hold_bytes_starts_without_asking(store: Store, tmp_path: Path) -> None:
+    store.status, store.code = 404, "NoSuchBucket"
+    (tmp_path / CATALOG_NAME).touch()
+
+    refuse_wrong_remote(settings_for(store.url, tmp_path))
+
+    assert store.asked == []
+
+
+def test_no_credentials_at_all_are_told_as_such(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+
+    with pytest.raises(ConfigError, match="the AWS chain has no credentials"):
+        refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
+
+
+# --- the real process, as a container or a unit sees it ------------------------------------------
+
+
+def serve(tmp_path: Path, endpoint: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    known = {name: value for name, value in os.environ.items() if not name.endswith("_CA_BUNDLE")}
+    settings = {
+        "CACHETIER_CACHE_DIR": str(tmp_path / "cache"),
+        "CACHETIER_REMOTE": "s3://bucket/p",
+        "CACHETIER_REMOTE_ENDPOINT": endpoint,
+        "CACHETIER_HTTP": "",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "cachetier", "serve"],
+        env={**known, **settings, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def only_line(ended: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    said: dict[str, Any] = json.loads(line)
+    assert (said["event"], said["level"], said["code"]) == (
+        "service.not_started",
+        "critical",
+        "config",
+    )
+    return said
+
+
+def test_a_wrong_bucket_is_one_line_of_the_log(store: Store, tmp_path: Path) -> None:
+    store.status, store.code = 404, "NoSuchBucket"
+
+    said = only_line(serve(tmp_path, store.url))
+
+    assert said["message"].startswith(f"cannot start: s3://bucket/p at {store.url}: there is no")
+    assert said["hint"] == "Create it, or correct `remote` and `remote_endpoint`."
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_wrong_setting_is_one_line_of_the_log_in_the_form_that_was_chosen(tmp_path: Path) -> None:
+    ended = serve(
+        tmp_path, "http://127.0.0.1:1", CACHETIER_LOG_FORMAT="console", CACHETIER_HTTP="x"
+    )
+
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 2
+    assert "critical service.not_started cannot start: `http` from CACHETIER_HTTP" in line
+    assert line.endswith("code=config")
+
+
+@pytest.mark.parametrize("content", [None, "this is no certificate\n"])
+def test_certificates_that_cannot_be_read_are_one_line_of_the_log(
+    tmp_path: Path, content: str | None
+) -> None:
+    bundle = tmp_path / "ca.pem"
+    if content is not None:
+        bundle.write_text(content)
+
+    said = only_line(serve(tmp_path, "https://127.0.0.1:1", AWS_CA_BUNDLE=str(bundle)))
+
+    assert f"cannot read certificates from {bundle}" in said["message"]
+    assert "AWS_CA_BUNDLE" in said["hint"]
+
+
+def test_a_certificate_that_nobody_trusts_is_one_line_of_the_log(
+    store: Store, tmp_path: Path
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(self_signed(tmp_path / "server.pem"))
+    store.socket = context.wrap_socket(store.socket, server_side=True)
+
+    said = only_line(serve(tmp_path, store.url.replace("http:", "https:")))
+
+    assert "its certificate is not trusted here" in said["message"]
+    assert "AWS_CA_BUNDLE" in said["hint"]
+
+
+def test_a_certificate_of_an_authority_that_was_named_is_trusted(
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    bundle = self_signed(tmp_path / "server.pem")
+    context.load_cert_chain(bundle)
+    store.socket = context.wrap_socket(store.socket, server_side=True)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
+
+    with caplog.at_level(logging.WARNING, logger="cachetier.first_start"):
+        refuse_wrong_remote(settings_for(store.url.replace("http:", "https:"), tmp_path / "new"))
+
+    assert (len(store.asked), caplog.records) == (1, [])
+
+
+def self_signed(path: Path) -> Path:
+    """Write a certificate that signs itself, and its key, to ``path``."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(HERE))])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(HERE)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + secret)
+    return path

@@ -1,0 +1,325 @@
+"""What is damaged on the node is found, said and repaired, and no acknowledged byte is lost."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+
+from cachetier.errors import ConfigError, DirectoryInUseError
+from cachetier.fsck.findings import Kind
+from cachetier.local.files import IDENTITY_ATTRIBUTE
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import Shard
+from cachetier.testing.fake_clock import FakeClock
+from cachetier.testing.memory_store import MemoryObjectStore
+from tests.unit.fsck.damage import Patient
+from tests.unit.test_checkpoints import LARGE, ids, save_step
+
+
+@pytest.fixture
+def patient(tmp_path: Path, remote: MemoryObjectStore, clock: FakeClock) -> Patient:
+    return Patient(tmp_path, remote, clock)
+
+
+def row_of(patient: Patient, shard: Shard) -> Shard:
+    with patient.running() as node:
+        return next(row for row in node.rows() if row.version == shard.version)
+
+
+def test_a_sound_node_is_clean_and_nothing_is_changed_by_looking(patient: Patient) -> None:
+    patient.saved()
+    before = {p: p.stat().st_mtime_ns for p in patient.cache_dir.rglob("*") if p.is_file()}
+
+    report = patient.checked(data=True)
+
+    assert (report.findings, report.remaining(), report.online) == ([], [], False)
+    assert (report.shards, report.objects) == (4, 2)
+    assert report.checked_bytes == report.size_bytes == 2 * (len(LARGE) + len(b"save of 1"))
+    assert {p: p.stat().st_mtime_ns for p in patient.cache_dir.rglob("*") if p.is_file()} == before
+
+
+def test_a_lost_file_of_a_clean_shard_is_fetched_again(patient: Patient) -> None:
+    lost = patient.saved()["1/rank-1"]
+    patient.path(lost).unlink()
+
+    assert patient.found() == [Kind.FILE_MISSING]
+    patient.repaired()
+
+    assert patient.said == [
+        "repair run/1/rank-1: take its bytes here out of use, and fetch them again"
+    ]
+    assert row_of(patient, lost).state is ShardState.CLEAN
+    patient.reads_everything()
+    patient.drains()
+
+
+def test_a_lost_file_of_a_dirty_shard_remains_a_problem_and_is_never_called_sound(
+    patient: Patient,
+) -> None:
+    lost = patient.saved()["2/rank-1"]
+    patient.path(lost).unlink()
+
+    report = patient.checked(repair=True)
+
+    assert [(o.finding.kind, o.repaired) for o in report.outcomes] == [(Kind.FILE_MISSING, False)]
+    assert [finding.kind for finding in report.remaining()] == [Kind.FILE_MISSING]
+    assert patient.found() == [Kind.QUARANTINED]
+
+
+@pytest.mark.parametrize("size", [0, 99_999, 100_001])
+def test_a_file_of_another_size_is_found(patient: Patient, size: int) -> None:
+    shard = patient.saved()["1/rank-1"]
+    os.truncate(patient.path(shard), size)
+
+    assert patient.found() == [Kind.FILE_SIZE]
+    patient.repaired()
+    patient.reads_everything()
+
+
+def test_a_flipped_bit_is_found_only_where_the_data_is_read(patient: Patient) -> None:
+    shard = patient.saved()["1/rank-1"]
+    patient.flip(shard)
+
+    assert patient.found() == []
+    assert patient.found(data=True) == [Kind.BYTES_DAMAGED]
+    patient.repaired(data=True)
+    patient.reads_everything()
+    patient.drains()
+
+
+def test_damaged_bytes_that_are_nowhere_else_are_kept_in_quarantine(patient: Patient) -> None:
+    shard = patient.saved()["2/rank-1"]
+    patient.flip(shard)
+
+    report = patient.checked(data=True, repair=True)
+
+    assert [outcome.repaired for outcome in report.outcomes] == [False]
+    assert patient.path(shard).exists()
+    assert row_of(patient, shard).state is ShardState.QUARANTINED
+
+
+def test_damaged_bytes_whose_remote_copy_is_gone_too_are_not_thrown_away(
+    patient: Patient, remote: MemoryObjectStore
+) -> None:
+    shard = patient.saved()["1/rank-1"]
+    patient.flip(shard)
+    remote.delete("tier/run/1/rank-1")
+
+    report = patient.checked(data=True, repair=True)
+
+    assert len(report.remaining()) == 2
+    assert patient.path(shard).exists(), "most of it may still be of use to somebody"
+
+
+def test_a_damaged_body_in_the_catalog_is_found_and_fetched_again(patient: Patient) -> None:
+    shard = patient.saved()["1/rank-0"]
+    patient.sql(
+        "UPDATE bodies SET body = CAST('SAVE of 1' AS BLOB) WHERE version = ?", shard.version
+    )
+
+    assert patient.found(data=True) == [Kind.BYTES_DAMAGED]
+    patient.repaired(data=True)
+    patient.reads_everything()
+
+
+def test_a_body_that_is_gone_from_the_catalog_is_found(patient: Patient) -> None:
+    shard = patient.saved()["1/rank-0"]
+    patient.sql("DELETE FROM bodies WHERE version = ?", shard.version)
+
+    assert patient.found() == [Kind.ROW_CONTRADICTS]
+    patient.repaired()
+    patient.reads_everything()
+
+
+@pytest.mark.parametrize(
+    ("shard", "change"),
+    [
+        ("1/rank-1", "digest = zeroblob(8)"),
+        ("1/rank-1", "name = 'rank-7'"),
+        ("2/rank-1", "size_bytes = 5"),
+        ("2/rank-1", "block_digests = x'0102'"),
+    ],
+)
+def test_a_damaged_row_is_written_again_from_its_file(
+    patient: Patient, shard: str, change: str
+) -> None:
+    row = patient.saved()[shard]
+    patient.sql(f"UPDATE shards SET {change} WHERE version = ?", row.version)
+
+    assert Kind.ROW_DAMAGED in patient.found()
+    patient.repaired()
+
+    assert row_of(patient, row).content == row.content
+    patient.reads_everything()
+    patient.drains()
+
+
+def test_a_damaged_row_without_a_file_is_left_to_a_person(patient: Patient) -> None:
+    row = patient.saved()["2/rank-0"]
+    patient.sql("UPDATE shards SET digest = zeroblob(8) WHERE version = ?", row.version)
+
+    report = patient.checked(repair=True)
+
+    assert [f.kind for f in report.remaining()] == [Kind.ROW_DAMAGED]
+    assert "delete the step" in report.outcomes[0].what
+
+
+@pytest.mark.parametrize(
+    ("shard", "change", "then"),
+    [
+        ("1/rank-1", "state = 'evicted'", ShardState.CLEAN),
+        ("1/rank-1", "file_id = NULL", ShardState.CLEAN),
+        ("2/rank-1", "state = 'clean'", ShardState.DIRTY),
+    ],
+)
+def test_a_row_that_contradicts_itself_is_put_right(
+    patient: Patient, shard: str, change: str, then: ShardState
+) -> None:
+    row = patient.saved()[shard]
+    patient.sql(f"UPDATE shards SET {change} WHERE version = ?", row.version)
+
+    assert Kind.ROW_CONTRADICTS in patient.found()
+    patient.repaired()
+
+    assert row_of(patient, row).state is then
+    patient.reads_everything()
+    patient.drains()
+
+
+def test_an_index_that_lost_a_row_is_made_anew(patient: Patient) -> None:
+    patient.saved()
+    patient.damage_index("dirty_shards")
+
+    found = patient.found()
+    assert Kind.CATALOG_DAMAGED in found
+    assert Kind.ACCOUNTING in found
+    patient.repaired()
+    patient.drains()
+
+
+def test_a_catalog_that_is_no_database_is_told_and_left(patient: Patient) -> None:
+    patient.saved()
+    (patient.cache_dir / "catalog.db").write_bytes(b"x" * 8192)
+
+    report = patient.checked(repair=True)
+
+    assert [finding.kind for finding in report.remaining()] == [Kind.CATALOG_DAMAGED]
+    assert "docs/recovery.md" in report.findings[0].message
+    assert (patient.cache_dir / "catalog.db").read_bytes() == b"x" * 8192
+
+
+# --- files without a row --------------------------------------------------------------------------
+
+
+def stray(patient: Patient, *, mark: bytes | None) -> Path:
+    file_id = secrets.token_hex(16)
+    path = patient.cache_dir / "data" / file_id[:2] / file_id
+    path.write_bytes(LARGE)
+    if mark is not None:
+        os.setxattr(path, IDENTITY_ATTRIBUTE, mark)
+    return path
+
+
+def test_what_a_put_left_unfinished_is_a_note_and_goes(patient: Patient) -> None:
+    patient.saved()
+    path = stray(patient, mark=None)
+
+    report = patient.checked()
+    assert [(f.kind, f.is_problem) for f in report.findings] == [(Kind.FILE_UNMARKED, False)]
+    patient.repaired()
+    assert not path.exists()
+
+
+def test_an_orphan_goes_to_lost_and_found_and_stays_there(patient: Patient) -> None:
+    shard = patient.saved()["2/rank-1"]
+    mark = os.getxattr(patient.path(shard), IDENTITY_ATTRIBUTE)
+    path = stray(patient, mark=mark)
+
+    report = patient.checked()
+    assert [f.kind for f in report.findings] == [Kind.FILE_ORPHAN]
+    assert "the catalog has the shard" in report.findings[0].message
+    patient.repaired()
+    assert (patient.cache_dir / "lost+found" / path.name).read_bytes() == LARGE
+    assert patient.found() == [Kind.FILE_SET_ASIDE]
+
+
+def test_a_shard_that_the_catalog_lost_is_adopted_when_it_is_asked_for(patient: Patient) -> None:
+    shard = patient.saved()["2/rank-1"]
+    patient.sql("DELETE FROM shards WHERE version = ?", shard.version)
+    patient.sql("DELETE FROM parts WHERE rank = 1 AND save = 2")
+
+    assert patient.found() == [Kind.FILE_ORPHAN]
+    report = patient.checked(repair=True, adopt=True)
+
+    assert report.remaining() == []
+    assert [o.repaired for o in report.outcomes] == [True, True]
+    with patient.running() as node:
+        assert node.get("run", 2, "rank-1") == LARGE
+        node.checkpoints.seal(ids(2, 1), 2)
+    patient.reads_everything()
+    patient.drains()
+
+
+def test_a_damaged_orphan_is_not_adopted(patient: Patient) -> None:
+    shard = patient.saved()["2/rank-1"]
+    patient.sql("DELETE FROM shards WHERE version = ?", shard.version)
+    patient.sql("DELETE FROM parts WHERE rank = 1 AND save = 2")
+    patient.flip(shard)
+
+    report = patient.checked(adopt=True)
+
+    assert [outcome.repaired for outcome in report.outcomes] == [False]
+    assert "fail their digest" in report.outcomes[0].what
+
+
+def test_a_lost_catalog_is_rebuilt_from_the_data_files(patient: Patient) -> None:
+    patient.saved()
+    (patient.cache_dir / "catalog.db").unlink()
+    assert patient.found() == [Kind.CATALOG_DAMAGED]
+
+    report = patient.checked(rebuild=True)
+
+    taken = {outcome.finding.where for outcome in report.outcomes}
+    assert taken == {"the catalog", "run/1/rank-1", "run/2/rank-1"}
+    assert all(outcome.repaired for outcome in report.outcomes)
+    with patient.running() as node:
+        assert node.get("run", 1, "rank-1") == LARGE, "from the remote, which has published it"
+        assert node.get("run", 1, "rank-0") == b"save of 1"
+        assert node.get("run", 2, "rank-1") == LARGE
+        node.checkpoints.seal(ids(2, 1), 2)
+        assert node.checkpoints.step("run", 2)[0].ranks == (1,)
+    assert patient.checked(data=True).remaining() == []
+
+
+# --- beside a running service ---------------------------------------------------------------------
+
+
+def test_beside_a_running_service_it_looks_and_repairs_nothing(patient: Patient) -> None:
+    patient.saved()
+    with patient.running() as node:
+        save_step(node, 3)
+        lost = next(row for row in node.rows() if (row.step, row.name) == (3, "rank-1"))
+        stray(patient, mark=None)  # a put in progress
+
+        report = patient.checked(data=True)
+        assert (report.online, report.findings, report.shards) == (True, [], 6)
+
+        patient.path(lost).unlink()
+        assert patient.found() == [Kind.FILE_MISSING]
+        with pytest.raises(DirectoryInUseError) as refusal:
+            patient.checked(repair=True)
+        assert "Stop it" in refusal.value.next_move
+
+
+def test_a_directory_without_a_cache_is_refused_and_not_made_one(
+    tmp_path: Path, remote: MemoryObjectStore, clock: FakeClock
+) -> None:
+    nothing = Patient(tmp_path / "nothing", remote, clock)
+
+    with pytest.raises(ConfigError):
+        nothing.checked()
+
+    assert not nothing.cache_dir.exists()

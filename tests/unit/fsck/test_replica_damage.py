@@ -1,0 +1,112 @@
+"""A second remote: what one lost comes from the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cachetier.fsck.checking import Wanted, fsck
+from cachetier.fsck.findings import Kind, Report
+from cachetier.model.layout import Layout
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.replication import DURABLE, ReplicaState
+from cachetier.remote.bucket import Bucket, Remote
+from cachetier.testing.fake_clock import FakeClock
+from cachetier.testing.memory_store import MemoryObjectStore
+from tests.unit.fsck.damage import CAPACITY_BYTES, Patient
+
+RAW = "tier/run/1/rank-0"
+
+
+class Mirrored(Patient):
+    """A node whose published step is at a replica, object by object."""
+
+    def __init__(self, directory: Path, remote: MemoryObjectStore, clock: FakeClock) -> None:
+        super().__init__(directory, remote, clock)
+        self.near = MemoryObjectStore()
+        self.saved()
+        for key in remote.list("").keys:
+            info, body = remote.head(key), remote.get(key)
+            assert info is not None
+            assert info.digest is not None
+            self.near.put(key, body, digest=info.digest, metadata=info.metadata)
+        with self.running() as node:
+            store = node.store
+            store.replica_log.configure({"near": False})
+            rows = [row for row in node.rows() if row.step == 1]
+            store.replica_log.record_location(1, "near", "1")
+            for row in rows:
+                store.drain_log.record_verified(row.version, "near", [DURABLE], 0.0)
+            store.replica_log.record_outcome(1, "near", ReplicaState.PUBLISHED, 0.0)
+
+    def looked(self, *, repair: bool = False) -> Report:
+        remotes = [
+            Remote(name, Bucket(objects, Layout("tier")))
+            for name, objects in ((DURABLE, self.remote), ("near", self.near))
+        ]
+        return fsck(
+            self.cache_dir,
+            remotes,
+            self.clock,
+            Wanted(data=True, repair=repair),
+            capacity_bytes=CAPACITY_BYTES,
+            sleep=lambda _seconds: None,
+        )
+
+
+@pytest.fixture
+def mirrored(tmp_path: Path, remote: MemoryObjectStore, clock: FakeClock) -> Mirrored:
+    return Mirrored(tmp_path, remote, clock)
+
+
+def test_what_is_at_both_remotes_is_clean(mirrored: Mirrored) -> None:
+    report = mirrored.looked()
+
+    assert (report.findings, report.unanswered) == ([], [])
+    assert report.objects == 4
+
+
+def test_what_only_the_replica_still_has_goes_back_to_the_durable_remote(
+    mirrored: Mirrored, remote: MemoryObjectStore
+) -> None:
+    with mirrored.running() as node:
+        for row in node.rows():
+            node.evict(row)
+    remote.delete(RAW)
+
+    report = mirrored.looked(repair=True)
+
+    assert [finding.kind for finding in report.findings] == [Kind.OBJECT_MISSING]
+    assert report.remaining() == []
+    assert remote.get(RAW) == b"save of 1"
+    assert mirrored.looked().findings == []
+    mirrored.reads_everything()
+
+
+def test_what_the_replica_lost_is_sent_there_again(
+    mirrored: Mirrored, remote: MemoryObjectStore
+) -> None:
+    mirrored.near.delete(RAW)
+
+    report = mirrored.looked(repair=True)
+
+    assert [(f.kind, f.remote) for f in report.findings] == [(Kind.OBJECT_MISSING, "near")]
+    assert report.remaining() == []
+    assert mirrored.near.get(RAW) == b"save of 1"
+    assert mirrored.looked().findings == []
+
+
+def test_a_quarantined_shard_comes_back_from_the_replica_that_has_it(
+    mirrored: Mirrored, remote: MemoryObjectStore
+) -> None:
+    mirrored.sql("DELETE FROM drains WHERE remote = 'durable' AND version = 2")
+    mirrored.sql("UPDATE shards SET state = 'quarantined' WHERE version = 2")
+
+    report = mirrored.looked(repair=True)
+
+    assert [finding.kind for finding in report.findings if finding.is_problem] == [Kind.QUARANTINED]
+    assert report.remaining() == []
+    with mirrored.running() as node:
+        row = next(row for row in node.rows() if row.version == 2)
+        assert row.state is ShardState.DIRTY, "the durable remote still waits for it"

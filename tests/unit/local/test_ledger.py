@@ -1,0 +1,98 @@
+"""A look at the node reads through indices: what is durable and gone costs it nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from cachetier.local import exposure_queries
+from cachetier.local.ledger import ledger
+from tests.stateful.node import Node
+from tests.unit.test_checkpoints import save_step
+
+RUNS = 1000
+BIG_SCANS = tuple(f"SCAN {table}" for table in ("saves", "shards", "drains", "parts"))
+OF_A_PART = {  # indices that hold few rows, or only those of what lies here
+    *("dirty_shards", "quarantined_shards", "evictable_shards"),
+    *("open_saves", "local_only_saves"),
+}
+
+
+def statements_of_a_look(sql: apsw.Connection) -> list[tuple[str, Any]]:
+    """Return every statement that a look runs, with its values."""
+    seen: list[tuple[str, Any]] = []
+
+    def trace(_cursor: apsw.Cursor, statement: str, values: Any) -> bool:
+        seen.append((statement, values))
+        return True
+
+    sql.exec_trace = trace
+    try:
+        ledger(sql, ["durable", "near"], 0.0)
+    finally:
+        sql.exec_trace = None
+    return seen
+
+
+def plan_of(sql: apsw.Connection, statement: str, values: Any) -> list[str]:
+    return [row[3] for row in sql.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+
+def test_no_query_walks_a_table_that_only_grows(node: Node) -> None:
+    node.store.configure_replicas({"near": True})
+    save_step(node, 1)
+    node.drain.drain_all()
+    save_step(node, 2)
+
+    def walks(sql: apsw.Connection) -> list[str]:
+        asked = [each for each in statements_of_a_look(sql) if "SELECT" in each[0]]
+        assert len(asked) > 8
+        lines = [line for each in asked for line in plan_of(sql, *each)]
+        walked = [line for line in lines if line.startswith(BIG_SCANS)]
+        return [line for line in walked if line.rsplit(" ", 1)[-1] not in OF_A_PART]
+
+    assert node.store.look(walks) == []
+
+
+def test_a_save_is_found_by_its_state_through_an_index(node: Node) -> None:
+    def plan(sql: apsw.Connection) -> str:
+        statement = next(each for each in statements_of_a_look(sql) if "LEFT JOIN parts" in each[0])
+        return " ".join(plan_of(sql, *statement))
+
+    assert "USING INDEX open_saves" in node.store.look(plan)
+
+
+def test_a_thousand_runs_are_found_without_a_walk_over_their_saves(node: Node) -> None:
+    def insert(sql: apsw.Connection) -> None:
+        sql.executemany(
+            "INSERT INTO saves (run, step, save_id, state, world_size, overwrite, started_at) "
+            "VALUES (?, ?, 's', 'published', 1, 0, ?)",
+            [(f"run-{n % RUNS}", n, float(n)) for n in range(5 * RUNS)],
+        )
+
+    node.store._committer.run(insert)
+
+    runs = node.store.look(exposure_queries.every_run)
+    durable = node.store.look(lambda sql: exposure_queries.durable_step(sql, "run-7"))
+    assert len(runs) == RUNS
+    seventh = next(run for run in runs if run.name == "run-7")
+    assert (seventh.first_at, seventh.newest_at) == (7.0, 4007.0)
+    assert durable == exposure_queries.DurableStep(4007, 4007.0)
+
+
+def test_a_look_takes_one_transaction_and_leaves_none_open(node: Node) -> None:
+    def looked(sql: apsw.Connection) -> bool:
+        ledger(sql, ["durable"], 0.0)
+        return sql.in_transaction
+
+    assert node.store.look(looked) is False
+
+
+def test_whoever_looks_holds_up_no_reader(node: Node) -> None:
+    save_step(node, 1)
+
+    def look_and_read(_sql: apsw.Connection) -> int:
+        return len(node.rows())  # it reads through the other connection, and does not wait
+
+    assert node.store.look(look_and_read) == 2

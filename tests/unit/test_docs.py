@@ -1,0 +1,101 @@
+"""What the pages promise each other: links that lead somewhere, figures that were measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("docs", "benchmarks", "changes", "client", "deploy", "examples")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+
+ASYNC_SAVE = "training blocked by dcp.async_save"
+# Of each row of the README's table, the measures that its figures are rounded from, in their order.
+FIGURES = {
+    "`put_shard` of 1 GiB": (
+        "put_shard 1 GiB, ack local / raw O_DIRECT write",
+        "put_shard 1 GiB, ack local / one write + fsync",
+    ),
+    "`get_shard` of 1 GiB": ("get_shard 1 GiB, local, verified / raw O_DIRECT read",),
+    "training blocked by a save in the demo": (
+        "training blocked per checkpoint in the demo / direct boto3 PUT at 35 ms",
+    ),
+    "training blocked by `dcp.async_save`": (
+        f"{ASYNC_SAVE}: CachetierWriter / FileSystemWriter, default",
+        f"{ASYNC_SAVE}: CachetierWriter, LazyStager / FileSystemWriter, default",
+    ),
+    "64 ranks on a throttled bucket": (
+        "drain under a bucket of 25 parts/s: shards failed",
+        "64 direct boto3 writers under a bucket of 25 parts/s: shards failed",
+    ),
+    "training steps on a node": (
+        "training step, 2 busy ranks: with a draining zstd:1 / alone, median",
+        "training step, 2 busy ranks: with naive zstd threads / alone, median",
+    ),
+    "errors that ranks saw": ("an outage of 30 s: errors that a saving rank saw",),
+    "memory of the service": (
+        "serve, peak memory with 8 concurrent 1 GiB puts and a running drain",
+        "drain, peak memory with 8 concurrent 1 GiB puts and a running drain",
+    ),
+}
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names under which the headings of a page can be linked to."""
+    text = CODE.sub("", page.read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> None:
+    broken = []
+    for link in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_page_of_the_docs_can_be_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop().resolve()
+        if page in reached or page.suffix != ".md" or not page.exists():
+            continue
+        reached.add(page)
+        text = CODE.sub("", page.read_text(encoding="utf-8"))
+        links = [link.partition("#")[0] for link in LINK.findall(text) if "://" not in link]
+        waiting += [page.parent / link for link in links if link]
+
+    assert {page.resolve() for page in (ROOT / "docs").rglob("*.md")} - reached == set()
+
+
+def test_the_figures_of_the_readme_are_the_measured_ones() -> None:
+    results = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
+    measured = {each["measure"]: float(each["value"]) for each in results}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("## In figures")[2].partition("\n\n##")[0]
+    rows = re.findall(r"^\| (?!\||---)(.+?) \| (.+?) \|$", table, re.MULTILINE)
+
+    assert [what for what, _ in rows if not what.startswith(tuple(FIGURES))] == []
+    for begins, measures in FIGURES.items():
+        (shown,) = [text for what, text in rows if what.startswith(begins)]
+        numbers = re.findall(r"\d+(?:\.\d+)?", re.sub(r"of \d+", "", shown))
+        for number, measure in zip(numbers, measures, strict=True):
+            digits = len(number.partition(".")[2])
+            assert float(number) == pytest.approx(measured[measure], abs=0.51 * 10**-digits)

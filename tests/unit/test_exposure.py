@@ -1,0 +1,105 @@
+"""How much training losing the node would cost: when it counts, from when on, and for whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cachetier.exposure import PATIENCE_SECONDS, incomplete, is_incomplete, run_levels
+from cachetier.levels import RUN_LIMIT, RunLevel
+from cachetier.local.exposure_queries import Dirty, DurableStep, OpenSave, Run
+
+NOW = 10_000.0
+SAVE = OpenSave(
+    number=1,
+    run="run",
+    step=2,
+    started_at=NOW - 60,
+    local_only=False,
+    sealed_at=NOW - 50,
+    sent=False,
+    dirty=Dirty(1, 100, 1),
+)
+OLD = NOW - PATIENCE_SECONDS - 1
+
+
+def level_of(durable: DurableStep | None, *saves: OpenSave, first_at: float = 9_000.0) -> RunLevel:
+    """Return the level of the one run there is."""
+    newest_at = max((save.started_at for save in saves), default=first_at)
+    known = {} if durable is None else {"run": durable}
+    (level,) = run_levels([Run("run", first_at, newest_at)], known, saves, {"run": 100}, NOW)
+    return level
+
+
+def test_a_run_is_exposed_from_the_begin_of_its_durable_save_on() -> None:
+    level = level_of(DurableStep(1, NOW - 300), SAVE)
+
+    assert level == RunLevel("run", 1, 300.0, 300.0, 100)
+
+
+def test_a_run_without_a_durable_step_is_exposed_from_its_first_save_on() -> None:
+    level = level_of(None, SAVE, first_at=NOW - 900)
+
+    assert (level.durable_step, level.durable_age_seconds) == (None, None)
+    assert level.exposure_seconds == 900.0
+
+
+def test_nothing_newer_than_the_durable_step_is_no_exposure() -> None:
+    assert level_of(DurableStep(3, NOW - 30)).exposure_seconds == 0.0
+    assert level_of(DurableStep(3, NOW - 30), SAVE).exposure_seconds == 0.0
+
+
+def test_what_a_policy_keeps_here_is_exposed_too() -> None:
+    kept = replace(SAVE, local_only=True)
+
+    assert level_of(DurableStep(1, NOW - 300), kept).exposure_seconds == 300.0
+
+
+UNSEALED = replace(SAVE, sealed_at=None)
+WAITING = replace(SAVE, sent=True)
+
+
+@pytest.mark.parametrize(
+    ("save", "stuck"),
+    [
+        (SAVE, False),
+        (UNSEALED, False),
+        (replace(UNSEALED, started_at=OLD), True),
+        (WAITING, False),
+        (replace(WAITING, started_at=OLD), True),
+        (replace(SAVE, started_at=OLD), False),  # it drains, however slowly
+        (replace(WAITING, started_at=OLD, local_only=True), False),  # it waits for nobody
+        (replace(UNSEALED, started_at=OLD, local_only=True), True),
+    ],
+)
+def test_a_save_is_stuck_once_it_has_waited_long_for_a_rank_or_a_node(
+    save: OpenSave, stuck: bool
+) -> None:
+    assert is_incomplete(save, NOW) is stuck
+
+
+def test_a_stuck_save_is_counted_as_that_and_exposes_nothing() -> None:
+    stuck = replace(UNSEALED, started_at=OLD)
+
+    assert level_of(DurableStep(1, OLD - 100), stuck).exposure_seconds == 0.0
+    found = incomplete([stuck, SAVE, replace(stuck, started_at=OLD - 5)], NOW)
+    assert (found.steps, found.oldest_seconds) == (2, PATIENCE_SECONDS + 6)
+    assert incomplete([SAVE], NOW).oldest_seconds == 0.0
+
+
+def test_a_thousand_runs_show_twenty_the_most_exposed_first() -> None:
+    runs = [Run(f"run-{number:04}", 0.0, NOW - number) for number in range(1000)]
+    saves = [replace(SAVE, run="run-0999"), replace(SAVE, run="run-0500")]
+    durable = {"run-0999": DurableStep(1, NOW - 100), "run-0500": DurableStep(1, NOW - 200)}
+
+    levels = run_levels(runs, durable, saves, {}, NOW)
+
+    assert len(levels) == RUN_LIMIT
+    assert [level.run for level in levels[:4]] == ["run-0500", "run-0999", "run-0000", "run-0001"]
+
+
+def test_a_clock_that_was_set_back_shows_no_negative_ages() -> None:
+    level = level_of(DurableStep(1, NOW + 50), replace(SAVE, started_at=NOW + 60))
+
+    assert (level.durable_age_seconds, level.exposure_seconds) == (0.0, 0.0)

@@ -1,0 +1,300 @@
+"""Lines of the log: what they hold, what they never hold, and what repeats."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from cachetier import events
+from cachetier.events import Event
+from cachetier.logs import ConsoleLines, JsonLines, OneStream, formatter_for, secrets_in
+from cachetier.repeats import KINDS_LIMIT, Repeats
+from cachetier.testing.fake_clock import FakeClock
+
+SECRET = "wJalrXUtnFEMIK7MDENG"
+
+
+def record_of(event: Event, **fields: Any) -> logging.LogRecord:
+    return logging.makeLogRecord(
+        {
+            "name": "cachetier.x",
+            "levelno": event.level,
+            "levelname": logging.getLevelName(event.level),
+            "msg": event.text,
+            "args": fields,
+            "event": event,
+            "created": 1_700_000_000.25,
+        }
+    )
+
+
+def json_of(record: logging.LogRecord, *secrets: str) -> dict[str, Any]:
+    line = JsonLines(secrets).format(record)
+    assert "\n" not in line
+    return dict(json.loads(line))
+
+
+# --- lines ---------------------------------------------------------------------------------------
+
+
+def test_a_json_line_has_instant_level_event_text_and_fields() -> None:
+    assert json_of(record_of(events.REMOTE_WELL, remote="near")) == {
+        "ts": "2023-11-14T22:13:20.250Z",
+        "level": "info",
+        "event": "remote.well",
+        "message": "remote near is well again",
+        "remote": "near",
+        "process": "serve",
+    }
+
+
+def test_ids_come_first_and_numbers_stay_numbers() -> None:
+    fields = {"size_bytes": 3, "step": 1, "save_id": "s", "run": "r"}
+    line = json_of(record_of(events.LOCAL_ONLY_REMOVED, **fields))
+    assert list(line)[4:] == ["run", "step", "save_id", "size_bytes", "process"]
+    assert line["step"] == 1
+
+
+def test_nested_fields_stay_what_they_are() -> None:
+    record = record_of(events.REMOTE_THROTTLED, remote="r", reason={"read": [0.12345678, 1]})
+    assert json_of(record)["reason"] == {"read": [0.123457, 1]}
+
+
+def test_a_line_of_a_library_is_an_event_as_well() -> None:
+    record = logging.makeLogRecord({"name": "botocore.x", "levelno": 30, "msg": "odd %s"})
+    record.args = ("thing",)
+    line = json_of(record)
+    assert (line["event"], line["message"], line["logger"]) == (
+        "library",
+        "odd thing",
+        "botocore.x",
+    )
+
+
+def test_an_error_brings_its_traceback_in_the_same_line() -> None:
+    try:
+        raise RuntimeError("the reason")
+    except RuntimeError:
+        record = record_of(events.SESSION_FAILED)
+        record.args = ()
+        record.exc_info = sys.exc_info()
+    line = json_of(record)
+    assert line["exception"].startswith("Traceback") and "the reason" in line["exception"]
+
+
+def test_a_console_line_shows_the_fields_that_its_text_does_not() -> None:
+    record = record_of(events.LOCAL_ONLY_REMOVED, run="r", step=1, size_bytes=3, save_id="s")
+    line = ConsoleLines(()).format(record)
+    assert line.endswith(
+        "info     local_only.removed removed local-only step r/1: 3 bytes save_id=s"
+    )
+
+
+def test_no_field_can_forge_a_line_of_the_console() -> None:
+    record = record_of(events.REMOTE_WELL, remote="x\n2026-01-01 error \x1b[31m")
+    line = ConsoleLines(()).format(record)
+    assert "\n" not in line and "\x1b" not in line
+
+
+def test_a_console_traceback_is_indented_below_its_line() -> None:
+    record = record_of(events.SESSION_FAILED)
+    record.args, record.exc_text = (), "Traceback\nValueError: x"
+    assert ConsoleLines(()).format(record).splitlines()[1:] == [
+        "    Traceback",
+        "    ValueError: x",
+    ]
+
+
+def test_long_texts_are_cut() -> None:
+    line = json_of(record_of(events.REMOTE_WELL, remote="x" * 100_000))
+    assert len(line["remote"]) < 5_000 and line["remote"].endswith("(100000 characters)")
+
+
+@pytest.mark.parametrize(
+    ("form", "terminal", "kind"),
+    [
+        ("auto", True, ConsoleLines),
+        ("auto", False, JsonLines),
+        ("json", True, JsonLines),
+        ("console", False, ConsoleLines),
+    ],
+)
+def test_auto_is_text_on_a_terminal_and_json_elsewhere(
+    form: str, terminal: bool, kind: type[logging.Formatter]
+) -> None:
+    assert isinstance(formatter_for(form, (), terminal=terminal), kind)
+
+
+def test_only_a_terminal_gets_colours() -> None:
+    record = record_of(events.REMOTE_UNREACHABLE, remote="r", reason="x")
+    assert "\x1b[33m" in formatter_for("console", (), terminal=True).format(record)
+    assert "\x1b" not in formatter_for("console", (), terminal=False).format(record)
+
+
+# --- secrets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{{'Authorization': 'Bearer {SECRET}'}}",
+        f"Authorization: AWS4-HMAC-SHA256 Credential=x, Signature={SECRET}",
+        f"https://s3/b/k?X-Amz-Signature={SECRET}&x=1",
+        f"http://user:{SECRET}@host/",
+    ],
+)
+@pytest.mark.parametrize("known", [(), (SECRET,)])
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_secrets_are_blotted_out(form: str, known: tuple[str, ...], text: str) -> None:
+    formatter = formatter_for(form, known, terminal=False)
+    record = record_of(events.REMOTE_UNREACHABLE, remote="r", reason=text)
+    record.exc_text = f"Traceback {text}"
+    line = formatter.format(record)
+    assert SECRET not in line and "***" in line
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_what_is_known_to_be_secret_is_blotted_out_anywhere(form: str) -> None:
+    formatter = formatter_for(form, (SECRET, "ab"), terminal=False)
+    line = formatter.format(record_of(events.REMOTE_WELL, remote=f"a cab {SECRET}"))
+    assert "a cab ***" in line  # two letters are no secret
+
+
+def test_a_secret_is_found_where_json_writes_it_differently() -> None:
+    secret = 'quote"and\\slash'
+    line = JsonLines((secret,)).format(record_of(events.REMOTE_WELL, remote=f"x {secret}"))
+    assert json.loads(line)["remote"] == "x ***"
+
+
+def test_the_secrets_of_an_environment_are_known_by_their_names() -> None:
+    environment = {
+        "AWS_SECRET_ACCESS_KEY": "a",
+        "AWS_SESSION_TOKEN": "b",
+        "CACHETIER_TOKEN": "c",
+        "OTEL_EXPORTER_OTLP_HEADERS": "d",
+        "HOME": "e",
+    }
+    assert list(secrets_in(environment)) == ["a", "b", "c", "d"]
+
+
+# --- repetitions ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def repeats(clock: FakeClock) -> Repeats:
+    return Repeats(clock.monotonic)
+
+
+def failed(name: str, code: str = "transient") -> logging.LogRecord:
+    ids = {"run": "r", "step": 1, "name": name, "kind": "upload", "reason": "no answer"}
+    return record_of(events.DRAIN_FAILED, **ids, remote="durable", code=code)
+
+
+def test_the_first_warning_is_written_at_once_and_repetitions_are_counted(
+    repeats: Repeats, clock: FakeClock
+) -> None:
+    assert [repeats.admits(failed(f"shard-{n}")) for n in range(5)] == [True] + 4 * [False]
+    assert list(repeats.over()) == []
+    clock.advance(61)
+    (summary,) = repeats.over()
+    assert summary.getMessage() == "4 more of drain.failed in 61 s were not written"
+    assert "code=transient" in str(summary.args)
+
+
+def test_what_differs_in_what_matters_is_no_repetition(repeats: Repeats) -> None:
+    assert repeats.admits(failed("a"))
+    assert repeats.admits(failed("a", code="forbidden"))
+
+
+def test_a_steady_stream_gives_one_summary_a_minute(repeats: Repeats, clock: FakeClock) -> None:
+    written = 0
+    for _ in range(600):
+        written += len(list(repeats.over())) + repeats.admits(failed("a"))
+        clock.advance(1)
+    assert written == 10
+
+
+def test_what_was_not_repeated_for_a_minute_is_written_at_once_again(
+    repeats: Repeats, clock: FakeClock
+) -> None:
+    assert repeats.admits(failed("a"))
+    clock.advance(61)
+    assert list(repeats.over()) == []
+    assert repeats.admits(failed("a"))
+
+
+def test_events_that_each_matter_are_never_held_back(repeats: Repeats) -> None:
+    ids = {"run": "r", "step": 1, "name": "a", "reason": "x"}
+    damaged = record_of(events.SHARD_QUARANTINED, **ids)
+    assert all(repeats.admits(damaged) for _ in range(3))
+    assert all(repeats.admits(record_of(events.REMOTE_WELL, remote="r")) for _ in range(3))
+
+
+def test_warnings_of_libraries_repeat_by_their_words(repeats: Repeats) -> None:
+    def said(name: str, number: int) -> logging.LogRecord:
+        fields = {"name": name, "levelno": 30, "msg": "retry %d", "args": (number,)}
+        return logging.makeLogRecord(fields)
+
+    assert [repeats.admits(said("a", n)) for n in (1, 2)] == [True, False]
+    assert repeats.admits(said("b", 3))
+
+
+def test_the_memory_of_repetitions_is_bounded(repeats: Repeats) -> None:
+    for number in range(2 * KINDS_LIMIT):
+        repeats.admits(failed("a", code=str(number)))
+    assert len(repeats._seen) == KINDS_LIMIT
+
+
+def test_closing_the_stream_writes_what_was_counted() -> None:
+    stream = io.StringIO()
+    handler = OneStream(stream, JsonLines(()), "info")
+    for _ in range(3):
+        handler.handle(failed("a"))
+    handler.close()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["event"], line.get("times")) for line in lines] == [
+        ("drain.failed", None),
+        ("log.repeated", 2),
+    ]
+
+
+# --- a whole process -----------------------------------------------------------------------------
+
+_PROCESS = """
+import logging, threading, warnings
+from cachetier import events, logs
+logs.set_up("info", "json", secrets=("a-long-secret",))
+logging.getLogger("botocore.auth").debug("Authorization: a-long-secret")
+logging.getLogger("urllib3").warning("a warning with a-long-secret")
+warnings.warn("old ways")
+events.tell(logging.getLogger("cachetier.x"), events.SERVICE_STOPPED)
+dying = threading.Thread(target=lambda: 1 / 0, name="worker-3")
+dying.start(); dying.join()
+raise RuntimeError("the end")
+"""
+
+
+def test_every_line_of_a_process_is_json_whoever_wrote_it() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _PROCESS], capture_output=True, text=True, timeout=50, check=False
+    )
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert [line["event"] for line in lines] == [
+        *("library", "library", "service.stopped", "defect", "defect")
+    ]
+    assert "old ways" in lines[1]["message"]
+    assert lines[3]["thread"] == "worker-3" and "ZeroDivisionError" in lines[3]["exception"]
+    assert lines[4]["thread"] == "main" and "the end" in lines[4]["exception"]
+    assert "a-long-secret" not in ended.stderr
+    assert ended.returncode == 1

@@ -1,0 +1,18 @@
+"""``python -m tools``: write everything in the repository that is made from the code."""
+
+from __future__ import annotations
+
+import typer
+
+from tools.made import documents
+
+
+def main() -> None:
+    for path, text in documents().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            typer.echo(f"wrote {path.name}")
+
+
+if __name__ == "__main__":
+    main()

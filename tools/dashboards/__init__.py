@@ -1,0 +1,1 @@
+"""The Grafana dashboards, as code: ``make docs`` writes them to deploy/dashboards."""

@@ -1,0 +1,26 @@
+"""What the panels of one node ask Prometheus."""
+
+from __future__ import annotations
+
+NODE = 'instance="$instance"'
+RUNS = f'{NODE}, run=~"$run"'
+WINDOW = "$__rate_interval"
+
+
+def rate(metric: str, labels: str = NODE) -> str:
+    return f"rate(cachetier_{metric}_total{{{labels}}}[{WINDOW}])"
+
+
+def quantile(share: str, metric: str, by: str = "") -> str:
+    per = f"sum by (le{by}) (rate(cachetier_{metric}_bucket{{{NODE}}}[{WINDOW}]))"
+    return f"histogram_quantile({share}, {per})"
+
+
+def state_of(labels: str = NODE) -> str:
+    """Return the state of each remote as the number that ``STATES`` puts in words."""
+    numbers = (("ok", 0), ("throttled", 1), ("unreachable", 2), ("refused", 3))
+    return " or ".join(
+        f"max by (instance, remote) "
+        f'(cachetier_remote_state{{{labels}, state="{state}"}} == 1) * {number}'
+        for state, number in numbers
+    )

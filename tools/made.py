@@ -1,0 +1,22 @@
+"""What in the repository is made from the code: ``make docs`` writes it, a test holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tools import cli_page, config_page, logs_page, metrics_page
+from tools.dashboards import files as dashboards
+
+MAKERS: tuple[Callable[[], dict[Path, str]], ...] = (
+    cli_page.documents,
+    config_page.documents,
+    logs_page.documents,
+    metrics_page.documents,
+    dashboards.documents,
+)
+
+
+def documents() -> dict[Path, str]:
+    """Return the text of each file, by its path."""
+    return {path: text for make in MAKERS for path, text in make().items()}
