@@ -4,7 +4,8 @@ A run is *exposed* while a save of it that is newer than its newest durable step
 whole here. How long is counted from the instant the durable step's save began: a restart would go
 on from there. A save that is stuck does not count, as no node could bring it back: it was not
 sealed by all ranks here within ``PATIENCE_SECONDS``, or all of it is sent and other nodes keep it
-waiting for as long. Such a save is *incomplete*, and is reported as that.
+waiting for as long. Such a save is *incomplete*, and is reported as that until a newer step of the
+run is durable: then nobody misses it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ def is_incomplete(save: OpenSave, now: float) -> bool:
     return save.sealed_at is None or (save.sent and not save.local_only)
 
 
-def incomplete(saves: Iterable[OpenSave], now: float) -> Incomplete:
-    ages = [now - save.started_at for save in saves if is_incomplete(save, now)]
+def incomplete(
+    saves: Iterable[OpenSave], durable: Mapping[str, DurableStep], now: float
+) -> Incomplete:
+    """Return what is stuck; nobody misses a save whose run has made a newer step durable."""
+    stuck = (save for save in saves if is_incomplete(save, now))
+    ages = [now - save.started_at for save in stuck if _is_newer(save, durable.get(save.run))]
     return Incomplete(len(ages), max(ages, default=0.0))
 
 
@@ -55,12 +60,11 @@ def run_levels(
         dirty_bytes: By run; 0 where it has none.
         now: UTC seconds.
     """
-    newest: dict[str, float] = {}
+    by_run: dict[str, list[OpenSave]] = {}
     for save in saves:
-        if not is_incomplete(save, now):
-            newest[save.run] = max(save.started_at, newest.get(save.run, 0.0))
+        by_run.setdefault(save.run, []).append(save)
     levels = [
-        (run, _level(run, durable.get(run.name), newest.get(run.name), dirty_bytes, now))
+        (run, _level(run, durable.get(run.name), by_run.get(run.name, ()), dirty_bytes, now))
         for run in runs
     ]
     levels.sort(key=lambda each: (-each[1].exposure_seconds, -each[0].newest_at, each[0].name))
@@ -70,16 +74,24 @@ def run_levels(
 def _level(
     run: Run,
     durable: DurableStep | None,
-    newest_at: float | None,
+    saves: Sequence[OpenSave],
     dirty_bytes: Mapping[str, int],
     now: float,
 ) -> RunLevel:
-    safe_at = durable.started_at if durable is not None else run.first_at
-    at_stake = newest_at is not None and (durable is None or newest_at > durable.started_at)
+    newer = [save for save in saves if _is_newer(save, durable)]
+    at_stake = any(not is_incomplete(save, now) for save in newer)
+    begun = [save.started_at for save in newer] + ([durable.started_at] if durable else [])
     return RunLevel(
         run=run.name,
         durable_step=durable.step if durable is not None else None,
         durable_age_seconds=max(0.0, now - durable.started_at) if durable is not None else None,
-        exposure_seconds=max(0.0, now - safe_at) if at_stake else 0.0,
+        exposure_seconds=max(0.0, now - min(begun)) if at_stake else 0.0,
         dirty_bytes=dirty_bytes.get(run.name, 0),
     )
+
+
+def _is_newer(save: OpenSave, durable: DurableStep | None) -> bool:
+    """Return whether a save came after the durable step, also if the clock was set back between."""
+    if durable is None:
+        return True
+    return save.number > durable.number or save.started_at > durable.started_at

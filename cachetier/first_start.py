@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import logging
 import ssl
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
 
 from cachetier.config import Settings
-from cachetier.errors import ConfigError, RemoteError, RemoteRefusedError
+from cachetier.errors import ConfigError, RemoteError, RemoteRefusedError, TransientError
 from cachetier.events import REMOTE_REFUSED, REMOTE_UNREACHABLE, tell
 from cachetier.local.recovery import CATALOG_NAME
 from cachetier.remote.inquiry import Inquiry
@@ -20,6 +23,9 @@ from cachetier.remote.settings import RemoteSettings
 from cachetier.wiring import remote_settings
 
 log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 20.0
+_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError")  # botocore's
 
 _NO_BUCKET = "there is no such bucket", "Create it, or correct `remote` and `remote_endpoint`."
 _NO_KEYS = (
@@ -58,11 +64,11 @@ def refuse_wrong_remote(settings: Settings) -> None:
     Raises:
         ConfigError: The bucket, the region, the credentials or the certificate is wrong.
     """
-    if (settings.cache_dir / CATALOG_NAME).exists():
+    if not _is_new(settings.cache_dir):
         return
     remote = remote_settings(settings)
     try:
-        Inquiry(remote).look(remote.prefix)
+        _look(remote)
     except RemoteError as error:
         wrong = _wrong(error)
         if wrong is not None:
@@ -75,6 +81,39 @@ def refuse_wrong_remote(settings: Settings) -> None:
         tell(log, event, remote=remote.name, reason=error.message)
 
 
+def _is_new(cache_dir: Path) -> bool:
+    try:
+        return not (cache_dir / CATALOG_NAME).exists()
+    except OSError:
+        return False  # the service cannot use it either, and says why
+
+
+def _look(remote: RemoteSettings) -> None:
+    """Ask, but never for longer than ``LOOK_SECONDS``, whatever hangs: a name, a key, an answer.
+
+    Raises:
+        RemoteError: What came of it.
+        ConfigError: As ``Inquiry``.
+    """
+    inquiry, answer = Inquiry(remote), Future[None]()
+
+    def ask() -> None:
+        try:
+            inquiry.look(remote.prefix)
+            answer.set_result(None)
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="first-look", daemon=True).start()
+    try:
+        answer.result(LOOK_SECONDS)
+    except RemoteError:
+        raise
+    except Exception as error:  # no answer that we understand is no refusal
+        why = f"no answer in {LOOK_SECONDS:g} s" if isinstance(error, TimeoutError) else repr(error)
+        raise TransientError(f"the first look at the bucket: {why}") from error
+
+
 def _wrong(error: RemoteError) -> tuple[str, str] | None:
     """Return what is wrong and what to do about it, None where waiting may mend it."""
     if not isinstance(error, RemoteRefusedError):
@@ -83,8 +122,12 @@ def _wrong(error: RemoteError) -> tuple[str, str] | None:
     if code:
         return _WRONG.get(str(code))
     # There was no answer: the connection was not trusted, or there was nothing to sign with.
-    untrusted = any(isinstance(each, ssl.SSLError) for each in _causes(error))
-    return _UNTRUSTED if untrusted else _NOBODY
+    causes = list(_causes(error))
+    if any(isinstance(each, ssl.SSLError) for each in causes):
+        return _UNTRUSTED
+    # Credentials that could not be had just now may be there later: that is no mistyped name.
+    nobody = any(type(each).__name__ in _NO_CREDENTIALS for each in causes)
+    return _NOBODY if nobody else None
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

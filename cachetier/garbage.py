@@ -4,7 +4,7 @@
 incomplete_save    a rank never sealed, and a newer step of the run is published since
 replaced_save      another save of its step is published: its shards here, its objects there
 set_aside_file     in ``lost+found``, and the catalog can say why nobody needs it
-unfinished_upload  multipart uploads of saves that have ended
+unfinished_upload  multipart uploads of shards here whose saves have ended
 =================  ==============================================================================
 
 Nothing that is younger than a grace period goes, nothing that is pinned, and nothing that a step
@@ -13,24 +13,28 @@ can be restored from. Objects are taken off the remotes by the drain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from cachetier.clock import Clock
-from cachetier.errors import InvalidRequestError, RemoteError
+from cachetier.errors import IntegrityError, InvalidRequestError, RemoteError
 from cachetier.local import garbage_queries, queries
 from cachetier.local.lost_and_found import LostAndFound, superfluous_because
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import Save
-from cachetier.model.layout import SPREAD_MARK, location_of_key
+from cachetier.model.checkpoint import PartState, Save
+from cachetier.model.documents import Manifest, ManifestState
+from cachetier.model.layout import SPREAD_MARK
 from cachetier.model.replication import DURABLE
 from cachetier.remote.bucket import Remote
 
 GRACE_SECONDS = 86_400.0
 LISTED = 1000
+
+
+Named = tuple[str | None, int | None, str | None]
 
 
 class Kind(StrEnum):
@@ -112,10 +116,12 @@ class Garbage:
             raise InvalidRequestError("older_than_seconds must not be negative")
         before = self._clock.now() - older_than_seconds
         unanswered: dict[str, str] = {}
+        replaced = list(self._replaced(before, unanswered, dry_run=dry_run))
+        told_of = {(each.run, each.step, each.save_id) for each in replaced}
         found = [
             *self._incomplete(before, unanswered, dry_run=dry_run),
-            *self._replaced(before, unanswered, dry_run=dry_run),
-            *self._superfluous(before, dry_run=dry_run),
+            *replaced,
+            *self._superfluous(before, told_of, dry_run=dry_run),
             *self._set_aside(before, dry_run=dry_run),
             *self._uploads(before, unanswered, dry_run=dry_run),
         ]
@@ -130,6 +136,8 @@ class Garbage:
         self, before: float, unanswered: dict[str, str], *, dry_run: bool
     ) -> Iterator[Rubbish]:
         for save in self._store.read(lambda sql: garbage_queries.incomplete_saves(sql, before)):
+            if not self._is_incomplete_there(save, unanswered):
+                continue
             why = "never completed, and a newer step of the run is published"
             found = self._described(Kind.INCOMPLETE, save, why, unanswered)
             if not dry_run:
@@ -138,6 +146,32 @@ class Garbage:
                     continue
                 self._store.drop(shards)
             yield found
+
+    def _is_incomplete_there(self, save: Save, unanswered: dict[str, str]) -> bool:
+        """Return whether the durable remote, too, says that a save is not whole.
+
+        Other nodes may have completed it since this one looked.
+        """
+        durable, location = self._remotes[0], save.location
+        if location is None:
+            return True  # nothing of it was ever sent from here, and nothing there is touched
+        parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
+        try:
+            seen = durable.bucket.manifest(save.run, save.step)
+            manifest = seen.manifest if seen is not None else None
+            if manifest is not None and _is_published(manifest, save):
+                return False
+            if not any(part.state is PartState.SEALED for part in parts):
+                return True
+            if save.started_at >= self._clock.now() - GRACE_SECONDS:
+                return False  # other nodes may still be sending what they acknowledged
+            there = durable.bucket.part_ranks(save.run, location)
+        except RemoteError as error:
+            unanswered[durable.name] = error.message
+            return False
+        except IntegrityError:
+            return False  # what the manifest says is for `fsck` to find out
+        return not there.issuperset(range(save.world_size))
 
     def _replaced(
         self, before: float, unanswered: dict[str, str], *, dry_run: bool
@@ -154,11 +188,17 @@ class Garbage:
                 self._store.drop(shards)
             yield found
 
-    def _superfluous(self, before: float, *, dry_run: bool) -> Iterator[Rubbish]:
+    def _superfluous(
+        self,
+        before: float,
+        told_of: Container[Named],
+        *,
+        dry_run: bool,
+    ) -> Iterator[Rubbish]:
         """Yield replaced saves that left nothing at a remote; housekeeping takes them as well."""
         for save in self._store.read(lambda sql: queries.superfluous_saves(sql, before)):
-            if save.location is not None and dry_run:
-                continue  # told of already
+            if (save.run, save.step, save.save_id) in told_of:
+                continue
             shards, size_bytes = self._local(save)
             if not dry_run:
                 self._store.drop(self._store.catalog.collect(save.number))
@@ -232,13 +272,21 @@ class Garbage:
             spread = any(location.endswith(SPREAD_MARK) for location in ended)
             for prefix in layout.upload_prefixes(run, spread=spread) if ended else ():
                 for key, upload_id in objects.list_uploads(prefix):
-                    save = ended.get(location_of_key(key, prefix))
+                    save = self._store.read(
+                        lambda sql, k=key, p=prefix, e=ended: garbage_queries.save_of_upload(  # type: ignore[misc]
+                            sql, e, k, p
+                        )
+                    )
                     if save is None or max(save.started_at, save.published_at or 0.0) >= before:
                         continue
                     if not dry_run:
                         objects.abort_upload(key, upload_id)
                     found = _of_save(Kind.UPLOAD, save, f"its save is {save.state}")
                     yield replace(found, what=key, remote=remote.name)
+
+
+def _is_published(manifest: Manifest, save: Save) -> bool:
+    return manifest.save_id == save.save_id and manifest.state is ManifestState.PUBLISHED
 
 
 def _of_save(kind: Kind, save: Save, why: str) -> Rubbish:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import sys
 import threading
@@ -35,7 +36,11 @@ _SECRETS_BY_FORM = (
     re.compile(r"(://)[^/\s:@\"]+:[^/\s@\"]+(?=@)"),
 )
 _BLOT = "***"
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {10: "\\n"}
+_CONTROLS = {
+    **{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))},
+    **{code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))},
+    10: "\\n",
+}
 _LEVEL_COLOURS = {"warning": "33", "error": "31", "critical": "31;1"}
 
 log = logging.getLogger(OURS)
@@ -118,7 +123,7 @@ class _Lines(logging.Formatter):
     def traceback_of(self, record: logging.LogRecord) -> str | None:
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
             record.exc_text = self.formatException(record.exc_info)
-        return _cut(record.exc_text, TRACEBACK_LIMIT) if record.exc_text else None
+        return _cut(self.blotted(record.exc_text), TRACEBACK_LIMIT) if record.exc_text else None
 
 
 class JsonLines(_Lines):
@@ -130,25 +135,25 @@ class JsonLines(_Lines):
             "ts": _instant(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "event": event.name,
-            "message": self.blotted(_cut(message)),
+            "message": _cut(self.blotted(message)),
             **{name: self._plain(fields[name]) for name in sorted(fields, key=_place)},
             "process": process_of(record),
         }
         traceback = self.traceback_of(record)
         if traceback is not None:
-            line["exception"] = self.blotted(traceback)
+            line["exception"] = traceback
         return json.dumps(line, default=str)
 
     def _plain(self, value: object) -> object:
         if isinstance(value, float):
-            return round(value, 6)
+            return round(value, 6) if math.isfinite(value) else str(value)
         if value is None or isinstance(value, bool | int):
             return value
         if isinstance(value, list | tuple):
             return [self._plain(each) for each in value]
         if isinstance(value, Mapping):
             return {str(key): self._plain(each) for key, each in value.items()}
-        return self.blotted(_cut(str(value)))
+        return _cut(self.blotted(str(value)))  # in this order: half a secret is not known
 
 
 class ConsoleLines(_Lines):
@@ -163,12 +168,14 @@ class ConsoleLines(_Lines):
         level = record.levelname.lower()
         at = _instant(record).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         rest = {name: value for name, value in fields.items() if f"%({name})" not in event.text}
-        shown = "".join(f" {name}={_cut(_short(value))}" for name, value in rest.items())
+        shown = "".join(
+            f" {name}={_cut(self.blotted(_short(value)))}" for name, value in rest.items()
+        )
         head = f"{at} {level:<8} {event.name:<18} "
-        line = self.blotted(f"{_cut(message)}{shown}").translate(_CONTROLS)
+        line = f"{_cut(self.blotted(message))}{shown}".translate(_CONTROLS)
         traceback = self.traceback_of(record)
         if traceback is not None:
-            line += "".join(f"\n    {each}" for each in self.blotted(traceback).splitlines())
+            line += "".join(f"\n    {each.translate(_CONTROLS)}" for each in traceback.splitlines())
         return self._coloured(level, f"{head}{line}")
 
     def _coloured(self, level: str, line: str) -> str:
@@ -179,10 +186,17 @@ class ConsoleLines(_Lines):
 def parts_of(record: logging.LogRecord) -> tuple[Event, str, Mapping[str, Any]]:
     """Return the event of a record, its text and its fields; of a library all are its own words."""
     event = getattr(record, "event", None)
-    message = record.getMessage()
+    message = _message_of(record)
     if isinstance(event, Event):
         return event, message, record.args if isinstance(record.args, Mapping) else {}
     return LIBRARY, message, {"logger": record.name}
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # a mistake where it was logged must not tear the log, nor hide the event
+        return f"{record.msg} {record.args}"
 
 
 def process_of(record: logging.LogRecord) -> str:

@@ -13,6 +13,7 @@ from cachetier.events import LIBRARY, REPEATED, Event
 
 WINDOW_SECONDS = 60.0
 KINDS_LIMIT = 1_000
+WORDS_LIMIT = 1_000  # characters of a library's text that tell it from others
 
 Kind = tuple[object, ...]
 
@@ -68,7 +69,7 @@ class Repeats:
 def _like(record: logging.LogRecord, event: Event) -> dict[str, Any]:
     """Return what tells repetitions of one event apart."""
     if event is LIBRARY:
-        return {"logger": record.name, "text": str(record.msg)}
+        return {"logger": record.name, "text": str(record.msg)[:WORDS_LIMIT]}
     fields = record.args if isinstance(record.args, Mapping) else {}
     return {name: fields.get(name) for name in event.alike or ()}
 

@@ -64,7 +64,7 @@ _EXPOSURE = (
         "run_exposure_seconds",
         "Training that would be lost with this node now: since the save of the run's newest "
         "durable step began, while something newer is here and not durable; else 0. Of a run "
-        "without a durable step: since its first save here began.",
+        "without a durable step: since the first save of it that is still here began.",
         "run",
         status="exposure[].exposure_seconds",
     ),
@@ -95,7 +95,8 @@ _EXPOSURE = (
     _gauge(
         "incomplete_steps",
         "Saves that began here over 30 minutes ago and are stuck: a rank of this node has not "
-        "sealed, or all is sent and another node's part is missing.",
+        "sealed, or all is sent and another node's part is missing. Not those that a newer durable "
+        "step of the run made up for.",
         status="incomplete.steps",
     ),
     _gauge(
@@ -239,7 +240,7 @@ _CACHE = (
     ),
     _gauge(
         "clean_bytes",
-        "Bytes here that are at every required remote, and may be evicted.",
+        "Bytes here that are at every required remote: evicted when room is needed, unless pinned.",
         status="clean_bytes",
     ),
     _gauge(

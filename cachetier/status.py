@@ -42,6 +42,7 @@ class Moment:
 def status_of(store: Store, clock: Clock, machine: Machine, moment: Moment) -> dict[str, Any]:
     """Return the status object."""
     now, found_remotes = clock.now(), _by_name(moment.drain)
+    backlog = store.look(queries.backlog)
     return {
         "version": __version__,
         "store_id": store.store_id,
@@ -65,7 +66,8 @@ def status_of(store: Store, clock: Clock, machine: Machine, moment: Moment) -> d
             for remote, level in zip(machine.remotes, moment.levels.remotes, strict=True)
         ],
         "drain": {name: value for name, value in moment.drain.items() if name != "remotes"},
-        "pending": pending_of(store, moment),
+        "pending": pending_of(store, moment, backlog),
+        "pending_steps": len(backlog),
         "socket": moment.socket,
         "http": moment.http,
         "sqlite_version": machine.sqlite_version,
@@ -129,12 +131,11 @@ def _remote(remote: RemoteSettings, level: RemoteLevel, found: Mapping[str, Any]
     }
 
 
-def pending_of(store: Store, moment: Moment) -> list[dict[str, Any]]:
+def pending_of(store: Store, moment: Moment, backlog: Sequence[Backlog]) -> list[dict[str, Any]]:
     """List the steps with something left to drain, oldest first, at most ``PENDING_LIMIT``.
 
     ``eta_seconds`` is until it is durable, whatever the replicas; null while nobody can tell.
     """
-    backlog = store.look(queries.backlog)
     etas = moment.etas(backlog)
     return [
         {

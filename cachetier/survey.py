@@ -35,7 +35,7 @@ def survey(store: Store, clock: Clock, facts: Facts) -> Levels:
     now, space = clock.now(), store.space
     active_since = now - exposure.ACTIVE_SECONDS
     found = store.look(lambda sql: ledger(sql, facts.remotes, active_since))
-    stuck = exposure.incomplete(found.saves, now)
+    stuck = exposure.incomplete(found.saves, found.durable, now)
     oldest = found.oldest_dirty_at
     return Levels(
         dirty_bytes=found.dirty.size_bytes,

@@ -35,18 +35,24 @@ def open_tracing(
         exporter: Where spans go; by OTLP over HTTP to where the environment says without it.
 
     Raises:
-        ConfigError: OpenTelemetry is not installed.
+        ConfigError: OpenTelemetry is not installed, or its variables make no sense.
     """
     if not wanted:
         return lambda: None
     try:
         from cachetier.spans import SaveSpans, provider_for
+
+        provider = provider_for(store_id, exporter)
     except ImportError as error:
         raise ConfigError(
             f"`trace` is on, and OpenTelemetry is not installed: {error}",
             hint="Install it: pip install 'cachetier[otel]', or set `trace` to off.",
         ) from error
-    provider = provider_for(store_id, exporter)
+    except ValueError as error:
+        raise ConfigError(
+            f"OpenTelemetry refuses its settings: {error}",
+            hint="Correct the OTEL_* variables of the environment, or set `trace` to off.",
+        ) from error
     spans = SaveSpans(provider, store_id, directory / PARENTS_NAME)
     ours = logging.getLogger("cachetier")
     level_before = ours.level

@@ -22,7 +22,7 @@ from cachetier.sizes import parsed_size, shown_size
 if TYPE_CHECKING:
     from cachetier.config import Settings
     from cachetier.doctor.advice import Advice
-    from cachetier.doctor.objbench import Measured, Plan
+    from cachetier.doctor.objbench import Measured, ObjectBench, Plan
     from cachetier.remote.settings import RemoteSettings
 
 _NOWHERE = "/nonexistent"  # must be set, and is not looked at
@@ -71,7 +71,7 @@ def objbench(
         settings = settings_from(config, **flags)
         which = _which(settings, replica, as_json)
         bench = ObjectBench(which, plan, on_step=_say)
-        measured = bench.run()
+        measured = _measured(bench)
         advice = advice_for(measured.throughputs)
         if as_json:
             print_json(_document(which, measured, advice, bench.left_behind))
@@ -86,6 +86,16 @@ def _plan(seconds: float, size: str, streams: int, as_json: bool) -> Plan:
         return Plan(seconds, parsed_size(size), streams)
     except ValueError as error:
         refuse(f"--size: {error}", "Give a size such as '4 GiB'.", as_json=as_json)
+
+
+def _measured(bench: ObjectBench) -> Measured:
+    from cachetier.errors import RemoteError
+
+    try:
+        return bench.run()
+    except RemoteError as error:  # its own hint is for those whose service drains
+        error.next_move = "Run `cachetier doctor --only remote`: it says what is wrong there."
+        raise
 
 
 def _which(settings: Settings, replica: str | None, as_json: bool) -> RemoteSettings:

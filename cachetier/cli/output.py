@@ -100,7 +100,9 @@ def _fail(as_json: bool, code: str, message: str, hint: str, **ids: str | int | 
 
 def complain(message: str, hint: str) -> None:
     """Write an error and its next move to stderr, a line for each."""
-    text = f"{message[:1].upper()}{message[1:]}".rstrip(".")
+    text = message.rstrip(".")
+    if text.split(" ")[0].isalpha():  # a word, and no name: `head_bucket`
+        text = f"{text[:1].upper()}{text[1:]}"
     typer.echo(f"Error: {text}{'' if text.endswith('?') else '.'}", err=True)
     typer.echo(f"Next: {hint}", err=True)
 

@@ -42,7 +42,7 @@ class Node:
     def answered(self, status: Status) -> None:
         self.error = self.away_since = None
         last = self.status
-        if last is not None and last["started_at"] != status["started_at"]:
+        if last is not None and not _goes_on(last, status):
             self._seen.clear()
         self._seen.append(status)
         newest = status["uptime_seconds"]
@@ -74,6 +74,12 @@ class Node:
                 for remote in now["remotes"]
             },
         )
+
+
+def _goes_on(last: Status, status: Status) -> bool:
+    """Return whether two looks can be compared: neither a restart nor a clock set back between."""
+    same = last["started_at"] == status["started_at"]
+    return bool(same and last["uptime_seconds"] <= status["uptime_seconds"])
 
 
 def _total(status: Status) -> int:
@@ -118,6 +124,6 @@ def described(node: Node) -> dict[str, Any]:
             }
             for remote in status["remotes"]
         ],
-        "pending_steps": len(status["pending"]),
+        "pending_steps": status["pending_steps"],
         "warnings": status["warnings"],
     }

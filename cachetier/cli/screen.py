@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cachetier.cli.rates import Node, Rates
+from cachetier.cli.status import last_error
 from cachetier.sizes import shown_size, shown_span
 
 HEIGHT = 24
@@ -64,8 +65,10 @@ def _headline(node: Node, width: int) -> Text:
         return _cut(f"cachetier at {node.url}", width, "bold")
     state = "away" if node.error is not None else str(status["state"])
     line = Text.assemble((f"cachetier {status['version']}", "bold"), "  ", _state(state))
-    line.append(f"  up {shown_span(status['uptime_seconds'])}  {node.url}")
-    line.append(f"  {time.strftime('%H:%M:%S')}", "dim")
+    line.append(f"  up {shown_span(status['uptime_seconds'])}  ")
+    clock = f"  {time.strftime('%H:%M:%S')}"
+    line.append(_ending(node.url, max(RUN_CELLS, width - len(line) - len(clock))))
+    line.append(clock, "dim")
     return _fitted(line, width)
 
 
@@ -129,6 +132,7 @@ def _remotes(status: dict[str, Any], rates: Rates) -> Table:
             _eta(remote["eta_seconds"]),
             _held_back(remote),
         )
+    table.expand, table.columns[-1].ratio = True, 1  # a long reason is cut, and no other column
     return table
 
 
@@ -167,7 +171,8 @@ def _runs(status: dict[str, Any], rows: int) -> Table:
 def _pending(status: dict[str, Any], rows: int) -> Table:
     table = _table("<pending run", "step", "<state", "size", "<sent", "eta")
     found = status["pending"]
-    for step in _that_fit(found, rows):
+    unlisted = status["pending_steps"] - len(found)
+    for step in _that_fit(found, rows, unlisted):
         size_bytes = max(1, step["size_bytes"])
         share = 1 - min(1.0, step["dirty_bytes"] / size_bytes)
         table.add_row(
@@ -178,15 +183,14 @@ def _pending(status: dict[str, Any], rows: int) -> Table:
             Text("█" * int(10 * share)).append("░" * (10 - int(10 * share)), "dim"),
             _eta(step["eta_seconds"]),
         )
-    return _with_rest(table, found, rows)
+    return _with_rest(table, found, rows, unlisted)
 
 
 def _warnings(status: dict[str, Any]) -> list[str]:
     found = [str(warning) for warning in status["warnings"]]
     if status["quarantined_shards"]:
         found.insert(0, f"{status['quarantined_shards']} damaged shards: see `cachetier status`")
-    if last := status["drain"].get("last_error"):
-        found.append(f"the drain's last error: {last['message']} ({last['code']})")
+    found += last_error(status["drain"], time.time())
     found += [str(conflict) for conflict in status["drain"].get("conflicts", ())]
     if len(found) > WARNINGS:
         more = len(found) - WARNINGS + 1
@@ -269,7 +273,7 @@ def _badness(node: Node) -> tuple[bool, bool, float]:
 
 def _label(url: str) -> str:
     name = url.removeprefix("http://").removeprefix("unix://")
-    return name if len(name) <= RUN_CELLS else f"…{name[-(RUN_CELLS - 1) :]}"
+    return _ending(name, RUN_CELLS)
 
 
 # --- words ---------------------------------------------------------------------------------------
@@ -284,13 +288,13 @@ def _table(*titles: str) -> Table:
     return table
 
 
-def _that_fit(found: Sequence[Any], rows: int) -> Sequence[Any]:
+def _that_fit(found: Sequence[Any], rows: int, unlisted: int = 0) -> Sequence[Any]:
     """Return what fits ``rows``, with one of them to say how many more there are."""
-    return found if len(found) <= rows else found[: rows - 1]
+    return found if len(found) + unlisted <= rows else found[: rows - 1]
 
 
-def _with_rest(table: Table, found: Sequence[Any], rows: int) -> Table:
-    if more := len(found) - len(_that_fit(found, rows)):
+def _with_rest(table: Table, found: Sequence[Any], rows: int, unlisted: int = 0) -> Table:
+    if more := len(found) + unlisted - len(_that_fit(found, rows, unlisted)):
         table.add_row(f"and {more} more", style="dim")
     return table
 
@@ -321,6 +325,11 @@ def _away(node: Node) -> str:
 
 def _short(run: str) -> str:
     return run if len(run) <= RUN_CELLS else f"{run[: RUN_CELLS - 1]}…"
+
+
+def _ending(name: str, cells: int) -> str:
+    """Return as much of a name's end as fits: the ends of paths and hosts tell them apart."""
+    return name if len(name) <= cells else f"…{name[1 - cells :]}"
 
 
 def _cut(text: str, width: int, style: str = "") -> Text:

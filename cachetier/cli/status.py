@@ -43,8 +43,8 @@ def rendered(status: dict[str, Any], now: float) -> Group:
     if status["exposure"]:
         parts += [Text(), exposure_table(status)]
     if status["pending"]:
-        parts += [Text(), _pending(status["pending"], now)]
-    for warning in _alarms(status):
+        parts += [Text(), _pending(status["pending"], status["pending_steps"], now)]
+    for warning in _alarms(status, now):
         parts += [Text(), Text(f"! {warning}", style="yellow")]
     return Group(*parts)
 
@@ -200,15 +200,17 @@ def _drain(drain: dict[str, Any]) -> str:
         words.append(f"{packs['shards']} shards in {_count(packs['packs'], 'pack')}")
     courtesy = drain.get("courtesy") or {}
     if courtesy.get("restraint", "none") != "none":
-        words.append(f"holds back for training ({_count(courtesy['busy_ranks'], 'busy rank')})")
+        busy = courtesy["busy_ranks"]  # none: the kernel says that somebody waits
+        ranks = f" ({_count(busy, 'busy rank')})" if busy else ""
+        words.append(f"holds back for training{ranks}")
     for count, noun in ((drain.get("failures"), "failure"), (drain.get("restarts"), "restart")):
         if count:
             words.append(_count(count, noun))
     return ", ".join(words)
 
 
-def _pending(pending: list[dict[str, Any]], now: float) -> Table:
-    """Return the table of steps not yet durable; ``eta`` is until they are. Long names are cut."""
+def _pending(pending: list[dict[str, Any]], steps: int, now: float) -> Table:
+    """Return the table of the ``steps`` not yet durable; ``eta`` is until they are."""
     from rich.table import Table
 
     titles = ("pending run", "step", "state", "size", "dirty", "age", "eta")
@@ -233,8 +235,8 @@ def _pending(pending: list[dict[str, Any]], now: float) -> Table:
         )
     for row in rows:
         table.add_row(*row)
-    if len(pending) > PENDING_ROWS:
-        table.add_row(f"and {len(pending) - PENDING_ROWS} more", style="dim")
+    if (more := steps - len(rows)) > 0:
+        table.add_row(f"and {more} more", style="dim")
     return table
 
 
@@ -242,12 +244,19 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _alarms(status: dict[str, Any]) -> list[str]:
+def last_error(drain: dict[str, Any], now: float) -> list[str]:
+    """Say what failed last, and when: it stays after what caused it is over. Empty if nothing."""
+    last = drain.get("last_error")
+    if not last:
+        return []
+    age = shown_span(max(0.0, now - last["at"]))
+    return [f"the drain's last error, {age} ago: {last['message']} ({last['code']})"]
+
+
+def _alarms(status: dict[str, Any], now: float) -> list[str]:
     found = [*exposure_alarms(status), *(str(warning) for warning in status["warnings"])]
     if status["waiting_bytes"]:
         found.append(f"puts wait for {shown_size(status['waiting_bytes'])} of room")
-    last = status["drain"].get("last_error")
-    if last:
-        found.append(f"the drain's last error: {last['message']} ({last['code']})")
+    found += last_error(status["drain"], now)
     found += [str(conflict) for conflict in status["drain"].get("conflicts", ())]
     return found

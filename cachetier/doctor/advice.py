@@ -57,7 +57,8 @@ def advice_for(measured: Sequence[Throughput]) -> Advice:
 
 
 def _still_grows(usual: Sequence[Throughput]) -> bool:
-    """Whether the most streams were clearly faster than the next fewer."""
+    """Whether the most streams were clearly faster than any fewer."""
     if len(usual) < 2 or usual[-1].streams >= WORKERS_LIMIT:
         return False
-    return usual[-1].put_bytes_per_second > GROWTH * usual[-2].put_bytes_per_second
+    fewer = max(each.put_bytes_per_second for each in usual[:-1])
+    return usual[-1].put_bytes_per_second > GROWTH * fewer

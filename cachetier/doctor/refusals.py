@@ -44,7 +44,7 @@ _BY_CAUSE = {
         "Set AWS_CA_BUNDLE to the file of the authority that signed it.",
     ),
     "EndpointConnectionError": (
-        "the store cannot be reached",
+        "the store cannot be reached at {where}",
         "Correct remote_endpoint, or look at name resolution, routes and proxies.",
     ),
 }
@@ -81,7 +81,8 @@ def _reason(
     cause = error.__cause__
     for base in type(cause).__mro__ if cause is not None else ():
         if base.__name__ in _BY_CAUSE:
-            return _BY_CAUSE[base.__name__]
+            said, fix = _BY_CAUSE[base.__name__]
+            return said.format(where=remote.endpoint or "AWS"), fix
     if isinstance(error, TransientError):
         return (
             f"no usable answer: {error.message}",

@@ -50,7 +50,7 @@ class Circuit:
 
         Args:
             probe: Asks the remote once, and raises a RemoteError while it is not well.
-            report: Hears of every change.
+            report: Hears of every change; at first also that the remote is well.
             clock: For the pause between probes.
         """
         self._probe = probe
@@ -62,6 +62,7 @@ class Circuit:
         self._probe_at = 0.0
         self._pause_seconds = PROBE_SECONDS
         self._probe_failed = False
+        self._told = False  # what a drain before this one told may not hold any more
 
     @property
     def allowed(self) -> int:
@@ -92,11 +93,13 @@ class Circuit:
 
     def succeeded(self) -> None:
         """An item was done: the remote is well."""
-        if self._state is _State.CLOSED:
+        if self._state is _State.CLOSED and self._told:
             return
         with self._lock:
+            was_away = self._state is not _State.CLOSED
+            self._told = True
             self._state = _State.CLOSED
-            self._health = Health("ok", retry=True)
+            self._health = Health("ok", retry=was_away)
             self._pause_seconds = PROBE_SECONDS
         self._report(self._health)
 

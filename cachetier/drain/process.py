@@ -124,7 +124,8 @@ def _exchange_with(channel: AskingEnd) -> Callable[[Report], Training]:
 
 
 if __name__ == "__main__":
-    logs.set_up("debug", "json")  # to serve, which says from which level on; see `said`
+    # To serve, which says from which level on; see `said`.
+    logs.set_up("debug", "json", secrets=tuple(logs.secrets_in(os.environ)))
     _, socket_end, started_by, group_name, cpu_numbers = sys.argv
     cpus = [int(number) for number in cpu_numbers.split(",") if number]
     sys.exit(main(int(socket_end), int(started_by), group_name, cpus))

@@ -46,7 +46,7 @@ def record_of(line: str, remote: str) -> logging.LogRecord:
     try:
         told = json.loads(line)
         return _record_of_event(told, remote)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except Exception:  # whatever it is: who no longer listens lets the drain hang on a full pipe
         fields = {"text": line, "remote": remote}
         return _record(DRAIN_SAID.level, remote, event=DRAIN_SAID, msg=DRAIN_SAID.text, args=fields)
 
@@ -57,7 +57,7 @@ def _record_of_event(told: dict[str, Any], remote: str) -> logging.LogRecord:
     created = datetime.fromisoformat(told.pop("ts")).timestamp()
     message, exception = told.pop("message"), told.pop("exception", None)
     del told["process"]
-    given = {"created": created, "exc_text": exception}
+    given = {"created": created, "exc_text": exception and str(exception)}
     if event is LIBRARY:
         return _record(level, remote, name=told["logger"], msg=message, args=(), **given)
     return _record(level, remote, event=event, msg=event.text, args=told, **given)

@@ -19,6 +19,7 @@ from cachetier.fsck.resending import content_of
 from cachetier.local import queries
 from cachetier.local.lost_and_found import Identity, LostAndFound, SetAside, superfluous_because
 from cachetier.local.store import Store
+from cachetier.model.checkpoint import OPEN_STATES
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.shard import Content, SaveIds
 from cachetier.remote.bucket import Bucket
@@ -32,6 +33,7 @@ class Adopting:
         self._lost = LostAndFound(cache_dir)
         self._durable = durable
         self._clock = clock
+        self._taken: set[tuple[str, int, str]] = set()
         self._manifests: dict[tuple[str, int], Manifest | None] = {}
 
     def all(self, say: Callable[[str], None]) -> Iterator[Outcome]:
@@ -61,6 +63,7 @@ class Adopting:
         return self._lost.path(file.file_id).stat().st_mtime
 
     def _adopt(self, file: SetAside, identity: Identity) -> None:
+        self._refuse_if_older(file, identity.ids)
         content = self._content(file, identity)
         ids = replace(identity.ids, world_size=self._world_size(identity))
         if not self._store.space.try_reserve(content.size_bytes):
@@ -78,6 +81,21 @@ class Adopting:
         if committed.repeated:
             self._store.files.set_aside(file.file_id)
             self._store.space.release(content.size_bytes)
+        self._taken.add((ids.run, ids.step, ids.save_id))
+
+    def _refuse_if_older(self, file: SetAside, ids: SaveIds) -> None:
+        """Refuse a file of a save that would supersede one that began after the file was written.
+
+        Those that this very run adopted began here just now; their files came in order.
+        """
+        saves = self._store.read(lambda sql: queries.saves_of(sql, ids.run, ids.step))
+        if any(save.save_id == ids.save_id for save in saves):
+            return
+        for save in saves:
+            taken = (save.run, save.step, save.save_id) in self._taken
+            since = save.started_at > self._written_at(file)
+            if save.state in OPEN_STATES and since and not taken:
+                raise IntegrityError(f"save {save.save_id} of the step came since")
 
     def _content(self, file: SetAside, identity: Identity) -> Content:
         descriptor = os.open(self._lost.path(file.file_id), os.O_RDONLY | os.O_CLOEXEC)

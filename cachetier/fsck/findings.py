@@ -120,7 +120,8 @@ class Report:
 
     @property
     def repaired(self) -> set[Finding]:
-        return {outcome.finding for outcome in self.outcomes if outcome.repaired}
+        left = {outcome.finding for outcome in self.outcomes if not outcome.repaired}
+        return {outcome.finding for outcome in self.outcomes if outcome.repaired} - left
 
     def remaining(self) -> list[Finding]:
         """Return the problems that are still there."""

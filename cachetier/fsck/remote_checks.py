@@ -13,7 +13,7 @@ from cachetier.local.catalog_view import CatalogView
 from cachetier.local.check_queries import PAGE_ROWS
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.documents import Manifest, ManifestState, ShardSummary
-from cachetier.model.layout import SPREAD_MARK, is_pending, location_of_key
+from cachetier.model.layout import SPREAD_MARK, is_pending
 from cachetier.model.names import RESERVED_SEGMENT
 from cachetier.model.replication import DURABLE, ReplicaState
 from cachetier.model.stored import Stored
@@ -220,7 +220,7 @@ class RemoteChecks:
         return self._of(Kind.OBJECT_NOT_OURS, save, message, key=key)
 
     def _uploads(self, run: str) -> Iterator[Finding]:
-        """Look for multipart uploads of saves that take no more."""
+        """Look for multipart uploads of shards here whose saves take no more."""
         replica = None if self._is_durable else self._remote.name
         ended = self._view.read(lambda sql: garbage_queries.ended_locations(sql, run, replica))
         spread = any(location.endswith(SPREAD_MARK) for location in ended)
@@ -232,7 +232,9 @@ class RemoteChecks:
                 self._report.unanswered.append(f"uploads at {self._remote.name}: {error.message}")
                 return
             for key, upload_id in found:
-                save = ended.get(location_of_key(key, prefix))
+                save = self._view.read(
+                    lambda sql, k=key, p=prefix: garbage_queries.save_of_upload(sql, ended, k, p)  # type: ignore[misc]
+                )
                 if save is not None:
                     message = f"at {self._remote.name}: an upload of {key} was never finished"
                     yield self._of(Kind.UPLOAD_STALE, save, message, key=key, file_id=upload_id)

@@ -7,8 +7,8 @@ it is tried.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 
 from cachetier_client.digests import digest_of, to_hex
 
@@ -20,13 +20,15 @@ from cachetier.fsck.row_repairs import OF_THE_CATALOG
 from cachetier.local import check_queries, copies, queries, replica_queries
 from cachetier.local.records import Incident
 from cachetier.local.store import Store
+from cachetier.model import publication
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.documents import Part, ShardEntry, encode
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
+from cachetier.model.publication import Claimant, Standing
 from cachetier.model.replication import DURABLE, ReplicaState
 from cachetier.model.shard import Content, Shard
 from cachetier.remote.base import IF_ABSENT, if_match
-from cachetier.remote.bucket import MANIFEST_NONCE_KEY, Remote
+from cachetier.remote.bucket import MANIFEST_NONCE_KEY, Remote, SeenManifest
 from cachetier.restore import Restore
 
 FETCH_SECONDS = 600.0
@@ -41,12 +43,15 @@ ABOUT_TO: dict[Kind, str] = {
     Kind.OBJECT_MISSING: "bring it there again",
     Kind.OBJECT_DIFFERS: "bring it there again",
     Kind.MANIFEST_MISSING: "let the drain publish the step again",
-    Kind.MANIFEST_DAMAGED: "remove what is left of it, and let the drain publish the step again",
+    Kind.MANIFEST_DAMAGED: "claim the step again in its place, and let the drain publish it",
     Kind.PART_DAMAGED: "write it again, as the manifest knows it",
     Kind.UPLOAD_STALE: "abort the upload",
 }
 # Opening the store does these: start-up is recovery.
 AT_START = (Kind.FILE_UNMARKED, Kind.FILE_ORPHAN, Kind.FILE_MISSING, Kind.FILE_SIZE)
+
+
+_MAY_PUBLISH = (Standing.HOLD, Standing.CLAIM, Standing.REPLACE_WHEN_WHOLE)
 
 
 class Repairs:
@@ -89,6 +94,8 @@ class Repairs:
             return f"it is {state} now: the drain sends it"
         if shard.state is ShardState.EVICTED and not here:
             raise LeftError("no copy is left anywhere: delete the step")
+        if shard.state is ShardState.EVICTED and self._is_elsewhere(shard) is not True:
+            raise LeftError("no remote says that it has it: its bytes here stay as they are")
         return self._out_of_use(finding)
 
     def _body_is_there(self, shard: Shard) -> bool:
@@ -135,16 +142,24 @@ class Repairs:
         shard = self._shard(finding)
         if shard.state in (ShardState.DIRTY, ShardState.CLEAN):
             return f"its bytes are here again, {shard.state}"
-        if self._restore is not None:
-            with suppress(CachetierError):
-                self._restore.bring_back(shard, FETCH_SECONDS)
-                return f"fetched: it is {self._shard(finding).state}"
+        why = self._not_fetched(shard)
+        if why is None:
+            return f"fetched: it is {self._shard(finding).state}"
         if shard.state is ShardState.QUARANTINED:
-            raise LeftError(
-                "no remote has it: its bytes are kept in quarantine. Save the step again, "
-                "or delete it"
-            )
+            raise LeftError(f"its bytes are kept in quarantine: {why}")
         return "it is evicted: readers get it from the remote"
+
+    def _not_fetched(self, shard: Shard) -> str | None:
+        """Fetch a shard from a remote; return why that is not possible, None if it was."""
+        if self._restore is None:
+            return "no remote was asked; leave out --local"
+        try:
+            self._restore.bring_back(shard, FETCH_SECONDS)
+        except (IntegrityError, NotFoundError):
+            return "no sound copy is left. Save the step again, or restore another one"
+        except CachetierError as error:
+            return f"not now: {error.message}"
+        return None
 
     # --- objects ---------------------------------------------------------------------------------
 
@@ -177,12 +192,11 @@ class Repairs:
         if not self._is_sound(shard):
             if shard.state is not ShardState.EVICTED:
                 self._out_of_use(finding)
-            elif self._restore is not None:
-                with suppress(CachetierError):
-                    self._restore.bring_back(shard, FETCH_SECONDS)
+            elif (why := self._not_fetched(shard)) is not None:
+                raise LeftError(why)
             shard = self._shard(finding)
             if not self._is_sound(shard):
-                raise LeftError("no sound copy is left: restore another step, and delete this one")
+                raise LeftError("its bytes could not be fetched: repair again once remotes answer")
         return shard
 
     def _is_sound(self, shard: Shard) -> bool:
@@ -202,7 +216,11 @@ class Repairs:
     # --- documents -------------------------------------------------------------------------------
 
     def _publish_again(self, finding: Finding) -> str:
-        remote = self._remote_of(finding)
+        remote, save = self._remote_of(finding), self._save(finding)
+        seen = remote.bucket.manifest(save.run, save.step)
+        if seen is not None and self._standing(save, seen) not in _MAY_PUBLISH:
+            other = seen.manifest
+            raise LeftError(f"save {other.save_id} has the step there now: it is {other.state}")
         log, number = self._store.mend_log, finding.number
         reopened = (
             log.reopen(number) if remote.name == DURABLE else log.reopen_at(number, remote.name)
@@ -211,19 +229,54 @@ class Repairs:
             raise LeftError("this node has no part of it: run fsck --repair on one that saved it")
         return "the drain publishes it once the service runs"
 
-    def _remove_and_publish(self, finding: Finding) -> str:
-        remote = self._remote_of(finding)
-        assert finding.run is not None
-        assert finding.step is not None
-        objects = remote.bucket.objects
-        key = remote.bucket.layout.manifest_key(finding.run, finding.step)
-        info = objects.head(key)
+    def _claim_and_publish(self, finding: Finding) -> str:
+        """Put a claim in the place of a damaged manifest.
+
+        With none at all, another save could begin where the objects of this one lie.
+        """
+        remote, save = self._remote_of(finding), self._save(finding)
+        key = remote.bucket.layout.manifest_key(save.run, save.step)
+        info = remote.bucket.objects.head(key)
         if info is not None and MANIFEST_NONCE_KEY not in info.metadata:
             raise LeftError(f"{key} was not written by cachetier: look at it, and remove it")
         if not self._store.read(lambda sql: queries.parts_of(sql, finding.number)):
             raise LeftError("this node has no part of it: run fsck --repair on one that saved it")
-        objects.delete(key)
+        try:
+            remote.bucket.manifest(save.run, save.step)
+        except IntegrityError:
+            pass
+        else:
+            raise LeftError("it was written anew meanwhile: look again")
+        location = self._location_at(save, remote.name)
+        claimed = publication.claim(self._claimant(save), None, secrets.token_hex(8))
+        claimed = claimed.model_copy(update={"location": location})
+        over = SeenManifest(claimed, info.etag) if info is not None else None
+        if location is None or remote.bucket.put_manifest(claimed, over) is None:
+            raise LeftError("it was written anew meanwhile: look again")
         return self._publish_again(finding)
+
+    def _claimant(self, save: Save) -> Claimant:
+        replaced = self._store.read(lambda sql: queries.replaced_by(sql, save))
+        return Claimant(
+            save.run,
+            save.step,
+            save.save_id,
+            save.world_size,
+            save.overwrite,
+            save.started_at,
+            replaced,
+        )
+
+    def _standing(self, save: Save, seen: SeenManifest) -> Standing:
+        return publication.standing(self._claimant(save), seen.manifest)
+
+    def _location_at(self, save: Save, remote: str) -> str | None:
+        if remote == DURABLE:
+            return save.location
+        there = self._store.read(
+            lambda sql: replica_queries.replication_of(sql, save.number, remote)
+        )
+        return there.location if there is not None else None
 
     def _write_part(self, finding: Finding) -> str:
         """Write a rank's part again, if that is byte for byte what the manifest names."""
@@ -310,7 +363,7 @@ _ACTIONS: dict[Kind, Callable[[Repairs, Finding], str]] = {
     Kind.OBJECT_MISSING: Repairs._bring_there,
     Kind.OBJECT_DIFFERS: Repairs._bring_there,
     Kind.MANIFEST_MISSING: Repairs._publish_again,
-    Kind.MANIFEST_DAMAGED: Repairs._remove_and_publish,
+    Kind.MANIFEST_DAMAGED: Repairs._claim_and_publish,
     Kind.PART_DAMAGED: Repairs._write_part,
     Kind.UPLOAD_STALE: Repairs._abort,
 }

@@ -12,7 +12,7 @@ import apsw
 from cachetier.errors import CatalogDamagedError, ConfigError
 from cachetier.local import connection, schema, wal
 from cachetier.local.peek import peeked
-from cachetier.local.recovery import CATALOG_NAME
+from cachetier.local.recovery import CATALOG_NAME, refuse_other_store
 
 Result = TypeVar("Result")
 
@@ -40,7 +40,7 @@ def viewed(cache_dir: Path, *, alone: bool) -> Iterator[CatalogView]:
     """Open the catalog of ``cache_dir`` for reading; ``alone``: nobody else writes it.
 
     Raises:
-        CatalogDamagedError: It is missing, or damaged.
+        CatalogDamagedError: It is missing, damaged, or of another store.
         ConfigError: It has another schema.
     """
     path = cache_dir / CATALOG_NAME
@@ -51,18 +51,18 @@ def viewed(cache_dir: Path, *, alone: bool) -> Iterator[CatalogView]:
             wal.check(path.with_name(f"{CATALOG_NAME}-wal"))
             with peeked(cache_dir) as sql:
                 assert sql is not None
-                yield _usable(sql)
+                yield _usable(sql, cache_dir)
             return
         reader = connection.open_reader(path)
         try:
-            yield _usable(reader)
+            yield _usable(reader, cache_dir)
         finally:
             reader.close()
     except apsw.Error as error:
         raise CatalogDamagedError(f"{CATALOG_NAME} cannot be read: {error}") from error
 
 
-def _usable(sql: apsw.Connection) -> CatalogView:
+def _usable(sql: apsw.Connection, cache_dir: Path) -> CatalogView:
     found = int(sql.pragma("user_version"))
     if found != schema.VERSION:
         raise ConfigError(
@@ -70,4 +70,5 @@ def _usable(sql: apsw.Connection) -> CatalogView:
             hint="Use the cachetier that wrote it, or start this one once: it brings an older "
             "catalog up to date.",
         )
+    refuse_other_store(cache_dir, connection.store_id_of(sql))
     return CatalogView(sql)

@@ -65,17 +65,17 @@ class OtherSave:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """When a run began its first and its newest save here."""
+    """When a run began its newest save here."""
 
     name: str
-    first_at: float
     newest_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class DurableStep:
-    """The durable step of a run whose save began last."""
+    """The durable step of a run whose save began last; ``number`` says when it arrived here."""
 
+    number: int
     step: int
     started_at: float
 
@@ -108,7 +108,7 @@ def dirty_by_save(sql: apsw.Connection) -> dict[int, Dirty]:
 def open_saves(sql: apsw.Connection, dirty: Mapping[int, Dirty]) -> list[OpenSave]:
     """Return the saves that are open or local-only, by arrival, with what is ``dirty`` of each."""
     query = (
-        "SELECT number, run, step, started_at, saves.state, count(rank), "
+        "SELECT number, run, step, started_at, world_size, saves.state, count(rank), "
         "coalesce(sum(parts.state = 'sealed'), 0), "
         "max(iif(parts.state = 'sealed', ranks_on_node, NULL)), "
         "coalesce(max(parts.state = 'sealed' AND NOT follows), 0), "
@@ -120,7 +120,8 @@ def open_saves(sql: apsw.Connection, dirty: Mapping[int, Dirty]) -> list[OpenSav
 
 
 def _open_save(row: Row, dirty: Mapping[int, Dirty]) -> OpenSave:
-    number, run, step, started_at, state, seen, sealed, expected, final, sealed_at, uploaded = row
+    number, run, step, started_at, world_size, state, seen, sealed, expected, *rest = row
+    final, sealed_at, uploaded = rest
     whole = all_sealed(PartCounts(seen, sealed, expected, bool(final)))
     return OpenSave(
         number,
@@ -129,7 +130,7 @@ def _open_save(row: Row, dirty: Mapping[int, Dirty]) -> OpenSave:
         started_at,
         local_only=state == SaveState.LOCAL_ONLY,
         sealed_at=sealed_at if whole else None,
-        sent=bool(uploaded) and number not in dirty,
+        sent=bool(uploaded) and number not in dirty and sealed < world_size,
         dirty=dirty.get(number, Dirty()),
     )
 
@@ -155,8 +156,7 @@ def committed_at(sql: apsw.Connection, version: int | None) -> float | None:
 def every_run(sql: apsw.Connection) -> list[Run]:
     """Return the runs that this node knows, without a walk over their saves."""
     query = (
-        f"{_EACH_RUN} SELECT run, (SELECT min(started_at) FROM saves WHERE run = each_run.run), "
-        "(SELECT max(started_at) FROM saves WHERE run = each_run.run) "
+        f"{_EACH_RUN} SELECT run, (SELECT max(started_at) FROM saves WHERE run = each_run.run) "
         "FROM each_run WHERE run IS NOT NULL"
     )
     return [Run(*row) for row in sql.execute(query)]
@@ -165,7 +165,7 @@ def every_run(sql: apsw.Connection) -> list[Run]:
 def durable_step(sql: apsw.Connection, run: str) -> DurableStep | None:
     """Return the published step of ``run`` whose save began last."""
     query = (
-        "SELECT step, started_at FROM saves WHERE run = ? AND state = 'published' "
+        "SELECT number, step, started_at FROM saves WHERE run = ? AND state = 'published' "
         "ORDER BY started_at DESC LIMIT 1"
     )
     row = sql.execute(query, (run,)).fetchone()

@@ -72,7 +72,7 @@ def ended_locations(sql: apsw.Connection, run: str, remote: str | None) -> dict[
     if remote is None:
         query = (
             "SELECT number, location FROM saves WHERE run = ? AND location IS NOT NULL "
-            "AND state IN ('published', 'superseded', 'refused')"
+            f"AND state IN ('published', 'superseded', 'refused') AND {_ALONE_THERE}"
         )
         found = sql.execute(query, (run,))
     else:
@@ -85,6 +85,20 @@ def ended_locations(sql: apsw.Connection, run: str, remote: str | None) -> dict[
     numbers = {str(location): int(number) for number, location in found}
     saves = {at: queries.save_by_number(sql, number) for at, number in numbers.items()}
     return {at: save for at, save in saves.items() if save is not None}
+
+
+def save_of_upload(
+    sql: apsw.Connection, ended: dict[str, Save], key: str, run_prefix: str
+) -> Save | None:
+    """Return the save of ``ended`` that has, or had, a shard here under ``key``; None for others.
+
+    What no save here names may be another node's, or somebody else's, and under way.
+    """
+    location, _, name = key.removeprefix(run_prefix).partition("/")
+    save = ended.get(location)
+    if save is None or not queries.names_of_save(sql, save.number, [name]):
+        return None
+    return save
 
 
 def local_bytes_of(sql: apsw.Connection, number: int) -> tuple[int, int]:

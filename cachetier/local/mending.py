@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cachetier.local import connection
+from cachetier.local import connection, wal
 from cachetier.local.catalog_view import CatalogView
 from cachetier.local.committer import Committer
 from cachetier.local.mend_log import MendLog
-from cachetier.local.recovery import CATALOG_NAME
+from cachetier.local.recovery import CATALOG_NAME, refuse_other_store
 
 
 @contextmanager
@@ -18,11 +18,17 @@ def mending(cache_dir: Path, now: float) -> Iterator[tuple[CatalogView, MendLog]
     """Open the catalog of a locked ``cache_dir``: to look at, and to mend.
 
     Raises:
-        CatalogDamagedError: It cannot be opened at all.
+        CatalogDamagedError: It cannot be opened at all, or opening it would lose commits.
     """
     path = cache_dir / CATALOG_NAME
+    wal.check(path.with_name(f"{CATALOG_NAME}-wal"))  # SQLite drops what follows a damaged frame
     writer = connection.open_writer(path, now)
-    reader = connection.open_reader(path)
+    try:
+        refuse_other_store(cache_dir, connection.store_id_of(writer))
+        reader = connection.open_reader(path)
+    except BaseException:
+        connection.abandon(writer)
+        raise
     committer = Committer(writer, lambda _reason: None)
     try:
         yield CatalogView(reader), MendLog(committer)

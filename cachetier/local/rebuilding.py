@@ -15,7 +15,8 @@ from cachetier.local.recovery import CATALOG_NAME, STORE_ID_NAME
 def begin_anew(cache_dir: Path, now: float) -> str:
     """Put an empty catalog in the place of the one there is; return what that is called now.
 
-    It has the id of the store whose data files these are.
+    It has the id of the store whose data files these are. Files without a mark are set aside: they
+    may be shards whose marks were lost, as in a copy, and no row tells any more.
     """
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
     kept = f"catalog-{stamp}.db"
@@ -24,6 +25,7 @@ def begin_anew(cache_dir: Path, now: float) -> str:
         if old.exists():
             os.replace(old, cache_dir / f"{kept}{suffix}")
     sync_directory(cache_dir)
+    _set_unmarked_aside(cache_dir)
     writer = connection.open_writer(cache_dir / CATALOG_NAME, now)
     store_id = _store_id(cache_dir)
     if store_id is not None:
@@ -31,6 +33,14 @@ def begin_anew(cache_dir: Path, now: float) -> str:
     writer.close()
     sync_directory(cache_dir)
     return kept
+
+
+def _set_unmarked_aside(cache_dir: Path) -> None:
+    files = DiskFiles(cache_dir)
+    files.prepare()
+    for file_id, _ in list(files.all()):
+        if files.identity(file_id) is None:
+            files.set_aside(file_id)
 
 
 def _store_id(cache_dir: Path) -> str | None:

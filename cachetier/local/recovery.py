@@ -135,11 +135,21 @@ def _check_store_id(cache_dir: Path, store_id: str) -> None:
 
     The id is written once the catalog is synced, so wherever there is one, there was a catalog.
     """
+    refuse_other_store(cache_dir, store_id)
     path = _store_id_path(cache_dir)
-    try:
-        found = path.read_text().strip()
-    except FileNotFoundError:
+    if not path.exists():
         _write_synced(path, f"{store_id}\n")
+
+
+def refuse_other_store(cache_dir: Path, store_id: str) -> None:
+    """Refuse a catalog that is not of the store whose data files these are.
+
+    Raises:
+        CatalogDamagedError: It is so.
+    """
+    try:
+        found = _store_id_path(cache_dir).read_text().strip()
+    except FileNotFoundError:
         return
     if found != store_id:
         raise CatalogDamagedError(f"the catalog is of store {store_id}, the data files of {found}")

@@ -15,6 +15,7 @@ from cachetier.remote import classify
 @contextmanager
 def judged(operation: str, key: str | None) -> Iterator[None]:
     """Turn boto3's and the network's errors inside into ours."""
+    what = f"{operation} {key}" if key else operation
     try:
         yield
     except ClientError as error:
@@ -24,9 +25,7 @@ def judged(operation: str, key: str | None) -> Iterator[None]:
         meta = answer.get("ResponseMetadata", {})
         status = meta.get("HTTPStatusCode", 0)
         kind = classify.kind_of_answer(code, status)
-        raised = kind(
-            f"{operation} {key or ''}: {said} ({code}, {status})", key=key, remote_code=code
-        )
+        raised = kind(f"{what}: {said} ({code}, {status})", key=key, remote_code=code)
         header = meta.get("HTTPHeaders", {}).get("retry-after")
         raised.retry_after_seconds = classify.retry_after_seconds(header, time.time())
         raise raised from error
@@ -36,4 +35,4 @@ def judged(operation: str, key: str | None) -> Iterator[None]:
         below_http = classify.kind_of_exception(error)
         if below_http is None:
             raise
-        raise below_http(f"{operation} {key or ''}: {error}", key=key) from error
+        raise below_http(f"{what}: {error}", key=key) from error

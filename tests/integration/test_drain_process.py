@@ -196,6 +196,21 @@ def test_a_missing_bucket_keeps_everything_and_heals_by_itself(
             assert remote_state(supervisor) == "ok"
 
 
+def test_a_remote_that_came_back_while_no_drain_ran_is_well_again(
+    tmp_path: Path, moto_s3: S3Endpoint
+) -> None:
+    remote = remote_of(moto_s3, "away-for-now")
+    with node_at(tmp_path / "cache", remote, moto_s3) as node:
+        node.put(IDS, "small", b"hello")
+        node.seal(IDS)
+        with supervised(node, remote) as supervisor:
+            node.wait_until(lambda: remote_state(supervisor) == "refused")
+            os.kill(supervisor.state()["pid"], signal.SIGKILL)
+            moto_s3.create_bucket("away-for-now")
+            node.wait_durable(IDS)
+            node.wait_until(lambda: remote_state(supervisor) == "ok")
+
+
 def test_a_stop_in_an_upload_leaves_it_to_the_next_drain(
     tmp_path: Path, moto_s3: S3Endpoint
 ) -> None:

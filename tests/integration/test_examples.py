@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client import Client
 
 from tests.integration.needs import needs_weed
 
@@ -44,6 +46,42 @@ def test_the_first_put_becomes_durable_as_often_as_it_is_run(dev_url: str) -> No
         assert done.returncode == 0, done.stderr
         assert "1048576 bytes are safe on this node" in done.stdout
         assert "step 1 is durable" in done.stdout
+
+
+def test_the_steady_job_goes_on_while_s3_is_away(tmp_path: Path) -> None:
+    """Chapter 6 of the tutorial: S3 is stopped, and the job started again."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
+    environment = {
+        **os.environ,
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "CACHETIER_URL": f"unix://{tmp_path}/s",
+    }
+    serve = [sys.executable, "-m", "cachetier", "serve", "--json", "--http", ""]
+    serve += ["--cache-dir", str(tmp_path / "cache"), "--socket", str(tmp_path / "s")]
+    serve += ["--capacity", "1GB", "--remote", "s3://bucket/p", "--remote-endpoint", nobody]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["state"] == "ready"
+            with Client(environment["CACHETIER_URL"]) as client:
+                with client.checkpoint("tutorial", 1) as checkpoint:
+                    checkpoint.put("weights", b"saved while S3 was there")
+            job = [sys.executable, str(ROOT / "examples" / "steady.py"), "--steps", "2"]
+            done = subprocess.run(
+                [*job, "--megabytes", "1", "--every-seconds", "0"],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            process.terminate()
+            process.wait(STOP_SECONDS)
+
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["step 2", "step 3"]
 
 
 @pytest.mark.slow

@@ -176,6 +176,67 @@ def test_no_credentials_at_all_are_told_as_such(
         refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
 
 
+def test_credentials_that_cannot_be_had_just_now_hold_up_no_start(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    login = "sso_start_url = http://127.0.0.1:1\nsso_region = us-east-1\n"
+    role = "sso_account_id = 1\nsso_role_name = r\n"
+    (tmp_path / "aws").write_text(f"[default]\n{login}{role}")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+
+    with caplog.at_level(logging.WARNING, logger="cachetier.first_start"):
+        refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
+
+    assert "remote durable refuses us" in caplog.text
+
+
+def test_an_answer_that_never_ends_holds_up_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-secret")
+    monkeypatch.setattr("cachetier.first_start.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("cachetier.first_start.Inquiry.look", lambda *_: ended.wait(60.0))
+    caplog.set_level(logging.WARNING, "cachetier")
+
+    refuse_wrong_remote(settings_for("http://127.0.0.1:1", tmp_path / "new"))
+
+    assert not ended.is_set() and "no answer in 0.2 s" in caplog.text
+    ended.set()
+
+
+def test_what_went_wrong_in_a_way_we_do_not_know_holds_up_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def look(*_: object) -> None:
+        raise ValueError("an answer in no known form")
+
+    monkeypatch.setattr("cachetier.first_start.Inquiry.look", look)
+    caplog.set_level(logging.WARNING, "cachetier")
+
+    refuse_wrong_remote(settings_for("http://127.0.0.1:1", tmp_path / "new"))
+
+    assert "an answer in no known form" in caplog.text
+
+
+def test_a_cache_directory_that_cannot_be_looked_into_is_left_to_who_opens_it(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exists(_path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    settings = settings_for(store.url, tmp_path / "new")
+    monkeypatch.setattr(Path, "exists", exists)
+
+    refuse_wrong_remote(settings)
+
+    assert store.asked == []
+
+
 # --- the real process, as a container or a unit sees it ------------------------------------------
 
 

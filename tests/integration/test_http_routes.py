@@ -130,7 +130,16 @@ STATUS_KEYS = {
     *("version", "store_id", "pid", "state", "reason", "started_at", "uptime_seconds"),
     *("capacity_bytes", "used_bytes", "dirty_bytes", "clean_bytes", "waiting_bytes"),
     *("dirty_shards", "oldest_dirty_seconds", "quarantined_shards", "fenced", "when_full", "disk"),
-    *("remotes", "drain", "pending", "socket", "http", "connections", "sqlite_version"),
+    *(
+        "remotes",
+        "drain",
+        "pending",
+        "pending_steps",
+        "socket",
+        "http",
+        "connections",
+        "sqlite_version",
+    ),
     *("warnings", "local_only", "unwanted", "pinned"),
     *("exposure", "exposure_objective_seconds", "incomplete", "eta_seconds", "flow"),
 }

@@ -126,7 +126,8 @@ def test_the_verb_needs_no_cache_directory(server: S3Endpoint, bucket: str) -> N
 
 def test_the_verb_tells_what_is_wrong(server: S3Endpoint) -> None:
     where = ["--remote", "s3://nonesuch/p", "--remote-endpoint", server.url]
-    assert run(None, "objbench", *where, "--json").json["error"]["code"] == "remote_refused"
+    error = run(None, "objbench", *where, "--json").json["error"]
+    assert (error["code"], "cachetier doctor" in error["hint"]) == ("remote_refused", True)
     assert run(None, "objbench", *where, "--replica", "far").code == 2
     assert run(None, "objbench", *where, "--size", "lots").code == 2
 

@@ -208,6 +208,10 @@ found = [name for name in sys.modules
 assert not found, found
 """
 
+_QUEUES = """import os
+os.environ |= {"OTEL_BSP_MAX_QUEUE_SIZE": "8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "9"}
+"""
+
 _AWAY = """
 import sys
 from pathlib import Path
@@ -223,7 +227,17 @@ else:
 """
 
 
-@pytest.mark.parametrize("program", [_OFF, _AWAY], ids=["off", "not installed"])
+_NO_EXPORTER = _AWAY.replace("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+_NO_SENSE = _AWAY.replace('sys.modules["opentelemetry.sdk"] = None', _QUEUES).replace(
+    "cachetier[otel]", "OTEL_*"
+)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [_OFF, _AWAY, _NO_EXPORTER, _NO_SENSE],
+    ids=["off", "not installed", "no exporter", "settings without sense"],
+)
 def test_the_sdk_is_imported_only_where_traces_are_wanted(program: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False

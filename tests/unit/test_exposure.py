@@ -24,36 +24,42 @@ SAVE = OpenSave(
 OLD = NOW - PATIENCE_SECONDS - 1
 
 
-def level_of(durable: DurableStep | None, *saves: OpenSave, first_at: float = 9_000.0) -> RunLevel:
+def durable_at(step: int, started_at: float) -> DurableStep:
+    """Return a durable step that arrived before every other save."""
+    return DurableStep(0, step, started_at)
+
+
+def level_of(durable: DurableStep | None, *saves: OpenSave) -> RunLevel:
     """Return the level of the one run there is."""
-    newest_at = max((save.started_at for save in saves), default=first_at)
+    newest_at = max((save.started_at for save in saves), default=9_000.0)
     known = {} if durable is None else {"run": durable}
-    (level,) = run_levels([Run("run", first_at, newest_at)], known, saves, {"run": 100}, NOW)
+    (level,) = run_levels([Run("run", newest_at)], known, saves, {"run": 100}, NOW)
     return level
 
 
 def test_a_run_is_exposed_from_the_begin_of_its_durable_save_on() -> None:
-    level = level_of(DurableStep(1, NOW - 300), SAVE)
+    level = level_of(durable_at(1, NOW - 300), SAVE)
 
     assert level == RunLevel("run", 1, 300.0, 300.0, 100)
 
 
 def test_a_run_without_a_durable_step_is_exposed_from_its_first_save_on() -> None:
-    level = level_of(None, SAVE, first_at=NOW - 900)
+    level = level_of(None, replace(SAVE, started_at=NOW - 900), SAVE)
 
     assert (level.durable_step, level.durable_age_seconds) == (None, None)
     assert level.exposure_seconds == 900.0
 
 
 def test_nothing_newer_than_the_durable_step_is_no_exposure() -> None:
-    assert level_of(DurableStep(3, NOW - 30)).exposure_seconds == 0.0
-    assert level_of(DurableStep(3, NOW - 30), SAVE).exposure_seconds == 0.0
+    newer = DurableStep(2, 3, NOW - 30)
+    assert level_of(newer).exposure_seconds == 0.0
+    assert level_of(newer, SAVE).exposure_seconds == 0.0
 
 
 def test_what_a_policy_keeps_here_is_exposed_too() -> None:
     kept = replace(SAVE, local_only=True)
 
-    assert level_of(DurableStep(1, NOW - 300), kept).exposure_seconds == 300.0
+    assert level_of(durable_at(1, NOW - 300), kept).exposure_seconds == 300.0
 
 
 UNSEALED = replace(SAVE, sealed_at=None)
@@ -82,16 +88,24 @@ def test_a_save_is_stuck_once_it_has_waited_long_for_a_rank_or_a_node(
 def test_a_stuck_save_is_counted_as_that_and_exposes_nothing() -> None:
     stuck = replace(UNSEALED, started_at=OLD)
 
-    assert level_of(DurableStep(1, OLD - 100), stuck).exposure_seconds == 0.0
-    found = incomplete([stuck, SAVE, replace(stuck, started_at=OLD - 5)], NOW)
+    assert level_of(durable_at(1, OLD - 100), stuck).exposure_seconds == 0.0
+    found = incomplete([stuck, SAVE, replace(stuck, started_at=OLD - 5)], {}, NOW)
     assert (found.steps, found.oldest_seconds) == (2, PATIENCE_SECONDS + 6)
-    assert incomplete([SAVE], NOW).oldest_seconds == 0.0
+    assert incomplete([SAVE], {}, NOW).oldest_seconds == 0.0
+
+
+def test_a_stuck_save_is_missed_by_nobody_once_a_newer_step_is_durable() -> None:
+    stuck = replace(UNSEALED, started_at=OLD)
+
+    assert incomplete([stuck], {"run": DurableStep(0, 1, OLD - 9)}, NOW).steps == 1
+    assert incomplete([stuck], {"run": DurableStep(2, 3, NOW - 30)}, NOW).steps == 0
+    assert incomplete([stuck], {"other": DurableStep(2, 3, NOW - 30)}, NOW).steps == 1
 
 
 def test_a_thousand_runs_show_twenty_the_most_exposed_first() -> None:
-    runs = [Run(f"run-{number:04}", 0.0, NOW - number) for number in range(1000)]
+    runs = [Run(f"run-{number:04}", NOW - number) for number in range(1000)]
     saves = [replace(SAVE, run="run-0999"), replace(SAVE, run="run-0500")]
-    durable = {"run-0999": DurableStep(1, NOW - 100), "run-0500": DurableStep(1, NOW - 200)}
+    durable = {"run-0999": durable_at(1, NOW - 100), "run-0500": durable_at(1, NOW - 200)}
 
     levels = run_levels(runs, durable, saves, {}, NOW)
 
@@ -100,6 +114,10 @@ def test_a_thousand_runs_show_twenty_the_most_exposed_first() -> None:
 
 
 def test_a_clock_that_was_set_back_shows_no_negative_ages() -> None:
-    level = level_of(DurableStep(1, NOW + 50), replace(SAVE, started_at=NOW + 60))
+    level = level_of(durable_at(1, NOW + 50), replace(SAVE, started_at=NOW + 60))
 
     assert (level.durable_age_seconds, level.exposure_seconds) == (0.0, 0.0)
+
+
+def test_what_came_after_a_durable_step_is_exposed_though_the_clock_was_set_back_between() -> None:
+    assert level_of(durable_at(1, NOW + 3600), SAVE).exposure_seconds == 60.0

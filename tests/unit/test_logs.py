@@ -298,3 +298,50 @@ def test_every_line_of_a_process_is_json_whoever_wrote_it() -> None:
     assert lines[4]["thread"] == "main" and "the end" in lines[4]["exception"]
     assert "a-long-secret" not in ended.stderr
     assert ended.returncode == 1
+
+
+# --- what nobody meant to log --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [JsonLines, ConsoleLines])
+def test_no_half_of_a_secret_is_left_where_a_text_is_cut(
+    form: type[JsonLines | ConsoleLines],
+) -> None:
+    record = record_of(events.REMOTE_REFUSED, remote="x", reason="r" * 3_950 + SECRET * 20)
+    assert SECRET[:6] not in form((SECRET,)).format(record)
+
+
+def test_no_traceback_can_move_the_cursor_of_a_terminal() -> None:
+    record = record_of(events.SESSION_FAILED)
+    record.args, record.exc_text = (), "Traceback\nValueError: \x1b[2Jx"
+    assert ConsoleLines(()).format(record).splitlines()[-1] == "    ValueError: \\x1b[2Jx"
+
+
+def test_no_field_can_turn_a_line_of_the_console_around() -> None:
+    record = record_of(events.REMOTE_WELL, remote="a\u2028b\u202ec\u2066d")
+    assert "a\\u2028b\\u202ec\\u2066d" in ConsoleLines(()).format(record)
+
+
+def test_a_number_that_json_has_no_word_for_is_text() -> None:
+    record = record_of(events.SERVICE_STOPPING, grace_seconds=float("inf"))
+    assert json_of(record)["grace_seconds"] == "inf"
+
+
+def test_a_mistake_where_something_is_logged_costs_neither_the_line_nor_its_form() -> None:
+    stream = io.StringIO()
+    stream_of_ours = OneStream(stream, JsonLines(()), "debug")
+    stream_of_ours.handle(record_of(events.DRAIN_TASK_BROKEN, kind="upload"))
+    stream_of_ours.handle(
+        logging.makeLogRecord({"name": "lib", "levelno": 30, "msg": "%d", "args": ("no number",)})
+    )
+    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (first["event"], first["kind"]) == ("drain.task_broken", "upload")
+    assert second["message"] == "%d ('no number',)"
+
+
+def test_what_is_remembered_of_a_long_warning_is_short(repeats: Repeats, clock: FakeClock) -> None:
+    long = logging.makeLogRecord({"name": "lib", "levelno": 30, "msg": "x" * 1_000_000})
+    assert [repeats.admits(long) for _ in range(2)] == [True, False]
+    clock.advance(61.0)
+    (summary,) = repeats.over()
+    assert isinstance(summary.args, dict) and len(summary.args["like"]) < 2_000

@@ -113,6 +113,32 @@ def test_a_rank_that_never_seals_makes_its_step_incomplete(node: Node, clock: Fa
     assert late.runs[0].exposure_seconds == 0.0
 
 
+def test_what_a_run_saved_and_deleted_long_ago_exposes_nothing(
+    node: Node, clock: FakeClock
+) -> None:
+    save_step(node, 1)
+    node.checkpoints.delete_step("run", 1)
+    clock.advance(90_000)
+    save_step(node, 2)
+    clock.advance(5)
+
+    assert look(node, clock).runs[0].exposure_seconds == 5.0
+
+
+def test_a_step_that_waits_for_no_other_node_is_exposed_until_it_is_published(
+    node: Node, clock: FakeClock
+) -> None:
+    save_step(node, 1)
+    for shard in node.rows():
+        node.store.drain_log.record_verified(shard.version, DURABLE, [DURABLE], clock.now())
+    node.store._committer.run(lambda sql: sql.execute("UPDATE parts SET uploaded = 1"))
+    clock.advance(3000)
+    found = look(node, clock)
+
+    assert (found.dirty_shards, found.incomplete_steps) == (0, 0)
+    assert found.runs[0].exposure_seconds == 3000.0
+
+
 def test_bytes_of_a_superseded_save_are_unwanted_and_not_dirty(
     node: Node, clock: FakeClock
 ) -> None:

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from cachetier.cli.output import reported
 from cachetier.cli.status import rendered
-from cachetier.errors import ConfigError, DirectoryInUseError
+from cachetier.errors import ConfigError, DirectoryInUseError, TransientError
 
 CODES = [
     (NotFoundError("x"), 1),
@@ -57,6 +57,14 @@ def test_an_error_is_a_sentence_and_a_next_move(capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == "Error: No such shard (run=r step=3 name=a/b).\nNext: Look elsewhere.\n"
+
+
+def test_an_error_that_begins_with_a_name_keeps_the_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(typer.Exit), reported(as_json=False):
+        raise TransientError("head_bucket: nobody answers")
+    assert capsys.readouterr().err.startswith("Error: head_bucket: nobody answers.\nNext: ")
 
 
 def test_with_json_an_error_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,6 +126,7 @@ def status(**changes: Any) -> dict[str, Any]:
         ],
         "drain": {"pid": 4243, "in_flight": 3, "drained_bytes": 10**12, "failures": 1},
         "pending": [],
+        "pending_steps": len(changes.get("pending", ())),
         "socket": "/nvme/cachetier/cachetier.sock",
         "http": "http://127.0.0.1:7070",
         "connections": 8,
@@ -222,6 +231,17 @@ def test_status_says_what_holds_the_drain_back() -> None:
     assert "throttles" not in remote()
 
 
+@pytest.mark.parametrize(
+    ("busy_ranks", "words"),
+    [(0, "holds back for training\n"), (1, "holds back for training (1 busy rank)\n")],
+)
+def test_status_counts_busy_ranks_only_where_there_are_any(busy_ranks: int, words: str) -> None:
+    courtesy = {"restraint": "pause", "busy_ranks": busy_ranks}
+    drain = {"pid": 7, "courtesy": courtesy}
+    text = shown(status(drain=drain))
+    assert words in "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
 def test_status_shows_each_replica_with_what_it_is_owed() -> None:
     replica = {
         **status()["remotes"][0],
@@ -244,7 +264,8 @@ def test_status_shows_each_replica_with_what_it_is_owed() -> None:
 
 def test_status_says_what_is_wrong() -> None:
     remote = {**status()["remotes"][0], "state": "refused", "reason": "403: access denied"}
-    drain = {"pid": None, "last_error": {"message": "no such bucket", "code": "remote_refused"}}
+    failed = {"at": 10.0, "message": "no such bucket", "code": "remote_refused"}
+    drain = {"pid": None, "last_error": failed}
     text = shown(
         status(
             state="fenced",
@@ -258,7 +279,8 @@ def test_status_says_what_is_wrong() -> None:
     )
     for words in (
         *("fenced", "Input/output error", "refused", "403: access denied", "not running"),
-        *("2 quarantined", "puts wait for 5.0 MB", "no such bucket"),
+        *("2 quarantined", "puts wait for 5.0 MB"),
+        "the drain's last error, 1.5 min ago: no such bucket (remote_refused)",
     ):
         assert words in text
 

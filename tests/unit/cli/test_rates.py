@@ -58,6 +58,12 @@ def test_a_restart_begins_anew_and_is_no_negative_rate() -> None:
     assert node(status(50.0, put=9999), restarted).rates().put is None
 
 
+def test_a_clock_that_was_set_back_begins_anew() -> None:
+    looks = [status(float(second), put=100 * second) for second in range(3600, 3605)]
+    later = [status(float(second), put=400_000 + 50 * second) for second in range(60)]
+    assert node(*looks, *later).rates().put == 50.0
+
+
 def test_a_drain_that_was_restarted_is_no_negative_rate() -> None:
     assert node(status(1.0, drained=500), status(2.0, drained=0)).rates().drained == 0.0
 

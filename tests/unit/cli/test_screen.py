@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from cachetier.cli.rates import Node
+from cachetier.cli.rates import Node, described
 from cachetier.cli.screen import drawn
 from tests.unit.cli.test_output import status as status_of
 
@@ -50,6 +51,7 @@ def answer(**changes: Any) -> dict[str, Any]:
         "incomplete": {"steps": 0, "oldest_seconds": 0.0},
         "flow": {"put_bytes": 0, "restored_bytes": 0, "evicted_bytes": 0},
         "remotes": [remote()],
+        "pending_steps": len(changes.get("pending", ())),
         **changes,
     }
 
@@ -115,6 +117,12 @@ def test_a_run_without_a_durable_step_says_so() -> None:
     assert line.split() == ["new", "5.0", "s", "none", "-", "30.0", "GB"]
 
 
+def test_steps_that_the_status_does_not_list_are_counted() -> None:
+    listed = [pending("r", 10**9) for _ in range(3)]
+    assert "and 1998 more" in shown(node(pending=listed, pending_steps=2000))
+    assert described(node(pending=listed, pending_steps=2000))["pending_steps"] == 2000
+
+
 def test_a_pending_step_shows_how_much_of_it_was_sent() -> None:
     text = shown(node(pending=[pending("r", 30 * 10**9), pending("q", 0, eta=None)]))
     assert "██░░░░░░░░  5.7 min" in text
@@ -133,6 +141,22 @@ def test_a_pending_step_shows_how_much_of_it_was_sent() -> None:
 )
 def test_a_remote_says_what_holds_it_back(changes: dict[str, Any], words: str) -> None:
     assert words in shown(node(remotes=[remote(**changes)]), width=100)
+
+
+def test_a_long_reason_is_cut_and_leaves_the_other_columns_whole() -> None:
+    reason = (
+        'head_bucket: Could not connect to the endpoint URL: "http://127.0.0.1:8333/checkpoints"'
+    )
+    text = shown(node(remotes=[remote(state="unreachable", reason=reason, eta_seconds=None)]))
+    assert "remote   state        " in text
+    assert "durable  unreachable  " in text
+    assert "30.0 GB    ?  head_bucket: Could not c" in text
+
+
+def test_a_long_address_is_cut_in_front_so_that_the_clock_stays() -> None:
+    first = shown(node(f"unix:///home/somebody/{LONG}/cache/cachetier.sock")).splitlines()[0]
+    assert re.search(r"up 1.8 min  ….*/cache/cachetier\.sock  \d\d:\d\d:\d\d$", first.rstrip())
+    assert len(first.rstrip()) == 80
 
 
 def test_a_node_that_is_away_says_so_and_keeps_what_was_last_known() -> None:

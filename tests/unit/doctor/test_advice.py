@@ -27,6 +27,11 @@ def test_a_store_that_was_still_getting_faster_is_worth_another_try() -> None:
     assert "--streams 32" in advice.remarks[0]
 
 
+def test_a_dip_before_the_most_streams_is_no_growth() -> None:
+    advice = advice_for([cell(4, 141e6), cell(8, 84e6), cell(16, 109e6)])
+    assert (advice.drain_workers, advice.remarks) == (4, ())
+
+
 def test_throttling_suggests_a_rate_below_what_passed_calmly() -> None:
     advice = advice_for([cell(1, 100e6), cell(2, 200e6), cell(4, 210e6, throttled=5)])
     assert (advice.drain_workers, advice.max_rate) == (2, "160 MB/s")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from cachetier.doctor import remote
 from cachetier.doctor.findings import State
@@ -199,6 +201,15 @@ def test_what_fails_before_an_answer_is_told_by_its_cause(cause: Exception, fix:
     error = RemoteRefusedError("below HTTP")
     error.__cause__ = cause
     assert fix in judge_refusal("reach", error, SETTINGS).fix
+
+
+def test_a_store_that_does_not_answer_is_named_by_its_address() -> None:
+    error = TransientError("below HTTP")
+    error.__cause__ = EndpointConnectionError(endpoint_url="http://s3.invalid/bucket?list-type=2")
+    there = replace(SETTINGS, endpoint="http://s3.invalid")
+    found = judge_refusal("reach", error, there)
+    assert found.measured == "the store cannot be reached at http://s3.invalid"
+    assert judge_refusal("reach", error, SETTINGS).measured.endswith(" at AWS")
 
 
 def test_trouble_that_passes_is_told_apart() -> None:

@@ -50,6 +50,15 @@ def test_a_remote_that_is_well_gets_everything_and_no_probe(remote: Remote) -> N
     assert remote.reports == []
 
 
+def test_the_first_success_is_told_as_a_drain_before_may_have_told_otherwise(
+    remote: Remote,
+) -> None:
+    remote.circuit.succeeded()
+    remote.circuit.succeeded()
+
+    assert remote.reports == [Health("ok")]
+
+
 @pytest.mark.parametrize(
     ("error", "state"),
     [

@@ -64,6 +64,7 @@ def test_what_a_library_warned_of_there_keeps_its_logger(drain_log: io.StringIO)
         '{"event": "service.stopped", "level": "info", "ts": "never"}',
         "[1, 2]",
         "null",
+        pytest.param("[" * 3_900, id="deep"),
     ],
 )
 def test_what_is_no_event_is_told_in_its_own_words(line: str) -> None:
@@ -78,3 +79,20 @@ def test_everything_is_told_until_the_process_has_ended(caplog: pytest.LogCaptur
     os.close(writing)
     said.close(30.0)
     assert [record.getMessage() for record in caplog.records] == ["one", "two", "the last, cut o"]
+
+
+def test_no_line_stops_the_listening(caplog: pytest.LogCaptureFixture) -> None:
+    known = b'{"event": "remote.well", "level": "info", "ts": "2026-01-01T00:00:00Z", '
+    odd = [
+        b"[" * 200_000,  # too deep for a parser
+        b"\xff\xfe\x00",
+        b"x" * 3_000_000,
+        known + b'"message": "", "process": "", "exception": 7}',
+    ]
+    reading, writing = os.pipe()
+    said = Said(os.fdopen(reading, "rb"), "near")
+    with os.fdopen(writing, "wb") as drain:
+        drain.write(b"\n".join([*odd, b"the last"]))
+    said.close(30.0)
+    assert caplog.records[-1].getMessage() == "the last"
+    assert all(JsonLines(()).format(record) for record in caplog.records)

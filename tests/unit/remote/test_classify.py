@@ -30,6 +30,7 @@ from cachetier.remote.classify import (
     kind_of_exception,
     retry_after_seconds,
 )
+from cachetier.remote.judged import judged
 
 WORDS: dict[str, Any] = {"error": "a cause", "endpoint_url": "http://127.0.0.1:1"}
 
@@ -166,3 +167,14 @@ def test_the_table_names_exceptions_that_exist() -> None:
 )
 def test_retry_after_is_seconds_or_a_date(header: str | None, seconds: float | None) -> None:
     assert retry_after_seconds(header, now=10.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [("a/b", "head_object a/b: no way"), (None, "head_object: no way")]
+)
+def test_an_error_names_the_operation_and_the_key_if_there_is_one(
+    key: str | None, words: str
+) -> None:
+    with pytest.raises(TransientError) as caught, judged("head_object", key):
+        raise ConnectionResetError("no way")
+    assert caught.value.message == words

@@ -1,0 +1,221 @@
+"""What a repair must not cost: the last bytes of a shard, a newer save, another's objects."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cachetier.errors import TransientError
+from cachetier.fsck.findings import Kind
+from cachetier.local.files import IDENTITY_ATTRIBUTE
+from cachetier.model.documents import Manifest, ManifestState, encode
+from cachetier.model.layout import Layout
+from cachetier.remote.bucket import MANIFEST_NONCE_KEY, Bucket
+from cachetier.testing.fake_clock import FakeClock
+from cachetier.testing.memory_store import MemoryObjectStore
+from tests.stateful.node import Node
+from tests.unit.fsck.damage import Patient, flip
+from tests.unit.fsck.test_remote_damage import MANIFEST, replaced
+from tests.unit.test_checkpoints import LARGE, ids, save_step
+
+
+@pytest.fixture
+def patient(tmp_path: Path, remote: MemoryObjectStore, clock: FakeClock) -> Patient:
+    return Patient(tmp_path, remote, clock)
+
+
+def manifest_of(remote: MemoryObjectStore) -> Manifest:
+    seen = Bucket(remote, Layout("tier")).manifest("run", 1)
+    assert seen is not None
+    return seen.manifest
+
+
+def put(remote: MemoryObjectStore, manifest: Manifest) -> None:
+    replaced(remote, MANIFEST, encode(manifest), **{MANIFEST_NONCE_KEY: manifest.nonce})
+
+
+# --- bytes here -----------------------------------------------------------------------------------
+
+
+def test_bytes_that_an_evicted_row_still_names_stay_if_no_remote_has_them(
+    patient: Patient, remote: MemoryObjectStore
+) -> None:
+    shard = patient.saved()["1/rank-1"]
+    patient.sql("UPDATE shards SET state = 'evicted' WHERE version = ?", shard.version)
+    remote.delete("tier/run/1/rank-1")
+
+    patient.checked(repair=True)
+
+    lost = patient.cache_dir / "lost+found" / patient.path(shard).name
+    assert patient.path(shard).exists() or lost.exists()
+
+
+def test_a_rebuild_keeps_files_whose_marks_are_gone(patient: Patient) -> None:
+    """As after a copy of the directory without its attributes."""
+    shard = patient.saved()["2/rank-1"]
+    os.removexattr(patient.path(shard), IDENTITY_ATTRIBUTE)
+    (patient.cache_dir / "catalog.db").unlink()
+
+    report = patient.checked(rebuild=True)
+
+    lost = patient.cache_dir / "lost+found" / patient.path(shard).name
+    assert lost.read_bytes() == LARGE
+    assert "does not say what it is" in str([outcome.what for outcome in report.outcomes])
+
+
+def test_adopting_an_older_save_does_not_supersede_one_that_came_since(patient: Patient) -> None:
+    shard = patient.saved()["2/rank-1"]
+    body, mark = LARGE, os.getxattr(patient.path(shard), IDENTITY_ATTRIBUTE)
+    patient.sql("DELETE FROM saves WHERE step = 2")
+    patient.sql("DELETE FROM shards WHERE save NOT IN (SELECT number FROM saves)")
+    patient.sql("DELETE FROM parts WHERE save NOT IN (SELECT number FROM saves)")
+    with patient.running() as node:  # the old file goes to lost+found; the step is saved again
+        save_step(node, 2, "since")
+    lost = patient.cache_dir / "lost+found" / patient.path(shard).name
+    assert (lost.read_bytes(), os.getxattr(lost, IDENTITY_ATTRIBUTE)) == (body, mark)
+
+    before = patient.clock.now() - 60.0
+    os.utime(lost, (before, before))
+
+    report = patient.checked(adopt=True)
+
+    assert [outcome.repaired for outcome in report.outcomes] == [False]
+    assert "since" in report.outcomes[0].what
+    assert lost.exists()
+    with patient.running() as node:
+        assert node.get("run", 2, "rank-0") == b"since of 2"
+        node.drain.drain_all()
+        assert node.checkpoints.step("run", 2)[0].save_id == "since"
+        assert node.checkpoints.step("run", 2)[0].state == "published"
+
+
+def test_a_catalog_of_another_store_is_no_clean_one(patient: Patient) -> None:
+    patient.saved()
+    (patient.cache_dir / "store-id").write_text("another\n")
+
+    assert Kind.CATALOG_DAMAGED in patient.found()
+    assert patient.checked(repair=True).remaining()
+
+
+def test_a_repair_never_lets_sqlite_cut_off_what_follows_a_damaged_frame(
+    patient: Patient,
+) -> None:
+    """Start-up refuses such a log, as the commits behind the damage were acknowledged."""
+    patient.saved()
+    node = Node(patient.cache_dir, patient.remote, patient.clock)
+    for number in range(12):
+        node.put(ids(3), f"small-{number}", bytes([number]) * 200)
+    node.die()
+    log = patient.cache_dir / "catalog.db-wal"
+    flip(log, log.stat().st_size // 3)
+    before = log.read_bytes()
+
+    report = patient.checked(repair=True)
+
+    assert [finding.kind for finding in report.remaining()] == [Kind.CATALOG_DAMAGED]
+    assert log.read_bytes() == before
+
+
+def test_bytes_that_cannot_be_fetched_now_are_not_called_lost(
+    patient: Patient, remote: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = patient.saved()["2/rank-1"]
+    with patient.running() as node:
+        node.drain.drain_all()
+    patient.path(shard).unlink()
+    with patient.running():
+        pass  # start-up makes it evicted
+    patient.sql("UPDATE shards SET state = 'quarantined' WHERE version = ?", shard.version)
+
+    def away(*_arguments: object) -> None:
+        raise TransientError("no answer")
+
+    monkeypatch.setattr(remote, "get", away)
+    monkeypatch.setattr(remote, "read_into", away)
+    report = patient.checked(repair=True)
+
+    told = next(o.what for o in report.outcomes if o.finding.kind is Kind.QUARANTINED)
+    assert told == "its bytes are kept in quarantine: not now: no answer"
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+def test_a_step_that_a_newer_save_claims_since_is_not_given_up_for_it(
+    patient: Patient, remote: MemoryObjectStore, clock: FakeClock
+) -> None:
+    """The manifest was lost, and another node began the step anew: it may never complete it."""
+    patient.saved()
+    update: dict[str, object] = {
+        "save_id": "elsewhere",
+        "state": ManifestState.CLAIMED,
+        "parts": (),
+        "shards": (),
+    }
+    published = manifest_of(remote)
+    update |= {"started_at": published.started_at + 10.0, "location": "1~elsewhere"}
+    put(remote, published.model_copy(update=update))
+    assert patient.found() == [Kind.MANIFEST_MISSING]
+
+    report = patient.checked(repair=True)
+
+    assert "elsewhere" in report.outcomes[0].what
+    with patient.running() as node:
+        node.drain.drain_all()
+        assert node.checkpoints.step("run", 1)[0].state == "published"
+        assert node.get("run", 1, "rank-1") == LARGE
+
+
+def test_a_damaged_manifest_never_leaves_the_step_to_another_save(
+    patient: Patient, remote: MemoryObjectStore
+) -> None:
+    """Who finds no manifest begins where this save's objects lie, and writes over them."""
+    patient.saved()
+    info = remote.head(MANIFEST)
+    assert info is not None
+    replaced(remote, MANIFEST, b"{}", **info.metadata)
+
+    patient.repaired()
+
+    assert manifest_of(remote).state is ManifestState.CLAIMED
+    assert (manifest_of(remote).save_id, manifest_of(remote).location) == ("save", "1")
+    patient.drains()
+    assert patient.found() == []
+
+
+def test_a_manifest_that_was_written_anew_meanwhile_stays(
+    patient: Patient, remote: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient.saved()
+    sound = manifest_of(remote)
+    replaced(remote, MANIFEST, b"{}", **{MANIFEST_NONCE_KEY: sound.nonce})
+    report = patient.checked()
+    assert [finding.kind for finding in report.findings] == [Kind.MANIFEST_DAMAGED]
+    theirs = sound.model_copy(update={"save_id": "newer", "location": "1~newer", "nonce": "n"})
+    looks = iter(range(1000))
+    head = remote.head
+
+    def repaired_elsewhere(key: str) -> object:
+        if key == MANIFEST and next(looks) == 1:
+            put(remote, theirs)
+        return head(key)
+
+    monkeypatch.setattr(remote, "head", repaired_elsewhere)
+    report = patient.checked(repair=True)
+    monkeypatch.undo()
+
+    assert [outcome.repaired for outcome in report.outcomes] == [False]
+    assert manifest_of(remote).save_id == "newer"
+
+
+def test_an_upload_that_no_save_names_is_somebody_elses(
+    patient: Patient, remote: MemoryObjectStore
+) -> None:
+    patient.saved()
+    foreign = remote.create_upload("tier/run/1/video.mp4")
+
+    assert patient.found() == []
+    patient.repaired()
+    assert [upload for _, upload in remote.list_uploads("")] == [foreign]
