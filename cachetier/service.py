@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -304,12 +305,13 @@ class Service:
         """The address of the HTTP door, or None."""
         return self._http.url if self._http is not None else None
 
-    def run(self) -> None:
+    def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGTERM or SIGINT, then stop; a second signal ends the process at once.
 
-        SIGTERM leaves the node first: see ``leave``.
+        SIGTERM leaves the node first: see ``leave``. Who is told by ``on_ready`` may send signals.
         """
         with ending_signals() as first_signal:
+            on_ready()
             number = first_signal()
             try:
                 if number == signal.SIGTERM:

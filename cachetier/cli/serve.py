@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -162,10 +162,13 @@ def serve(
         refuse_wrong_remote(settings)
         service = Service(settings)
         service.start()
-    if as_json:
-        print_json({"state": "ready", "socket": service.socket, "http": service.url})
-        sys.stdout.flush()
-    run_to_the_end(service)
+
+    def announce() -> None:
+        if as_json:
+            print_json({"state": "ready", "socket": service.socket, "http": service.url})
+            sys.stdout.flush()
+
+    run_to_the_end(service, announce)
 
 
 def set_up_logging(level: str, form: str = "auto", *, secrets: Sequence[str] = ()) -> None:
@@ -175,9 +178,9 @@ def set_up_logging(level: str, form: str = "auto", *, secrets: Sequence[str] = (
     logs.set_up(level, form, secrets=(*secrets, *logs.secrets_in(os.environ)))
 
 
-def run_to_the_end(service: Service) -> None:
+def run_to_the_end(service: Service, on_ready: Callable[[], None]) -> None:
     """Serve, stop, and end the process: a thread that hangs in the remote must not hold it up."""
-    service.run()
+    service.run(on_ready)
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -201,12 +201,11 @@ def a_full_cache(_place: Site, seen: Seen) -> None:
         seen.until(served.service, "backpressure", "evicted_bytes")
     with alone(capacity="1 MB") as (served, client):
         put(client, "x", b"x" * 900_000)
-        late = {"timeout_seconds": 20}
-        waiting = threading.Thread(target=served.put, args=("y", b"y" * LARGE), kwargs=late)
-        waiting.start()
-        seen.until(served.service, "waiting_puts_bytes")
-        served.drained("x", b"x" * 900_000)
-        waiting.join()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(served.put, "y", b"y" * LARGE, timeout_seconds=20)
+            seen.until(served.service, "waiting_puts_bytes")
+            served.drained("x", b"x" * 900_000)
+            assert waiting.result().status == 201
 
 
 def reads_of_what_is_only_remote(_place: Site, seen: Seen) -> None:

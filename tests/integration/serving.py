@@ -223,6 +223,7 @@ class Served:
         self.objects.put(key, data, digest=digest_of(data), metadata=metadata)
         now = SystemClock().now()
         store.drain_log.record_verified(shard.version, DURABLE, [DURABLE], now)
+        self.service._changes.ring()
 
 
 def shard_path(name: str) -> str:

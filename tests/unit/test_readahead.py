@@ -18,6 +18,7 @@ from cachetier.readahead import FORGET_SECONDS, WINDOWS_AT_ONCE
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.faulty_store import FaultyObjectStore, corrupt, fail
 from cachetier.testing.memory_store import MemoryObjectStore
+from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node
 
 IDS = SaveIds("run", 1, "save", 0, 1)
@@ -207,7 +208,7 @@ def test_what_is_packed_is_known_by_its_place(node: Node) -> None:
     published(node, 3)
     rows = node.rows()
     stored = [
-        node.store.read(lambda sql, v=row.version: queries.stored_of(sql, v, "memory"))  # type: ignore[misc]
+        node.store.read(lambda sql, v=row.version: queries.stored_of(sql, v, REMOTE))  # type: ignore[misc]
         for row in rows
     ]
 
