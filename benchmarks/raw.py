@@ -10,12 +10,10 @@ import contextlib
 import mmap
 import os
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-BLOCK_BYTES = 4 << 20
-THREADS = 4
+from cachetier.doctor.rawdisk import each_block
+
 OFF_THE_PAGE_BYTES = 64  # how allocators align tensors
 _RANDOM_BYTES = 16 << 20
 
@@ -43,7 +41,7 @@ def write_direct(path: Path, data: memoryview) -> float:
     descriptor = os.open(path, flags, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, len(data))
-        _each_block(len(data), lambda start, end: os.pwrite(descriptor, data[start:end], start))
+        each_block(len(data), lambda start, end: os.pwrite(descriptor, data[start:end], start))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -55,7 +53,7 @@ def read_direct(path: Path, into: memoryview) -> float:
     began = time.perf_counter()
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
-        _each_block(len(into), lambda start, end: os.preadv(descriptor, [into[start:end]], start))
+        each_block(len(into), lambda start, end: os.preadv(descriptor, [into[start:end]], start))
     finally:
         os.close(descriptor)
     return time.perf_counter() - began
@@ -90,14 +88,3 @@ def _filled(view: memoryview) -> memoryview:
         piece[:] = pattern[: len(piece)]
         piece[:8] = start.to_bytes(8, "little")[: len(piece)]  # no two blocks are equal
     return view
-
-
-def _each_block(size_bytes: int, move: Callable[[int, int], int]) -> None:
-    def checked(start: int) -> None:
-        end = min(start + BLOCK_BYTES, size_bytes)
-        if move(start, end) != end - start:
-            raise OSError(f"the disk moved only a part of the block at byte {start}")
-
-    with ThreadPoolExecutor(THREADS) as threads:
-        for _ in threads.map(checked, range(0, size_bytes, BLOCK_BYTES)):
-            pass

@@ -38,10 +38,11 @@ class MeasuredIngest(Ingest):
         begun_at = self._clock.monotonic()
         try:
             stage = super().begin(ids, name, size_bytes, timeout_seconds)
-        except BackpressureError:
-            self._metrics.backpressure.inc()
+        except BackpressureError as error:
+            self._refused(ids, name, error, begun_at)
             raise
         self._begun_at[id(stage)] = begun_at
+        self._begun(ids)
         return stage
 
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
@@ -54,10 +55,11 @@ class MeasuredIngest(Ingest):
     def commit(
         self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
     ) -> Receipt:
-        begun_at = self._begun_at.get(id(staged), self._clock.monotonic())
+        commits_at = self._clock.monotonic()
+        begun_at = self._begun_at.get(id(staged), commits_at)
         receipt = super().commit(staged, ids, name, content)
         self._begun_at.pop(id(staged), None)
-        self._acknowledged(receipt, begun_at)
+        self._acknowledged(receipt, ids, begun_at, commits_at)
         return receipt
 
     def refused_by_disk(self, error: OSError) -> BackpressureError:
@@ -83,13 +85,26 @@ class MeasuredIngest(Ingest):
             receipt = super().put_inline(
                 ids, name, body, digest, timeout_seconds, element_size=element_size
             )
-        except BackpressureError:
-            self._metrics.backpressure.inc()
+        except BackpressureError as error:
+            self._refused(ids, name, error, begun_at)
             raise
-        self._acknowledged(receipt, begun_at)
+        self._begun(ids)
+        self._acknowledged(receipt, ids, begun_at, begun_at)
         return receipt
 
-    def _acknowledged(self, receipt: Receipt, begun_at: float) -> None:
+    def _begun(self, ids: SaveIds) -> None:
+        """Hear that a put of the rank's part is admitted."""
+
+    def _refused(
+        self, _ids: SaveIds, _name: str, _error: BackpressureError, _begun_at: float
+    ) -> None:
+        """Hear that there was no room for a put."""
+        self._metrics.backpressure.inc()
+
+    def _acknowledged(
+        self, receipt: Receipt, _ids: SaveIds, begun_at: float, _commits_at: float
+    ) -> None:
+        """Hear of a put that is safe; small ones are staged and committed in one."""
         self._metrics.put_seconds.observe(self._clock.monotonic() - begun_at)
         self._metrics.put_bytes.inc(receipt.size_bytes)
 

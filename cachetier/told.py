@@ -14,14 +14,12 @@ from cachetier.checkpoints import Checkpoints
 from cachetier.clock import Clock
 from cachetier.errors import BackpressureError
 from cachetier.events import of, tell
-from cachetier.ingest import RemoteStage
 from cachetier.local import queries
 from cachetier.local.records import Summary
 from cachetier.local.recovery import Recovered
-from cachetier.local.store import Staged
 from cachetier.measured import MeasuredIngest
 from cachetier.metrics import Metrics
-from cachetier.model.shard import Content, Receipt, SaveIds
+from cachetier.model.shard import Receipt, SaveIds
 
 log = logging.getLogger(__name__)
 
@@ -33,60 +31,10 @@ class ToldIngest(MeasuredIngest):
 
     def __init__(self, metrics: Metrics, clock: Clock, *args: Any, **options: Any) -> None:
         super().__init__(metrics, clock, *args, **options)
-        self._watch = clock
         self._lock = threading.Lock()
         self._parts: OrderedDict[tuple[str, int, str, int], None] = OrderedDict()
-        self._staged_at: dict[int, float] = {}  # by identity: a stage is one object until it ends
 
-    def begin(
-        self, ids: SaveIds, name: str, size_bytes: int | None, timeout_seconds: float
-    ) -> Staged | RemoteStage:
-        began_at = self._watch.monotonic()
-        try:
-            stage = super().begin(ids, name, size_bytes, timeout_seconds)
-        except BackpressureError as error:
-            self._tell_refused(ids, name, error, began_at)
-            raise
-        self._staged_at[id(stage)] = began_at
-        self._tell_begun(ids)
-        return stage
-
-    def commit(
-        self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
-    ) -> Receipt:
-        commits_at = self._watch.monotonic()
-        began_at = self._staged_at.pop(id(staged), commits_at)
-        receipt = super().commit(staged, ids, name, content)
-        self._tell_committed(receipt, ids, began_at, commits_at)
-        return receipt
-
-    def abort(self, staged: Staged | RemoteStage) -> None:
-        self._staged_at.pop(id(staged), None)
-        super().abort(staged)
-
-    def put_inline(
-        self,
-        ids: SaveIds,
-        name: str,
-        body: bytes,
-        digest: int,
-        timeout_seconds: float,
-        *,
-        element_size: int = 0,
-    ) -> Receipt:
-        began_at = self._watch.monotonic()
-        try:
-            receipt = super().put_inline(
-                ids, name, body, digest, timeout_seconds, element_size=element_size
-            )
-        except BackpressureError as error:
-            self._tell_refused(ids, name, error, began_at)
-            raise
-        self._tell_begun(ids)
-        self._tell_committed(receipt, ids, began_at, began_at)
-        return receipt
-
-    def _tell_begun(self, ids: SaveIds) -> None:
+    def _begun(self, ids: SaveIds) -> None:
         """Tell of the first shard of a rank's part; after a start of the service once more."""
         part = (ids.run, ids.step, ids.save_id, ids.rank)
         with self._lock:
@@ -98,19 +46,19 @@ class ToldIngest(MeasuredIngest):
             who = {"rank": ids.rank, "world_size": ids.world_size}
             tell(log, events.PART_BEGUN, **of(ids), **who, traceparent=traceparent())
 
-    def _tell_committed(
-        self, receipt: Receipt, ids: SaveIds, began_at: float, commits_at: float
+    def _acknowledged(
+        self, receipt: Receipt, ids: SaveIds, begun_at: float, commits_at: float
     ) -> None:
-        now = self._watch.monotonic()
-        took = {"seconds": now - began_at, "traceparent": traceparent()}
-        steps = {"stage_seconds": commits_at - began_at, "commit_seconds": now - commits_at}
+        super()._acknowledged(receipt, ids, begun_at, commits_at)
+        now = self._clock.monotonic()
+        took = {"seconds": now - begun_at, "traceparent": traceparent()}
+        steps = {"stage_seconds": commits_at - begun_at, "commit_seconds": now - commits_at}
         what = {"name": receipt.name, "size_bytes": receipt.size_bytes, "reached": receipt.level}
         tell(log, events.SHARD_COMMITTED, **of(ids), rank=ids.rank, **what, **took, **steps)
 
-    def _tell_refused(
-        self, ids: SaveIds, name: str, error: BackpressureError, began_at: float
-    ) -> None:
-        why = {"reason": error.message, "seconds": self._watch.monotonic() - began_at}
+    def _refused(self, ids: SaveIds, name: str, error: BackpressureError, begun_at: float) -> None:
+        super()._refused(ids, name, error, begun_at)
+        why = {"reason": error.message, "seconds": self._clock.monotonic() - begun_at}
         tell(log, events.PUT_REFUSED, **of(ids), rank=ids.rank, name=name, **why)
 
 

@@ -21,7 +21,6 @@ from cachetier.drain.publisher import Ended, Publisher
 from cachetier.drain.source import InlineSource
 from cachetier.drain.target import ConflictError, Target
 from cachetier.drain.upload import Uploader
-from cachetier.drain.work import claimant_of
 from cachetier.errors import (
     AbortedError,
     BackpressureError,
@@ -39,6 +38,7 @@ from cachetier.local import queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ShardState
+from cachetier.model.publication import claimant_of
 from cachetier.model.shard import BLOCK_BYTES, Content, SaveIds, Shard
 from cachetier.model.uploads import DIGEST_KEY, PART_LIMIT, object_metadata, part_bytes_for
 from cachetier.remote.base import UploadedPart

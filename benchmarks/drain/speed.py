@@ -32,6 +32,7 @@ from benchmarks.drain.sizes import Sizes, sizes_of
 from benchmarks.measures import Result, at_least, median_of, ratios
 from benchmarks.node import node
 from benchmarks.scratch import ROOT, Bench, settle
+from cachetier.doctor.rawdisk import THREADS
 
 RUN = "speed"
 MEASURE = "drain of 4 GiB raw to a local sink / a bare boto3 upload_part loop with the best threads"
@@ -123,7 +124,7 @@ def _looped(loop: subprocess.Popen[str], files: list[str], threads: int) -> floa
 
 def _ceiling(remote: RunningSink, source: memoryview, size_bytes: int) -> Result:
     """How fast the sink itself is, asked by plain sockets from memory: nothing must be near it."""
-    times = max(1, size_bytes // len(source) // raw.THREADS)
+    times = max(1, size_bytes // len(source) // THREADS)
     path = f"/{remote.endpoint.bucket}/ceiling"
     head = f"PUT {path} HTTP/1.1\r\nHost: sink\r\nContent-Length: {len(source)}\r\n\r\n".encode()
 
@@ -136,7 +137,7 @@ def _ceiling(remote: RunningSink, source: memoryview, size_bytes: int) -> Result
                 connection.recv(1 << 16)
 
     began = time.perf_counter()
-    with ThreadPoolExecutor(raw.THREADS) as threads:
-        list(threads.map(push, range(raw.THREADS)))
-    rate = raw.THREADS * times * len(source) / 1e9 / (time.perf_counter() - began)
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(push, range(THREADS)))
+    rate = THREADS * times * len(source) / 1e9 / (time.perf_counter() - began)
     return Result("what the sink swallows from plain sockets", rate, "GB/s", None, (rate,))

@@ -99,7 +99,7 @@ def write_file(path: Path, data: memoryview) -> float:
     try:
         os.posix_fallocate(descriptor, 0, len(data))
         switch_to_direct(descriptor)
-        _each_block(len(data), lambda start, end: os.pwrite(descriptor, data[start:end], start))
+        each_block(len(data), lambda start, end: os.pwrite(descriptor, data[start:end], start))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -112,13 +112,19 @@ def read_file(path: Path, into: memoryview) -> float:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         switch_to_direct(descriptor)
-        _each_block(len(into), lambda start, end: os.preadv(descriptor, [into[start:end]], start))
+        each_block(len(into), lambda start, end: os.preadv(descriptor, [into[start:end]], start))
     finally:
         os.close(descriptor)
     return time.perf_counter() - began
 
 
-def _each_block(size_bytes: int, move: Callable[[int, int], int]) -> None:
+def each_block(size_bytes: int, move: Callable[[int, int], int]) -> None:
+    """Call ``move`` with each block's start and end, in four threads at once.
+
+    Raises:
+        OSError: It moved only a part of a block.
+    """
+
     def whole(start: int) -> None:
         end = min(start + BLOCK_BYTES, size_bytes)
         if move(start, end) != end - start:

@@ -123,14 +123,7 @@ class Publisher:
         if lost:
             self._bucket.objects.check()  # a bucket that is gone looks the same
             raise LostShardsError(lost)
-        part = Part(
-            run=save.run,
-            step=save.step,
-            save_id=save.save_id,
-            rank=rank,
-            world_size=save.world_size,
-            shards=tuple(sorted(shards, key=lambda shard: shard.name)),
-        )
+        part = publication.part_of(save, rank, shards)
         body = self._bucket.put_part(part, location)
         self._own.wrote_part(save.run, location, rank, body)
 

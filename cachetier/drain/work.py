@@ -13,7 +13,7 @@ from typing import Any
 from cachetier.model.checkpoint import Save
 from cachetier.model.compression import OFF, Mode
 from cachetier.model.packs import Packable
-from cachetier.model.publication import Claimant
+from cachetier.model.publication import Claimant, claimant_of
 from cachetier.model.shard import Shard
 
 
@@ -105,19 +105,6 @@ class Task:
         return cls(
             **{**fields, "kind": Kind(fields["kind"]), "claimant": Claimant(**claimant)},
         )
-
-
-def claimant_of(save: Save, replaced: tuple[str, ...]) -> Claimant:
-    """Return ``save`` as the bucket's arbitration knows it; ``replaced`` came before it here."""
-    return Claimant(
-        run=save.run,
-        step=save.step,
-        save_id=save.save_id,
-        world_size=save.world_size,
-        overwrite=save.overwrite,
-        started_at=save.started_at,
-        replaced=replaced,
-    )
 
 
 def task_of(number: int, work: Work, replaced: tuple[str, ...], mode: Mode = OFF) -> Task:

@@ -257,15 +257,7 @@ class Repairs:
 
     def _claimant(self, save: Save) -> Claimant:
         replaced = self._store.read(lambda sql: queries.replaced_by(sql, save))
-        return Claimant(
-            save.run,
-            save.step,
-            save.save_id,
-            save.world_size,
-            save.overwrite,
-            save.started_at,
-            replaced,
-        )
+        return publication.claimant_of(save, replaced)
 
     def _standing(self, save: Save, seen: SeenManifest) -> Standing:
         return publication.standing(self._claimant(save), seen.manifest)
@@ -302,14 +294,7 @@ class Repairs:
             ShardEntry.of(shard.name, rank, _plain(shard.content), stored)
             for shard, stored in found
         ]
-        return Part(
-            run=save.run,
-            step=save.step,
-            save_id=save.save_id,
-            rank=rank,
-            world_size=save.world_size,
-            shards=tuple(sorted(entries, key=lambda entry: entry.name)),
-        )
+        return publication.part_of(self._claimant(save), rank, entries)
 
     def _abort(self, finding: Finding) -> str:
         remote = self._remote_of(finding)

@@ -28,10 +28,12 @@ Source: docs/design/0002-save-identity.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from cachetier.model.documents import Manifest, ManifestState
+from cachetier.model.checkpoint import Save
+from cachetier.model.documents import Manifest, ManifestState, Part, ShardEntry
 from cachetier.model.layout import own_location, plain_location
 
 
@@ -46,6 +48,31 @@ class Claimant:
     overwrite: bool
     started_at: float
     replaced: tuple[str, ...] = ()
+
+
+def claimant_of(save: Save, replaced: tuple[str, ...]) -> Claimant:
+    """Return ``save`` as the bucket's arbitration knows it; ``replaced`` came before it here."""
+    return Claimant(
+        run=save.run,
+        step=save.step,
+        save_id=save.save_id,
+        world_size=save.world_size,
+        overwrite=save.overwrite,
+        started_at=save.started_at,
+        replaced=replaced,
+    )
+
+
+def part_of(claimant: Claimant, rank: int, shards: Iterable[ShardEntry]) -> Part:
+    """Return the document of a rank's part, which has the same bytes whoever writes it."""
+    return Part(
+        run=claimant.run,
+        step=claimant.step,
+        save_id=claimant.save_id,
+        rank=rank,
+        world_size=claimant.world_size,
+        shards=tuple(sorted(shards, key=lambda shard: shard.name)),
+    )
 
 
 class Standing(Enum):

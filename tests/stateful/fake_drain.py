@@ -21,7 +21,7 @@ from cachetier.model.composing import pieces
 from cachetier.model.documents import ShardEntry
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.packs import Member, is_packable, next_pack, pack_name
-from cachetier.model.publication import Claimant
+from cachetier.model.publication import Claimant, claimant_of
 from cachetier.model.replication import DURABLE
 from cachetier.model.shard import BLOCK_BYTES, Content, Shard
 from cachetier.model.stored import Codec, Frame, InPack, Stored
@@ -258,15 +258,7 @@ class FakeDrain:
 
     def _claimant(self, save: Save) -> Claimant:
         replaced = self._store.read(lambda sql: queries.replaced_by(sql, save))
-        return Claimant(
-            save.run,
-            save.step,
-            save.save_id,
-            save.world_size,
-            save.overwrite,
-            save.started_at,
-            replaced,
-        )
+        return claimant_of(save, replaced)
 
     def _located(self, save: Save) -> str | None:
         if save.location is not None:

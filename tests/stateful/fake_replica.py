@@ -7,13 +7,12 @@ from cachetier_client.digests import digest_of
 from cachetier.clock import Clock
 from cachetier.drain.books import ReplicaBooks
 from cachetier.drain.publisher import Ended, Located, Publisher
-from cachetier.drain.work import claimant_of
 from cachetier.errors import RemoteError
 from cachetier.local import queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.documents import ShardEntry
-from cachetier.model.publication import Claimant
+from cachetier.model.publication import Claimant, claimant_of
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Stored
 from cachetier.model.uploads import object_metadata

@@ -12,6 +12,7 @@ from tools.dashboards.panels import (
     Panel,
     Query,
     Row,
+    headline,
     variable,
 )
 
@@ -37,7 +38,7 @@ def nodes_in(state: str) -> str:
 SAFE = Row(
     "Is the training safe?",
     [
-        Panel(
+        headline(
             "Runs over the objective",
             "Runs that would lose more training time than `exposure_objective` with some node now.",
             [
@@ -47,64 +48,46 @@ SAFE = Row(
                     "cachetier_exposure_objective_seconds)) or on () vector(0)"
                 )
             ],
-            kind="stat",
-            width=4,
-            height=5,
             steps=((None, GREEN), (1, RED)),
             runbook="exposure-over-objective",
         ),
-        Panel(
+        headline(
             "Worst exposure",
             "The most training time that any run would lose with the worst node.",
             [Query(f"max(cachetier_run_exposure_seconds{{{NODES}}}) or on () vector(0)")],
             unit="s",
-            kind="stat",
-            width=4,
-            height=5,
             steps=((None, BLUE),),
             runbook="exposure-over-objective",
         ),
-        Panel(
+        headline(
             "Not durable",
             "Acknowledged bytes that are only on their nodes.",
             [Query(f"sum(cachetier_dirty_bytes{{{NODES}}})")],
             unit="bytes",
-            kind="stat",
-            width=4,
-            height=5,
             steps=((None, BLUE),),
         ),
-        Panel(
+        headline(
             "Everything durable in",
             "The slowest node, at its measured rate; nodes that cannot tell are left out.",
             [Query(f'max(cachetier_drain_eta_seconds{{{NODES}, remote="durable"}})')],
             unit="s",
-            kind="stat",
-            width=4,
-            height=5,
             steps=((None, BLUE),),
             when_empty="cannot tell",
         ),
-        Panel(
+        headline(
             "Nodes up",
             "Targets that answer Prometheus, of all.",
             [
                 Query('sum(up{job="cachetier"})', "up"),
                 Query('count(up{job="cachetier"})', "of"),
             ],
-            kind="stat",
-            width=4,
-            height=5,
             steps=((None, BLUE),),
             runbook="down",
         ),
-        Panel(
+        headline(
             "Damaged shards",
             "Shards whose only bytes fail their digest, on all nodes.",
             [Query(f"sum(cachetier_quarantined_shards{{{NODES}}})")],
-            kind="stat",
-            width=4,
-            height=5,
             steps=((None, GREEN), (1, RED)),
             runbook="damaged-shard",
         ),

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from tools.dashboards.node_health import CACHE, FAILING
 from tools.dashboards.node_queries import NODE, RUNS, quantile, rate, state_of
-from tools.dashboards.panels import BLUE, GREEN, RED, YELLOW, Dashboard, Panel, Query, Row, variable
+from tools.dashboards.panels import (
+    BLUE,
+    GREEN,
+    RED,
+    YELLOW,
+    Dashboard,
+    Panel,
+    Query,
+    Row,
+    headline,
+    variable,
+)
 
 STATES = {
     0: ("ok", GREEN),
@@ -33,56 +44,41 @@ SAFE = Row(
             at_most=1.5,
             runbook="exposure-over-objective",
         ),
-        Panel(
+        headline(
             "Everything durable in",
             "Until what is dirty now is at the durable remote, at the measured rate. "
             "`cannot tell`: nothing was sent lately, or the remote is away.",
             [Query(f'cachetier_drain_eta_seconds{{{NODE}, remote="durable"}}')],
             unit="s",
-            kind="stat",
-            width=4,
-            height=5,
             steps=((None, BLUE),),
             when_empty="cannot tell",
         ),
-        Panel(
+        headline(
             "Not durable",
             "Acknowledged bytes that losing this node now would lose.",
             [Query(f"cachetier_dirty_bytes{{{NODE}}}")],
             unit="bytes",
-            kind="stat",
-            width=4,
-            height=5,
             steps=((None, BLUE),),
         ),
-        Panel(
+        headline(
             "Oldest not durable",
             "How long the oldest dirty shard has waited for the remotes that are required.",
             [Query(f"cachetier_oldest_dirty_seconds{{{NODE}}}")],
             unit="s",
-            kind="stat",
-            width=4,
-            height=5,
             steps=((None, BLUE),),
             runbook="oldest-dirty",
         ),
-        Panel(
+        headline(
             "Disk",
             "Fenced: a sync failed, so no more writes are taken until the disk is replaced.",
             [Query(f"cachetier_fenced{{{NODE}}}")],
-            kind="stat",
-            width=4,
-            height=5,
             words={0: ("takes writes", GREEN), 1: ("FENCED", RED)},
             runbook="fenced",
         ),
-        Panel(
+        headline(
             "Damaged shards",
             "Shards whose only bytes fail their digest: they are neither served nor sent.",
             [Query(f"cachetier_quarantined_shards{{{NODE}}}")],
-            kind="stat",
-            width=4,
-            height=5,
             steps=((None, GREEN), (1, RED)),
             runbook="damaged-shard",
         ),

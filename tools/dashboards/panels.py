@@ -169,6 +169,11 @@ def _override(name: str, properties: Mapping[str, Any]) -> Json:
     }
 
 
+def headline(title: str, description: str, queries: Sequence[Query], **more: Any) -> Panel:
+    """Return a panel that shows one number; six of them are a line."""
+    return Panel(title, description, queries, kind="stat", width=4, height=5, **more)
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """Panels under one heading, from left to right, and on as many lines as they need."""
