@@ -9,9 +9,10 @@ from typing import Any
 from cachetier.levels import Levels, RemoteLevel
 from cachetier.local import queries
 from cachetier.local.store import Store
+from cachetier.model.names import is_hidden
 from cachetier.model.policy import Policy
 from cachetier.remote.settings import RemoteSettings
-from cachetier.sizes import shown_size, shown_span
+from cachetier.sizes import counted, shown_size, shown_span
 
 LONG_AWAY_SECONDS = 300.0
 SKIPPED_STEPS = 3  # so many in a row are no accident
@@ -74,7 +75,7 @@ def _of_replica(
         found.append(f"replica {remote.name} is {level.state} since {since}: {costs}")
     if level.given_up_steps:
         given_up = level.given_up_steps
-        steps = "1 step" if given_up == 1 else f"{given_up} steps"
+        steps = counted(given_up, "step")
         found.append(
             f"replica {remote.name} never gets {steps}: bytes left this node before they were "
             "there; `required = true` would keep them"
@@ -99,12 +100,15 @@ def _of_steps(store: Store, policy: Policy, levels: Levels) -> list[str]:
     if every > 1:
         runs = store.look(lambda sql: queries.never_durable_runs(sql, every, SKIPPED_STEPS))
         found += [
-            f"durable_every {every} divides no step of {run}: none is drained" for run in runs
+            f"durable_every {every} divides no step of {run}: none is drained"
+            for run in runs
+            if not is_hidden(run)
         ]
-    if levels.pinned_bytes > PINNED_SHARE * levels.capacity_bytes:
+    capacity_bytes = levels.standing.capacity_bytes
+    if levels.pinned_bytes > PINNED_SHARE * capacity_bytes:
         found.append(
             f"pinned steps take {shown_size(levels.pinned_bytes)} of "
-            f"{shown_size(levels.capacity_bytes)}: `cachetier pin --list`, then `unpin` some"
+            f"{shown_size(capacity_bytes)}: `cachetier pin --list`, then `unpin` some"
         )
     if levels.unwanted_shards:
         found.append(

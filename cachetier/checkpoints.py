@@ -30,7 +30,8 @@ from cachetier.model import names
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState, visible_save
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.replication import DURABLE, ReplicaState
+from cachetier.model.names import DURABLE
+from cachetier.model.replication import ReplicaState
 from cachetier.model.shard import SaveIds
 from cachetier.pending import Pending, pending_of
 from cachetier.published import FoundStep, PublishedSteps
@@ -139,8 +140,8 @@ class Checkpoints:
     # --- looking ---------------------------------------------------------------------------------
 
     def runs(self) -> list[str]:
-        """Return the runs this node knows."""
-        return self._store.read(queries.runs)
+        """Return the runs this node knows a step of, deleted ones left aside."""
+        return self._store.read(queries.runs_with_steps)
 
     def steps(self, run: str, level: Level | None = None) -> list[StepView]:
         """Return the run's steps, ascending: this node's, and at ``durable`` the bucket's.

@@ -22,3 +22,17 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+class Countdown:
+    """Seconds that begin to run when somebody asks for the first time how many are left."""
+
+    def __init__(self, seconds: float, clock: Clock) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._ends_at: float | None = None
+
+    def left(self) -> float:
+        if self._ends_at is None:
+            self._ends_at = self._clock.monotonic() + self._seconds
+        return max(0.0, self._ends_at - self._clock.monotonic())

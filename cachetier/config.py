@@ -9,178 +9,198 @@ Source: docs/configuration.md.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
-
-from cachetier.config_replicas import ReplicaSettings, checked_replicas
+from cachetier.config_fields import declared, read_values, required, setting
+from cachetier.config_replicas import REPLICAS, ReplicaSettings, checked_replicas
 from cachetier.config_sources import (
-    PREFIX,
     config_file,
+    missing,
     origins_of,
-    problems_in,
     unknown_keys,
     unknown_variables,
     values_in,
+    values_of_variables,
+    wrong_values,
 )
-from cachetier.config_types import Compression, EmptyIsNone, OptionalText, OptionalUrl, Remote
+from cachetier.config_types import (
+    COMPRESSION,
+    FLAG,
+    MODE,
+    PATH,
+    REMOTE,
+    SECRET,
+    TEXT,
+    URL,
+    Kind,
+    Secret,
+    checked,
+    listed,
+    number,
+    one_of,
+    optional,
+    table,
+    whole,
+)
 from cachetier.cpus import parsed_cpus
 from cachetier.errors import ConfigError
-from cachetier.grammars import (
-    address_of,
-    capacity_of,
-    is_loopback,
-    mode_of,
-    remote_of,
-    table_of,
-)
-from cachetier.ingest import WhenFull
+from cachetier.grammars import address_of, capacity_of, is_loopback, remote_of
+from cachetier.model.backpressure import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.model.compression import Rules
 
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
 
+_A_SIZE_BYTES = 1 << 40  # any filesystem will do to tell whether a capacity is one
+_UIDS = listed(whole(0), r"[,\s]+")
 
-class Settings(BaseSettings):
+ADDRESS = checked(TEXT, lambda text: text and address_of(text))
+CAPACITY = checked(
+    Kind(str, {"type": ["string", "integer"]}), lambda text: capacity_of(text, _A_SIZE_BYTES)
+)
+CPUS = checked(TEXT, parsed_cpus)
+RATE = checked(TEXT, lambda text: parsed_bandwidth(text, ()))
+RULES = checked(table(TEXT), lambda rules: Rules.parsed("off", tuple(rules.items())))
+UIDS = Kind(lambda value: frozenset(_UIDS.read(value)), _UIDS.schema)
+WINDOWS = checked(listed(TEXT, ","), lambda windows: parsed_bandwidth("", windows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
     """What the service is told; see ``load``."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix=PREFIX)
-
-    cache_dir: Path = Field(
-        description="Directory of the cache, on a local ext4 or XFS disk. Must be given.",
+    cache_dir: Path = required(
+        PATH, "Directory of the cache, on a local ext4 or XFS disk. Must be given."
     )
-    capacity: str = Field(
-        "80%",
-        description="Hard budget: a size (`200 GB`, `1.5 TiB`) or a share of the filesystem.",
+    capacity: str = setting(
+        CAPACITY, "80%", "Hard budget: a size (`200 GB`, `1.5 TiB`) or a share of the filesystem."
     )
-    socket: Annotated[Path | None, EmptyIsNone] = Field(
+    socket: Path | None = setting(
+        optional(PATH),
         None,
-        description="Unix socket for ranks on this node; default `<cache_dir>/cachetier.sock`.",
+        "Unix socket for ranks on this node; default `<cache_dir>/cachetier.sock`.",
     )
-    socket_mode: int = Field(0o600, description="Permissions of the socket, in octal.")
-    allowed_uids: Annotated[frozenset[int], NoDecode] = Field(
-        frozenset(),
-        description="Users beside the service's own who may use the socket: `1000,1001`.",
+    socket_mode: int = setting(MODE, 0o600, "Permissions of the socket, in octal.")
+    allowed_uids: frozenset[int] = setting(
+        UIDS, frozenset(), "Users beside the service's own who may use the socket: `1000,1001`."
     )
-    http: str = Field(
+    http: str = setting(
+        ADDRESS,
         "127.0.0.1:7070",
-        description="Address of the HTTP door; empty for none, port 0 for a free one.",
+        "Address of the HTTP door; empty for none, port 0 for a free one.",
     )
-    token: Annotated[SecretStr | None, EmptyIsNone] = Field(
+    token: Secret | None = setting(
+        optional(SECRET),
         None,
-        description="What HTTP callers send as `Authorization: Bearer`; needed beyond loopback.",
+        "What HTTP callers send as `Authorization: Bearer`; needed beyond loopback.",
     )
-    remote: Remote = Field(description="Where checkpoints go: `s3://bucket/prefix`. Must be given.")
-    remote_endpoint: OptionalUrl = Field(
-        None, description="URL of an S3-compatible store; AWS itself if not given."
+    remote: str = required(REMOTE, "Where checkpoints go: `s3://bucket/prefix`. Must be given.")
+    remote_endpoint: str | None = setting(
+        optional(URL), None, "URL of an S3-compatible store; AWS itself if not given."
     )
-    remote_region: OptionalText = Field(
-        None, description="Region of the bucket; the AWS chain decides if not given."
+    remote_region: str | None = setting(
+        optional(TEXT), None, "Region of the bucket; the AWS chain decides if not given."
     )
-    remote_verify: Literal["checksum", "readback"] = Field(
+    remote_verify: Literal["checksum", "readback"] = setting(
+        one_of("checksum", "readback"),
         "checksum",
-        description="`readback` for a store without CRC-64/NVME: objects are read back.",
+        "`readback` for a store without CRC-64/NVME: objects are read back.",
     )
-    conditional_writes: bool = Field(
-        True,
-        description="`off` for a store without `If-None-Match`: nodes may then overwrite.",
+    conditional_writes: bool = setting(
+        FLAG, True, "`off` for a store without `If-None-Match`: nodes may then overwrite."
     )
-    key_layout: Literal["plain", "spread"] = Field(
+    key_layout: Literal["plain", "spread"] = setting(
+        one_of("plain", "spread"),
         "plain",
-        description="`spread`: shards under sixteen prefixes, for stores that limit each apart.",
+        "`spread`: shards under sixteen prefixes, for stores that limit each apart.",
     )
-    replicas: Annotated[dict[str, ReplicaSettings], NoDecode] = Field(
-        {},
-        description="Second copies at other S3 servers: a table of name to table; nearest first.",
+    replicas: dict[str, ReplicaSettings] = setting(
+        REPLICAS, {}, "Second copies at other S3 servers: a table of name to table; nearest first."
     )
-    when_full: WhenFull = Field(
+    when_full: WhenFull = setting(
+        one_of(*WhenFull),
         WhenFull.WAIT,
-        description="When only dirty bytes remain: `wait`, `write_through`, or `reject`.",
+        "When only dirty bytes remain: `wait`, `write_through`, or `reject`.",
     )
-    compression: Compression = Field(
+    compression: str = setting(
+        COMPRESSION,
         "off",
-        description="How shards are stored: `off`, `auto`, `zstd:1` to `:19`, `planes:1` to `:19`.",
+        "How shards are stored: `off`, `auto`, `zstd:1` to `:19`, `planes:1` to `:19`.",
     )
-    compression_rules: Annotated[dict[str, str], NoDecode] = Field(
+    compression_rules: dict[str, str] = setting(
+        RULES, {}, "Compression by run, or by `run/name`: a table of glob to the same."
+    )
+    block_copies: bool = setting(
+        FLAG, True, "`on`: unchanged bytes are copied inside the bucket, where it lets us."
+    )
+    pack: bool = setting(
+        FLAG, False, "`on`: shards of a sealed rank of up to 1 MiB go together, as one object."
+    )
+    high_watermark: float = setting(
+        number(above=0, at_most=1), 0.9, "Share of `capacity` above which clean shards are evicted."
+    )
+    low_watermark: float = setting(
+        number(above=0, at_most=1), 0.8, "Share of `capacity` at which eviction stops."
+    )
+    max_rate: str = setting(RATE, "", "The most the drain sends: `2 GB/s`; empty for no limit.")
+    windows: tuple[str, ...] = setting(
+        WINDOWS, (), "Times of day with a rate of their own: `08:00-20:00 200 MB/s`; `0` pauses."
+    )
+    durable_every: int = setting(
+        whole(1), 1, "Only steps divisible by it are drained; the others are local-only."
+    )
+    supersede: bool = setting(
+        FLAG, False, "`on`: a published step makes older ones not yet begun local-only."
+    )
+    keep_local: int = setting(
+        whole(0), 0, "Complete steps of a run that stay here; 0 for all there is room for."
+    )
+    run_weights: dict[str, float] = setting(
+        table(number(above=0)),
         {},
-        description="Compression by run, or by `run/name`: a table of glob to the same.",
+        "Shares of the drain by run: a table of glob to weight; 1 for all others.",
     )
-    block_copies: bool = Field(
-        True,
-        description="`on`: unchanged bytes are copied inside the bucket, where it lets us.",
-    )
-    pack: bool = Field(
-        False,
-        description="`on`: shards of a sealed rank of up to 1 MiB go together, as one object.",
-    )
-    high_watermark: float = Field(
-        0.9, gt=0, le=1, description="Share of `capacity` above which clean shards are evicted."
-    )
-    low_watermark: float = Field(
-        0.8, gt=0, le=1, description="Share of `capacity` at which eviction stops."
-    )
-    max_rate: str = Field("", description="The most the drain sends: `2 GB/s`; empty for no limit.")
-    windows: Annotated[tuple[str, ...], NoDecode] = Field(
-        (),
-        description="Times of day with a rate of their own: `08:00-20:00 200 MB/s`; `0` pauses.",
-    )
-    durable_every: int = Field(
-        1, ge=1, description="Only steps divisible by it are drained; the others are local-only."
-    )
-    supersede: bool = Field(
-        False,
-        description="`on`: a published step makes older ones not yet begun local-only.",
-    )
-    keep_local: int = Field(
-        0, ge=0, description="Complete steps of a run that stay here; 0 for all there is room for."
-    )
-    run_weights: Annotated[dict[str, Annotated[float, Field(gt=0)]], NoDecode] = Field(
-        {},
-        description="Shares of the drain by run: a table of glob to weight; 1 for all others.",
-    )
-    drain_workers: int = Field(8, ge=1, le=64, description="Shards that the drain uploads at once.")
-    drain_threads: int | None = Field(
+    drain_workers: int = setting(whole(1, 64), 8, "Shards that the drain uploads at once.")
+    drain_threads: int | None = setting(
+        optional(whole(1, 256)),
         None,
-        ge=1,
-        le=256,
-        description="Threads that compress at once; a quarter of the CPUs, up to 2.",
+        "Threads that compress at once; a quarter of the CPUs, up to 2.",
     )
-    drain_cpus: str = Field("", description="CPUs the drain may use: `2-3,7`; empty for all.")
-    grace_seconds: float = Field(
-        30.0, ge=0, le=3600, description="How long a stopping service finishes what is in flight."
+    drain_cpus: str = setting(CPUS, "", "CPUs the drain may use: `2-3,7`; empty for all.")
+    grace_seconds: float = setting(
+        number(at_least=0, at_most=3600),
+        30.0,
+        "How long a stopping service finishes what is in flight.",
     )
-    notice_seconds: float = Field(
-        0.0, ge=0, le=86_400, description="How long SIGTERM lets the node flush before it stops."
+    notice_seconds: float = setting(
+        number(at_least=0, at_most=86_400),
+        0.0,
+        "How long SIGTERM lets the node flush before it stops.",
     )
-    allow_volatile: bool = Field(
-        False, description="Accept a `cache_dir` in memory (tmpfs): nothing survives a power cut."
+    allow_volatile: bool = setting(
+        FLAG, False, "Accept a `cache_dir` in memory (tmpfs): nothing survives a power cut."
     )
-    exposure_objective: float = Field(
+    exposure_objective: float = setting(
+        number(above=0),
         1800.0,
-        gt=0,
-        description="Seconds for which a run's newest training may lie on this node alone.",
+        "Seconds for which a run's newest training may lie on this node alone.",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="How much the log says: `debug`, `info`, `warning` or `error`."
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        one_of("debug", "info", "warning", "error"),
+        "info",
+        "How much the log says: `debug`, `info`, `warning` or `error`.",
     )
-    log_format: Literal["auto", "console", "json"] = Field(
-        "auto", description="`json` or `console`; `auto`: text on a terminal, JSON elsewhere."
+    log_format: Literal["auto", "console", "json"] = setting(
+        one_of("auto", "console", "json"),
+        "auto",
+        "`json` or `console`; `auto`: text on a terminal, JSON elsewhere.",
     )
-    trace: bool = Field(
-        False,
-        description="`on`: a trace of each checkpoint, sent where `OTEL_*` variables say.",
+    trace: bool = setting(
+        FLAG, False, "`on`: a trace of each checkpoint, sent where `OTEL_*` variables say."
     )
 
     # --- what they mean ------------------------------------------------------------------------
@@ -213,76 +233,7 @@ class Settings(BaseSettings):
 
     # --- checks --------------------------------------------------------------------------------
 
-    @field_validator("cache_dir", "socket")
-    @classmethod
-    def _absolute(cls, path: Path | None) -> Path | None:
-        return None if path is None else Path(os.path.abspath(path.expanduser()))
-
-    @field_validator("capacity", mode="before")
-    @classmethod
-    def _is_capacity(cls, text: object) -> str:
-        capacity_of(str(text), 1 << 40)
-        return str(text)
-
-    @field_validator("socket_mode", mode="before", json_schema_input_type=int | str)
-    @classmethod
-    def _octal(cls, mode: object) -> object:
-        """Read ``0600`` in octal; TOML writes it ``"0600"`` or ``0o600``."""
-        mode = mode_of(mode) if isinstance(mode, str) else mode
-        if isinstance(mode, int) and not 0o600 <= mode & 0o777 <= 0o777:
-            raise ValueError("the service itself must be able to use its socket: at least 0600")
-        return mode
-
-    @field_validator("allowed_uids", mode="before", json_schema_input_type=list[int] | int | str)
-    @classmethod
-    def _uids(cls, uids: object) -> object:
-        if isinstance(uids, int):
-            return {uids}
-        return [uid for uid in re.split(r"[,\s]+", uids) if uid] if isinstance(uids, str) else uids
-
-    @field_validator("http")
-    @classmethod
-    def _is_address(cls, text: str) -> str:
-        if text:
-            address_of(text)
-        return text
-
-    @field_validator("max_rate")
-    @classmethod
-    def _is_rate(cls, text: str) -> str:
-        parsed_bandwidth(text, ())
-        return text
-
-    @field_validator("windows", mode="before", json_schema_input_type=list[str] | str)
-    @classmethod
-    def _are_windows(cls, windows: object) -> object:
-        """Read a list, or from the environment a text with commas."""
-        if isinstance(windows, str):
-            windows = [text.strip() for text in windows.split(",") if text.strip()]
-        if isinstance(windows, list | tuple):
-            parsed_bandwidth("", [str(text) for text in windows])
-        return windows
-
-    @field_validator("run_weights", "compression_rules", "replicas", mode="before")
-    @classmethod
-    def _table(cls, table: object) -> object:
-        """Read a table, or from the environment JSON."""
-        return table_of(table) if isinstance(table, str) else table
-
-    @field_validator("drain_cpus")
-    @classmethod
-    def _are_cpus(cls, text: str) -> str:
-        parsed_cpus(text)
-        return text
-
-    @field_validator("compression_rules")
-    @classmethod
-    def _are_rules(cls, rules: dict[str, str]) -> dict[str, str]:
-        Rules.parsed("off", tuple(rules.items()))
-        return rules
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Settings:
+    def __post_init__(self) -> None:
         checked_replicas(self.replicas, (self.remote, self.remote_endpoint))
         if self.http_address and not self.token and not is_loopback(self.http_address[0]):
             raise ValueError(
@@ -297,7 +248,9 @@ class Settings(BaseSettings):
                 f"the socket's path {self.socket_path} has {length} bytes, "
                 f"the system takes {SOCKET_PATH_LIMIT_BYTES}: set a shorter `socket`"
             )
-        return self
+
+
+SETTINGS = declared(Settings)
 
 
 @dataclass(frozen=True)
@@ -329,38 +282,25 @@ def load(flags: Mapping[str, Any] | None = None, *, config: Path | None = None) 
 def sourced(flags: Mapping[str, Any] | None = None, *, config: Path | None = None) -> Sourced:
     """Return the settings with who set each, or all that is wrong with them."""
     given = {name: value for name, value in (flags or {}).items() if value is not None}
-    known, path = Settings.model_fields, config_file(config)
-    problems = unknown_variables(known)
+    path = config_file(config)
+    problems = unknown_variables(SETTINGS)
     in_file: dict[str, Any] = {}
     text = ""
     if path is not None:
         try:
             in_file, text = values_in(path)
+            problems += unknown_keys(in_file, SETTINGS, path, text)
         except ConfigError as error:
             problems.append(error)
-    origins = origins_of(known, given, in_file, path, text)
-    if path is not None:
-        problems += unknown_keys(in_file, known, path, text)
+    origins = origins_of(SETTINGS, given, in_file, path, text)
+    said = {**in_file, **values_of_variables(SETTINGS), **given}
+    said = {name: said[name] for name in SETTINGS if name in said}
+    needed = [name for name, each in SETTINGS.items() if each.required and name not in said]
+    problems += [missing(name) for name in needed]
     settings = None
     try:
-        settings = _validated(given, {key: in_file[key] for key in in_file if key in known})
-    except ValidationError as error:
-        problems += problems_in(error, origins)
+        values = read_values(SETTINGS, said)
+        settings = Settings(**values) if not needed else None
+    except ValueError as error:
+        problems += wrong_values(error, origins)
     return Sourced(None if problems else settings, origins, tuple(problems), path)
-
-
-def _validated(given: Mapping[str, Any], in_file: dict[str, Any]) -> Settings:
-    class FromAll(Settings):
-        """Settings that read this file, below the environment."""
-
-        @classmethod
-        def settings_customise_sources(  # type: ignore[override]  # the other sources are not used
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            **_others: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, InitSettingsSource(settings_cls, in_file)
-
-    return FromAll(**given)

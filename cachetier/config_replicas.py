@@ -6,36 +6,45 @@ Source: docs/remotes.md.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
-
-from cachetier.config_types import Compression, OptionalText, OptionalUrl, Remote
+from cachetier.config_fields import record, required, setting
+from cachetier.config_types import (
+    COMPRESSION,
+    FLAG,
+    REMOTE,
+    TEXT,
+    URL,
+    one_of,
+    optional,
+    table,
+)
 from cachetier.grammars import remote_of
-from cachetier.model.replication import DURABLE
-from cachetier.nearest import nearest
+from cachetier.model.names import DURABLE
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
 
 
-class ReplicaSettings(BaseModel):
-    """A second copy of what is drained: any S3 server, near or elsewhere.
+@dataclass(frozen=True, kw_only=True)
+class ReplicaSettings:
+    """A second copy of what is drained: any S3 server, near or elsewhere."""
 
-    ``compression`` is how shards are stored there; ``required``: nothing is evicted on this node
-    before it is there too; ``profile``: the AWS profile whose credentials it takes.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    remote: Remote
-    endpoint: OptionalUrl = None
-    region: OptionalText = None
-    verify: Literal["checksum", "readback"] = "checksum"
-    conditional_writes: bool = True
-    key_layout: Literal["plain", "spread"] = "plain"
-    compression: Compression = "off"
-    required: bool = False
-    profile: OptionalText = None
+    remote: str = required(REMOTE, "Where the copies go: `s3://bucket/prefix`.")
+    endpoint: str | None = setting(optional(URL), None, "URL of the S3 server; AWS if not given.")
+    region: str | None = setting(optional(TEXT), None, "Region of the bucket.")
+    verify: Literal["checksum", "readback"] = setting(
+        one_of("checksum", "readback"), "checksum", "As `remote_verify`, of this server."
+    )
+    conditional_writes: bool = setting(FLAG, True, "`off` for a server without `If-None-Match`.")
+    key_layout: Literal["plain", "spread"] = setting(
+        one_of("plain", "spread"), "plain", "As the node's `key_layout`."
+    )
+    compression: str = setting(COMPRESSION, "off", "How shards are stored there.")
+    required: bool = setting(FLAG, False, "`on`: nothing leaves this node before it is there too.")
+    profile: str | None = setting(
+        optional(TEXT), None, "The AWS profile whose credentials it takes."
+    )
 
     @property
     def bucket(self) -> str:
@@ -45,18 +54,8 @@ class ReplicaSettings(BaseModel):
     def prefix(self) -> str:
         return remote_of(self.remote)[1]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _knows_every_key(cls, table: Any) -> Any:
-        if not isinstance(table, dict):
-            raise ValueError(f"{table!r} is no table with a `remote`")  # noqa: TRY004  pydantic's
-        for key in table:
-            if key not in cls.model_fields:
-                known = nearest(str(key), cls.model_fields) or ", ".join(cls.model_fields)
-                raise ValueError(f"unknown key `{key}`: did you mean {known}?")
-        if "remote" not in table:
-            raise ValueError("`remote` is not set: give it as 's3://bucket/prefix'")
-        return table
+
+REPLICAS = table(record(ReplicaSettings, "`remote` is not set: give it as 's3://bucket/prefix'"))
 
 
 def checked_replicas(

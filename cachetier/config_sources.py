@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
+from cachetier.config_types import WrongValueError
 from cachetier.errors import ConfigError
 from cachetier.nearest import nearest
 
@@ -42,6 +40,17 @@ FOREIGN_VARIABLES = frozenset(
 FOREIGN_PREFIXES = (f"{PREFIX}BENCH_", f"{PREFIX}CLIENT_", f"{PREFIX}DEMO_", f"{PREFIX}TEST_")
 
 
+def variable_of(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"{PREFIX}{name.upper()}"
+
+
+def values_of_variables(names: Iterable[str]) -> dict[str, str]:
+    """Return the values that the environment has."""
+    named = {name: variable_of(name) for name in names}
+    return {name: os.environ[each] for name, each in named.items() if each in os.environ}
+
+
 def unknown_variables(names: Collection[str]) -> list[ConfigError]:
     """Return one error for each variable that has our prefix and is none of the settings."""
     problems = []
@@ -50,7 +59,7 @@ def unknown_variables(names: Collection[str]) -> list[ConfigError]:
         if not ours or variable.startswith(FOREIGN_PREFIXES):
             continue
         if variable.removeprefix(PREFIX).lower() not in names:
-            known = [f"{PREFIX}{field.upper()}" for field in names]
+            known = [variable_of(name) for name in names]
             problems.append(_unknown(f"environment variable {variable}", variable, known))
     return problems
 
@@ -70,6 +79,8 @@ def values_in(path: Path) -> tuple[dict[str, Any], str]:
     Raises:
         ConfigError: It cannot be read.
     """
+    import tomllib
+
     try:
         text = path.read_bytes().decode()
         return tomllib.loads(text), text
@@ -79,7 +90,7 @@ def values_in(path: Path) -> tuple[dict[str, Any], str]:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path} is not UTF-8 (at line {line})", hint=_FILE_HINT) from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}", hint=_FILE_HINT) from None
+        raise ConfigError(f"{path} is not TOML: {error}", hint=_TOML_HINT) from None
 
 
 def unknown_keys(
@@ -93,6 +104,7 @@ def unknown_keys(
     ]
 
 
+_TOML_HINT = 'Mend that line; what is no plain number stands in quotes: capacity = "80%".'
 _FILE_HINT = "Give a readable TOML file by --config or CACHETIER_CONFIG."
 
 
@@ -119,11 +131,10 @@ def origins_of(
     """Return who sets each setting: a flag, a variable, a line of the file, or ``default``."""
     origins = {}
     for name in names:
-        variable = f"{PREFIX}{name.upper()}"
         if name in given:
             origins[name] = _flag(name)
-        elif variable in os.environ:
-            origins[name] = variable
+        elif variable_of(name) in os.environ:
+            origins[name] = variable_of(name)
         elif name in in_file:
             origins[name] = f"{path}{_line_of(name, text)}"
         else:
@@ -131,35 +142,22 @@ def origins_of(
     return origins
 
 
-def problems_in(error: ValidationError, origins: Mapping[str, str]) -> list[ConfigError]:
+def missing(name: str) -> ConfigError:
+    """Say that ``name`` must be given, and all ways to do so."""
+    ways = f"Give {_flag(name)}, set {variable_of(name)}, or write {name} = ... in {DEFAULT_FILE}."
+    return ConfigError(f"`{name}` is not set", hint=ways)
+
+
+def wrong_values(error: ValueError, origins: Mapping[str, str]) -> list[ConfigError]:
     """Say which settings are wrong, how, and who set them."""
-    return [_problem(details, origins) for details in error.errors()]
-
-
-def _problem(details: Any, origins: Mapping[str, str]) -> ConfigError:
-    name = str(details["loc"][0]) if details["loc"] else ""
-    within = ".".join(str(part) for part in details["loc"][1:])
-    cause = _cause(details)
-    cause = f"{within}: {cause}" if within else cause
-    if details["type"] == "missing":
-        variable = f"{PREFIX}{name.upper()}"
-        return ConfigError(
-            f"`{name}` is not set",
-            hint=f"Give {_flag(name)}, set {variable}, or write {name} = ... in {DEFAULT_FILE}.",
-        )
-    if origins.get(name, DEFAULT) == DEFAULT:
-        return ConfigError(cause)
-    return ConfigError(f"`{name}` from {origins[name]}: {cause}")
-
-
-def _cause(details: Any) -> str:
-    """Return what is wrong with a value; one of a few words may be a slip."""
-    if details["type"] not in ("literal_error", "enum"):
-        return str(details["msg"]).removeprefix("Value error, ")
-    expected, value = str(details["ctx"]["expected"]), str(details["input"])
-    near = nearest(value, re.findall(r"'([^']+)'", expected))
-    meant = f": did you mean {near}?" if near else ""
-    return f"{value!r} is not {expected}{meant}"
+    if not isinstance(error, WrongValueError):
+        return [ConfigError(str(error))]
+    problems = []
+    for where, cause in error.causes:
+        name, _, within = where.partition(".")
+        told = f"{within}: {cause}" if within else cause
+        problems.append(ConfigError(f"`{name}` from {origins[name]}: {told}"))
+    return problems
 
 
 def _flag(name: str) -> str:

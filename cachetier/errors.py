@@ -190,7 +190,7 @@ class CatalogDamagedError(CachetierError):
 class DirectoryInUseError(CachetierError):
     code = "directory_in_use"
     status = 500
-    hint = "Another cachetier serves this cache_dir. Stop it, or choose another directory."
+    hint = "Stop that one, or choose another cache_dir."
 
 
 # --- remote: classified by code at the store, decided on by the drain -------------------------

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
+
+from cachetier.sizes import counted, shown_size
 
 EVENTS: dict[str, Event] = {}
 
-_PLACES = re.compile(r"%\((\w+)\)")
+_PLACES = re.compile(r"%\((\w+)[^)]*\)")
 
 
 class Event(NamedTuple):
@@ -29,6 +32,20 @@ class Event(NamedTuple):
     text: str
     fields: tuple[str, ...]
     alike: tuple[str, ...] | None
+
+
+class Fields(dict[str, Any]):
+    """The fields of one event, which know how a text shows them to people.
+
+    A place ``%(size_bytes size)s`` shows ``67.1 MB``, and ``%(shards shard)s`` shows ``1 shard`` or
+    ``2 shards``; a program finds the numbers under ``size_bytes`` and ``shards``.
+    """
+
+    def __missing__(self, place: str) -> str:
+        name, _, noun = place.partition(" ")
+        if not noun:
+            raise KeyError(place)
+        return shown_size(self[name]) if noun == "size" else counted(self[name], noun)
 
 
 class OfSave(Protocol):
@@ -55,9 +72,28 @@ def tell(log: logging.Logger, event: Event, /, **fields: Any) -> None:
     if log.isEnabledFor(event.level):
         error = fields.pop("error", None)
         told = {name: value for name, value in fields.items() if value is not None}
-        args = (told,) if told else ()
+        args = (Fields(told),) if told else ()
         extra = {"event": event}
         log.log(event.level, event.text, *args, exc_info=error, extra=extra, stacklevel=2)
+
+
+def record_of(event: Event, fields: Mapping[str, Any]) -> logging.LogRecord:
+    """Return the record of an event that no logger was told."""
+    return logging.makeLogRecord(
+        {
+            "name": __name__,
+            "levelno": event.level,
+            "levelname": logging.getLevelName(event.level),
+            "msg": event.text,
+            "args": Fields(fields),
+            "event": event,
+        }
+    )
+
+
+def fields_in(text: str) -> list[str]:
+    """Return the fields that an event's text has a place for."""
+    return list(dict.fromkeys(_PLACES.findall(text)))
 
 
 def _event(
@@ -65,7 +101,7 @@ def _event(
 ) -> Event:
     """Add an event; the fields that its text has no place for are ``more``."""
     assert name not in EVENTS, name
-    fields = (*dict.fromkeys(_PLACES.findall(text)), *more)
+    fields = (*fields_in(text), *more)
     EVENTS[name] = Event(name, level, text, fields, alike)
     return EVENTS[name]
 
@@ -90,8 +126,8 @@ def _error(name: str, text: str, *more: str, alike: tuple[str, ...] | None = Non
 
 SERVICE_RECOVERED = _info(
     "service.recovered",
-    "recovered %(directory)s: %(rubbish_files)d unacknowledged files removed, "
-    "%(set_aside_files)d set aside, %(lost_shards)d shards without bytes",
+    "recovered %(directory)s: %(rubbish_files unacknowledged file)s removed, "
+    "%(set_aside_files)d set aside, %(lost_shards shard)s without bytes",
     "store_id",
 )
 SERVICE_READY = _info(
@@ -127,25 +163,25 @@ PART_BEGUN = _info(
 )
 SHARD_COMMITTED = _debug(
     "shard.committed",
-    "%(run)s/%(step)d %(name)s is safe here: %(size_bytes)d bytes in %(seconds).3f s",
+    "%(run)s/%(step)d %(name)s is safe here: %(size_bytes size)s in %(seconds).3f s",
     *("save_id", "rank", "reached", "stage_seconds", "commit_seconds", "traceparent"),
 )
 PUT_REFUSED = _warning(
     "put.refused",
-    "no room for %(run)s/%(step)d %(name)s: %(reason)s",
+    "refused a put of %(run)s/%(step)d %(name)s: %(reason)s",
     *("save_id", "rank", "seconds"),
     alike=("run",),
 )
 PART_SEALED = _info(
     "part.sealed",
     "rank %(rank)d of %(world_size)d has sealed %(run)s/%(step)d: "
-    "%(sealed)d sealed here, %(shards)d shards, %(size_bytes)d bytes",
+    "%(sealed)d sealed here, %(shards shard)s, %(size_bytes size)s",
     *("save_id", "seconds", "traceparent"),
 )
 SHARD_DRAINED = _debug(
     "shard.drained",
     "%(run)s/%(step)d %(name)s is verified at %(remote)s: "
-    "%(stored_bytes)d of %(size_bytes)d bytes in %(seconds).3f s",
+    "%(stored_bytes size)s for %(size_bytes size)s in %(seconds).3f s",
     *("save_id", "rank", "codec", "pack", "phases"),
 )
 DRAIN_FAILED = _warning(
@@ -164,14 +200,14 @@ SHARD_CONFLICT = _error(
 )
 PART_DRAINED = _info(
     "part.drained",
-    "rank %(rank)d of %(run)s/%(step)d is at %(remote)s: %(shards)d shards, %(size_bytes)d bytes, "
+    "rank %(rank)d of %(run)s/%(step)d is at %(remote)s: %(shards shard)s, %(size_bytes size)s, "
     "%(age_seconds).1f s after its save began",
     *("save_id", "seconds"),
 )
 SAVE_PUBLISHED = _info(
     "save.published",
     "%(run)s/%(step)d is published at %(remote)s, %(age_seconds).1f s after its save began: "
-    "%(shards)d shards, %(size_bytes)d bytes of it from here",
+    "%(shards shard)s, %(size_bytes size)s of it from here",
     *("save_id", "world_size", "decides", "seconds"),
 )
 SAVE_REFUSED = _warning(
@@ -187,6 +223,12 @@ SAVE_ENDED = _info(
 SAVE_DELETED = _info(
     "save.deleted", "%(run)s/%(step)d is deleted at %(remote)s", "save_id", "age_seconds", "decides"
 )
+OBJECTS_LEFT = _info(
+    "objects.left",
+    "%(run)s/%(step)d is deleted at %(remote)s but for %(count object)s that cachetier did not put "
+    "there, such as %(key)s",
+    "save_id",
+)
 SAVE_GIVEN_UP = _warning(
     "save.given_up",
     "remote %(remote)s never gets %(run)s/%(step)d: bytes of it left this node before they were "
@@ -195,7 +237,7 @@ SAVE_GIVEN_UP = _warning(
 )
 PART_MENDED = _info(
     "part.mended",
-    "sealed rank %(rank)d of %(run)s/%(step)d for its client: %(shards)d shards had gone straight "
+    "sealed rank %(rank)d of %(run)s/%(step)d for its client: %(shards shard)s had gone straight "
     "to S3",
     "save_id",
 )
@@ -253,7 +295,7 @@ LOCAL_ONLY_KEPT = _warning(
 )
 LOCAL_ONLY_REMOVED = _info(
     "local_only.removed",
-    "removed local-only step %(run)s/%(step)d: %(size_bytes)d bytes",
+    "removed local-only step %(run)s/%(step)d: %(size_bytes size)s",
     "save_id",
 )
 FILE_STUCK = _warning(
@@ -316,6 +358,11 @@ ANSWER_CUT_OFF = _error("answer.cut_off", "an answer was cut off: %(reason)s", "
 SESSION_FAILED = _error("session.failed", "a session ended badly")
 STAGED_LEFT = _error("staged.left", "a staged shard could not be dropped")
 ACCEPT_FAILED = _error("accept.failed", "accepting a connection failed", alike=())
+SCRAPE_FAILED = _error(
+    "scrape.failed",
+    "a scrape lacks the gauges of the %(source)s: %(reason)s",
+    alike=("source",),
+)
 HTTP_FAILED = _error("http.failed", "the HTTP door failed")
 
 # --- the log itself ------------------------------------------------------------------------------
@@ -323,6 +370,6 @@ HTTP_FAILED = _error("http.failed", "the HTTP door failed")
 LIBRARY = _event("library", logging.WARNING, "%(text)s", "logger", alike=("logger", "text"))
 DEFECT = _error("defect", "thread %(thread)s ended by a defect of ours")
 REPEATED = _warning(
-    "log.repeated", "%(times)d more of %(of)s in %(seconds)d s were not written", "like"
+    "log.repeated", "%(times)d more of %(of)s in %(seconds)d s, not written", "like"
 )
 TRACE_FAILED = _warning("trace.failed", "spans could not be made: %(reason)s", alike=())

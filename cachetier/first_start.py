@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import logging
 import ssl
-import threading
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cachetier.config import Settings
 from cachetier.errors import ConfigError, RemoteError, RemoteRefusedError, TransientError
 from cachetier.events import REMOTE_REFUSED, REMOTE_UNREACHABLE, tell
 from cachetier.local.recovery import CATALOG_NAME
+from cachetier.remote.alone import alone
 from cachetier.remote.inquiry import Inquiry
 from cachetier.remote.settings import RemoteSettings
-from cachetier.wiring import remote_settings
+from cachetier.remotes import remote_settings, replica_settings
 
 log = logging.getLogger(__name__)
 
@@ -59,16 +58,22 @@ _WRONG = {
 def refuse_wrong_remote(settings: Settings) -> None:
     """Ask the durable remote once, if ``cache_dir`` is new; it takes up to twenty seconds.
 
-    A remote that cannot be reached, or may yet change its mind, is told in the log.
+    A remote that cannot be reached, or may yet change its mind, is told in the log. A replica is
+    not asked, as it may be away; but its profile is there, or the start ends.
 
     Raises:
         ConfigError: The bucket, the region, the credentials or the certificate is wrong.
     """
     if not _is_new(settings.cache_dir):
         return
-    remote = remote_settings(settings)
+    _refuse_wrong(remote_settings(settings), _ask)
+    for replica in replica_settings(settings):
+        _refuse_wrong(replica, Inquiry)
+
+
+def _refuse_wrong(remote: RemoteSettings, look: Callable[[RemoteSettings], object]) -> None:
     try:
-        _look(remote)
+        _look(remote, look)
     except RemoteError as error:
         wrong = _wrong(error)
         if wrong is not None:
@@ -88,26 +93,20 @@ def _is_new(cache_dir: Path) -> bool:
         return False  # the service cannot use it either, and says why
 
 
-def _look(remote: RemoteSettings) -> None:
-    """Ask, but never for longer than ``LOOK_SECONDS``, whatever hangs: a name, a key, an answer.
+def _ask(remote: RemoteSettings) -> None:
+    Inquiry(remote).look(remote.prefix)
+
+
+def _look(remote: RemoteSettings, look: Callable[[RemoteSettings], object]) -> None:
+    """Look, but never for longer than ``LOOK_SECONDS``, whatever hangs: a program, a name, a key.
 
     Raises:
         RemoteError: What came of it.
         ConfigError: As ``Inquiry``.
     """
-    inquiry, answer = Inquiry(remote), Future[None]()
-
-    def ask() -> None:
-        try:
-            inquiry.look(remote.prefix)
-            answer.set_result(None)
-        except Exception as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=ask, name="first-look", daemon=True).start()
     try:
-        answer.result(LOOK_SECONDS)
-    except RemoteError:
+        alone("first-look", lambda: look(remote)).result(LOOK_SECONDS)
+    except (ConfigError, RemoteError):
         raise
     except Exception as error:  # no answer that we understand is no refusal
         why = f"no answer in {LOOK_SECONDS:g} s" if isinstance(error, TimeoutError) else repr(error)
@@ -116,7 +115,7 @@ def _look(remote: RemoteSettings) -> None:
 
 def _wrong(error: RemoteError) -> tuple[str, str] | None:
     """Return what is wrong and what to do about it, None where waiting may mend it."""
-    if not isinstance(error, RemoteRefusedError):
+    if not isinstance(error, RemoteRefusedError) or _is_the_servers_own(error):
         return None
     code = error.context.get("remote_code")
     if code:
@@ -128,6 +127,11 @@ def _wrong(error: RemoteError) -> tuple[str, str] | None:
     # Credentials that could not be had just now may be there later: that is no mistyped name.
     nobody = any(type(each).__name__ in _NO_CREDENTIALS for each in causes)
     return _NOBODY if nobody else None
+
+
+def _is_the_servers_own(error: RemoteError) -> bool:
+    """Whether a server in trouble said it: what it says of the bucket may not be so."""
+    return int(error.context.get("remote_status") or 0) >= 500
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -1,38 +1,43 @@
 """Collect what nobody needs any more: at once, and what time alone would never take.
 
 =================  ==============================================================================
-incomplete_save    a rank never sealed, and a newer step of the run is published since
+incomplete_save    a rank here never sealed, and a newer step of the run is published since
 replaced_save      another save of its step is published: its shards here, its objects there
 set_aside_file     in ``lost+found``, and the catalog can say why nobody needs it
 unfinished_upload  multipart uploads of shards here whose saves have ended
 =================  ==============================================================================
 
-Nothing that is younger than a grace period goes, nothing that is pinned, and nothing that a step
-can be restored from. Objects are taken off the remotes by the drain.
+Nothing that is younger than a grace period goes, nothing that is pinned, nothing that a step can be
+restored from, and nothing that other nodes may still complete: that is *left*, and said to be.
+Objects are taken off the remotes by the drain.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from cachetier.clock import Clock
 from cachetier.errors import IntegrityError, InvalidRequestError, RemoteError
+from cachetier.incomplete import Incomplete, Look
 from cachetier.local import garbage_queries, queries
 from cachetier.local.lost_and_found import LostAndFound, superfluous_because
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import PartState, Save
-from cachetier.model.documents import Manifest, ManifestState
+from cachetier.model.checkpoint import Save
 from cachetier.model.layout import SPREAD_MARK
-from cachetier.model.replication import DURABLE
+from cachetier.model.names import DURABLE
+from cachetier.remote.belongings import belongings
 from cachetier.remote.bucket import Remote
+from cachetier.remote.each import InBatches
 
 GRACE_SECONDS = 86_400.0
 LISTED = 1000
-
+CALLS_AT_ONCE = 8
 
 Named = tuple[str | None, int | None, str | None]
 
@@ -48,8 +53,7 @@ class Kind(StrEnum):
 class Rubbish:
     """One thing that nobody needs.
 
-    ``size_bytes`` is what it takes on this node, ``objects`` how many at the remotes; -1 where a
-    remote could not be asked.
+    ``size_bytes`` is what it takes on this node, ``objects`` how many at the durable remote.
     """
 
     kind: Kind
@@ -65,11 +69,24 @@ class Rubbish:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """One save that only a person can say nobody needs; ``command``, if any, then deletes it."""
+
+    what: str
+    why: str
+    run: str
+    step: int
+    save_id: str
+    command: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Collection:
     """What there was to collect, and whether it went (``dry_run``: it is all still there)."""
 
     dry_run: bool
     rubbish: tuple[Rubbish, ...]
+    left: tuple[Left, ...] = ()
     unanswered: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -77,10 +94,21 @@ class Collection:
             "dry_run": self.dry_run,
             "found": len(self.rubbish),
             "size_bytes": sum(each.size_bytes for each in self.rubbish),
-            "objects": sum(max(0, each.objects) for each in self.rubbish),
+            "objects": sum(each.objects for each in self.rubbish),
             "rubbish": [asdict(each) for each in self.rubbish[:LISTED]],
+            "left": [asdict(each) for each in self.left[:LISTED]],
             "unanswered": list(self.unanswered),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One collection: what it may take, what it left, and who did not answer, with what."""
+
+    before: float
+    dry_run: bool
+    left: list[Left] = field(default_factory=list)
+    unanswered: dict[str, str] = field(default_factory=dict)
 
 
 class Garbage:
@@ -107,6 +135,7 @@ class Garbage:
         self._store = store
         self._lost = LostAndFound(cache_dir)
         self._remotes = remotes
+        self._bucket_side = Incomplete(store, remotes[0].bucket)
         self._clock = clock
         self._on_deleted = on_deleted
 
@@ -114,93 +143,96 @@ class Garbage:
         """Collect everything that is older, or with ``dry_run`` only say what that would be."""
         if not older_than_seconds >= 0:
             raise InvalidRequestError("older_than_seconds must not be negative")
-        before = self._clock.now() - older_than_seconds
-        unanswered: dict[str, str] = {}
-        replaced = list(self._replaced(before, unanswered, dry_run=dry_run))
-        told_of = {(each.run, each.step, each.save_id) for each in replaced}
-        found = [
-            *self._incomplete(before, unanswered, dry_run=dry_run),
-            *replaced,
-            *self._superfluous(before, told_of, dry_run=dry_run),
-            *self._set_aside(before, dry_run=dry_run),
-            *self._uploads(before, unanswered, dry_run=dry_run),
+        turn = _Turn(self._clock.now() - older_than_seconds, dry_run)
+        found = [*self._incomplete(turn), *self._replaced(turn)]
+        told_of = {(each.run, each.step, each.save_id) for each in found}
+        found += [
+            *self._superfluous(turn, told_of),
+            *self._set_aside(turn),
+            *self._uploads(turn),
         ]
         if not dry_run and any(each.objects for each in found):
             self._on_deleted()
-        told = tuple(f"{name}: {message}" for name, message in unanswered.items())
-        return Collection(dry_run, tuple(found), told)
+        told = tuple(f"{name}: {message}" for name, message in turn.unanswered.items())
+        return Collection(dry_run, tuple(found), tuple(turn.left), told)
 
     # --- saves -----------------------------------------------------------------------------------
 
-    def _incomplete(
-        self, before: float, unanswered: dict[str, str], *, dry_run: bool
-    ) -> Iterator[Rubbish]:
+    def _incomplete(self, turn: _Turn) -> Iterator[Rubbish]:
+        before = turn.before
         for save in self._store.read(lambda sql: garbage_queries.incomplete_saves(sql, before)):
-            if not self._is_incomplete_there(save, unanswered):
-                continue
-            why = "never completed, and a newer step of the run is published"
-            found = self._described(Kind.INCOMPLETE, save, why, unanswered)
-            if not dry_run:
-                shards = self._store.garbage_log.discard_incomplete(save.number)
-                if shards is None:
-                    continue
-                self._store.drop(shards)
-            yield found
+            found = self._asked(turn, save, self._judged)
+            if found is not None:
+                yield found
 
-    def _is_incomplete_there(self, save: Save, unanswered: dict[str, str]) -> bool:
-        """Return whether the durable remote, too, says that a save is not whole.
-
-        Other nodes may have completed it since this one looked.
-        """
-        durable, location = self._remotes[0], save.location
-        if location is None:
-            return True  # nothing of it was ever sent from here, and nothing there is touched
-        parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
+    def _judged(self, turn: _Turn, save: Save) -> Rubbish | None:
+        """Collect an incomplete save, or leave it and say so."""
         try:
-            seen = durable.bucket.manifest(save.run, save.step)
-            manifest = seen.manifest if seen is not None else None
-            if manifest is not None and _is_published(manifest, save):
-                return False
-            if not any(part.state is PartState.SEALED for part in parts):
-                return True
-            if save.started_at >= self._clock.now() - GRACE_SECONDS:
-                return False  # other nodes may still be sending what they acknowledged
-            there = durable.bucket.part_ranks(save.run, location)
-        except RemoteError as error:
-            unanswered[durable.name] = error.message
+            look = self._bucket_side.look(save)
+        except IntegrityError as error:
+            turn.left.append(_left(save, f"{error.message}; look with `cachetier fsck`", None))
+            return None
+        if look.left:
+            # A delete would take any other save of the step along.
+            turn.left.append(_left(save, look.left, _delete(save) if look.is_alone else None))
+        if not look.hopeless:
+            return None
+        why = "never completed, and a newer step of the run is published"
+        found = self._described(Kind.INCOMPLETE, save, look.location, why)
+        if turn.dry_run or self._end(save, look):
+            return found
+        return None
+
+    def _end(self, save: Save, look: Look) -> bool:
+        """End a save in the bucket, and then here; return False if it may not go any more."""
+        number = save.number
+        if not self._store.read(lambda sql: garbage_queries.is_unwanted(sql, number)):
+            return False  # the bucket took its time to answer
+        if not self._bucket_side.end(look):
             return False
-        except IntegrityError:
-            return False  # what the manifest says is for `fsck` to find out
-        return not there.issuperset(range(save.world_size))
+        if look.location is not None:
+            self._store.drain_log.record_location(number, look.location)
+        shards = self._store.garbage_log.discard_incomplete(number)
+        self._store.drop(shards or [])
+        return shards is not None
 
-    def _replaced(
-        self, before: float, unanswered: dict[str, str], *, dry_run: bool
-    ) -> Iterator[Rubbish]:
+    def _replaced(self, turn: _Turn) -> Iterator[Rubbish]:
+        before = turn.before
         for save in self._store.read(lambda sql: garbage_queries.replaced_saves(sql, before)):
-            why = f"{save.state}: another save of the step is published"
-            found = self._described(Kind.REPLACED, save, why, unanswered)
-            if found.objects < 0:
-                continue  # what is there cannot be said, let alone collected
-            if not dry_run:
-                shards = self._store.garbage_log.discard_replaced(save.number)
-                if shards is None:
-                    continue
-                self._store.drop(shards)
-            yield found
+            found = self._asked(turn, save, self._taken)
+            if found is not None:
+                yield found
 
-    def _superfluous(
-        self,
-        before: float,
-        told_of: Container[Named],
-        *,
-        dry_run: bool,
-    ) -> Iterator[Rubbish]:
+    def _taken(self, turn: _Turn, save: Save) -> Rubbish | None:
+        why = f"{save.state}: another save of the step is published"
+        found = self._described(Kind.REPLACED, save, save.location, why)
+        if not turn.dry_run:
+            shards = self._store.garbage_log.discard_replaced(save.number)
+            if shards is None:
+                return None
+            self._store.drop(shards)
+        return found
+
+    def _asked(
+        self, turn: _Turn, save: Save, judge: Callable[[_Turn, Save], Rubbish | None]
+    ) -> Rubbish | None:
+        """Return what ``judge`` does, unless the durable remote cannot say: all there stays."""
+        name = self._remotes[0].name
+        if name in turn.unanswered:
+            return None
+        try:
+            return judge(turn, save)
+        except RemoteError as error:
+            turn.unanswered[name] = error.message
+            return None
+
+    def _superfluous(self, turn: _Turn, told_of: Container[Named]) -> Iterator[Rubbish]:
         """Yield replaced saves that left nothing at a remote; housekeeping takes them as well."""
-        for save in self._store.read(lambda sql: queries.superfluous_saves(sql, before)):
+        for save in self._store.read(lambda sql: queries.superfluous_saves(sql, turn.before)):
             if (save.run, save.step, save.save_id) in told_of:
                 continue
             shards, size_bytes = self._local(save)
-            if not dry_run:
+            if not turn.dry_run:
                 self._store.drop(self._store.catalog.collect(save.number))
             yield replace(
                 _of_save(Kind.REPLACED, save, f"{save.state} by another save of the step"),
@@ -208,42 +240,34 @@ class Garbage:
                 size_bytes=size_bytes,
             )
 
-    def _described(self, kind: Kind, save: Save, why: str, unanswered: dict[str, str]) -> Rubbish:
+    def _described(self, kind: Kind, save: Save, location: str | None, why: str) -> Rubbish:
         shards, size_bytes = self._local(save)
-        objects = self._objects(save, unanswered)
+        objects = self._objects(save, location) if location is not None else 0
         found = _of_save(kind, save, why)
         return replace(found, shards=shards, size_bytes=size_bytes, objects=objects)
 
     def _local(self, save: Save) -> tuple[int, int]:
         return self._store.read(lambda sql: garbage_queries.local_bytes_of(sql, save.number))
 
-    def _objects(self, save: Save, unanswered: dict[str, str]) -> int:
-        """Count the objects of a save at the durable remote; -1 if it does not answer."""
-        durable, location = self._remotes[0], save.location
-        if location is None:
-            return 0
-        layout = durable.bucket.layout
-        manifest = layout.manifest_key(save.run, save.step)
-        prefixes = {
-            layout.location_prefix(save.run, location),
-            *layout.shard_prefixes(save.run, location),
-        }
-        try:
-            listed = [durable.bucket.objects.list(prefix).keys for prefix in sorted(prefixes)]
-        except RemoteError as error:
-            unanswered[durable.name] = error.message
-            return -1
-        return sum(key != manifest for keys in listed for key in keys)
+    def _objects(self, save: Save, location: str) -> int:
+        """Count the objects that the drain is to delete at the durable remote."""
+        durable, number = self._remotes[0], save.number
+        verified = self._store.read(
+            lambda sql: garbage_queries.verified_names(sql, number, durable.name)
+        )
+        with ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="gc") as pool:
+            each = InBatches(pool)
+            return len(belongings(durable.bucket, save, location, each=each, verified=verified))
 
     # --- files -----------------------------------------------------------------------------------
 
-    def _set_aside(self, before: float, *, dry_run: bool) -> Iterator[Rubbish]:
+    def _set_aside(self, turn: _Turn) -> Iterator[Rubbish]:
         for file in self._lost.all():
             identity = file.identity
             why = self._store.read(lambda sql, of=identity: superfluous_because(sql, of))  # type: ignore[misc]
-            if file.since >= before or why is None or identity is None:
+            if file.since >= turn.before or why is None or identity is None:
                 continue
-            if not dry_run:
+            if not turn.dry_run:
                 self._lost.remove(file.file_id)
             ids = identity.ids
             what = f"{ids.run}/{ids.step}/{identity.name} in lost+found/{file.file_id[:8]}…"
@@ -253,16 +277,14 @@ class Garbage:
 
     # --- uploads ---------------------------------------------------------------------------------
 
-    def _uploads(
-        self, before: float, unanswered: dict[str, str], *, dry_run: bool
-    ) -> Iterator[Rubbish]:
+    def _uploads(self, turn: _Turn) -> Iterator[Rubbish]:
         for remote in self._remotes:
             try:
-                yield from self._uploads_at(remote, before, dry_run=dry_run)
+                yield from self._uploads_at(turn, remote)
             except RemoteError as error:
-                unanswered[remote.name] = error.message
+                turn.unanswered[remote.name] = error.message
 
-    def _uploads_at(self, remote: Remote, before: float, *, dry_run: bool) -> Iterator[Rubbish]:
+    def _uploads_at(self, turn: _Turn, remote: Remote) -> Iterator[Rubbish]:
         replica = None if remote.name == DURABLE else remote.name
         objects, layout = remote.bucket.objects, remote.bucket.layout
         for run in self._store.read(queries.runs):
@@ -277,16 +299,28 @@ class Garbage:
                             sql, e, k, p
                         )
                     )
-                    if save is None or max(save.started_at, save.published_at or 0.0) >= before:
+                    if (
+                        save is None
+                        or max(save.started_at, save.published_at or 0.0) >= turn.before
+                    ):
                         continue
-                    if not dry_run:
+                    if not turn.dry_run:
                         objects.abort_upload(key, upload_id)
                     found = _of_save(Kind.UPLOAD, save, f"its save is {save.state}")
                     yield replace(found, what=key, remote=remote.name)
 
 
-def _is_published(manifest: Manifest, save: Save) -> bool:
-    return manifest.save_id == save.save_id and manifest.state is ManifestState.PUBLISHED
+def _touched_at(save: Save) -> float:
+    return max(save.started_at, save.published_at or 0.0)
+
+
+def _left(save: Save, why: str, command: str | None) -> Left:
+    what = f"{save.run}/{save.step}, save {save.save_id}"
+    return Left(what, why, save.run, save.step, save.save_id, command)
+
+
+def _delete(save: Save) -> str:
+    return f"cachetier delete {shlex.quote(save.run)} {save.step}"
 
 
 def _of_save(kind: Kind, save: Save, why: str) -> Rubbish:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Protocol
 
 from cachetier_client import digests
@@ -24,6 +23,7 @@ from cachetier.errors import (
 from cachetier.local import queries
 from cachetier.local.store import Staged, Store
 from cachetier.model import names
+from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import admitted_save
 from cachetier.model.levels import Level
 from cachetier.model.shard import (
@@ -36,14 +36,9 @@ from cachetier.model.shard import (
     blocks_of,
     checked_element_size,
 )
+from cachetier.sizes import shown_size
 
 GROWTH_BYTES = 64 << 20
-
-
-class WhenFull(StrEnum):
-    WAIT = "wait"
-    WRITE_THROUGH = "write_through"
-    REJECT = "reject"
 
 
 class RemoteStage(Protocol):
@@ -189,7 +184,8 @@ class Ingest:
     def _full(self, size_bytes: int) -> BackpressureError:
         space = self._store.space
         return BackpressureError(
-            f"no room for {size_bytes} bytes: {space.used_bytes} of {space.capacity_bytes} in use"
+            f"no room for {shown_size(size_bytes)}: {shown_size(space.used_bytes)} of "
+            f"{shown_size(space.capacity_bytes)} in use"
         )
 
 

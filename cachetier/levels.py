@@ -42,18 +42,37 @@ class RemoteLevel:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """What the service knows of the node by itself, whether or not its catalog can be read.
+
+    ``remote_states`` is the state of each remote by its name, of the durable one first.
+    """
+
+    fenced: bool = False
+    used_bytes: int = 0
+    capacity_bytes: int = 0
+    waiting_puts_bytes: int = 0
+    open_connections: int = 0
+    busy_ranks: int = 0
+    exposure_objective_seconds: float = 0.0
+    started_at: float = 0.0
+    remote_states: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Levels:
     """The whole node; ``runs`` are at most ``RUN_LIMIT``, the most exposed first.
 
     The durable remote is the first of ``remotes``.
     """
 
+    standing: Standing = Standing()
+
     dirty_bytes: int = 0
     dirty_shards: int = 0
     oldest_dirty_seconds: float = 0.0
     clean_bytes: int = 0
-    used_bytes: int = 0
-    capacity_bytes: int = 0
+    evictable_bytes: int = 0
     quarantined_shards: int = 0
     quarantined_total: int = 0
     local_only_bytes: int = 0
@@ -67,11 +86,5 @@ class Levels:
     pinned_bytes: int = 0
     incomplete_steps: int = 0
     oldest_incomplete_seconds: float = 0.0
-    fenced: bool = False
-    open_connections: int = 0
-    waiting_puts_bytes: int = 0
-    busy_ranks: int = 0
-    exposure_objective_seconds: float = 0.0
-    started_at: float = 0.0
     runs: tuple[RunLevel, ...] = ()
     remotes: tuple[RemoteLevel, ...] = ()

@@ -20,13 +20,14 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TextIO
 
-from cachetier.events import DEFECT, LIBRARY, Event, tell
+from cachetier.events import DEFECT, LIBRARY, Event, fields_in, tell
 from cachetier.repeats import Repeats
 
 OURS = "cachetier"
 FORMS = ("auto", "console", "json")
 TEXT_LIMIT = 4_000
 TRACEBACK_LIMIT = 16_000
+COUNT_EVERY_SECONDS = 5.0
 IDS = ("run", "step", "save_id", "rank", "name", "remote")
 SECRET_FROM_CHARACTERS = 8  # shorter ones would blot out ordinary words
 
@@ -56,7 +57,9 @@ def set_up(
     """
     stream = stream or sys.stderr
     formatter = formatter_for(form, secrets, terminal=stream.isatty())
-    logging.basicConfig(level=logging.WARNING, handlers=[OneStream(stream, formatter, level)])
+    handler = OneStream(stream, formatter, level)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    threading.Thread(target=handler.write_counts_in_time, name="log-counts", daemon=True).start()
     set_level(level)
     logging.captureWarnings(True)
     threading.excepthook = _tell_of_thread
@@ -82,23 +85,38 @@ def formatter_for(form: str, secrets: Sequence[str], *, terminal: bool) -> loggi
 class OneStream(logging.StreamHandler[TextIO]):
     """Writes records to one stream, each in one piece; repeated warnings are counted instead."""
 
-    def __init__(self, stream: TextIO, formatter: logging.Formatter, level: str) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        formatter: logging.Formatter,
+        level: str,
+        repeats: Repeats | None = None,
+    ) -> None:
         super().__init__(stream)
         self.setFormatter(formatter)
         self.setLevel(level.upper())
-        self._repeats = Repeats()
+        self._repeats = repeats or Repeats()
+        self._is_closed = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
-        for summary in self._repeats.over():
-            super().emit(summary)
-        if self._repeats.admits(record):
-            super().emit(record)
+        for each in self._repeats.written(record):
+            super().emit(each)
+
+    def write_counts(self, *, at_the_end: bool = False) -> None:
+        """Write how often was repeated what was held back for a minute."""
+        with self.lock or threading.RLock():
+            for count in self._repeats.over(at_the_end=at_the_end):
+                super().emit(count)
+
+    def write_counts_in_time(self) -> None:
+        """Write each count when it is due, whether or not anything else is logged; until closed."""
+        while not self._is_closed.wait(COUNT_EVERY_SECONDS):
+            self.write_counts()
 
     def close(self) -> None:
-        """Write how often what was held back was repeated."""
-        with self.lock or threading.RLock():
-            for summary in self._repeats.over(at_the_end=True):
-                super().emit(summary)
+        """Write what was counted so far."""
+        self._is_closed.set()
+        self.write_counts(at_the_end=True)
         super().close()
 
 
@@ -167,7 +185,8 @@ class ConsoleLines(_Lines):
         event, message, fields = parts_of(record)
         level = record.levelname.lower()
         at = _instant(record).astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        rest = {name: value for name, value in fields.items() if f"%({name})" not in event.text}
+        placed = fields_in(event.text)
+        rest = {name: value for name, value in fields.items() if name not in placed}
         shown = "".join(
             f" {name}={_cut(self.blotted(_short(value)))}" for name, value in rest.items()
         )

@@ -1,11 +1,13 @@
 """Every metric of the node, in one registry that the service owns; ``series`` declares them.
 
 Counters and histograms are driven by what happens; gauges are asked of the node when somebody
-scrapes, so that they can never go stale.
+scrapes, so that they can never go stale. Where the catalog cannot be read, its figures are left
+out, which is counted and told: whoever scrapes still gets all others, and so the cause.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import (
@@ -19,14 +21,19 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cachetier import events
 from cachetier.errors import error_codes
-from cachetier.levels import Levels, RemoteLevel
+from cachetier.events import tell
+from cachetier.levels import Levels, Standing
 from cachetier.series import PREFIX, REMOTE_STATES, SERIES, Kind
+
+log = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _LONG_SECONDS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 _OPERATIONS = ("write", "sync", "catalog")
+_SOURCES = ("service", "catalog")  # of gauges
 _REASONS = ("unreachable", "missing", "damaged")  # as `sources.Reason` says them
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a `_created` beside each counter, which nobody declared
@@ -39,17 +46,19 @@ class Metrics:
 
     def __init__(
         self,
+        standing: Callable[[], Standing],
         levels: Callable[[], Levels],
         remotes: Sequence[str] = ("durable",),
         *,
         version: str = "",
     ) -> None:
-        """Make all metrics; ``levels`` is asked at each scrape.
+        """Make all metrics; ``standing`` and ``levels`` are asked at each scrape.
 
         Those of a remote are labelled with its name, for each of ``remotes`` from the first scrape.
         """
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(_LevelsCollector(levels))
+        asked = (lambda: _points_of_standing(standing()), lambda: _points_of_levels(levels()))
+        self.registry.register(_Gauges(dict(zip(_SOURCES, asked, strict=True)), self._unread))
         self._gauge("build_info").labels(version).set(1)
         self._add_flow()
         self._add_drain()
@@ -101,6 +110,9 @@ class Metrics:
         self._write_errors = self._counter("write_errors")
         for operation in _OPERATIONS:
             self._write_errors.labels(operation)
+        self._scrape_errors = self._counter("scrape_errors")
+        for source in _SOURCES:
+            self._scrape_errors.labels(source)
 
     def write_failed(self, operation: str) -> None:
         """Count a failure of the cache's disk: of a ``write``, a ``sync`` or the ``catalog``."""
@@ -109,6 +121,10 @@ class Metrics:
     def answered_with_error(self, door: str, code: str) -> None:
         """Count a request that ``door`` answered with an error; an unknown code is ``internal``."""
         self._errors.labels(door, code if code in self._codes else "internal").inc()
+
+    def _unread(self, source: str, error: Exception) -> None:
+        self._scrape_errors.labels(source).inc()
+        tell(log, events.SCRAPE_FAILED, source=source, reason=str(error), error=error)
 
     def flow(self) -> dict[str, int]:
         """Return what went through since the start, as status shows it."""
@@ -145,25 +161,78 @@ def _total(counter: Counter) -> float:
     return next(sample.value for sample in samples if sample.name.endswith("_total"))
 
 
-class _LevelsCollector(Collector):
-    """Turns ``Levels`` into samples at the moment of a scrape."""
+class _Gauges(Collector):
+    """Turns what the node looks like into samples at the moment of a scrape.
 
-    def __init__(self, levels: Callable[[], Levels]) -> None:
-        self._levels = levels
+    A source that cannot be read has none; ``on_unread`` is told.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Callable[[], Mapping[str, Points]]],
+        on_unread: Callable[[str, Exception], None],
+    ) -> None:
+        self._sources = sources
+        self._on_unread = on_unread
 
     def collect(self) -> Iterator[Metric]:
-        for name, points in _points_of(self._levels()).items():
-            series = SERIES[name]
-            family = GaugeMetricFamily if series.kind is Kind.GAUGE else CounterMetricFamily
-            metric = family(f"{PREFIX}{name}", series.meaning, labels=series.labels)
-            for labels, value in points:
-                metric.add_metric(labels, float(value))
-            yield metric
+        for source, points_of in self._sources.items():
+            try:
+                found = points_of()
+            except Exception as error:
+                self._on_unread(source, error)
+            else:
+                yield from (_family(name, points) for name, points in found.items())
 
 
-def _points_of(now: Levels) -> Mapping[str, Points]:
+def _family(name: str, points: Points) -> Metric:
+    series = SERIES[name]
+    family = GaugeMetricFamily if series.kind is Kind.GAUGE else CounterMetricFamily
+    metric = family(f"{PREFIX}{name}", series.meaning, labels=series.labels)
+    for labels, value in points:
+        metric.add_metric(labels, float(value))
+    return metric
+
+
+def _points_of_standing(now: Standing) -> Mapping[str, Points]:
+    plain: dict[str, float] = {
+        "fenced": now.fenced,
+        "used_bytes": now.used_bytes,
+        "capacity_bytes": now.capacity_bytes,
+        "waiting_puts_bytes": now.waiting_puts_bytes,
+        "open_connections": now.open_connections,
+        "training_busy": now.busy_ranks,
+        "exposure_objective_seconds": now.exposure_objective_seconds,
+        "start_time_seconds": now.started_at,
+        "remote_refused": any(state == "refused" for _, state in now.remote_states[:1]),
+    }
+    states = [
+        ((name, state), float(state == present))
+        for name, present in now.remote_states
+        for state in REMOTE_STATES
+    ]
+    return {**_plain(plain), "remote_state": states}
+
+
+def _points_of_levels(now: Levels) -> Mapping[str, Points]:
+    plain: dict[str, float] = {
+        "dirty_bytes": now.dirty_bytes,
+        "dirty_shards": now.dirty_shards,
+        "oldest_dirty_seconds": now.oldest_dirty_seconds,
+        "incomplete_steps": now.incomplete_steps,
+        "oldest_incomplete_seconds": now.oldest_incomplete_seconds,
+        "local_only_bytes": now.local_only_bytes,
+        "local_only_steps": now.local_only_total,
+        "clean_bytes": now.clean_bytes,
+        "evictable_bytes": now.evictable_bytes,
+        "unwanted_bytes": now.unwanted_bytes,
+        "pinned_steps": now.pinned_steps,
+        "pinned_bytes": now.pinned_bytes,
+        "quarantined_shards": now.quarantined_shards,
+        "quarantined": now.quarantined_total,
+    }
     return {
-        **{name: [((), value)] for name, value in _plain(now).items()},
+        **_plain(plain),
         "run_exposure_seconds": [((each.run,), each.exposure_seconds) for each in now.runs],
         "run_durable_age_seconds": [
             ((each.run,), each.durable_age_seconds)
@@ -178,37 +247,9 @@ def _points_of(now: Levels) -> Mapping[str, Points]:
         "drain_last_progress_seconds": [
             ((each.name,), each.last_progress_seconds) for each in now.remotes
         ],
-        "remote_state": [point for each in now.remotes for point in _states(each)],
     }
 
 
-def _plain(now: Levels) -> dict[str, float]:
-    """Return the figures that are one for the node."""
-    return {
-        "exposure_objective_seconds": now.exposure_objective_seconds,
-        "dirty_bytes": now.dirty_bytes,
-        "dirty_shards": now.dirty_shards,
-        "oldest_dirty_seconds": now.oldest_dirty_seconds,
-        "incomplete_steps": now.incomplete_steps,
-        "oldest_incomplete_seconds": now.oldest_incomplete_seconds,
-        "local_only_bytes": now.local_only_bytes,
-        "local_only_steps": now.local_only_total,
-        "waiting_puts_bytes": now.waiting_puts_bytes,
-        "training_busy": now.busy_ranks,
-        "remote_refused": any(each.state == "refused" for each in now.remotes[:1]),
-        "capacity_bytes": now.capacity_bytes,
-        "used_bytes": now.used_bytes,
-        "clean_bytes": now.clean_bytes,
-        "unwanted_bytes": now.unwanted_bytes,
-        "pinned_steps": now.pinned_steps,
-        "pinned_bytes": now.pinned_bytes,
-        "fenced": now.fenced,
-        "quarantined_shards": now.quarantined_shards,
-        "quarantined": now.quarantined_total,
-        "start_time_seconds": now.started_at,
-        "open_connections": now.open_connections,
-    }
-
-
-def _states(remote: RemoteLevel) -> Points:
-    return [((remote.name, state), remote.state == state) for state in REMOTE_STATES]
+def _plain(figures: Mapping[str, float]) -> dict[str, Points]:
+    """Return the figures that are one for the node, as samples without a label."""
+    return {name: [((), value)] for name, value in figures.items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 from cachetier.local import queries
 from cachetier.local.store import Store
-from cachetier.sizes import shown_size
+from cachetier.sizes import counted, shown_size
 
 STEPS_LISTED = 20
 STEPS_NAMED = 5
@@ -56,8 +56,7 @@ class Pending:
 
 
 def _counted(left: Pending | PendingStep) -> str:
-    noun = "shard" if left.shards == 1 else "shards"
-    return f"{left.shards} {noun}, {shown_size(left.size_bytes)}"
+    return f"{counted(left.shards, 'shard')}, {shown_size(left.size_bytes)}"
 
 
 def pending_of(store: Store, run: str | None, step: int | None) -> Pending:

@@ -29,6 +29,7 @@ from cachetier.local.store import Staged, Store
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.shard import Shard
 from cachetier.readahead import Neighbours, ReadAhead
+from cachetier.sizes import shown_size
 from cachetier.sources import Sources
 
 PARALLEL_RANGES = 4
@@ -132,7 +133,7 @@ class Refill:
         left = max(0.0, deadline - self._clock.monotonic())
         if not self._store.space.reserve(size_bytes, left, self._make_room):
             raise BackpressureError(
-                f"no room to restore {size_bytes} bytes", run=shard.run, step=shard.step
+                f"no room to restore {shown_size(size_bytes)}", run=shard.run, step=shard.step
             )
         staged = stage_reserved(self._store, size_bytes)
         with ExitStack() as held:

@@ -1,4 +1,8 @@
-"""Warnings that repeat: the first is written at once, the others are counted for a minute."""
+"""Warnings that repeat: the first is written at once, the others are counted for a minute.
+
+Each that is held back is told of in a count. What differs in too many ways to be remembered, a
+thousand, is told of the earlier: the oldest makes room.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cachetier.events import LIBRARY, REPEATED, Event
+from cachetier.events import LIBRARY, REPEATED, Event, record_of
 
 WINDOW_SECONDS = 60.0
 KINDS_LIMIT = 1_000
@@ -29,27 +33,30 @@ class _Seen:
 
 
 class Repeats:
-    """Decides which records are written. Called by one thread at a time."""
+    """Decides which records are written, and counts the others. Called by one thread at a time."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._seen: OrderedDict[Kind, _Seen] = OrderedDict()
 
-    def admits(self, record: logging.LogRecord) -> bool:
-        """Return whether ``record`` is to be written; else it is counted."""
+    def written(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
+        """Yield what is to be written now: counts that are due, and ``record`` if it is new."""
+        yield from self.over()
         event = getattr(record, "event", LIBRARY)
         if record.levelno < logging.WARNING or event.alike is None:
-            return True
+            yield record
+            return
         like = _like(record, event)
         kind: Kind = (event.name, *map(str, like.values()))
         seen = self._seen.get(kind)
         if seen is not None:
             seen.times += 1
-            return False
+            return
+        if len(self._seen) >= KINDS_LIMIT:
+            _, oldest = self._seen.popitem(last=False)
+            yield from _summaries(oldest, self._monotonic())
         self._seen[kind] = _Seen(event, like, self._monotonic())
-        if len(self._seen) > KINDS_LIMIT:
-            self._seen.popitem(last=False)
-        return True
+        yield record
 
     def over(self, *, at_the_end: bool = False) -> Iterator[logging.LogRecord]:
         """Yield how often was repeated what was held back for a minute, and begin another.
@@ -63,7 +70,7 @@ class Repeats:
             del self._seen[kind]
             if seen.times:
                 self._seen[kind] = _Seen(seen.event, seen.like, now)
-                yield _summary(seen, now)
+            yield from _summaries(seen, now)
 
 
 def _like(record: logging.LogRecord, event: Event) -> dict[str, Any]:
@@ -74,20 +81,14 @@ def _like(record: logging.LogRecord, event: Event) -> dict[str, Any]:
     return {name: fields.get(name) for name in event.alike or ()}
 
 
-def _summary(seen: _Seen, now: float) -> logging.LogRecord:
+def _summaries(seen: _Seen, now: float) -> Iterator[logging.LogRecord]:
+    """Yield the count of what was held back, if anything was."""
+    if not seen.times:
+        return
     fields = {
         "times": seen.times,
         "of": seen.event.name,
         "seconds": round(now - seen.since),
         "like": " ".join(f"{name}={value}" for name, value in seen.like.items()),
     }
-    return logging.makeLogRecord(
-        {
-            "name": __name__,
-            "levelno": REPEATED.level,
-            "levelname": logging.getLevelName(REPEATED.level),
-            "msg": REPEATED.text,
-            "args": fields,
-            "event": REPEATED,
-        }
-    )
+    yield record_of(REPEATED, fields)

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from cachetier.cautions import Machine
 from cachetier.clock import Clock
 from cachetier.drain.base import Drain
-from cachetier.levels import Levels
+from cachetier.levels import Levels, Standing
 from cachetier.local.store import Store
 from cachetier.status import Moment, status_of
-from cachetier.survey import Facts, survey
+from cachetier.survey import Facts, standing, survey
 
 
 class Door(Protocol):
@@ -73,6 +73,10 @@ class Report:
         leaving = "the node is being left" if self._course.leaving else None
         return self._store.fenced or leaving
 
+    def standing(self) -> Standing:
+        """Return the figures that Prometheus gets even while the catalog cannot be read."""
+        return standing(self._store, self._facts(self._drain.state()))
+
     def levels(self) -> Levels:
         """Return the figures that Prometheus gets."""
         return self._levels(self._drain.state())
@@ -94,8 +98,11 @@ class Report:
         return {**described, "flow": dict(self._flow())}
 
     def _levels(self, drain: Mapping[str, Any]) -> Levels:
+        return survey(self._store, self._clock, self._facts(drain))
+
+    def _facts(self, drain: Mapping[str, Any]) -> Facts:
         machine = self._machine
-        facts = Facts(
+        return Facts(
             remotes=tuple(each.name for each in machine.remotes),
             drain=drain,
             connections=sum(door.connections for door in self._doors),
@@ -103,7 +110,6 @@ class Report:
             exposure_objective_seconds=machine.exposure_objective_seconds,
             started_at=machine.started_at,
         )
-        return survey(self._store, self._clock, facts)
 
     def _state(self) -> str:
         if self._course.stopping:

@@ -64,7 +64,8 @@ _EXPOSURE = (
         "run_exposure_seconds",
         "Training that would be lost with this node now: since the save of the run's newest "
         "durable step began, while something newer is here and not durable; else 0. Of a run "
-        "without a durable step: since the first save of it that is still here began.",
+        "without a durable step: since the first save of it that is still here began. Where a "
+        "policy keeps all that is newer, until the newest of it began, not until now.",
         "run",
         status="exposure[].exposure_seconds",
     ),
@@ -94,9 +95,9 @@ _EXPOSURE = (
     ),
     _gauge(
         "incomplete_steps",
-        "Saves that began here over 30 minutes ago and are stuck: a rank of this node has not "
-        "sealed, or all is sent and another node's part is missing. Not those that a newer durable "
-        "step of the run made up for.",
+        "Saves of which nothing came here for 30 minutes, and that are stuck: a rank of this node "
+        "has not sealed, or all is sent and another node's part is missing. Not those that a newer "
+        "durable step of the run made up for.",
         status="incomplete.steps",
     ),
     _gauge(
@@ -240,8 +241,15 @@ _CACHE = (
     ),
     _gauge(
         "clean_bytes",
-        "Bytes here that are at every required remote: evicted when room is needed, unless pinned.",
+        "Bytes here that are at every required remote, pinned or not.",
         status="clean_bytes",
+    ),
+    _gauge(
+        "evictable_bytes",
+        "Bytes that go when room is needed: clean ones that are not pinned, and local-only steps "
+        "but the newest of a run. All else that is used stays: not durable, pinned, damaged, "
+        "unwanted, or being written.",
+        status="evictable_bytes",
     ),
     _gauge(
         "unwanted_bytes",
@@ -280,6 +288,12 @@ _TROUBLE = (
 )
 
 _SERVICE = (
+    _counter(
+        "scrape_errors",
+        "Scrapes that lack the gauges of a `source`, as it could not be asked: `catalog` (what is "
+        "dirty, exposed, owed or damaged) or `service` (room, states).",
+        "source",
+    ),
     _gauge("start_time_seconds", "When the service started, UTC seconds.", status="started_at"),
     _gauge("build_info", "1; the label says which version runs.", "version"),
     _gauge("open_connections", "Connections open at the doors.", status="connections"),

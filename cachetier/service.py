@@ -9,18 +9,16 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachetier import __version__, events
 from cachetier.cautions import Machine
 from cachetier.changes import Changes
 from cachetier.checkpoints import Checkpoints
-from cachetier.clock import Clock, SystemClock
+from cachetier.clock import Clock, Countdown, SystemClock
 from cachetier.config import Settings
-from cachetier.doors.http.door import HttpDoor
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.door import UnixDoor
 from cachetier.drain.base import Drain, OpenDrain
@@ -32,9 +30,9 @@ from cachetier.events import tell
 from cachetier.evict import Evictor, Watermarks
 from cachetier.housekeeping import Housekeeping
 from cachetier.incidents import Incidents
-from cachetier.ingest import Ingest, OpenRemoteStage, WhenFull
+from cachetier.ingest import Ingest, OpenRemoteStage
 from cachetier.leaving import leave
-from cachetier.levels import Levels
+from cachetier.levels import Levels, Standing
 from cachetier.local import files
 from cachetier.local.connection import sqlite_version
 from cachetier.local.filesystem import checked_mount
@@ -42,12 +40,14 @@ from cachetier.local.recovery import open_store
 from cachetier.local.store import Store
 from cachetier.measured import MeasuredRestore, ReportedFallbacks
 from cachetier.metrics import Metrics
-from cachetier.model.replication import DURABLE
+from cachetier.model.backpressure import WhenFull
+from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.pins import Pins
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryPolicy
+from cachetier.remotes import remote_settings, replica_settings
 from cachetier.report import Addresses, Course, Door, Report
 from cachetier.retention import Retention
 from cachetier.signals import ending_signals
@@ -59,15 +59,17 @@ from cachetier.wiring import (
     locked,
     open_drains,
     policy_of,
-    remote_settings,
-    replica_settings,
     told_remote,
 )
 from cachetier.write_through import WriteThrough
 
+if TYPE_CHECKING:
+    from cachetier.doors.http.door import HttpDoor
+
 log = logging.getLogger(__name__)
 
 MEND_SECONDS = 60.0
+ROUND_SECONDS = 0.5  # for the rest of what is under way at a stop
 # Somebody waits for the answer: the drain, which retries for ever, has more patience.
 ASKING = RetryPolicy(attempts=4, cap_seconds=5.0, deadline_seconds=30.0)
 
@@ -96,10 +98,11 @@ class Service:
         self._changes = Changes(self._clock)
         self._course = Course()
         self.metrics = Metrics(
-            self._levels,
+            *(self._standing, self._levels),
             [DURABLE, *(each.name for each in self._replica_settings)],
             version=__version__,
         )
+        self._grace = Countdown(settings.grace_seconds, self._clock)
         self._closing = ExitStack()
 
     # --- start -----------------------------------------------------------------------------------
@@ -116,11 +119,11 @@ class Service:
             self._open_store(undo)
             self._build()
             self._drain.start()
-            undo.callback(lambda: self._drain.stop(self._settings.grace_seconds))
+            undo.callback(lambda: self._drain.stop(self._grace.left()))
             self._pending_seals.start()
-            undo.callback(lambda: self._pending_seals.stop(1.0))
+            undo.callback(lambda: self._pending_seals.stop(ROUND_SECONDS))
             self._housekeeping.start()
-            undo.callback(lambda: self._housekeeping.stop(1.0))
+            undo.callback(lambda: self._housekeeping.stop(ROUND_SECONDS))
             self._open_doors(undo)
             self._closing = undo.pop_all()
         tell_ready(self._settings.cache_dir, self.socket, self.url, self.store.store_id)
@@ -256,8 +259,7 @@ class Service:
             uids=settings.allowed_uids,
         )
         self._http = self._http_door()
-        # Doors close first, and share the grace time: see `stop`.
-        undo.callback(self._close_doors)
+        undo.callback(self._close_doors)  # first of all
         self._unix.start()
         if self._http is not None:
             self._http.start()
@@ -268,10 +270,13 @@ class Service:
         address, token = self._settings.http_address, self._settings.token
         if address is None:
             return None
+        # Its web framework takes a third of the start: meanwhile the drain's process starts too.
+        from cachetier.doors.http.door import HttpDoor
+
         return HttpDoor(
             address,
             self.operations,
-            token=token.get_secret_value() if token is not None else None,
+            token=token.reveal() if token is not None else None,
             not_ready=self._report.not_ready,
             exposition=self.metrics.exposition,
         )
@@ -327,7 +332,11 @@ class Service:
             leave(self.operations.checkpoints, notice_seconds)
 
     def stop(self) -> None:
-        """Take no new work, let what is in flight end within the grace time, and close in order."""
+        """Take no new work, let what is in flight end within the grace time, and close in order.
+
+        The doors and the drain have the same grace time, not one after the other. Whatever hangs
+        then, it takes no longer than ten seconds more: see docs/operations.md.
+        """
         if not self._course.stopping:
             tell(log, events.SERVICE_STOPPING, grace_seconds=self._settings.grace_seconds)
             self._course.stopping = True
@@ -336,10 +345,10 @@ class Service:
             tell(log, events.SERVICE_STOPPED)
 
     def _close_doors(self) -> None:
-        deadline = time.monotonic() + self._settings.grace_seconds
+        self._drain.ask_to_end()
         if self._http is not None:
-            self._http.stop(self._settings.grace_seconds)
-        self._unix.stop(max(0.0, deadline - time.monotonic()))
+            self._http.stop(self._grace.left())
+        self._unix.stop(self._grace.left())
 
     def _refuse_when_stopping(self) -> None:
         if self._course.stopping:
@@ -357,6 +366,9 @@ class Service:
     def not_ready(self) -> str | None:
         """Return why no work is taken, or None."""
         return self._report.not_ready()
+
+    def _standing(self) -> Standing:
+        return self._report.standing()
 
     def _levels(self) -> Levels:
         return self._report.levels()

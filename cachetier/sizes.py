@@ -7,7 +7,6 @@ import re
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.ASCII | re.IGNORECASE)
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|)", re.ASCII)
 _PREFIXES = "kmgtp"
-_SHOWN = ("B", "kB", "MB", "GB", "TB", "PB")
 _SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -42,11 +41,16 @@ def parsed_span(text: str) -> float:
 
 def shown_size(size_bytes: float) -> str:
     """Return ``size_bytes`` in three digits and a decimal unit: ``7 B``, ``4.1 kB``, ``200 GB``."""
-    power = 0
-    while size_bytes >= 999.5 and power < len(_SHOWN) - 1:
-        size_bytes, power = size_bytes / 1000, power + 1
-    digits = 1 if power and size_bytes < 99.95 else 0
-    return f"{size_bytes:.{digits}f} {_SHOWN[power]}"
+    from cachetier_client import amounts  # with the whole client, which a verb's help does without
+
+    return amounts.shown_size(size_bytes)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return how many there are of what ``noun`` calls one: ``1 shard``, ``2 shards``."""
+    from cachetier_client import amounts
+
+    return amounts.counted(number, noun)
 
 
 def shown_span(seconds: float) -> str:

@@ -80,24 +80,25 @@ def status_of(store: Store, clock: Clock, machine: Machine, moment: Moment) -> d
 
 def _figures(levels: Levels) -> dict[str, Any]:
     return {
-        "capacity_bytes": levels.capacity_bytes,
-        "used_bytes": levels.used_bytes,
+        "capacity_bytes": levels.standing.capacity_bytes,
+        "used_bytes": levels.standing.used_bytes,
         "dirty_bytes": levels.dirty_bytes,
         "clean_bytes": levels.clean_bytes,
-        "waiting_bytes": levels.waiting_puts_bytes,
+        "evictable_bytes": levels.evictable_bytes,
+        "waiting_bytes": levels.standing.waiting_puts_bytes,
         "dirty_shards": levels.dirty_shards,
         "oldest_dirty_seconds": levels.oldest_dirty_seconds,
         "quarantined_shards": levels.quarantined_shards,
         "unwanted": {"shards": levels.unwanted_shards, "size_bytes": levels.unwanted_bytes},
         "pinned": {"steps": levels.pinned_steps, "size_bytes": levels.pinned_bytes},
         "exposure": [asdict(run) for run in levels.runs],
-        "exposure_objective_seconds": levels.exposure_objective_seconds,
+        "exposure_objective_seconds": levels.standing.exposure_objective_seconds,
         "incomplete": {
             "steps": levels.incomplete_steps,
             "oldest_seconds": levels.oldest_incomplete_seconds,
         },
         "eta_seconds": levels.remotes[0].eta_seconds,
-        "connections": levels.open_connections,
+        "connections": levels.standing.open_connections,
     }
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from cachetier import exposure
 from cachetier.clock import Clock
-from cachetier.levels import Levels, RemoteLevel
+from cachetier.levels import Levels, RemoteLevel, Standing
 from cachetier.local.ledger import Owed, ledger
 from cachetier.local.replica_queries import Lag
 from cachetier.local.store import Store
-from cachetier.model.replication import DURABLE
+from cachetier.model.names import DURABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +30,36 @@ class Facts:
     started_at: float
 
 
+def standing(store: Store, facts: Facts) -> Standing:
+    """Return what can be said without the catalog."""
+    space = store.space
+    return Standing(
+        fenced=store.fenced is not None,
+        used_bytes=space.used_bytes,
+        capacity_bytes=space.capacity_bytes,
+        waiting_puts_bytes=space.wanted_bytes,
+        open_connections=facts.connections,
+        busy_ranks=facts.busy_ranks,
+        exposure_objective_seconds=facts.exposure_objective_seconds,
+        started_at=facts.started_at,
+        remote_states=tuple((name, _state(facts.drain, name)) for name in facts.remotes),
+    )
+
+
 def survey(store: Store, clock: Clock, facts: Facts) -> Levels:
     """Return what the node looks like now."""
-    now, space = clock.now(), store.space
+    now = clock.now()
     active_since = now - exposure.ACTIVE_SECONDS
     found = store.look(lambda sql: ledger(sql, facts.remotes, active_since))
     stuck = exposure.incomplete(found.saves, found.durable, now)
     oldest = found.oldest_dirty_at
     return Levels(
+        standing=standing(store, facts),
         dirty_bytes=found.dirty.size_bytes,
         dirty_shards=found.dirty.shards,
         oldest_dirty_seconds=max(0.0, now - oldest) if oldest is not None else 0.0,
         clean_bytes=found.clean_bytes,
-        used_bytes=space.used_bytes,
-        capacity_bytes=space.capacity_bytes,
+        evictable_bytes=found.evictable_bytes,
         quarantined_shards=found.damage.shards,
         quarantined_total=found.damage.ever,
         local_only_bytes=found.kept.size_bytes,
@@ -57,12 +73,6 @@ def survey(store: Store, clock: Clock, facts: Facts) -> Levels:
         pinned_bytes=found.pins.size_bytes,
         incomplete_steps=stuck.steps,
         oldest_incomplete_seconds=stuck.oldest_seconds,
-        fenced=store.fenced is not None,
-        open_connections=facts.connections,
-        waiting_puts_bytes=space.wanted_bytes,
-        busy_ranks=facts.busy_ranks,
-        exposure_objective_seconds=facts.exposure_objective_seconds,
-        started_at=facts.started_at,
         runs=exposure.run_levels(
             found.runs, found.durable, found.saves, found.dirty_bytes_by_run, now
         ),
@@ -74,7 +84,7 @@ def _remote(name: str, owed: Owed, facts: Facts, now: float) -> RemoteLevel:
     described, drain = _found(facts.drain, name)
     return RemoteLevel(
         name=name,
-        state=str(described.get("state", "ok")),
+        state=_state(facts.drain, name),
         pending_steps=owed.lag.steps,
         pending_shards=owed.lag.shards,
         pending_bytes=owed.lag.size_bytes,
@@ -89,6 +99,10 @@ def _found(drain: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], Mapp
     remotes: Sequence[Mapping[str, Any]] = drain.get("remotes", ())
     described = next((each for each in remotes if each["name"] == name), {})
     return described, drain if name == DURABLE else described.get("drain") or {}
+
+
+def _state(drain: Mapping[str, Any], name: str) -> str:
+    return str(_found(drain, name)[0].get("state", "ok"))
 
 
 def _eta_seconds(lag: Lag, rate: float | None) -> float | None:

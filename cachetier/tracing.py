@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 PARENTS_NAME = "traces.json"
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 3.0
 
 
 def open_tracing(

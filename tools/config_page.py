@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from cachetier.config import Settings
+from cachetier.config import SETTINGS
 from tools.pages import DOCS, table, with_parts
 
 PAGE = DOCS / "configuration.md"
@@ -21,8 +21,8 @@ def documents() -> dict[Path, str]:
 def settings() -> str:
     """Return one row for each setting, in the order of the code."""
     rows = []
-    for name, field in Settings.model_fields.items():
-        default = "*(must be given)*" if field.is_required() else _code(name, field.default)
+    for name, field in SETTINGS.items():
+        default = "*(must be given)*" if field.required else _code(name, field.default)
         rows.append((f"`{name}`", default, str(field.description)))
     return table(("setting", "default", ""), rows)
 

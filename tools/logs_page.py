@@ -6,12 +6,12 @@ import logging
 import re
 from pathlib import Path
 
-from cachetier.events import EVENTS, Event
+from cachetier.events import EVENTS, Event, fields_in
 from tools.pages import DOCS, table, with_parts
 
 PAGE = DOCS / "logs.md"
 
-_PLACE = re.compile(r"%\((\w+)\)[-+#0-9.]*[a-z]")
+_PLACE = re.compile(r"%\((\w+)(?: ([^)]+))?\)[-+#0-9.]*[a-z]")
 
 
 def documents() -> dict[Path, str]:
@@ -25,10 +25,14 @@ def documents() -> dict[Path, str]:
 
 
 def _text(event: Event) -> str:
-    return _PLACE.sub(r"*\1*", event.text)
+    return _PLACE.sub(lambda place: f"*{place[1]}*{_counted(place[2])}", event.text)
+
+
+def _counted(noun: str | None) -> str:
+    return "" if noun in (None, "size") else f" {noun}s"
 
 
 def _more(event: Event) -> str:
     """Return the fields that the text has no place for."""
-    placed = {place.group(1) for place in _PLACE.finditer(event.text)}
+    placed = fields_in(event.text)
     return ", ".join(f"`{field}`" for field in event.fields if field not in placed)

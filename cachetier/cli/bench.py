@@ -45,7 +45,7 @@ def bench(
     with reported(as_json), ended_by_signal():
         from cachetier.doctor.nodebench import NodeBench
 
-        with reach(url) as client:
+        with reach(url, seconds=None) as client:
             disk = client.status()["disk"]
             directory = _own(Path(disk["directory"]))
             measure = NodeBench(client, plan, directory, on_step=_say)

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from cachetier.cli.completion import FILES, SHELLS
+from cachetier.cli.completion import FILES
 from cachetier.cli.group import built
+from cachetier.cli.offers import offered_for
 from cachetier.cli.verbs import GROUPS, VERBS
-
-SECONDS = 1.0  # a service that does not answer by then has nothing to say
-_LEVELS = ("local", "replicated", "durable")
 
 
 def candidates(words: Sequence[str]) -> Iterator[str]:
     """Yield what ``words[-1]`` could become, each with a tab and what it is; or ``FILES``."""
     *before, last = words
-    verb, rest = _verb_of(before)
+    verb, rest = _verb_of([part for word in before for part in _apart(word)])
     if verb not in VERBS:
         yield from _starting(last, _verbs_after(verb))
         return
     parameters = list(built(verb).params)
     options = {name: each for each in parameters for name in each.opts + each.secondary_opts}
     asked = options.get(rest[-1]) if rest else None
+    option, *value = _apart(last)
     if asked is not None and not asked.is_flag:
         yield from _values(asked, rest, options, last)
+    elif value and option in options:
+        found = _values(options[option], rest, options, *value)
+        yield from (each if each == FILES else f"{option}={each}" for each in found)
     elif last.startswith("-"):
         described = ((name, each.help or "") for name, each in options.items())
         yield from _starting(last, [*described, ("--help", "Show what the verb does.")])
@@ -42,6 +45,12 @@ def _verb_of(words: Sequence[str]) -> tuple[str, list[str]]:
     if name in GROUPS and len(words) > 1:
         return f"{name} {words[1]}", list(words[2:])
     return name, list(words[1:])
+
+
+def _apart(word: str) -> list[str]:
+    """Return ``--option=value`` as two words, and any other as it is."""
+    option, sign, value = word.partition("=")
+    return [option, value] if sign and option.startswith("--") else [word]
 
 
 def _verbs_after(group: str) -> Iterator[tuple[str, str]]:
@@ -66,64 +75,23 @@ def _arguments_in(words: Iterable[str], options: dict[str, Any]) -> list[str]:
 
 
 def _values(parameter: Any, words: list[str], options: dict[str, Any], last: str) -> Iterator[str]:
-    known = _KNOWN.get(parameter.name)
-    if known is not None:
-        yield from _starting(last, known(_given(words, options)))
-    elif parameter.name in ("file", "config") or parameter.name.endswith(("_dir", "socket")):
-        yield FILES
+    offered = offered_for(parameter.name, _given(words, options))
+    yield from (FILES,) if offered is None else _starting(last, offered)
 
 
 def _given(words: list[str], options: dict[str, Any]) -> dict[str, str]:
     """Return what is known already: the values of options by name, and the arguments in order."""
+    known = {each.name: os.environ.get(each.envvar or "", "") for each in options.values()}
     pairs = pairwise(words)
     given = {options[word].name: value for word, value in pairs if word in options}
-    return {**given, **{str(i): word for i, word in enumerate(_arguments_in(words, options))}}
+    return {
+        **known,
+        **given,
+        **{str(i): word for i, word in enumerate(_arguments_in(words, options))},
+    }
 
 
 def _starting(last: str, found: Iterable[tuple[str, str]]) -> Iterator[str]:
     for word, line in found:
         if word.startswith(last):
             yield f"{word}\t{' '.join(line.split())}"
-
-
-# --- from the service ----------------------------------------------------------------------------
-
-
-def _runs(given: dict[str, str]) -> list[tuple[str, str]]:
-    return _asked(
-        given, lambda client: [(run, "run") for run in client.runs(timeout_seconds=SECONDS)]
-    )
-
-
-def _steps(given: dict[str, str]) -> list[tuple[str, str]]:
-    run = given.get("run") or given.get("0")
-    if not run:
-        return []
-
-    def steps(client: Any) -> list[tuple[str, str]]:
-        found = client.steps(run, timeout_seconds=SECONDS)
-        return [(str(each.step), each.state) for each in found]
-
-    return _asked(given, steps)
-
-
-def _asked(
-    given: dict[str, str], ask: Callable[[Any], list[tuple[str, str]]]
-) -> list[tuple[str, str]]:
-    """Return what the service says, or nothing: a shell waits, and has no place for errors."""
-    try:
-        from cachetier.cli.output import reach
-
-        with reach(given.get("url")) as client:
-            return ask(client)
-    except Exception:
-        return []
-
-
-_KNOWN: dict[str, Callable[[dict[str, str]], list[tuple[str, str]]]] = {
-    "run": _runs,
-    "step": _steps,
-    "level": lambda _given: [(level, "level") for level in _LEVELS],
-    "ack": lambda _given: [(level, "level") for level in _LEVELS],
-    "shell": lambda _given: [(shell, "shell") for shell in SHELLS],
-}

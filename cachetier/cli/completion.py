@@ -14,12 +14,26 @@ FILES = ":files"  # the answer where the shell should complete the names of file
 
 _BASH = """\
 _cachetier() {
-    local line
+    local i word before line=$COMP_LINE kept words=()
     COMPREPLY=()
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        # bash ends words at = : @ too: what follows without a space is the same word
+        word=${COMP_WORDS[i]} before=${line%%"${COMP_WORDS[i]}"*}
+        if [ "$i" -gt 0 ] && [ -n "$word" ] && [ -z "$before" ]; then
+            words[${#words[@]}-1]+=$word
+        else
+            words+=("$word")
+        fi
+        line=${line#"$before$word"}
+    done
+    word=${words[${#words[@]}-1]} kept=${word%"${COMP_WORDS[COMP_CWORD]}"}
+    case ${COMP_WORDS[COMP_CWORD]} in [=:]*) kept=$word ;; esac
+    kept=${kept%@}  # which bash leaves to us
     while IFS= read -r line; do
         if [ "$line" = ":files" ]; then compopt -o default; return; fi
-        COMPREPLY+=("${line%%$'\\t'*}")
-    done < <(cachetier completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+        line=${line%%$'\\t'*}
+        COMPREPLY+=("${line#"$kept"}")
+    done < <(cachetier completion words -- "${words[@]:1}" 2>/dev/null)
 }
 complete -F _cachetier cachetier"""
 
@@ -29,7 +43,7 @@ _cachetier() {
     local line
     local -a found described
     found=("${(@f)$(cachetier completion words -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-    if [[ "$found[1]" == ":files" ]]; then _files; return; fi
+    if [[ "$found[1]" == ":files" ]]; then compset -P "--*="; _files; return; fi
     for line in $found; do described+=("${${line//:/\\\\:}/$'\\t'/:}"); done
     _describe cachetier described
 }
@@ -46,7 +60,9 @@ function __cachetier_complete
     set -l current (commandline -ct)
     set -l found (cachetier completion words -- $words "$current" 2>/dev/null)
     if test "$found[1]" = ":files"
-        __fish_complete_path "$current"
+        set -l option (string match -r -- '^--[^=]*=' "$current")
+        set -l path (string replace -r -- '^--[^=]*=' '' "$current")
+        string join -- \\n "$option"(__fish_complete_path "$path")
     else
         string join -- \\n $found
     end
@@ -61,7 +77,7 @@ def completion(
     words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the script that makes a shell complete verbs, options, runs and steps.
+    """Print the script that makes a shell complete verbs, options, their values, runs and steps.
 
     Now and here: `source <(cachetier completion bash)`, the same for zsh, and in fish
     `cachetier completion fish | source`. For good: add that line to the shell's start file.

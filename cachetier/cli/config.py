@@ -76,11 +76,14 @@ def schema(as_json: AsJson = False) -> None:  # noqa: ARG001  it is JSON anyway
     JSON: a JSON schema (draft 2020-12).
     """
     from cachetier.config import Settings
+    from cachetier.config_fields import schema_of
 
-    described = Settings.model_json_schema()
-    described["title"] = "cachetier.toml"
-    described["description"] = "Settings of the cachetier service."
-    print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **described})
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "cachetier.toml",
+        "description": "Settings of the cachetier service.",
+    }
+    print_json({**head, **schema_of(Settings)})
 
 
 def _text(path: Path | None) -> str | None:
@@ -88,12 +91,11 @@ def _text(path: Path | None) -> str | None:
 
 
 def _described(found: Sourced) -> dict[str, dict[str, Any]]:
-    from cachetier.cli.toml import HIDDEN
+    from cachetier.config_fields import plain
 
     assert found.settings is not None
-    values = found.settings.model_dump(mode="json")
+    values = plain(found.settings)
     values["socket"] = str(found.settings.socket_path)
-    values["token"] = None if found.settings.token is None else HIDDEN
     return {name: {"value": values[name], "origin": found.origins[name]} for name in values}
 
 

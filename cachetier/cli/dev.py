@@ -14,13 +14,13 @@ from typing import Annotated, Any
 
 import typer
 
-from cachetier.cli.output import AsJson, print_json, reported
+from cachetier.cli.output import AsJson, print_json, refuse, reported
 from cachetier.cli.serve import set_up_logging
 
 BUCKET = "checkpoints"
 
 _WELCOME = """\
-cachetier dev is up; everything it keeps is gone when it stops (Ctrl-C).
+cachetier dev is up; what its S3 server holds is gone when it stops (Ctrl-C).
 
   socket  {url}
   HTTP    {http}
@@ -44,7 +44,9 @@ def dev(
         Path | None,
         typer.Option("--cache-dir", help="Keep the cache here; default: a temporary directory."),
     ] = None,
-    s3_port: Annotated[int, typer.Option("--s3-port", help="Port of the S3 server; 0: free.")] = 0,
+    s3_port: Annotated[
+        int, typer.Option("--s3-port", min=0, max=65535, help="Port of the S3 server; 0: free.")
+    ] = 0,
     capacity: Annotated[str, typer.Option("--capacity", help="Budget of the cache.")] = "2 GB",
     log_level: Annotated[str, typer.Option("--log-level", help="How much to log.")] = "warning",
     as_json: AsJson = False,
@@ -53,10 +55,20 @@ def dev(
 
     JSON: `state` (ready), `url`, `http`, `s3`, `bucket`, once it takes requests.
     """
+    _check_level(log_level, as_json)
     with reported(as_json), _scratch(cache_dir) as directory:
         set_up_logging(log_level)
         given = {"cache_dir": directory, "capacity": capacity, "http": http, "log_level": log_level}
         _run(given, s3_port, as_json)
+
+
+def _check_level(word: str, as_json: bool) -> None:
+    from cachetier.config import SETTINGS
+
+    try:
+        SETTINGS["log_level"].kind.read(word)
+    except ValueError as error:
+        refuse(f"--log-level: {error}", "Choose one of them.", as_json=as_json)
 
 
 def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
@@ -85,7 +97,7 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
             print_json({"state": "ready", **where})
             sys.stdout.flush()
         else:
-            typer.echo(_WELCOME.format(**where))
+            typer.echo(_WELCOME.format(**{**where, "http": service.url or "off"}))
         service.run()
 
 

@@ -99,7 +99,7 @@ def _size(text: str | None, as_json: bool) -> int | None:
 def _patient(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: bool) -> Patient:
     from cachetier.cpus import default_threads
     from cachetier.doctor.patient import Patient
-    from cachetier.wiring import remote_settings, replica_settings
+    from cachetier.remotes import remote_settings, replica_settings
 
     status, fault = _service(settings)
     return Patient(
@@ -121,10 +121,10 @@ def _patient(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: b
 
 def _service(settings: Settings) -> tuple[dict[str, Any] | None, str]:
     """Ask the service on this directory for its status; return it, or why there is none."""
-    from cachetier_client import CachetierClientError, Client
-
     if not settings.socket_path.exists():
         return None, ""
+    from cachetier_client import CachetierClientError, Client
+
     try:
         with Client(f"unix://{settings.socket_path}", fallback="fail") as client:
             return client.status(timeout_seconds=_LOOK_SECONDS), ""

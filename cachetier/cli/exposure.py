@@ -27,8 +27,8 @@ def exposure_table(status: dict[str, Any]) -> Table:
             cut(str(run["run"]), RUN_CELLS),
             "none" if run["durable_step"] is None else str(run["durable_step"]),
             _ago(run["durable_age_seconds"]),
-            _exposed(run["exposure_seconds"], status["exposure_objective_seconds"]),
-            shown_size(run["dirty_bytes"]),
+            _exposed(run, status["exposure_objective_seconds"]),
+            size_or_dash(run["dirty_bytes"]),
         )
     if len(runs) > RUN_ROWS:
         table.add_row(f"and {len(runs) - RUN_ROWS} more", style="dim")
@@ -62,9 +62,15 @@ def _ago(seconds: float | None) -> str:
     return "-" if seconds is None else f"{shown_span(seconds)} ago"
 
 
-def _exposed(seconds: float, objective: float) -> Text:
+def size_or_dash(size_bytes: int) -> str:
+    return shown_size(size_bytes) if size_bytes else "-"
+
+
+def _exposed(run: dict[str, Any], objective: float) -> Text:
+    """Say for how long a run is exposed: `-` where there is no durable step to count from."""
     from rich.text import Text
 
+    seconds = run["exposure_seconds"]
     if not seconds:
-        return Text("no", "green")
+        return Text("-") if run["durable_step"] is None else Text("no", "green")
     return Text(shown_span(seconds), "bold red" if seconds > objective else "yellow")

@@ -109,7 +109,7 @@ def _remotes(settings: Settings) -> list[Remote]:
     from cachetier.remote.bucket import Remote
     from cachetier.remote.factory import open_remote
     from cachetier.remote.retrying import RetryPolicy
-    from cachetier.wiring import remote_settings, replica_settings
+    from cachetier.remotes import remote_settings, replica_settings
 
     policy = RetryPolicy(attempts=4, cap_seconds=5.0, deadline_seconds=30.0)
     all_of_them = [remote_settings(settings), *replica_settings(settings)]
@@ -164,7 +164,13 @@ def _summary(report: Report, repaired: bool) -> str:
     remaining = len(report.remaining())
     if remaining:
         problems = "1 problem" if remaining == 1 else f"{remaining} problems"
-        stop = "stop the service, and " if report.online else ""
-        next_move = "" if repaired else f"\nNext: {stop}run it again with --repair."
+        next_move = "" if repaired else f"\nNext: {_next_move(report)}"
         return f"{looked}: {problems}.{next_move}"
     return f"{looked}: {'not everything could be asked' if report.unanswered else 'clean'}."
+
+
+def _next_move(report: Report) -> str:
+    stop = "stop the service, and " if report.online else ""
+    if report.unreadable:
+        return f"read docs/recovery.md; then, if need be, {stop}run it again with --rebuild."
+    return f"{stop}run it again with --repair."

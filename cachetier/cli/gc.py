@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported
-from cachetier.sizes import parsed_span, shown_size
+from cachetier.sizes import counted, parsed_span, shown_size
 
 LISTED = 20
+COLLECT_SECONDS = 300.0
 _TITLES = {
     "incomplete_save": "incomplete",
     "replaced_save": "replaced",
@@ -31,30 +32,54 @@ def gc(
     That is: saves that will never be whole while a newer step is published, saves that another
     save of their step replaced, files in lost+found that the catalog can account for, and multipart
     uploads of saves that have ended. Never what is pinned, and nothing that a step can be restored
-    from.
+    from. What other nodes may still complete is left, and said to be. Exit 1 if a remote did not
+    answer: what is there stays.
 
     JSON: `dry_run`, `found`, `size_bytes`, `objects`, `rubbish` (the first 1000: `kind`, `what`,
-    `why`, `run`, `step`, `save_id`, `remote`, `shards`, `size_bytes`, `objects`), `unanswered`.
+    `why`, `run`, `step`, `save_id`, `remote`, `shards`, `size_bytes`, `objects`), `left` (the first
+    1000: `what`, `why`, `run`, `step`, `save_id`, `command`), `unanswered`.
     """
     try:
         older_than_seconds = parsed_span(older_than)
     except ValueError as error:
         refuse(f"--older-than: {error}", "Write 30min, 12h or 7d.", as_json=as_json)
     with reported(as_json):
-        with reach(url) as client:
-            found = client.collect(dry_run=not yes, older_than_seconds=older_than_seconds)
+        with reach(url, seconds=COLLECT_SECONDS) as client:
+            found = client.collect(
+                dry_run=not yes,
+                older_than_seconds=older_than_seconds,
+                timeout_seconds=COLLECT_SECONDS,
+            )
         if as_json:
             print_json(found)
         else:
             _show(found)
+    if found["unanswered"]:
+        raise typer.Exit(1)
 
 
 def _show(found: dict[str, Any]) -> None:
-    for told in found["unanswered"]:
-        typer.echo(f"Not asked: {told}.", err=True)
-    if not found["found"]:
+    if found["found"]:
+        _show_rubbish(found)
+    elif found["unanswered"]:
+        typer.echo("Not everything could be asked.")
+    else:
         typer.echo("There is nothing to collect.")
-        return
+    _show_left(found["left"])
+    for told in found["unanswered"]:
+        typer.echo(f"Not asked: {told}. What is there was left.", err=True)
+
+
+def _show_left(left: list[dict[str, Any]]) -> None:
+    for each in left[:LISTED]:
+        typer.echo(f"Left: {each['what']}: {each['why']}.")
+        if each["command"]:
+            typer.echo(f"      If nobody will complete it: {each['command']}")
+    if len(left) > LISTED:
+        typer.echo(f"... and {len(left) - LISTED} more that are left")
+
+
+def _show_rubbish(found: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -67,21 +92,15 @@ def _show(found: dict[str, Any]) -> None:
             each["what"],
             each["why"],
             shown_size(each["size_bytes"]) if each["size_bytes"] else "-",
-            _objects(each["objects"]),
+            str(each["objects"]) if each["objects"] else "-",
         )
     console().print(table)
     if found["found"] > LISTED:
         typer.echo(f"... and {found['found'] - LISTED} more")
     size = shown_size(found["size_bytes"])
-    count = "1 thing" if found["found"] == 1 else f"{found['found']} things"
+    count = counted(found["found"], "thing")
     if found["dry_run"]:
         typer.echo(f"{count}, {size} on this node. Nothing was removed: add --yes.")
     else:
         later = "; the drain now deletes the objects" if found["objects"] else ""
         typer.echo(f"Removed {count}, {size} on this node{later}.")
-
-
-def _objects(count: int) -> str:
-    if count < 0:
-        return "?"
-    return str(count) if count else "-"

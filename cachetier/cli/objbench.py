@@ -99,14 +99,14 @@ def _measured(bench: ObjectBench) -> Measured:
 
 
 def _which(settings: Settings, replica: str | None, as_json: bool) -> RemoteSettings:
-    from cachetier.wiring import remote_settings, replica_settings
+    from cachetier.remotes import remote_settings, replica_settings
 
     if replica is None:
         return remote_settings(settings)
     known = {each.name: each for each in replica_settings(settings)}
     if replica not in known:
-        names = ", ".join(known) or "none"
-        refuse(f"there is no replica {replica!r}", f"There are: {names}.", as_json=as_json)
+        there_are = f"There are: {', '.join(known)}." if known else "The settings have none at all."
+        refuse(f"there is no replica {replica!r}", there_are, as_json=as_json)
     return known[replica]
 
 

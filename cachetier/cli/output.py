@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ EXITS = {
     INTEGRITY: "integrity: bytes failed their checksum and were not served, or not taken",
     FULL: "full: no room before the deadline",
 }
+
+LOOK_SECONDS = 30.0  # what the client gives a call that only looks
 
 _EXIT_CODES = {
     "config": USAGE,
@@ -71,10 +74,14 @@ def reported(as_json: bool) -> Iterator[None]:
     except CachetierError as error:
         _fail(as_json, error.code, error.message, error.next_move)
     except CachetierClientError as error:
+        from cachetier.cli.waiting import said_of
+
         ids = {"run": error.run, "step": error.step, "rank": error.rank, "name": error.name}
-        _fail(as_json, error.code, error.message, error.hint, **ids)
+        because = said_of(error)
+        message = f"{error.message}: {because}" if because else error.message
+        _fail(as_json, error.code, message, _in_options(error.hint), **ids)
     except ValueError as error:  # an address or a fallback that there is not
-        _fail(as_json, "invalid_request", str(error), "See `cachetier --help` and CACHETIER_URL.")
+        _fail(as_json, "invalid_request", str(error), "Correct the option or the variable.")
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -87,6 +94,16 @@ def reported(as_json: bool) -> Iterator[None]:
 def refuse(message: str, hint: str, *, as_json: bool = False) -> NoReturn:
     """End with a usage error."""
     _fail(as_json, "invalid_request", message, hint)
+
+
+def _in_options(hint: str) -> str:
+    """Return what the library says to its callers as this command's: arguments are options here."""
+    hint = hint.replace("Raise timeout_seconds", "Give it more time")
+
+    def option(argument: re.Match[str]) -> str:
+        return f"--{argument[1].replace('_', '-')}"
+
+    return re.sub(r"\b([a-z]+(?:_[a-z]+)*)=(?:True\b|(?=[\s,.]|$))", option, hint)
 
 
 def _fail(as_json: bool, code: str, message: str, hint: str, **ids: str | int | None) -> NoReturn:
@@ -107,20 +124,34 @@ def complain(message: str, hint: str) -> None:
     typer.echo(f"Next: {hint}", err=True)
 
 
-def reach(url: str | None, *, patient: bool = False) -> Client:
-    """Return a client that never goes past its service: only this process could seal that again.
+@contextmanager
+def reach(
+    url: str | None, *, patient: bool = False, seconds: float | None = LOOK_SECONDS
+) -> Iterator[Client]:
+    """Yield a client that never goes past its service: only this process could seal that again.
 
     Args:
         url: Default: the environment's.
         patient: While there is no service, repeat until the call's deadline, for verbs that move
             bytes; others say so at once. ``CACHETIER_FALLBACK`` (wait, fail) decides for all.
+        seconds: How long a call of the verb may take, to be named where it waits for a service
+            that does not answer; None: nothing is said.
     """
     from cachetier_client import Client
 
-    chosen = os.environ.get("CACHETIER_FALLBACK")
-    if chosen in ("wait", "fail"):
+    from cachetier.cli.waiting import told_of_waiting
+
+    chosen = os.environ.get("CACHETIER_FALLBACK") or "s3"
+    if chosen not in ("wait", "fail", "s3"):
+        raise ValueError(f"CACHETIER_FALLBACK={chosen!r} is none of 's3', 'wait' and 'fail'")
+    if chosen != "s3":  # which is for ranks
         patient = chosen == "wait"
-    return Client(url, fallback="wait" if patient else "fail")
+    with Client(url, fallback="wait" if patient else "fail") as client:
+        if seconds is None:
+            yield client
+            return
+        with told_of_waiting(client.url, seconds, repeats=patient):
+            yield client
 
 
 def print_json(value: Any, *, one_line: bool = False) -> None:

@@ -32,7 +32,11 @@ def pin(
     if list_ and run is not None:
         refuse("--list takes no step", "Leave out RUN and STEP.", as_json=as_json)
     if not list_ and (run is None or step is None):
-        refuse("`cachetier pin` needs RUN and STEP", "Or list pins: --list.", as_json=as_json)
+        refuse(
+            "`cachetier pin` needs RUN and STEP",
+            "Give it: cachetier pin RUN STEP; --list lists what is pinned.",
+            as_json=as_json,
+        )
     with reported(as_json):
         with reach(url) as client:
             if list_:

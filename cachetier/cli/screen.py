@@ -78,7 +78,10 @@ def _risk(status: dict[str, Any], width: int) -> Text:
     worst = max(status["exposure"], key=lambda run: run["exposure_seconds"], default=None)
     line = Text.assemble(("exposed  ", "dim"))
     if worst is None or not worst["exposure_seconds"]:
-        line.append("nothing", "green")
+        if all(run["durable_step"] is not None for run in status["exposure"]):
+            line.append("nothing", "green")
+        else:
+            line.append("no durable step to count from")
     else:
         seconds = worst["exposure_seconds"]
         line.append(f"{shown_span(seconds)} of {_short(worst['run'])}", _danger(seconds, objective))

@@ -153,13 +153,15 @@ def serve(
     flags = {name: value for name, value in locals().items() if name not in ("config", "as_json")}
     with starting(as_json, log_format):
         from cachetier.config import load
-        from cachetier.first_start import refuse_wrong_remote
-        from cachetier.service import Service
 
         settings = load(flags, config=config)
-        token = settings.token.get_secret_value() if settings.token is not None else ""
+        token = settings.token.reveal() if settings.token is not None else ""
         set_up_logging(settings.log_level, settings.log_format, secrets=(token,))
+        from cachetier.first_start import refuse_wrong_remote
+
         refuse_wrong_remote(settings)
+        from cachetier.service import Service
+
         service = Service(settings)
         service.start()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from cachetier.cli.levels import chosen_level
 from cachetier.cli.output import AsJson, Url, print_json, progress, reach, refuse, reported
 from cachetier.sizes import shown_size
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 4 << 20
 DEFAULT_SAVE_ID = "cli"
+_RANGE = re.compile(r"(\d*)-(\d*)", re.ASCII)
+_RANGE_HINT = "Give FIRST-LAST, both included and counted from 0; FIRST-; or -COUNT."
 _SAFE = {
     "local": "safe on this node",
     "replicated": "safe at a remote",
@@ -60,7 +63,9 @@ def put(
     ack: Annotated[
         str, typer.Option("--ack", help="local; or wait for replicated, durable.")
     ] = "local",
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for each call.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.0, help="Seconds for each call.")
+    ] = 60.0,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -79,17 +84,16 @@ def put(
         "timeout_seconds": timeout,
     }
     with reported(as_json):
-        with reach(url, patient=True) as client:
-            options = {**part, "ack": ack, "element_size": element_size}
+        with reach(url, patient=True, seconds=timeout) as client:
+            level = chosen_level(ack, "ack", as_json)
+            options = {**part, "ack": level, "element_size": element_size}
             receipt = _put(client, file, {"run": run, "step": step, "name": name}, options, as_json)
             sealed = client.seal(run, step, **part) if seal else ()
         if as_json:
             print_json({**asdict(receipt), "sealed_ranks": list(sealed)})
         else:
-            safe = _SAFE[receipt.level]
-            typer.echo(
-                f"{run}/{step}/{name}: {shown_size(receipt.size_bytes)}, {receipt.digest}, {safe}"
-            )
+            what = f"{shown_size(receipt.size_bytes)}, {receipt.digest}"
+            typer.echo(f"{run}/{step}/{name}: {what}, {_SAFE[receipt.level]}")
 
 
 def _put(
@@ -116,7 +120,9 @@ def get(
         str | None,
         typer.Option("--range", help="Only bytes FIRST-LAST, from FIRST- on, or the -COUNT last."),
     ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for each call.")] = 300.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.0, help="Seconds for each call.")
+    ] = 300.0,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -132,9 +138,11 @@ def get(
         refuse("--json and the shard cannot share standard output", "Name a file.", as_json=True)
     if file == "-" and sys.stdout.isatty():
         refuse("a shard is binary, and standard output is a terminal", "Name a file, or redirect.")
+    _check_span(part, as_json)
+    _check_target(file, name, as_json)
     with reported(as_json):
         bar = progress(as_json)
-        with reach(url, patient=True) as client:
+        with reach(url, patient=True, seconds=timeout) as client:
             with (
                 client.open_shard(
                     run, step, name, "rb", timeout_seconds=timeout, restore=part is None
@@ -155,6 +163,21 @@ def get(
             typer.echo(f"{file}: {shown_size(end - start)}{of_whole}, {digest}")
 
 
+def _check_span(part: str | None, as_json: bool) -> None:
+    if part is not None and not (part.strip("-") and _RANGE.fullmatch(part)):
+        refuse(f"--range {part!r} is no range of bytes", _RANGE_HINT, as_json=as_json)
+
+
+def _check_target(file: str, name: str, as_json: bool) -> None:
+    """Refuse what no file can be written to, before anything is fetched."""
+    target = Path(file)
+    if file != "-" and (file.endswith("/") or target.is_dir()):
+        hint = f"Name the file: {target / Path(name).name}"
+        refuse(f"{file} is a directory", hint, as_json=as_json)
+    if file != "-" and not target.parent.is_dir():
+        refuse(f"there is no directory {target.parent}", "Make it first.", as_json=as_json)
+
+
 def _span(part: str | None, size_bytes: int) -> tuple[int, int]:
     """Return the bytes that ``--range`` names: from the first up to and without the second.
 
@@ -163,7 +186,7 @@ def _span(part: str | None, size_bytes: int) -> tuple[int, int]:
     """
     if part is None:
         return 0, size_bytes
-    match = re.fullmatch(r"(\d*)-(\d*)", part, re.ASCII)
+    match = _RANGE.fullmatch(part)
     first, last = match.groups() if match is not None else ("", "")
     if first:
         start, end = int(first), min(int(last) + 1, size_bytes) if last else size_bytes
@@ -174,7 +197,7 @@ def _span(part: str | None, size_bytes: int) -> tuple[int, int]:
 
         raise InvalidRequestError(
             f"--range {part} names no byte of a shard of {size_bytes} bytes",
-            hint="Give FIRST-LAST, both included and counted from 0; FIRST-; or -COUNT.",
+            hint=_RANGE_HINT,
         )
     return start, end
 

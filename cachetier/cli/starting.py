@@ -36,25 +36,14 @@ def starting(as_json: bool, log_format: str | None) -> Iterator[None]:
 
 def _line(error: CachetierError, log_format: str | None) -> str:
     """Return the event as the log would show it; a wrong setting comes before there is a log."""
-    import logging
     import os
 
     from cachetier import logs
-    from cachetier.events import SERVICE_NOT_STARTED
+    from cachetier.events import SERVICE_NOT_STARTED, record_of
 
     form = log_format or os.environ.get("CACHETIER_LOG_FORMAT", "")
     formatter = logs.formatter_for(
         form if form in logs.FORMS else "auto", tuple(logs.secrets_in(os.environ)), terminal=False
     )
-    event, told = SERVICE_NOT_STARTED, {"reason": error.message, "hint": error.next_move}
-    record = logging.makeLogRecord(
-        {
-            "name": __name__,
-            "levelno": event.level,
-            "levelname": logging.getLevelName(event.level),
-            "msg": event.text,
-            "args": {**told, "code": error.code},
-            "event": event,
-        }
-    )
-    return formatter.format(record)
+    told = {"reason": error.message, "hint": error.next_move, "code": error.code}
+    return formatter.format(record_of(SERVICE_NOT_STARTED, told))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from cachetier.cli.exposure import cut, exposure_alarms, exposure_table
+from cachetier.cli.exposure import cut, exposure_alarms, exposure_table, size_or_dash
 from cachetier.cli.output import AsJson, Url, console, print_json, reach, reported
 from cachetier.sizes import shown_size, shown_span
 
@@ -125,6 +125,8 @@ def _bytes(status: dict[str, Any]) -> Text:
         text.append("nothing dirty   ", "green")
     text.append("clean ", "green")
     text.append(shown_size(status["clean_bytes"]))
+    if status["evictable_bytes"] != status["clean_bytes"]:
+        text.append(f", {shown_size(status['evictable_bytes'])} can go for room")
     if status["quarantined_shards"]:
         text.append(f"   {status['quarantined_shards']} quarantined", "bold red")
     for what, count, noun, style in (
@@ -220,7 +222,7 @@ def _pending(pending: list[dict[str, Any]], steps: int, now: float) -> Table:
             str(each["step"]),
             str(each["state"]),
             shown_size(each["size_bytes"]),
-            shown_size(each["dirty_bytes"]),
+            size_or_dash(each["dirty_bytes"]),
             shown_span(max(0.0, now - each["started_at"])),
             "-" if each["eta_seconds"] is None else shown_span(each["eta_seconds"]),
         )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from cachetier.cli.levels import chosen_level
 from cachetier.cli.output import AsJson, Url, console, print_json, progress, reach, refuse, reported
 from cachetier.cli.shards import DEFAULT_SAVE_ID, Overwrite, Rank, SaveId, WorldSize
 from cachetier.sizes import shown_size, shown_span
@@ -17,19 +18,12 @@ if TYPE_CHECKING:
     from cachetier_client import Client, ShardInfo, StepInfo
 
 SLICE_SECONDS = 1.0
+SEAL_SECONDS = 60.0
 
 RunArgument = Annotated[str, typer.Argument(help="The training run.")]
 StepArgument = Annotated[int, typer.Argument(help="The training step.")]
-_LevelName = Literal["local", "replicated", "durable"]
 Level = Annotated[str, typer.Option("--level", help="local, replicated or durable.")]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait.")]
-
-
-def _level(level: str, as_json: bool) -> _LevelName:
-    if level not in get_args(_LevelName):
-        known = ", ".join(get_args(_LevelName))
-        refuse(f"level {level!r} is not one of {known}", "Choose one.", as_json=as_json)
-    return cast("_LevelName", level)
+Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Seconds to wait.")]
 
 
 def ls(
@@ -46,7 +40,7 @@ def ls(
 
     JSON: `runs`, or `steps`, or `step` with its `shards`.
     """
-    wanted = None if level is None else _level(level, as_json)
+    wanted = None if level is None else chosen_level(level, "level", as_json)
     with reported(as_json):
         with reach(url) as client:
             if run is None:
@@ -66,7 +60,7 @@ def latest(
 
     JSON: `step`, or null.
     """
-    wanted = _level(level, as_json)
+    wanted = chosen_level(level, "level", as_json)
     with reported(as_json):
         with reach(url) as client:
             found = client.latest(run, wanted)
@@ -76,6 +70,7 @@ def latest(
             typer.echo(found.step)
         else:
             typer.echo(f"No step of {run} can be restored at {level}.", err=True)
+            typer.echo(f"Next: See how far its steps are with `cachetier ls {run}`.", err=True)
     if found is None:
         raise typer.Exit(1)
 
@@ -95,13 +90,20 @@ def seal(
     JSON: `sealed_ranks`, those of the step that this node knows of.
     """
     with reported(as_json):
-        with reach(url, patient=True) as client:
+        with reach(url, patient=True, seconds=SEAL_SECONDS) as client:
             part = {"rank": rank, "world_size": world_size, "save_id": save_id}
-            sealed = client.seal(run, step, **cast("Any", part), overwrite=overwrite)
+            sealed = client.seal(
+                run,
+                step,
+                **cast("Any", part),
+                overwrite=overwrite,
+                timeout_seconds=SEAL_SECONDS,
+            )
         if as_json:
             print_json({"sealed_ranks": list(sealed)})
         else:
-            typer.echo(f"{run}/{step}: sealed here by ranks {', '.join(map(str, sealed))}")
+            ranks = "rank" if len(sealed) == 1 else "ranks"
+            typer.echo(f"{run}/{step}: sealed here by {ranks} {', '.join(map(str, sealed))}")
 
 
 def wait(
@@ -119,9 +121,9 @@ def wait(
 
     JSON: `level`, `age_seconds` since its save began.
     """
-    wanted = _level(level, as_json)
+    wanted = chosen_level(level, "level", as_json)
     with reported(as_json):
-        with reach(url, patient=True) as client:
+        with reach(url, patient=True, seconds=timeout) as client:
             reached = client.wait(run, step, wanted, timeout, name=name)
         if as_json:
             print_json(asdict(reached))
@@ -148,8 +150,10 @@ def flush(
     if step is not None and run is None:
         refuse("--step needs --run", "Name the run of the step.", as_json=as_json)
     with reported(as_json):
-        with reach(url, patient=True) as client:
+        with reach(url, patient=True, seconds=deadline) as client:
             _flush(client, run, step, deadline, as_json)
+            if run is not None:
+                _tell_of_unknown(run, client.runs())
         if as_json:
             print_json({"pending_shards": 0, "pending_bytes": 0, "pending_steps": []})
         else:
@@ -160,7 +164,7 @@ def _flush(
     client: Client, run: str | None, step: int | None, deadline: float, as_json: bool
 ) -> None:
     """Flush in one call, or in slices that move a bar."""
-    from cachetier_client import NotDurableError
+    from cachetier_client import NotDurableError, ServiceUnavailableError, StoppingError
 
     bar = progress(as_json)
     if bar is None:
@@ -168,19 +172,34 @@ def _flush(
         return
     ends_at = time.monotonic() + deadline
     with bar:
-        dirty = int(client.status()["dirty_bytes"])
+        dirty = _dirty_bytes(client, ends_at)
         task = bar.add_task("flush", total=dirty)
         while True:
             left = ends_at - time.monotonic()
             try:
                 client.flush(run, step, max(0.0, min(SLICE_SECONDS, left)))
-            except NotDurableError:
+            except (NotDurableError, ServiceUnavailableError, StoppingError):
                 if left <= SLICE_SECONDS:
                     raise
-                still = int(client.status()["dirty_bytes"])
-                bar.update(task, completed=dirty - still)
+                bar.update(task, completed=dirty - _dirty_bytes(client, ends_at))
             else:
                 return
+
+
+def _tell_of_unknown(run: str, runs: list[str]) -> None:
+    """Say so if nothing of the run was here to flush: its name may be misspelt."""
+    if run not in runs:
+        from cachetier.nearest import nearest
+
+        meant = nearest(run, runs)
+        told = f": did you mean {meant}?" if meant else "."
+        typer.echo(f"This node knows no run {run}{told}", err=True)
+
+
+def _dirty_bytes(client: Client, ends_at: float) -> int:
+    """Return what is dirty; while the service is away, it is asked until the flush must end."""
+    left = max(SLICE_SECONDS, ends_at - time.monotonic())
+    return int(client.status(timeout_seconds=left)["dirty_bytes"])
 
 
 def delete(
@@ -191,6 +210,8 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete a step: here at once, and in S3 as soon as the drain gets to it.
+
+    Objects between its own that cachetier did not put there stay.
 
     JSON: `deleted_shards`, how many were here.
     """

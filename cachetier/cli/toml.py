@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from cachetier.config_fields import plain
+from cachetier.config_types import Secret
+
 if TYPE_CHECKING:
     from cachetier.config import Sourced
-
-HIDDEN = "(hidden)"
 
 
 def written(found: Sourced, *, with_origins: bool) -> list[str]:
     """Return the lines; a setting that is not set, or a secret, is a comment."""
     assert found.settings is not None
     settings = found.settings
-    values = {name: getattr(settings, name) for name in type(settings).model_fields}
+    values = {name: getattr(settings, name) for name in found.origins}
     values["socket"] = settings.socket_path
     width = max(map(len, values))
     lines = {name: _line(name.ljust(width), value) for name, value in values.items()}
@@ -29,8 +31,8 @@ def written(found: Sourced, *, with_origins: bool) -> list[str]:
 def _line(name: str, value: Any) -> str:
     if value is None:
         return f"# {name} not set"
-    if type(value).__name__ == "SecretStr":
-        return f"# {name} {HIDDEN}"
+    if isinstance(value, Secret):
+        return f"# {name} {value!r}"
     return f"{name} = {toml_of(_plain(name.strip(), value))}"
 
 
@@ -50,6 +52,6 @@ def toml_of(value: Any) -> str:
     if isinstance(value, frozenset | tuple | list):
         items = sorted(value) if isinstance(value, frozenset) else value
         return f"[{', '.join(map(toml_of, items))}]"
-    if hasattr(value, "model_dump"):
-        return toml_of(value.model_dump(mode="json", exclude_none=True))
+    if is_dataclass(value):
+        return toml_of({name: each for name, each in plain(value).items() if each is not None})
     return json.dumps(str(value.value if isinstance(value, Enum) else value), ensure_ascii=False)

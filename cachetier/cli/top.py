@@ -74,7 +74,9 @@ def _watching(urls: Sequence[str]) -> Iterator[tuple[list[Node], Callable[[], No
     from concurrent.futures import ThreadPoolExecutor
 
     with ExitStack() as held:
-        clients = [held.enter_context(reach(url or None)) for url in dict.fromkeys(urls)]
+        clients = [
+            held.enter_context(reach(url or None, seconds=None)) for url in dict.fromkeys(urls)
+        ]
         nodes = [Node(client.url) for client in clients]
         pool = held.enter_context(ThreadPoolExecutor(min(AT_ONCE, len(clients))))
 

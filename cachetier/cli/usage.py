@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -11,6 +12,8 @@ import typer
 from cachetier.cli.output import refuse
 from cachetier.cli.verbs import ALSO_CALLED
 from cachetier.nearest import nearest
+
+_EXTRA = re.compile(r"unexpected extra arguments? ?\(?s?\)? ?\((.*)\)")
 
 
 @contextmanager
@@ -26,7 +29,7 @@ def told(words: list[str]) -> Iterator[None]:
     except typer.TyperException as error:
         if getattr(error, "exit_code", None) != 2:
             raise
-        message, hint = _explained(error)
+        message, hint = _explained(error, words)
         refuse(message, hint, as_json=as_json)
 
 
@@ -39,7 +42,7 @@ def no_such_verb(command: str, verb: str, verbs: Iterable[str], words: list[str]
     refuse(f"there is no verb `{command} {verb}`", hint, as_json="--json" in words)
 
 
-def _explained(error: Any) -> tuple[str, str]:
+def _explained(error: Any, words: list[str]) -> tuple[str, str]:
     """Return what is wrong and what to do. The kinds of error are told apart by what they carry."""
     ctx, option = error.ctx, getattr(error, "option_name", None)
     if ctx is None:
@@ -52,7 +55,28 @@ def _explained(error: Any) -> tuple[str, str]:
         return f"{_named(parameter)}: {error.message}", f"`{command} --help` says what it takes."
     if parameter is not None:
         return f"`{command}` needs {_named(parameter)}", f"Give it: {_usage(ctx)}"
+    extra = _EXTRA.search(error.format_message())
+    if extra is not None:
+        return _too_many(ctx, extra[1], words)
     return error.format_message(), f"Its usage is: {_usage(ctx)}"
+
+
+def _too_many(ctx: Any, extra: str, words: list[str]) -> tuple[str, str]:
+    """Tell of the first word that nothing takes; it may have been meant for a flag before it."""
+    word = extra.split(maxsplit=1)[0]
+    before = words[words.index(word) - 1] if word in words[1:] else ""
+    flags = {
+        name
+        for each in ctx.command.get_params(ctx)
+        if getattr(each, "is_flag", False)
+        for name in each.opts
+    }
+    if before in flags:
+        return (
+            f"{before} takes no value, not {word!r} either",
+            f"Give {before} alone, or leave it out.",
+        )
+    return f"`{ctx.command_path}` does not take {word!r}", f"Its usage is: {_usage(ctx)}"
 
 
 def _no_such_option(ctx: Any, option: str) -> tuple[str, str]:
@@ -61,6 +85,8 @@ def _no_such_option(ctx: Any, option: str) -> tuple[str, str]:
         name for each in command.get_params(ctx) for name in (*each.opts, *each.secondary_opts)
     ]
     message = f"`{ctx.command_path}` has no option {option}"
+    if option in ("-h", "-?"):
+        return message, "Did you mean --help?"
     if meant := nearest(option, known):
         return message, f"Did you mean {meant}?"
     if hasattr(command, "list_commands"):

@@ -8,7 +8,6 @@ import platform
 import pwd
 import re
 import resource
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from cachetier import __version__
@@ -16,7 +15,6 @@ from cachetier.doctor import node
 from cachetier.doctor.findings import Finding
 from cachetier.doctor.limits import Limits, limits_of
 from cachetier.doctor.patient import Patient
-from cachetier.local.connection import SAFE_SQLITE, sqlite_version
 from cachetier.local.filesystem import mount_of
 
 PROC = Path("/proc")
@@ -57,6 +55,8 @@ def check_courtesy(patient: Patient) -> Finding:
 
 
 def check_software(_patient: Patient) -> Finding:
+    from cachetier.local.connection import SAFE_SQLITE, sqlite_version
+
     versions = {
         "cachetier": __version__,
         "python": platform.python_version(),
@@ -143,6 +143,8 @@ def _groups(uid: int) -> frozenset[int]:
 
 
 def _client_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("cachetier-client")
     except PackageNotFoundError:

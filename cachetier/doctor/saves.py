@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from cachetier.doctor.patient import Patient
 from cachetier.errors import CachetierError
-from cachetier.local.peek import largest_save
-from cachetier.model.documents import Manifest
-from cachetier.remote.bucket import Bucket
-from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryPolicy
+
+if TYPE_CHECKING:
+    from cachetier.model.documents import Manifest
+    from cachetier.remote.bucket import Bucket
 
 RUNS, STEPS = 20, 1
 RANKS_ON_NODE = 8
@@ -30,11 +31,15 @@ def largest_known(patient: Patient) -> tuple[int, str] | None:
 
 
 def _looked_up(patient: Patient) -> tuple[int, str] | None:
+    from cachetier.local.peek import largest_save
+
     in_catalog = largest_save(patient.cache_dir)
     if in_catalog:
         return in_catalog, "of this node's so far"
     if not patient.remotes or patient.skip_remote:
         return None
+    from cachetier.remote.factory import open_remote
+
     with contextlib.suppress(CachetierError):
         bucket = open_remote(patient.remotes[0], policy=_ONCE, max_connections=1)
         return largest_part(_newest(bucket))

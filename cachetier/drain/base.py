@@ -20,7 +20,11 @@ class Drain(Protocol):
 
     def start(self) -> None: ...
 
-    def stop(self, grace_seconds: float) -> None: ...
+    def ask_to_end(self) -> None:
+        """Begin no more, and end when what is in flight has; returns at once."""
+
+    def stop(self, grace_seconds: float) -> None:
+        """Return when it has ended, by force if it has not within ``grace_seconds``."""
 
     def hurry(self, run: str | None, step: int | None) -> None:
         """Bring a step, a run, or (None) everything first to where it has to be."""

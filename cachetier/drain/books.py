@@ -17,7 +17,8 @@ from cachetier.local.records import Incident
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.replication import DURABLE, ReplicaState, ended_there
+from cachetier.model.names import DURABLE
+from cachetier.model.replication import ReplicaState, ended_there
 from cachetier.model.shard import Shard
 from cachetier.model.stored import InPack, Stored
 

@@ -31,6 +31,10 @@ class Drains:
         for drain in self._all:
             drain.start()
 
+    def ask_to_end(self) -> None:
+        for drain in self._all:
+            drain.ask_to_end()
+
     def stop(self, grace_seconds: float) -> None:
         """Stop all of them at once; they share the grace time."""
         stoppers = [

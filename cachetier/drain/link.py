@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from cachetier import events
 from cachetier.changes import Changes
 from cachetier.drain.channel import AnsweringEnd
 from cachetier.drain.desk import Desk
+from cachetier.events import tell
+
+log = logging.getLogger(__name__)
 
 DESK_THREADS = 8
 # Between two wake-ups: thousands of puts a second must not each cost a switch of threads.
@@ -31,6 +36,11 @@ class DrainLink:
         ]
 
     def start(self) -> None:
+        """Begin to answer.
+
+        Raises:
+            RuntimeError: No thread is left; ``close`` ends what was begun.
+        """
         for thread in self._threads:
             thread.start()
 
@@ -40,12 +50,17 @@ class DrainLink:
         self._channel.close()
         self._changes.ring()  # the waking thread waits there
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
         self._pool.shutdown()
 
     def _receive(self) -> None:
         while (request := self._channel.receive()) is not None:
-            self._pool.submit(self._channel.reply, request, self._desk.answer)
+            try:
+                self._pool.submit(self._channel.reply, request, self._desk.answer)
+            except RuntimeError as error:  # no thread is left, and nobody knows if it was taken
+                tell(log, events.DRAIN_REQUEST_FAILED, operation=str(request["op"]), error=error)
+                self._channel.close()  # the drain ends with it, and the next one asks again
 
     def _wake(self) -> None:
         seen = 0

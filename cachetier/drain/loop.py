@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import islice
 
 from cachetier import events
 from cachetier.clock import Clock
@@ -25,7 +24,7 @@ from cachetier.drain.compute import ComputeSlots, Gates
 from cachetier.drain.copies import Copies
 from cachetier.drain.decisions import Decisions
 from cachetier.drain.packs import PackSender
-from cachetier.drain.publisher import Found, Item, Publisher
+from cachetier.drain.publisher import Publisher
 from cachetier.drain.timing import TimedObjectStore
 from cachetier.drain.traffic import Traffic
 from cachetier.drain.upload import Uploader
@@ -34,13 +33,13 @@ from cachetier.drain.worker import Worker
 from cachetier.errors import StoppingError
 from cachetier.events import tell
 from cachetier.remote.bucket import Bucket
+from cachetier.remote.each import InBatches
 
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 30.0
 BUSY_SECONDS = 1.0
 UNANSWERED_SECONDS = 5.0
-BATCH_CALLS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +99,6 @@ class Signals:
         thread = threading.Thread(target=receive, name="drain-receiver", daemon=True)
         thread.start()
         return thread
-
-
-class InBatches:
-    """``map`` on a pool: in parallel and in order, with a bounded number of calls under way."""
-
-    def __init__(self, pool: Executor) -> None:
-        self._pool = pool
-
-    def __call__(
-        self, function: Callable[[Item], Found], items: Iterable[Item], /
-    ) -> Iterator[Found]:
-        rest = iter(items)
-        while batch := list(islice(rest, BATCH_CALLS)):
-            yield from self._pool.map(function, batch)
 
 
 class Drain:

@@ -38,7 +38,7 @@ from cachetier.local.store import Store
 from cachetier.model import names
 from cachetier.model.checkpoint import Save
 from cachetier.model.documents import Part, PendingSeal, ShardEntry, decode
-from cachetier.model.replication import DURABLE
+from cachetier.model.names import DURABLE
 from cachetier.model.shard import SaveIds
 from cachetier.model.stored import Codec, Stored
 from cachetier.remote.bucket import Bucket

@@ -11,7 +11,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 from cachetier.clock import Clock
 from cachetier.drain.own_writes import OwnWrites
@@ -26,7 +25,9 @@ from cachetier.model.documents import (
     ShardEntry,
 )
 from cachetier.model.publication import Claimant, Standing
+from cachetier.remote.belongings import belongings
 from cachetier.remote.bucket import Bucket, SeenManifest
+from cachetier.remote.each import Each
 from cachetier.remote.presence import is_object_of
 
 RACES = 20
@@ -34,17 +35,6 @@ LEADER = 0  # the rank that others may follow
 SWEEPS = 5
 
 Ours = Callable[[Sequence[str]], set[str]]
-
-Item = TypeVar("Item")
-Found = TypeVar("Found")
-
-
-class Each(Protocol):
-    """``map``, or something that calls in parallel and keeps the order."""
-
-    def __call__(
-        self, function: Callable[[Item], Found], items: Iterable[Item], /
-    ) -> Iterator[Found]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,26 +157,35 @@ class Publisher:
         manifest = _manifest(self._bucket.manifest(save.run, save.step))
         return manifest.location if manifest and manifest.save_id == save.save_id else None
 
-    def delete(self, save: Claimant, location: str, ours: Ours) -> None:
-        """Take ``save`` off the bucket: its tombstone first, then its objects, and no other's.
+    def delete(self, save: Claimant, location: str, ours: Ours) -> tuple[str, ...]:
+        """Take ``save`` off the bucket: its tombstone first, then its objects.
+
+        What says which they are goes last, so that it may be repeated after a crash anywhere.
 
         Args:
             save: What to delete.
             location: Where its objects are.
             ours: As for ``sweep``.
 
+        Returns:
+            The keys of objects there that are not the save's: they stay.
+
         Raises:
             TransientError: Others keep changing the manifest.
         """
         self._own.forget(save, location)
         for seen in self._tries(save):
-            tombstone = self._tombstone(save, location, _manifest(seen))
+            tombstone = publication.tombstone(save, location, _manifest(seen), self._nonce())
             if tombstone is None or self._bucket.put_manifest(tombstone, seen) is not None:
                 break
         else:
             raise _too_many_races(save)
         self.sweep(save, location, ours)
-        self._remove_objects(save, location)
+        found = belongings(self._bucket, save, location, each=self._each)
+        for keys in (found.shards, found.packs, found.parts):
+            for _ in self._each(self._bucket.objects.delete, keys):
+                pass
+        return found.others
 
     def sweep(self, save: Claimant, location: str, ours: Ours) -> None:
         """Abort what ``save``, which has ended, left unfinished: uploads of lost replies or kills.
@@ -304,29 +303,6 @@ class Publisher:
             parts=tuple(_reference(part, digest) for part, digest in parts),
             shards=tuple(shard.summary() for part, _ in parts for shard in part.shards),
         )
-
-    # --- deleting --------------------------------------------------------------------------------
-
-    def _tombstone(self, save: Claimant, location: str, seen: Manifest | None) -> Manifest | None:
-        """Return the tombstone to write, or None where the manifest is another's or one already."""
-        if seen is None:
-            claimed = publication.claim(save, None, "").model_copy(update={"location": location})
-            return publication.deleted(claimed, self._nonce())
-        if seen.save_id != save.save_id or seen.state is ManifestState.DELETED:
-            return None
-        return publication.deleted(seen, self._nonce())
-
-    def _remove_objects(self, save: Claimant, location: str) -> None:
-        layout = self._bucket.layout
-        kept = layout.manifest_key(save.run, save.step)
-        prefixes = {
-            layout.location_prefix(save.run, location),
-            *layout.shard_prefixes(save.run, location),
-        }
-        listed = (self._bucket.objects.list(prefix).keys for prefix in sorted(prefixes))
-        keys = [key for found in listed for key in found if key != kept]
-        for _ in self._each(self._bucket.objects.delete, keys):
-            pass
 
 
 def _manifest(seen: SeenManifest | None) -> Manifest | None:

@@ -12,7 +12,7 @@ import threading
 from datetime import datetime
 from typing import IO, Any
 
-from cachetier.events import DRAIN_SAID, EVENTS, LIBRARY
+from cachetier.events import DRAIN_SAID, EVENTS, LIBRARY, Fields
 
 LINE_BYTES = 256 << 10
 
@@ -60,7 +60,7 @@ def _record_of_event(told: dict[str, Any], remote: str) -> logging.LogRecord:
     given = {"created": created, "exc_text": exception and str(exception)}
     if event is LIBRARY:
         return _record(level, remote, name=told["logger"], msg=message, args=(), **given)
-    return _record(level, remote, event=event, msg=event.text, args=told, **given)
+    return _record(level, remote, event=event, msg=event.text, args=Fields(told), **given)
 
 
 def _record(level: int, remote: str, **given: Any) -> logging.LogRecord:

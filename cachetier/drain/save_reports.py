@@ -90,6 +90,9 @@ class SaveReports:
         self._books.removed(request["save"])
         if save is not None:
             tell(log, events.SAVE_DELETED, **self._ends(save))
+        if save is not None and request["left"]:
+            left = {"count": request["left"], "key": request["example"]}
+            tell(log, events.OBJECTS_LEFT, **of(save), remote=self._office.remote, **left)
         self._office.announce()
         return Reply({})
 

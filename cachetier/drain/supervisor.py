@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 RESTART_SECONDS = 0.2
 RESTART_LIMIT_SECONDS = 10.0
 STEADY_SECONDS = 10.0
-KILLED_SECONDS = 5.0
+KILLED_SECONDS = 3.0
 # glibc keeps memory for each thread that ever allocated; two arenas are enough for ours. Frames of
 # 4 MiB come from memory that is kept, as touching fresh pages costs a tenth of compressing them.
 ENVIRONMENT = {
@@ -145,24 +145,34 @@ class Supervisor:
 
     def stop(self, grace_seconds: float) -> None:
         """Let the drain finish the parts in flight, for up to ``grace_seconds``, then end it."""
-        self._stopping.set()
+        self.ask_to_end()
         if self._watcher.ident is None:
             return
-        for number, patience_seconds in (
-            (signal.SIGTERM, grace_seconds),
-            (signal.SIGKILL, KILLED_SECONDS),
-        ):
-            process = self._process
-            if process is not None:
-                process.send_signal(number)
-            self._watcher.join(patience_seconds)
+        self._watcher.join(grace_seconds)
+        if self._watcher.is_alive():
+            self._send(signal.SIGKILL)
+            self._watcher.join(KILLED_SECONDS)
+
+    def ask_to_end(self) -> None:
+        """Let the drain finish the parts in flight and end; it is not started again."""
+        self._stopping.set()
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: int) -> None:
+        process = self._process
+        if process is not None:
+            process.send_signal(number)
 
     def _watch(self) -> None:
         """Run one drain after the other; this thread stays, as the kernel ends a drain with it."""
         failures = 0
         while not self._stopping.is_set():
             started_at = self._clock.monotonic()
-            self._run_one(again=failures > 0)
+            try:
+                self._run_one(again=failures > 0)
+            except (OSError, RuntimeError) as error:  # no memory, descriptor or thread is left
+                remote = self._board.remote
+                tell(log, events.DRAIN_NOT_STARTED, remote=remote, error=error)
             if self._stopping.is_set():
                 break
             steady = self._clock.monotonic() - started_at > STEADY_SECONDS
@@ -171,14 +181,19 @@ class Supervisor:
             self._stopping.wait(min(RESTART_LIMIT_SECONDS, pause_seconds))
 
     def _run_one(self, *, again: bool) -> None:
+        """Start a drain, and return when it has ended.
+
+        Raises:
+            OSError, RuntimeError: It could not be started, or not be listened to and was ended.
+        """
         cgroup.sweep()  # what was left when a service was killed
         ours, theirs = socket.socketpair()
         link = DrainLink(ours, self._desk, self._changes)
-        link.start()
+        process = None
         try:
             with theirs:
-                process = _spawn(theirs, self._arguments)
-            self._process = process
+                link.start()
+                process = self._process = _spawn(theirs, self._arguments)
             self._board.process_started(process.pid, again=again)
             if again:
                 self._observer.restarted()
@@ -186,13 +201,12 @@ class Supervisor:
             if self._stopping.is_set():
                 process.terminate()
             self._follow(process)
-        except OSError as error:
-            remote = self._board.remote
-            tell(log, events.DRAIN_NOT_STARTED, remote=remote, error=error)
         finally:
             self._process = None
             self._board.process_ended()
             link.close()
+            if process is not None:
+                _end(process)
             self.agenda.forget_tasks()
             cgroup.sweep()
 
@@ -233,6 +247,15 @@ class Supervisor:
     def state(self) -> dict[str, Any]:
         """Return ``drain`` of the status object, and of ``remotes`` the one drained to."""
         return self._board.as_json(self.agenda.in_flight())
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Make sure that a drain has ended; most have by now."""
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
 
 
 def _spawn(theirs: socket.socket, arguments: list[str]) -> subprocess.Popen[bytes]:

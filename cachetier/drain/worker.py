@@ -228,9 +228,11 @@ class Worker:
 
     def _delete(self, task: Task) -> None:
         location = _location(task) or self._publisher.location_of(task.claimant)
+        left: tuple[str, ...] = ()
         if location is not None:
-            self._publisher.delete(task.claimant, location, self._ours(task))
-        self._channel.ask("removed", save=task.save)
+            left = self._publisher.delete(task.claimant, location, self._ours(task))
+        example = left[0] if left else None
+        self._channel.ask("removed", save=task.save, left=len(left), example=example)
 
     def _sweep(self, task: Task) -> None:
         self._publisher.sweep(task.claimant, _location(task), self._ours(task))

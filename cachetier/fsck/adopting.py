@@ -8,19 +8,21 @@ What comes back is dirty, in a part that nobody has sealed: a person looks at it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from cachetier.clock import Clock
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.findings import Finding, Kind, Outcome
+from cachetier.fsck.reclaiming import Reclaiming
 from cachetier.fsck.resending import content_of
 from cachetier.local import queries
 from cachetier.local.lost_and_found import Identity, LostAndFound, SetAside, superfluous_because
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES
 from cachetier.model.documents import Manifest, ManifestState
+from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Content, SaveIds
 from cachetier.remote.bucket import Bucket
 
@@ -31,10 +33,12 @@ class Adopting:
     def __init__(self, store: Store, cache_dir: Path, durable: Bucket, clock: Clock) -> None:
         self._store = store
         self._lost = LostAndFound(cache_dir)
+        self._reclaiming = Reclaiming(store, cache_dir)
         self._durable = durable
         self._clock = clock
         self._taken: set[tuple[str, int, str]] = set()
         self._manifests: dict[tuple[str, int], Manifest | None] = {}
+        self._parts: dict[tuple[str, int, int], Mapping[str, int]] = {}
 
     def all(self, say: Callable[[str], None]) -> Iterator[Outcome]:
         """Adopt every file that may be one of a lost catalog, oldest first."""
@@ -50,8 +54,12 @@ class Adopting:
                 continue  # nobody needs it
             say(f"adopt {finding.where}: check its bytes, and take them back")
             try:
-                if self._is_published(identity):
-                    yield Outcome(finding, True, "its step is published: the remote has it")
+                there = self._why_it_is_there(identity)
+                if there is not None:
+                    yield Outcome(finding, True, there)
+                    continue
+                if self._reclaimed(identity):
+                    yield Outcome(finding, True, "the shard that was without its bytes has them")
                     continue
                 self._adopt(file, identity)
             except (CachetierError, OSError) as error:
@@ -120,10 +128,39 @@ class Adopting:
             raise IntegrityError("nothing says how many ranks its save has")
         return manifest.world_size
 
-    def _is_published(self, identity: Identity) -> bool:
-        """Return whether the remote has the whole step of this save: then it is not needed."""
+    def _reclaimed(self, identity: Identity) -> bool:
+        """Give the file to the row that it is of, if that has no sound bytes."""
+        ids, name = identity.ids, identity.name
+        save = self._store.read(lambda sql: queries.save_named(sql, ids.run, ids.step, ids.save_id))
+        if save is None:
+            return False
+        shard = self._store.read(lambda sql: queries.shard_named(sql, save.number, name))
+        if shard is None or shard.state is not ShardState.QUARANTINED:
+            return False
+        return self._reclaiming.reclaim(shard)
+
+    def _why_it_is_there(self, identity: Identity) -> str | None:
+        """Say why a file is not needed: the remote has its rank's part, or the whole step."""
         manifest = self._manifest(identity.ids)
-        return manifest is not None and manifest.state is ManifestState.PUBLISHED
+        if manifest is None:
+            return None
+        if manifest.state is ManifestState.PUBLISHED:
+            return "its step is published: the remote has it"
+        if self._shards(manifest, identity.ids).get(identity.name) == identity.digest:
+            return "its rank's part is at the remote, and has it: do not seal the rank again"
+        return None
+
+    def _shards(self, manifest: Manifest, ids: SaveIds) -> Mapping[str, int]:
+        """Return what the part of a rank names that the drain wrote before, with the digests."""
+        key = ids.run, ids.step, ids.rank
+        if key not in self._parts:
+            try:
+                part = self._durable.part(ids.run, manifest.location, ids.rank)
+            except IntegrityError:
+                self._parts[key] = {}
+            else:
+                self._parts[key] = {shard.name: int(shard.digest, 16) for shard in part.shards}
+        return self._parts[key]
 
     def _manifest(self, ids: SaveIds) -> Manifest | None:
         """Return the manifest of a save; None where another one has the step, or none."""

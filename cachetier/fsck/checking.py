@@ -30,7 +30,7 @@ from cachetier.local import rebuilding
 from cachetier.local.catalog_view import viewed
 from cachetier.local.recovery import lock_directory, open_store
 from cachetier.local.store import Store
-from cachetier.model.replication import DURABLE
+from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Remote
 from cachetier.restore import Restore
 from cachetier.sources import Replicas
@@ -134,6 +134,7 @@ def _looked(
                 except RemoteError as error:
                     report.unanswered.append(f"{remote.name}: {error.message}")
     except CatalogDamagedError as error:
+        report.unreadable = True
         message = f"{error.message}; {error.next_move}"
         yield Finding(Kind.CATALOG_DAMAGED, message)
 
@@ -149,7 +150,8 @@ def _repaired(
 ) -> Iterator[Outcome]:
     if wanted.repair and not wanted.rebuild:
         try:
-            yield from repaired_rows(cache_dir, findings, clock.now(), say)
+            durable = remotes[0].bucket if remotes else None
+            yield from repaired_rows(cache_dir, durable, findings, clock.now(), say)
         except CatalogDamagedError as error:
             yield from _left(findings, error)
             return
@@ -166,7 +168,7 @@ def _repaired(
     restore = _restore_of(store, remotes, clock)
     try:
         if wanted.repair:
-            yield from Repairs(store, list(remotes), restore, clock).all(findings, say)
+            yield from Repairs(store, cache_dir, list(remotes), restore, clock).all(findings, say)
         if wanted.adopt or wanted.rebuild:
             yield from Adopting(store, cache_dir, remotes[0].bucket, clock).all(say)
     finally:

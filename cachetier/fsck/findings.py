@@ -106,10 +106,12 @@ class LeftError(Exception):
 class Report:
     """Everything that was looked at and found.
 
-    ``unanswered`` names what could not be looked at, with the reason.
+    ``unanswered`` names what could not be looked at, with the reason; ``unreadable``: the catalog
+    could not be opened, or not be read to its end.
     """
 
     online: bool = False
+    unreadable: bool = False
     shards: int = 0
     size_bytes: int = 0
     checked_bytes: int = 0

@@ -18,7 +18,9 @@ from cachetier.local.check_queries import PAGE_ROWS, CheckedRow
 from cachetier.local.files import DiskFiles
 from cachetier.local.lost_and_found import Identity, LostAndFound, superfluous_because
 from cachetier.local.store import LocalCopy
+from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ShardState
+from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.sizes import shown_size
 
@@ -94,15 +96,23 @@ class LocalChecks:
             return
         if shard.file_id is not None or shard.inline:
             self._report.size_bytes += shard.content.size_bytes
-        found = self._wrong(row, shard)
-        if found is not None and self._is_still(row):
-            yield found
+        for found in self._wrong(row, shard):
+            if self._is_still(row):
+                yield found
 
-    def _wrong(self, row: CheckedRow, shard: Shard) -> Finding | None:
-        """Return what is wrong with a row and its bytes, the worst first."""
+    def _wrong(self, row: CheckedRow, shard: Shard) -> Iterator[Finding]:
+        """Yield what is wrong with what a row says of remotes, then with its bytes here."""
+        for message in doubtful_copies(row, shard).values():
+            yield _finding(Kind.ROW_CONTRADICTS, row, message)
         contradiction = _contradiction(row, shard)
         if contradiction is not None:
-            return _finding(Kind.ROW_CONTRADICTS, row, contradiction)
+            yield _finding(Kind.ROW_CONTRADICTS, row, contradiction)
+            return
+        found = self._wrong_bytes(row, shard)
+        if found is not None:
+            yield found
+
+    def _wrong_bytes(self, row: CheckedRow, shard: Shard) -> Finding | None:
         if shard.state is ShardState.QUARANTINED:
             copies_at = f", copies at {', '.join(row.remotes)}" if row.remotes else ""
             return _finding(Kind.QUARANTINED, row, f"its bytes here are damaged{copies_at}")
@@ -205,9 +215,22 @@ def _contradiction(row: CheckedRow, shard: Shard) -> str | None:
         return f"it is {shard.state}, and its row names no bytes here"
     if shard.inline and row.body_bytes != shard.content.size_bytes:
         return "its bytes are not in the catalog"
-    if shard.state in (ShardState.CLEAN, ShardState.EVICTED) and not row.remotes:
-        return f"it is {shard.state}, and no remote was ever verified"
     return None
+
+
+def doubtful_copies(row: CheckedRow, shard: Shard) -> dict[str, str]:
+    """Return the remotes of which a row says what cannot be, each with what that is."""
+    published = row.save_state == SaveState.PUBLISHED
+    found = {
+        remote: f"as what {remote} holds it cannot be read any more" for remote in row.unreadable
+    }
+    if shard.state in (ShardState.CLEAN, ShardState.EVICTED) and not row.remotes:
+        found[DURABLE] = f"it is {shard.state}, and no remote was ever verified"
+    if row.settled:
+        found[DURABLE] = "it is dirty, and every remote has it that it waits for"
+    elif shard.state is ShardState.DIRTY and DURABLE not in row.remotes and published:
+        found[DURABLE] = "it is dirty, and its step is published: nothing would ever send it"
+    return found
 
 
 def _finding(kind: Kind, row: CheckedRow, message: str) -> Finding:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from cachetier.errors import IntegrityError, RemoteError
+from cachetier.fsck.described import gone, is_same, stored_as
 from cachetier.fsck.findings import Finding, Kind, Report
 from cachetier.local import check_queries, garbage_queries, queries, replica_queries
 from cachetier.local.catalog_view import CatalogView
 from cachetier.local.check_queries import PAGE_ROWS
-from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
-from cachetier.model.documents import Manifest, ManifestState, ShardSummary
+from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
+from cachetier.model.documents import Manifest, ManifestState, Part
 from cachetier.model.layout import SPREAD_MARK, is_pending
-from cachetier.model.names import RESERVED_SEGMENT
-from cachetier.model.replication import DURABLE, ReplicaState
+from cachetier.model.names import DURABLE, RESERVED_SEGMENT
+from cachetier.model.replication import ReplicaState
 from cachetier.model.stored import Stored
 from cachetier.model.uploads import SAVE_KEY
 from cachetier.remote.base import ObjectInfo
@@ -38,6 +39,7 @@ class RemoteChecks:
         self._report = report
         self._run = run
         self._seen_packs: set[str] = set()
+        self._told: set[int] = set()  # rows that are wrong about their objects
 
     def all(self) -> Iterator[Finding]:
         """Yield everything.
@@ -58,16 +60,17 @@ class RemoteChecks:
     def _save(self, save: Save) -> Iterator[Finding]:
         location = self._location(save)
         if location is None:
+            if self._is_published(save):
+                message = f"it is published at {self._remote.name}, and its row does not say where"
+                yield self._of(Kind.ROW_CONTRADICTS, save, message)
             return
-        known: set[str] = set()
-        documented = False
         if self._is_published(save):
-            documented = yield from self._published(save, location, known)
-        elif save.state not in OPEN_STATES:
+            yield from self._published(save, location)
+        elif save.state in OPEN_STATES:
+            yield from self._own_parts(save, location)
+            yield from self._rows(save, location, set())
+        else:  # nobody reads it any more, and nobody misses its objects
             yield from self._claim(save)
-        yield from self._rows(save, location, known)
-        if documented:
-            yield from self._unnamed(save, location, known)
 
     def _location(self, save: Save) -> str | None:
         if self._is_durable:
@@ -87,34 +90,91 @@ class RemoteChecks:
 
     # --- documents -------------------------------------------------------------------------------
 
-    def _published(
-        self, save: Save, location: str, known: set[str]
-    ) -> Generator[Finding, None, bool]:
-        """Look at the documents of a published save, and the objects of other nodes in it.
+    def _published(self, save: Save, location: str) -> Iterator[Finding]:
+        """Look at the documents and the objects of a published save."""
+        known: set[str] = set()
+        wrong, manifest = self._manifest(save)
+        if wrong is not None:
+            yield wrong
+        if manifest is not None:
+            yield from self._parts(save, location, manifest, known)
+        if wrong is None or wrong.is_problem:
+            yield from self._rows(save, location, known)
+        if manifest is not None:
+            yield from self._unnamed(save, location, known)
 
-        Return whether they say what belongs to it.
-        """
+    def _manifest(self, save: Save) -> tuple[Finding | None, Manifest | None]:
+        """Return what is wrong with the manifest of a published save, or the manifest."""
         try:
             seen = self._bucket.manifest(save.run, save.step)
         except IntegrityError as error:
-            yield self._of(Kind.MANIFEST_DAMAGED, save, error.message)
-            return False
+            message = f"at {self._remote.name}: {error.message}"
+            return self._of(Kind.MANIFEST_DAMAGED, save, message), None
         manifest = seen.manifest if seen is not None else None
         wrong = _wrong_manifest(save, manifest)
-        if wrong is not None:
-            kind, message = wrong
-            yield self._of(kind, save, f"at {self._remote.name}: {message}")
-        if wrong is not None or manifest is None:
-            return False
+        if wrong is None:
+            return None, manifest
+        kind, message = wrong
+        return self._of(kind, save, f"at {self._remote.name}: {message}"), None
+
+    def _parts(
+        self, save: Save, location: str, manifest: Manifest, known: set[str]
+    ) -> Iterator[Finding]:
+        """Look at the parts of a published save, and the objects of other nodes in it."""
         layout = self._bucket.layout
         for part in manifest.parts:
             known.add(layout.part_key(save.run, location, part.rank))
             try:
-                self._bucket.part(save.run, location, part.rank, part.digest)
+                found = self._bucket.part(save.run, location, part.rank, part.digest)
             except IntegrityError as error:
-                yield self._of(Kind.PART_DAMAGED, save, error.message, rank=part.rank)
+                message = f"at {self._remote.name}: {error.message}"
+                yield self._of(Kind.PART_DAMAGED, save, message, rank=part.rank)
+            else:
+                yield from self._otherwise(save, found)
         yield from self._elsewhere(save, location, manifest, known)
-        return True
+
+    def _otherwise(self, save: Save, part: Part) -> Iterator[Finding]:
+        """Look for rows that say otherwise than the part as what a remote holds a shard."""
+        remote = self._remote.name
+        for entry in part.shards:
+            row = self._view.read(
+                lambda sql, of=entry: check_queries.row_named(sql, save.number, of.name, remote)  # type: ignore[misc]
+            )
+            if row is None:
+                continue  # another node's, or told already
+            shard, stored = row
+            if stored != entry.stored() or not is_same(shard, entry):
+                self._told.add(shard.version)
+                message = f"at {remote}: the catalog and the step disagree on what its object is"
+                wrong = self._of(
+                    Kind.ROW_CONTRADICTS, save, message, name=entry.name, rank=entry.rank
+                )
+                yield replace(wrong, version=shard.version)
+
+    def _own_parts(self, save: Save, location: str) -> Iterator[Finding]:
+        """Look at the parts that this node wrote of a save that is not published yet."""
+        for part in self._parts_here(save):
+            if not part.uploaded:
+                continue
+            try:
+                found = self._bucket.part(save.run, location, part.rank)
+            except IntegrityError as error:
+                message = error.message
+            else:
+                if (found.step, found.save_id) == (save.step, save.save_id):
+                    continue
+                message = f"the part of rank {part.rank} is one of save {found.save_id}"
+            now = self._view.read(lambda sql: queries.save_by_number(sql, save.number))
+            if now is not None and now.state in OPEN_STATES:
+                message = f"at {self._remote.name}: {message}"
+                yield self._of(Kind.PART_DAMAGED, save, message, rank=part.rank)
+
+    def _parts_here(self, save: Save) -> list[RankPart]:
+        if self._is_durable:
+            return self._view.read(lambda sql: queries.parts_of(sql, save.number))
+        return self._view.read(
+            lambda sql: replica_queries.parts_at(sql, save.number, self._remote.name)
+        )
 
     def _elsewhere(
         self, save: Save, location: str, manifest: Manifest, known: set[str]
@@ -127,7 +187,7 @@ class RemoteChecks:
             key = self._bucket.layout.object_key(save.run, location, entry.name, pack)
             known.add(key)
             if entry.name not in here:
-                stored = _stored_as(entry)
+                stored = stored_as(entry)
                 blank = self._of(
                     Kind.OBJECT_MISSING, save, "", name=entry.name, rank=entry.rank, key=key
                 )
@@ -159,7 +219,7 @@ class RemoteChecks:
             wanted: dict[str, tuple[Finding, Stored, int]] = {}
             for row, stored in page:
                 shard = row.shard
-                if shard is None or stored is None:
+                if shard is None or stored is None or row.version in self._told:
                     continue
                 pack = stored.pack.name if stored.pack is not None else None
                 key = self._bucket.layout.object_key(save.run, location, row.name, pack)
@@ -186,7 +246,9 @@ class RemoteChecks:
                 self._seen_packs.add(key)
             kind, message = _judged(save, info, stored, digest)
             if kind is not None and self._is_still(blank):
-                told = f"at {self._remote.name}: {message}"
+                ours = any(part.rank == blank.rank for part in self._parts_here(save))
+                whose = "" if ours else "; another node put it"
+                told = f"at {self._remote.name}: {message}{whose}"
                 yield replace(blank, kind=kind, message=told)
 
     def _is_still(self, finding: Finding) -> bool:
@@ -264,11 +326,12 @@ def _wrong_manifest(save: Save, manifest: Manifest | None) -> tuple[Kind, str] |
     if manifest is None:
         return Kind.MANIFEST_MISSING, "the manifest of the published step is missing"
     if manifest.state is ManifestState.DELETED:
-        return Kind.GONE_ELSEWHERE, "another node has deleted the step"
+        return Kind.GONE_ELSEWHERE, f"another node has deleted the step: {gone(save)}"
     if manifest.save_id == save.save_id and manifest.state is ManifestState.PUBLISHED:
         return None
     if manifest.state is ManifestState.PUBLISHED:
-        return Kind.GONE_ELSEWHERE, f"save {manifest.save_id} has replaced it since"
+        replaced = f"save {manifest.save_id} has replaced it since"
+        return Kind.GONE_ELSEWHERE, f"{replaced}: {gone(save)}"
     message = f"the step was published, and is only claimed now, by save {manifest.save_id}"
     return Kind.MANIFEST_MISSING, message
 
@@ -293,10 +356,3 @@ def _judged(
 
 def _shown(digest: int | None) -> str:
     return "unknown" if digest is None else f"{digest:016x}"
-
-
-def _stored_as(entry: ShardSummary) -> Stored:
-    """Return as what a manifest lists a shard; without its frames, which HEAD does not tell."""
-    digest = int(entry.stored_digest or entry.digest, 16)
-    pack = entry.pack.in_pack() if entry.pack is not None else None
-    return Stored(entry.codec, entry.stored_bytes, digest, (), entry.element_size or 0, pack)

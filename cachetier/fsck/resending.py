@@ -7,13 +7,13 @@ not do. The local bytes are read and checked first; an object that is somebody e
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from cachetier_client.digests import combine, digest_of
 
 from cachetier.errors import CachetierError, IntegrityError
-from cachetier.local import check_queries, copies, queries
+from cachetier.local import copies
 from cachetier.local.store import LocalCopy, Store
 from cachetier.model.shard import BLOCK_BYTES, Content, Shard
 from cachetier.model.stored import Codec, InPack, Stored
@@ -38,26 +38,25 @@ class Resending:
         self._store = store
         self._remote = remote
 
-    def resend(self, shard: Shard, number: int, stored: Stored, key: str) -> None:
-        """Put the object of ``shard`` (of a packed one its pack) back, and see that it is there.
+    def resend(self, shards: Sequence[Shard], stored: Stored, key: str) -> None:
+        """Put the object of a shard (or the pack of several) back, and see that it is there.
 
         Args:
-            shard: Whose bytes are here.
-            number: Its save.
-            stored: As what the remote held it.
+            shards: Whose bytes are here; of a pack all that it held, in the order of its bytes.
+            stored: As what the remote held one of them.
             key: The object's.
 
         Raises:
             CannotResendError: It was compressed, its bytes are not all here, or not sound.
             RemoteError: The remote does not take it.
         """
-        condition = self._condition(shard, key)
+        condition = self._condition(shards[0], key)
         if stored.pack is not None:
-            self._put_pack(shard, number, stored.pack, key, condition)
+            self._put_pack(shards, stored.pack, key, condition)
         elif stored.codec is not Codec.RAW:
             raise CannotResendError("it was stored compressed: save the step again to replace it")
         else:
-            self._put_raw(shard, key, condition)
+            self._put_raw(shards[0], key, condition)
         expected = stored.pack or stored
         info = self._remote.bucket.objects.head(key)
         if info is None or info.size_bytes != expected.size_bytes:
@@ -103,22 +102,17 @@ class Resending:
         )
 
     def _put_pack(
-        self, shard: Shard, number: int, pack: InPack, key: str, condition: Condition
+        self, shards: Sequence[Shard], pack: InPack, key: str, condition: Condition
     ) -> None:
-        versions = self._store.read(
-            lambda sql: check_queries.members_of_pack(sql, number, self._remote.name, pack.name)
-        )
         body = bytearray()
-        for version in versions:
-            member = self._store.read(lambda sql, v=version: queries.shard_by_version(sql, v))  # type: ignore[misc]
-            if member is not None:
-                with self._opened(member) as copy:
-                    body += _read(copy, 0, member.content.size_bytes)
+        for shard in shards:
+            with self._opened(shard) as copy:
+                body += _read(copy, 0, shard.content.size_bytes)
         digest = digest_of(body)
         if (len(body), digest) != (pack.size_bytes, pack.digest):
             raise CannotResendError("other shards of its pack are not here")
         content = Content(len(body), digest, ())
-        metadata = object_metadata(shard.save_id, self._store.store_id, 0, content)
+        metadata = object_metadata(shards[0].save_id, self._store.store_id, 0, content)
         self._remote.bucket.objects.put(
             key, bytes(body), digest=digest, metadata=metadata, condition=condition
         )
@@ -167,3 +161,10 @@ def content_of(descriptor: int, size_bytes: int) -> Content:
         digest_of(os.pread(descriptor, BLOCK_BYTES, at)) for at in range(0, size_bytes, BLOCK_BYTES)
     )
     return Content(size_bytes, combine(blocks, size_bytes), blocks)
+
+
+def content_of_body(body: bytes) -> Content:
+    """Describe bytes that lie inside the catalog likewise."""
+    starts = range(0, len(body), BLOCK_BYTES)
+    blocks = tuple(digest_of(body[at : at + BLOCK_BYTES]) for at in starts)
+    return Content(len(body), combine(blocks, len(body)), blocks)

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from cachetier.errors import CachetierError
+from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.findings import Finding, Kind, LeftError, Outcome
-from cachetier.fsck.resending import content_of
-from cachetier.local import check_queries, queries
+from cachetier.fsck.resending import content_of, content_of_body
+from cachetier.local import check_queries, queries, rows
 from cachetier.local.catalog_view import CatalogView
+from cachetier.local.check_queries import DamagedRow
 from cachetier.local.files import DiskFiles
 from cachetier.local.lost_and_found import Identity
 from cachetier.local.mend_log import MendLog
 from cachetier.local.mending import mending
+from cachetier.model.checkpoint import Save
+from cachetier.model.documents import ShardEntry
+from cachetier.model.shard import Content
+from cachetier.remote.bucket import Bucket
 
 OF_THE_CATALOG = {
     Kind.CATALOG_DAMAGED: "make the indexes anew",
     Kind.ACCOUNTING: "make the indexes anew",
-    Kind.ROW_DAMAGED: "write its row again, from what its bytes say",
+    Kind.ROW_DAMAGED: "write its row again, from what its bytes or its step say",
 }
 
 
 def repaired_rows(
-    cache_dir: Path, findings: Iterable[Finding], now: float, say: Callable[[str], None]
+    cache_dir: Path,
+    durable: Bucket | None,
+    findings: Iterable[Finding],
+    now: float,
+    say: Callable[[str], None],
 ) -> Iterator[Outcome]:
     """Repair what is wrong with the catalog, and yield what became of it.
+
+    ``durable`` may have documents that say what was lost here; without it nobody is asked.
 
     Raises:
         CatalogDamagedError: It cannot be opened.
@@ -35,7 +47,7 @@ def repaired_rows(
     if not wrong:
         return
     with mending(cache_dir, now) as (view, log):
-        repairs = _RowRepairs(view, log, DiskFiles(cache_dir))
+        repairs = _RowRepairs(view, log, DiskFiles(cache_dir), durable)
         for finding in wrong:
             say(f"repair {finding.where}: {OF_THE_CATALOG[finding.kind]}")
             act = repairs.rewrite if finding.kind is Kind.ROW_DAMAGED else repairs.reindex
@@ -45,11 +57,23 @@ def repaired_rows(
                 yield Outcome(finding, False, str(reason))
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a row should say of its shard."""
+
+    name: str
+    rank: int
+    content: Content
+
+
 class _RowRepairs:
-    def __init__(self, view: CatalogView, log: MendLog, files: DiskFiles) -> None:
+    def __init__(
+        self, view: CatalogView, log: MendLog, files: DiskFiles, durable: Bucket | None
+    ) -> None:
         self._view = view
         self._log = log
         self._files = files
+        self._durable = durable
 
     def reindex(self, _finding: Finding) -> str:
         self._log.reindex()
@@ -59,22 +83,86 @@ class _RowRepairs:
         return "the indexes are made anew, and agree with the tables"
 
     def rewrite(self, finding: Finding) -> str:
-        """Write a row again, if the bytes and the file's own mark agree on what they are."""
-        if finding.file_id is None:
-            raise LeftError("no data file says what it was: delete the step")
-        identity = Identity.parsed(self._files.identity(finding.file_id))
+        """Write a row again, as its bytes or the documents of its step say what it was."""
         save = self._view.read(lambda sql: queries.save_by_number(sql, finding.number))
-        if identity is None or save is None:
-            raise LeftError("its data file does not say what it is: delete the step")
-        ids = identity.ids
-        if (ids.run, ids.step, ids.save_id) != (save.run, save.step, save.save_id):
-            raise LeftError("its data file is of another save: delete the step")
-        descriptor = self._files.open(finding.file_id)
+        row = self._view.read(lambda sql: check_queries.damaged_row(sql, finding.version))
+        if save is None or row is None:
+            raise LeftError("it is gone meanwhile: look again")
+        content = self._content(finding, row)
+        told = (
+            self._by_its_mark(finding, save, content)
+            or _by_its_digest(save, row, content)
+            or self._by_its_part(save, row, content)
+        )
+        if told is None:
+            asked = "" if self._durable is not None else " without --local, or else"
+            raise LeftError(f"nothing says any more what it was: repair{asked} save the step again")
+        taken = self._view.read(lambda sql: check_queries.names_of(sql, save.number))
+        if told.name != row.name and told.name in taken:
+            raise LeftError(f"it was {told.name}, as another row says it is: save the step again")
+        self._log.rewrite(finding.version, save.save_id, told.name, told.rank, told.content)
+        return "its row is what it was"
+
+    def _content(self, finding: Finding, row: DamagedRow) -> Content | None:
+        """Describe the bytes here, if there are any, whatever they are."""
+        if finding.file_id is None:
+            return content_of_body(row.body) if row.body is not None else None
         try:
-            content = content_of(descriptor, identity.size_bytes)
+            descriptor = self._files.open(finding.file_id)
+        except FileNotFoundError:
+            return None
+        try:
+            return content_of(descriptor, os.fstat(descriptor).st_size)
         finally:
             os.close(descriptor)
-        if content.digest != identity.digest:
-            raise LeftError("its data file is damaged too: delete the step")
-        self._log.rewrite(finding.version, save.save_id, identity.name, ids.rank, content)
-        return "its row is what it was"
+
+    def _by_its_mark(self, finding: Finding, save: Save, content: Content | None) -> _Told | None:
+        """Return what the data file says of itself, if its bytes are that."""
+        if finding.file_id is None or content is None:
+            return None
+        identity = Identity.parsed(self._files.identity(finding.file_id))
+        if identity is None:
+            return None
+        ids = identity.ids
+        same = (identity.size_bytes, identity.digest) == (content.size_bytes, content.digest)
+        if not same or (ids.run, ids.step, ids.save_id) != (save.run, save.step, save.save_id):
+            return None
+        return _Told(identity.name, ids.rank, content)
+
+    def _by_its_part(self, save: Save, row: DamagedRow, content: Content | None) -> _Told | None:
+        """Return what the documents in the bucket say: by its name, else by its bytes."""
+        if self._durable is None or save.location is None:
+            return None
+        entries = list(self._entries(self._durable, save, save.location, row.rank))
+        for entry in entries:
+            if entry.name == row.name:
+                return _Told(entry.name, entry.rank, entry.content())
+        if content is None:
+            return None
+        taken = self._view.read(lambda sql: check_queries.names_of(sql, save.number))
+        like = [e for e in entries if e.name not in taken and _is(e, content)]
+        return _Told(like[0].name, like[0].rank, content) if len(like) == 1 else None
+
+    def _entries(
+        self, durable: Bucket, save: Save, location: str, rank: int
+    ) -> Iterator[ShardEntry]:
+        parts = self._view.read(lambda sql: queries.parts_of(sql, save.number))
+        for each in sorted({rank, *(part.rank for part in parts)}):
+            try:
+                part = durable.part(save.run, location, each)
+            except IntegrityError:
+                continue  # told by itself, if it is a problem
+            if (part.step, part.save_id) == (save.step, save.save_id):
+                yield from part.shards
+
+
+def _by_its_digest(save: Save, row: DamagedRow, content: Content | None) -> _Told | None:
+    """Return what the row's own digest proves of the bytes: their description was damaged."""
+    if content is None:
+        return None
+    proven = rows.row_digest(save.save_id, row.name, row.rank, content) == row.row_digest
+    return _Told(row.name, row.rank, content) if proven else None
+
+
+def _is(entry: ShardEntry, content: Content) -> bool:
+    return (entry.size_bytes, int(entry.digest, 16)) == (content.size_bytes, content.digest)

@@ -28,8 +28,8 @@ from cachetier.local.records import Incident, NewShard, RemoteCopy, RemoteSave
 from cachetier.model import lifecycle
 from cachetier.model.checkpoint import OPEN_STATES, PartState, Save, SaveState
 from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.names import DURABLE
 from cachetier.model.policy import DRAIN_ALL, Policy
-from cachetier.model.replication import DURABLE
 from cachetier.model.shard import Content, SaveIds, Shard
 from cachetier.model.stored import Stored
 

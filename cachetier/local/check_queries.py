@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import apsw
 
 from cachetier.errors import CatalogDamagedError
-from cachetier.local import queries, rows
+from cachetier.local import queries, replica_queries, rows
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Stored
 
@@ -18,7 +21,12 @@ _HERE = "(file_id IS NOT NULL OR inline)"
 
 @dataclass(frozen=True, slots=True)
 class CheckedRow:
-    """A row of a shard: ``shard`` is None where the row is not what was written."""
+    """A row of a shard: ``shard`` is None where the row is not what was written.
+
+    ``remotes`` are those that were verified to hold it; ``unreadable`` those of the settings among
+    them of which the catalog does not say any more as what. ``settled``: it is dirty, and no
+    remote that it waits for lacks it.
+    """
 
     version: int
     number: int
@@ -30,6 +38,8 @@ class CheckedRow:
     body_bytes: int | None
     shard: Shard | None
     remotes: tuple[str, ...]
+    unreadable: tuple[str, ...]
+    settled: bool
 
 
 def complaints(sql: apsw.Connection) -> list[str]:
@@ -38,7 +48,7 @@ def complaints(sql: apsw.Connection) -> list[str]:
     lost = [str(row[0]) for row in sql.execute("PRAGMA foreign_key_check").fetchall()]
     return [
         *(line for line in found if line != "ok"),
-        *(f"a row of {table} belongs to nothing" for table in lost[:COMPLAINTS]),
+        *(f"rows of {table} belong to nothing" for table in dict.fromkeys(lost)),
     ]
 
 
@@ -70,10 +80,45 @@ def rows_of_save(
     return [(row, stored_at(sql, row.version, remote)) for row in checked]
 
 
+@dataclass(frozen=True, slots=True)
+class DamagedRow:
+    """What is left of a shard's row that fails its own digest; ``body`` if that is inside."""
+
+    name: str
+    rank: int
+    row_digest: bytes
+    body: bytes | None
+
+
+def damaged_row(sql: apsw.Connection, version: int) -> DamagedRow | None:
+    """Return what a row says that cannot be trusted, or None where it is gone."""
+    query = (
+        "SELECT name, rank, row_digest, (SELECT body FROM bodies WHERE version = shards.version) "
+        "FROM shards WHERE version = ?"
+    )
+    row = sql.execute(query, (version,)).fetchone()
+    if row is None:
+        return None
+    name, rank, row_digest, body = row
+    return DamagedRow(str(name), int(rank), bytes(row_digest), bytes(body) if body else None)
+
+
 def names_of(sql: apsw.Connection, number: int) -> set[str]:
     """Return the names of the shards of a save that this node knows."""
     query = "SELECT name FROM shards WHERE save = ?"
     return {str(row[0]) for row in sql.execute(query, (number,))}
+
+
+def row_named(
+    sql: apsw.Connection, number: int, name: str, remote: str
+) -> tuple[Shard, Stored] | None:
+    """Return a shard of a save, and as what ``remote`` holds it; None if either is not known."""
+    try:
+        shard = queries.shard_named(sql, number, name)
+    except CatalogDamagedError:
+        return None
+    stored = stored_at(sql, shard.version, remote) if shard is not None else None
+    return (shard, stored) if shard is not None and stored is not None else None
 
 
 def checked_row(sql: apsw.Connection, version: int) -> CheckedRow | None:
@@ -89,10 +134,12 @@ def _checked(sql: apsw.Connection, row: tuple[object, ...]) -> CheckedRow:
     except (CatalogDamagedError, ValueError, TypeError):
         shard = None
     version, run, step, _, name = columns[:5]
-    file_id = columns[11]
+    state, file_id = columns[10:12]
     assert isinstance(version, int)
     assert isinstance(number, int)
     assert isinstance(step, int)
+    remotes = sorted(queries.verified_remotes(sql, version))
+    asked = replica_queries.present_remotes(sql, version, DURABLE)
     return CheckedRow(
         version,
         number,
@@ -103,7 +150,9 @@ def _checked(sql: apsw.Connection, row: tuple[object, ...]) -> CheckedRow:
         file_id if isinstance(file_id, str) else None,
         body_bytes if isinstance(body_bytes, int) else None,
         shard,
-        tuple(sorted(queries.verified_remotes(sql, version))),
+        tuple(remotes),
+        tuple(name for name in sorted(asked) if stored_at(sql, version, name) is None),
+        state == ShardState.DIRTY and replica_queries.is_everywhere(sql, version, DURABLE),
     )
 
 
@@ -130,10 +179,21 @@ def accounts(sql: apsw.Connection) -> tuple[int, int]:
     return queries.totals(sql).local_bytes, int(walked)
 
 
-def members_of_pack(sql: apsw.Connection, number: int, remote: str, pack: str) -> list[int]:
-    """Return the versions of the shards of a save in a pack, in the order of its bytes."""
-    query = (
-        "SELECT version FROM drains JOIN shards USING (version) WHERE pack = ? AND remote = ? "
-        "AND save = ? ORDER BY pack_start, size_bytes, version"
-    )
-    return [int(row[0]) for row in sql.execute(query, (pack, remote, number))]
+def pack_of(
+    sql: apsw.Connection, number: int, remote: str, pack: str, names: Sequence[str] = ()
+) -> list[Shard]:
+    """Return the shards of a save in a pack, in the order of its bytes: those of ``names`` if any.
+
+    Raises:
+        CatalogDamagedError: The row of one is damaged.
+    """
+    if names:
+        found = [queries.shard_named(sql, number, name) for name in names]
+    else:
+        query = (
+            "SELECT version FROM drains JOIN shards USING (version) WHERE pack = ? AND remote = ? "
+            "AND save = ? ORDER BY pack_start, size_bytes, version"
+        )
+        versions = [int(row[0]) for row in sql.execute(query, (pack, remote, number))]
+        found = [queries.shard_by_version(sql, version) for version in versions]
+    return [shard for shard in found if shard is not None]

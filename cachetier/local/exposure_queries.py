@@ -16,9 +16,9 @@ from cachetier.model.checkpoint import PartCounts, SaveState, all_sealed
 
 _UNWANTED = (SaveState.SUPERSEDED, SaveState.REFUSED, SaveState.DELETED)
 _EACH_RUN = (
-    "WITH RECURSIVE each_run (run) AS (SELECT min(run) FROM saves UNION ALL "
-    "SELECT (SELECT min(run) FROM saves WHERE run > each_run.run) FROM each_run "
-    "WHERE each_run.run IS NOT NULL) "
+    "WITH RECURSIVE each_run (run) AS (SELECT min(run) FROM saves WHERE state <> 'deleted' "
+    "UNION ALL SELECT (SELECT min(run) FROM saves WHERE run > each_run.run AND state <> 'deleted') "
+    "FROM each_run WHERE each_run.run IS NOT NULL) "
 )
 
 
@@ -35,8 +35,9 @@ class Dirty:
 class OpenSave:
     """A save that is not published.
 
-    ``sealed_at``: when the last rank here sealed, None while one has not. ``sent``: the remote has
-    everything that this node owes it, so that it waits for other nodes.
+    ``sealed_at``: when the last rank here sealed, None while one has not. ``grew_at``: when the
+    last shard or seal of it came here, or else it began. ``sent``: the remote has everything that
+    this node owes it, so that it waits for other nodes.
     """
 
     number: int
@@ -45,6 +46,7 @@ class OpenSave:
     started_at: float
     local_only: bool
     sealed_at: float | None
+    grew_at: float
     sent: bool
     dirty: Dirty
 
@@ -112,7 +114,9 @@ def open_saves(sql: apsw.Connection, dirty: Mapping[int, Dirty]) -> list[OpenSav
         "coalesce(sum(parts.state = 'sealed'), 0), "
         "max(iif(parts.state = 'sealed', ranks_on_node, NULL)), "
         "coalesce(max(parts.state = 'sealed' AND NOT follows), 0), "
-        "max(sealed_at), coalesce(min(uploaded), 0) "
+        "max(sealed_at), coalesce(min(uploaded), 0), "
+        "(SELECT committed_at FROM shards WHERE version = "
+        "(SELECT max(+version) FROM shards WHERE save = saves.number)) "
         "FROM saves LEFT JOIN parts ON parts.save = saves.number "
         "WHERE saves.state IN ('open', 'local_only') GROUP BY number"
     )
@@ -121,7 +125,7 @@ def open_saves(sql: apsw.Connection, dirty: Mapping[int, Dirty]) -> list[OpenSav
 
 def _open_save(row: Row, dirty: Mapping[int, Dirty]) -> OpenSave:
     number, run, step, started_at, world_size, state, seen, sealed, expected, *rest = row
-    final, sealed_at, uploaded = rest
+    final, sealed_at, uploaded, committed_at = rest
     whole = all_sealed(PartCounts(seen, sealed, expected, bool(final)))
     return OpenSave(
         number,
@@ -130,6 +134,7 @@ def _open_save(row: Row, dirty: Mapping[int, Dirty]) -> OpenSave:
         started_at,
         local_only=state == SaveState.LOCAL_ONLY,
         sealed_at=sealed_at if whole else None,
+        grew_at=max(started_at, sealed_at or 0.0, committed_at or 0.0),
         sent=bool(uploaded) and number not in dirty and sealed < world_size,
         dirty=dirty.get(number, Dirty()),
     )
@@ -154,10 +159,10 @@ def committed_at(sql: apsw.Connection, version: int | None) -> float | None:
 
 
 def every_run(sql: apsw.Connection) -> list[Run]:
-    """Return the runs that this node knows, without a walk over their saves."""
+    """Return the runs with a save that is not deleted, without a walk over their saves."""
     query = (
-        f"{_EACH_RUN} SELECT run, (SELECT max(started_at) FROM saves WHERE run = each_run.run) "
-        "FROM each_run WHERE run IS NOT NULL"
+        f"{_EACH_RUN} SELECT run, (SELECT max(started_at) FROM saves WHERE run = each_run.run "
+        "AND state <> 'deleted') FROM each_run WHERE run IS NOT NULL"
     )
     return [Run(*row) for row in sql.execute(query)]
 
@@ -170,15 +175,6 @@ def durable_step(sql: apsw.Connection, run: str) -> DurableStep | None:
     )
     row = sql.execute(query, (run,)).fetchone()
     return DurableStep(*row) if row else None
-
-
-def clean_bytes(sql: apsw.Connection) -> int:
-    """Return what lies here and may go."""
-    query = (
-        "SELECT coalesce(sum(size_bytes), 0) FROM shards "
-        "WHERE state = 'clean' AND (file_id IS NOT NULL OR inline)"
-    )
-    return int(sql.execute(query).get)
 
 
 def damage(sql: apsw.Connection) -> Damage:

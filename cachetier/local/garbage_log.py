@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import apsw
 
-from cachetier.local import garbage_queries, pin_queries, queries, statements
+from cachetier.local import garbage_queries, queries, statements
 from cachetier.local.committer import Committer
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.shard import Shard
@@ -21,27 +21,23 @@ class GarbageLog:
         self._run = committer.run
 
     def discard_incomplete(self, number: int) -> list[Shard] | None:
-        """Delete a save that will never be whole; return its shards, for their files to go.
+        """Delete a save that was ended in the bucket; return its shards, for their files to go.
 
-        None if it is pinned, or was completed meanwhile.
+        None if it is pinned, or was completed here meanwhile.
         """
-
-        def unwanted(sql: apsw.Connection, save: Save) -> bool:
-            pinned = pin_queries.is_pinned(sql, save.run, save.step)
-            return not pinned and garbage_queries.is_incomplete(sql, save)
-
-        return self._run(lambda sql: _delete(sql, number, unwanted))
+        unwanted = garbage_queries.is_unwanted
+        return self._run(lambda sql: _delete(sql, number, lambda _: unwanted(sql, number)))
 
     def discard_replaced(self, number: int) -> list[Shard] | None:
         """Delete a save that another one replaced, with its objects; None if it counts again."""
-        return self._run(lambda sql: _delete(sql, number, lambda _, save: save.state in _REPLACED))
+        return self._run(lambda sql: _delete(sql, number, lambda save: save.state in _REPLACED))
 
 
 def _delete(
-    sql: apsw.Connection, number: int, unwanted: Callable[[apsw.Connection, Save], bool]
+    sql: apsw.Connection, number: int, unwanted: Callable[[Save], bool]
 ) -> list[Shard] | None:
     save = queries.save_by_number(sql, number)
-    if save is None or not unwanted(sql, save):
+    if save is None or not unwanted(save):
         return None
     shards = queries.shards_of(sql, number)
     sql.execute("DELETE FROM shards WHERE save = ?", (number,))

@@ -20,7 +20,7 @@ _ALONE_THERE = (
 
 
 def incomplete_saves(sql: apsw.Connection, before: float) -> list[Save]:
-    """Return saves that began before ``before``, will never be whole, and that nobody waits for.
+    """Return saves that began before ``before`` and were never completed, nor will be.
 
     A newer step of their run is published since.
     """
@@ -31,25 +31,46 @@ def incomplete_saves(sql: apsw.Connection, before: float) -> list[Save]:
         "AND newer.step > saves.step AND newer.state = 'published') ORDER BY number"
     )
     saves = [rows.save_of(row) for row in sql.execute(query, (before,))]
-    return [save for save in saves if is_incomplete(sql, save)]
+    return [save for save in saves if lacks_ranks_here(sql, save) or lacks_others(sql, save)]
 
 
-def is_incomplete(sql: apsw.Connection, save: Save) -> bool:
-    """Return whether only ranks that are gone could complete an open save.
+def is_unwanted(sql: apsw.Connection, number: int) -> bool:
+    """Return whether a save may still go: a rank here never sealed it, and it is not pinned."""
+    save = queries.save_by_number(sql, number)
+    if save is None or pin_queries.is_pinned(sql, save.run, save.step):
+        return False
+    return lacks_ranks_here(sql, save)
 
-    That is one that was not sealed here, or of which all that was sealed here is at the remote and
-    the other nodes' parts are not. One with a damaged shard is left to a person.
+
+def lacks_ranks_here(sql: apsw.Connection, save: Save) -> bool:
+    """Return whether a rank of this node never sealed an open save.
+
+    One with a damaged shard is left to a person.
     """
     if save.state not in OPEN_STATES:
         return False
-    parts, summary = queries.parts_of(sql, save.number), queries.summary_of(sql, save.number)
-    if summary.quarantined_shards:
+    damaged = queries.summary_of(sql, save.number).quarantined_shards
+    return not damaged and not sealed_here(queries.parts_of(sql, save.number))
+
+
+def lacks_others(sql: apsw.Connection, save: Save) -> bool:
+    """Return whether all of an open save here is sealed and sent, and it has ranks elsewhere."""
+    if save.state not in OPEN_STATES:
         return False
-    if not sealed_here(parts):
-        return True
+    parts, summary = queries.parts_of(sql, save.number), queries.summary_of(sql, save.number)
+    if summary.dirty_shards or summary.quarantined_shards or not sealed_here(parts):
+        return False
     sealed = [part for part in parts if part.state is PartState.SEALED]
-    sent = not summary.dirty_shards and all(part.uploaded for part in sealed)
-    return sent and len(sealed) < save.world_size
+    return len(sealed) < save.world_size and all(part.uploaded for part in sealed)
+
+
+def verified_names(sql: apsw.Connection, number: int, remote: str) -> list[str]:
+    """Return the names of a save's shards here that ``remote`` holds as objects of their own."""
+    query = (
+        "SELECT name FROM shards JOIN drains USING (version) WHERE save = ? AND remote = ? "
+        "AND verified_at IS NOT NULL AND pack IS NULL"
+    )
+    return [str(name) for (name,) in sql.execute(query, (number, remote))]
 
 
 def replaced_saves(sql: apsw.Connection, before: float) -> list[Save]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import apsw
 
-from cachetier.local import exposure_queries, pin_queries, replica_queries
+from cachetier.local import exposure_queries, pin_queries, replica_queries, room_queries
 from cachetier.local.exposure_queries import (
     Damage,
     Dirty,
@@ -19,7 +19,7 @@ from cachetier.local.exposure_queries import (
 )
 from cachetier.local.pin_queries import PinTotals
 from cachetier.local.replica_queries import Lag
-from cachetier.model.replication import DURABLE
+from cachetier.model.names import DURABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Ledger:
     """What lies here and how far it is: what is not durable, by what becomes of it.
 
     ``dirty`` is to be drained, ``kept`` stays here by a policy, ``unwanted`` belongs to saves that
-    were superseded or refused, and goes with them.
+    were superseded or refused, and goes with them. ``evictable_bytes`` go when room is needed.
     """
 
     dirty: Dirty
@@ -44,6 +44,7 @@ class Ledger:
     unwanted_saves: tuple[tuple[str, int], ...]  # (run, step)
     oldest_dirty_at: float | None
     clean_bytes: int
+    evictable_bytes: int
     damage: Damage
     policy: Kept
     pins: PinTotals
@@ -67,7 +68,8 @@ def ledger(sql: apsw.Connection, remotes: Sequence[str], active_since: float) ->
     try:
         return _ledger(sql, remotes, active_since)
     finally:
-        sql.execute("COMMIT")
+        if sql.in_transaction:
+            sql.execute("ROLLBACK")  # nothing was written; a COMMIT reads, and may fail as well
 
 
 def _ledger(sql: apsw.Connection, remotes: Sequence[str], active_since: float) -> Ledger:
@@ -86,7 +88,8 @@ def _ledger(sql: apsw.Connection, remotes: Sequence[str], active_since: float) -
         unwanted=_sum(each.dirty for each in others if not each.wanted),
         unwanted_saves=tuple((each.run, each.step) for each in others if not each.wanted),
         oldest_dirty_at=exposure_queries.committed_at(sql, dirty.oldest),
-        clean_bytes=exposure_queries.clean_bytes(sql),
+        clean_bytes=room_queries.clean_bytes(sql),
+        evictable_bytes=room_queries.evictable_bytes(sql, saves),
         damage=exposure_queries.damage(sql),
         policy=exposure_queries.kept_by_policy(sql),
         pins=pin_queries.totals(sql),

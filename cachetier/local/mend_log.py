@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import apsw
 
-from cachetier.local import queries, rows
+from cachetier.local import queries, replica_queries, rows, statements
 from cachetier.local.committer import Committer
+from cachetier.local.records import Incident
+from cachetier.model.lifecycle import ShardEvent, ShardState, after
+from cachetier.model.names import DURABLE
 from cachetier.model.shard import Content
+from cachetier.model.stored import Stored
 
 
 class MendLog:
@@ -16,8 +20,17 @@ class MendLog:
         self._run = committer.run
 
     def reindex(self) -> None:
-        """Make every index anew from its table."""
-        self._run(lambda sql: sql.execute("REINDEX").fetchall())
+        """Make every index anew from its table, and drop what was sent of shards not known here."""
+
+        def operation(sql: apsw.Connection) -> None:
+            sql.execute("REINDEX").fetchall()
+            sql.execute("DELETE FROM drains WHERE version NOT IN (SELECT version FROM shards)")
+            sql.execute(
+                "DELETE FROM uploaded_parts WHERE NOT EXISTS (SELECT 1 FROM drains "
+                "WHERE version = uploaded_parts.version AND remote = uploaded_parts.remote)"
+            )
+
+        self._run(operation)
 
     def rewrite(self, version: int, save_id: str, name: str, rank: int, content: Content) -> None:
         """Write again what a shard's row says of the shard; where its bytes are stays."""
@@ -36,6 +49,35 @@ class MendLog:
                 ),
             ).fetchall()
         )
+
+    def remember(self, version: int, remote: str, stored: Stored, now: float) -> None:
+        """Write again as what ``remote``, which was just asked, holds a shard.
+
+        A dirty one that waited for nothing else is clean.
+        """
+
+        def operation(sql: apsw.Connection) -> None:
+            shard = statements.require(sql, version)
+            statements.insert_stored(sql, version, remote, stored, now)
+            everywhere = replica_queries.is_everywhere(sql, version, DURABLE)
+            if shard.state is ShardState.DIRTY and everywhere:
+                _set_state(sql, version, after(shard.state, ShardEvent.VERIFIED_REMOTELY))
+
+        self._run(operation)
+
+    def quarantine(self, version: int, incident: Incident, now: float) -> None:
+        """Keep the damaged bytes of a clean shard, as no remote says that it has others.
+
+        As what the remotes held it stays known, so that it can be sent there again as that.
+        """
+
+        def operation(sql: apsw.Connection) -> None:
+            shard = statements.require(sql, version)
+            dirty = after(shard.state, ShardEvent.LOST_REMOTELY)
+            _set_state(sql, version, after(dirty, ShardEvent.LOCAL_DAMAGE))
+            statements.insert_incident(sql, incident, now)
+
+        self._run(operation)
 
     def reopen(self, number: int) -> bool:
         """Let the drain publish a save once more; return False if this node has no part of it."""
@@ -64,3 +106,7 @@ class MendLog:
             return True
 
         return self._run(operation)
+
+
+def _set_state(sql: apsw.Connection, version: int, state: ShardState) -> None:
+    sql.execute("UPDATE shards SET state = ? WHERE version = ?", (state, version))

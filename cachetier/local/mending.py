@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cachetier.errors import CatalogDamagedError
 from cachetier.local import connection, wal
 from cachetier.local.catalog_view import CatalogView
 from cachetier.local.committer import Committer
@@ -21,6 +22,8 @@ def mending(cache_dir: Path, now: float) -> Iterator[tuple[CatalogView, MendLog]
         CatalogDamagedError: It cannot be opened at all, or opening it would lose commits.
     """
     path = cache_dir / CATALOG_NAME
+    if not path.exists():  # opening it would make an empty one
+        raise CatalogDamagedError(f"{CATALOG_NAME} is missing")
     wal.check(path.with_name(f"{CATALOG_NAME}-wal"))  # SQLite drops what follows a damaged frame
     writer = connection.open_writer(path, now)
     try:

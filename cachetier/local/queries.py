@@ -157,7 +157,14 @@ def superfluous_saves(sql: apsw.Connection, before: float) -> list[Save]:
 
 
 def runs(sql: apsw.Connection) -> list[str]:
+    """Return every run there ever was a save of."""
     return [row[0] for row in sql.execute("SELECT DISTINCT run FROM saves ORDER BY run")]
+
+
+def runs_with_steps(sql: apsw.Connection) -> list[str]:
+    """Return the runs with a save that is not deleted."""
+    query = "SELECT DISTINCT run FROM saves WHERE state <> 'deleted' ORDER BY run"
+    return [row[0] for row in sql.execute(query)]
 
 
 def parts_of(sql: apsw.Connection, number: int) -> list[RankPart]:

@@ -14,7 +14,8 @@ from cachetier.local import queries, replica_queries, statements
 from cachetier.local.committer import Committer
 from cachetier.model import lifecycle
 from cachetier.model.lifecycle import ShardEvent, ShardState
-from cachetier.model.replication import DURABLE, ReplicaState
+from cachetier.model.names import DURABLE
+from cachetier.model.replication import ReplicaState
 
 
 class ReplicaLog:

@@ -170,10 +170,12 @@ MIGRATIONS: tuple[str, ...] = (
     """,
     # What a look at the node needs of the saves, whose number only grows: see `exposure_queries`.
     """
-    CREATE INDEX saves_of_run ON saves (run, started_at);
+    CREATE INDEX saves_of_run ON saves (run, started_at) WHERE state <> 'deleted';
     CREATE INDEX published_saves ON saves (run, started_at, step) WHERE state = 'published';
     CREATE INDEX open_saves ON saves (number) WHERE state IN ('open', 'local_only');
     CREATE INDEX local_only_saves ON saves (state) WHERE local_only_at IS NOT NULL;
+    CREATE INDEX lost_replications ON replications (remote, save)
+        WHERE state IN ('given_up', 'refused', 'superseded');
     """,
     """
     CREATE TABLE pins (

@@ -15,6 +15,7 @@ from cachetier.errors import InvalidNameError, InvalidRequestError
 
 RESERVED_SEGMENT = ".cachetier"
 GENERATION_MARK = "~"
+DURABLE = "durable"  # the remote that is the system of record: no replica may be called so
 STEP_LIMIT = 2**53
 
 _SEGMENT = r"[A-Za-z0-9._\-=+@]+"
@@ -37,6 +38,11 @@ def checked_run(run: object) -> str:
     raise InvalidNameError(
         f"run {_shown(run)} is not 1 to 128 characters of A-Z a-z 0-9 . _ - = + @"
     )
+
+
+def is_hidden(run: str) -> bool:
+    """Return whether ``run`` begins with a dot: a trial, such as ``.bench``, and no training."""
+    return run.startswith(".")
 
 
 def checked_step(step: object) -> int:

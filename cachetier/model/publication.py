@@ -152,3 +152,27 @@ def deleted(seen: Manifest, nonce: str) -> Manifest:
     """Return the tombstone of ``seen``: readers treat the step as gone before its objects go."""
     update = {"state": ManifestState.DELETED, "nonce": nonce, "parts": (), "shards": ()}
     return seen.model_copy(update=update)
+
+
+def tombstone(save: Claimant, location: str, seen: Manifest | None, nonce: str) -> Manifest | None:
+    """Return what deletes ``save``, or None where the manifest is another's, or does so already."""
+    if seen is None:
+        claimed = claim(save, None, "").model_copy(update={"location": location})
+        return deleted(claimed, nonce)
+    if seen.save_id != save.save_id or seen.state is ManifestState.DELETED:
+        return None
+    return deleted(seen, nonce)
+
+
+def given_up(save: Claimant, location: str, seen: Manifest | None, nonce: str) -> Manifest | None:
+    """Return what keeps ``save``, which is not published, from ever being; None: what is there.
+
+    Where the manifest is another save's, ``save`` is entered there among those that came before.
+    """
+    where = standing(save, seen)
+    if where in (Standing.SUPERSEDED, Standing.REFUSED, Standing.DELETED):
+        return None
+    if seen is None or seen.save_id == save.save_id:
+        return tombstone(save, location, seen, nonce)
+    replaces = tuple(sorted({*seen.replaces, save.save_id}))
+    return seen.model_copy(update={"replaces": replaces, "nonce": nonce})

@@ -25,8 +25,6 @@ from enum import StrEnum
 
 from cachetier.model.checkpoint import SaveState
 
-DURABLE = "durable"  # what the catalog, the status and the metrics call the system of record
-
 
 class ReplicaState(StrEnum):
     OPEN = "open"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import ssl
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import boto3.session
 from botocore.awsrequest import (
@@ -26,16 +26,20 @@ from botocore.awsrequest import (
 )
 from botocore.config import Config
 from botocore.credentials import RefreshableCredentials
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, CredentialRetrievalError
 from botocore.handlers import add_expect_header
 
 from cachetier.errors import ConfigError
+from cachetier.remote.judged import in_a_line
 from cachetier.remote.stalls import StallWatch
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
 
 DEFAULT_REGION = "us-east-1"  # what S3-compatible stores expect where nobody names a region
+
+_SOURCE = "Mend the program, profile or agent that the AWS configuration takes credentials from."
+_SETTINGS = "Correct the remote's settings, or the AWS profile and files that they lead to."
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +75,15 @@ def connect(
     max_connections: int = 32,
     timeouts: Timeouts | None = None,
 ) -> S3Client:
-    """Return a boto3 client set up as this module needs it. It opens no connection yet.
+    """Return a boto3 client set up as this module needs it. It opens no connection to the store.
+
+    It looks for credentials: files are read, a program may be run, a metadata service asked.
 
     Raises:
-        ConfigError: The endpoint is no URL, the AWS profile does not exist, or the certificates to
-            trust cannot be read.
+        ConfigError: The endpoint is no URL, the AWS profile does not exist, whoever is to give
+            credentials fails, or the certificates to trust cannot be read.
     """
-    timeouts = timeouts or Timeouts()
-    config = Config(
-        connect_timeout=timeouts.connect_seconds,
-        read_timeout=timeouts.read_seconds,
-        max_pool_connections=max_connections,
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        retries={"mode": "standard", "total_max_attempts": 1},
-        s3={
-            "addressing_style": "path" if endpoint else "auto",
-            "payload_signing_enabled": False,
-        },
-        tcp_keepalive=True,
-    )
+    config = _config("path" if endpoint else "auto", max_connections, timeouts or Timeouts())
     try:
         session = _session(credentials)
         client = session.client(
@@ -99,14 +92,34 @@ def connect(
             region_name=region or session.region_name or DEFAULT_REGION,
             config=config,
         )
+    except CredentialRetrievalError as error:
+        raise ConfigError(f"cannot set up the remote: {in_a_line(error)}", hint=_SOURCE) from error
+    except OSError as error:  # of a program: botocore lets it through
+        raise ConfigError(f"cannot get credentials: {error}", hint=_SOURCE) from error
     except (BotoCoreError, ValueError) as error:
-        raise ConfigError(f"cannot set up the remote: {error}") from error
+        said = in_a_line(error)
+        raise ConfigError(f"cannot set up the remote: {said}", hint=_SETTINGS) from error
     if client.meta.endpoint_url.startswith("https:"):
         _check_authorities(session)
     client.meta.events.unregister("before-call.s3", add_expect_header)
     if endpoint:
         client.meta.events.register("before-call.s3", _follow_no_redirect)
     return client
+
+
+def _config(
+    addressing_style: Literal["path", "auto"], max_connections: int, timeouts: Timeouts
+) -> Config:
+    return Config(
+        connect_timeout=timeouts.connect_seconds,
+        read_timeout=timeouts.read_seconds,
+        max_pool_connections=max_connections,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        retries={"mode": "standard", "total_max_attempts": 1},
+        s3={"addressing_style": addressing_style, "payload_signing_enabled": False},
+        tcp_keepalive=True,
+    )
 
 
 def _check_authorities(session: boto3.session.Session) -> None:

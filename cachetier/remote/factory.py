@@ -32,10 +32,10 @@ def open_store(
     stalls: StallWatch | None = None,
     timeouts: Timeouts | None = None,
 ) -> ObjectStore:
-    """Return the store itself: measured, and every call made once. It opens no connection yet.
+    """Return the store itself: measured, and every call made once.
 
-    Raises:
-        ConfigError: The endpoint is no URL, or the AWS profile does not exist.
+    Nothing outside is looked at before the first call, which is refused where no client can be
+    made: without the profile, say, or while a program that gives credentials fails.
     """
     timeouts = timeouts or Timeouts(stalls=stalls or StallWatch())
     store = RenewedObjectStore(
@@ -48,7 +48,8 @@ def open_store(
             max_connections=max_connections,
             credentials=Profile(settings.profile) if settings.profile is not None else None,
             timeouts=timeouts,
-        )
+        ),
+        keeps_digests=settings.verify == "checksum",
     )
     return store if observe is None else MeasuredObjectStore(store, observe)
 

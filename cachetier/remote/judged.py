@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from botocore.exceptions import ClientError
 
 from cachetier.errors import RemoteError
 from cachetier.remote import classify
+
+SAID_CHARACTERS = 500
 
 
 @contextmanager
@@ -25,7 +28,8 @@ def judged(operation: str, key: str | None) -> Iterator[None]:
         meta = answer.get("ResponseMetadata", {})
         status = meta.get("HTTPStatusCode", 0)
         kind = classify.kind_of_answer(code, status)
-        raised = kind(f"{what}: {said} ({code}, {status})", key=key, remote_code=code)
+        text = f"{what}: {said} ({code}, {status})"
+        raised = kind(text, key=key, remote_code=code, remote_status=status or None)
         header = meta.get("HTTPHeaders", {}).get("retry-after")
         raised.retry_after_seconds = classify.retry_after_seconds(header, time.time())
         raise raised from error
@@ -35,4 +39,9 @@ def judged(operation: str, key: str | None) -> Iterator[None]:
         below_http = classify.kind_of_exception(error)
         if below_http is None:
             raise
-        raise below_http(f"{what}: {error}", key=key) from error
+        raise below_http(f"{what}: {in_a_line(error)}", key=key) from error
+
+
+def in_a_line(error: Exception) -> str:
+    """Return what ``error`` says; some repeat all that a program has printed."""
+    return textwrap.shorten(str(error), SAID_CHARACTERS, placeholder=" ...")

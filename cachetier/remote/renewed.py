@@ -1,8 +1,9 @@
-"""Opens a store anew after it refused us, so that credentials renewed outside are taken up.
+"""Opens a store at the first call, and anew once it refuses us: credentials come late, and change.
 
-The usual AWS chain reads environment, files and metadata services once for each client. Where a
-sidecar or a person writes new credentials there, only a new client finds them; nobody restarts the
-node for it. A refusal for another reason costs a client now and then, and nothing else.
+The usual AWS chain reads environment, files, programs and metadata services when a client is made,
+and not again where it found nothing. So a client that cannot be made is a refusal like any other,
+and only a new one finds what a sidecar or a person has written since; nobody restarts the node for
+it. A refusal for another reason costs a client now and then, and nothing else.
 """
 
 from __future__ import annotations
@@ -10,48 +11,88 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from cachetier.errors import ConfigError, RemoteRefusedError
+from cachetier.remote.alone import alone
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
 PAUSE_SECONDS = 5.0  # a client takes a fifth of a second of processor time to make
+PATIENCE_SECONDS = 10.0
 
 
 class RenewedObjectStore(WrappedObjectStore):
     """Forwards to the store that ``open_store`` made last; a refusal makes the next one.
 
-    The refused call fails: whoever made it comes back, as after any refusal.
-
-    Raises:
-        ConfigError: The first store cannot be made.
+    The refused call fails: whoever made it comes back, as after any refusal. Thread-safe.
     """
 
     def __init__(
-        self, open_store: Callable[[], ObjectStore], clock: Callable[[], float] = time.monotonic
+        self,
+        open_store: Callable[[], ObjectStore],
+        *,
+        keeps_digests: bool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(open_store())
+        """Open nothing yet.
+
+        Args:
+            open_store: Makes a store; a ConfigError is why it cannot, for now.
+            keeps_digests: What the stores it makes will say.
+            clock: For the pause between two stores.
+        """
         self._open_store = open_store
+        self._keeps_digests = keeps_digests
         self._clock = clock
         self._lock = threading.Lock()
         self._not_before = clock()
+        self._missing: ConfigError | None = None
+        self._opened = False  # there is a `_store`
+        self._opening: Future[ObjectStore] | None = None
+
+    @property
+    def keeps_digests(self) -> bool:
+        return self._keeps_digests
 
     def _around(
         self, _operation: Operation, _size_bytes: int, call: Callable[[], Answer]
     ) -> Answer:
+        if not self._opened:
+            self._open_first()
         used = self._store
         try:
             return call()
         except RemoteRefusedError:
-            self._renew(used)
+            with self._lock:
+                if self._store is used:
+                    self._open_next()
             raise
 
-    def _renew(self, refused: ObjectStore) -> None:
+    def _open_first(self) -> None:
         with self._lock:
-            if self._store is not refused or self._clock() < self._not_before:
-                return
+            if not self._opened:
+                self._open_next()
+            if not self._opened:
+                assert self._missing is not None
+                why = self._missing
+                raise RemoteRefusedError(why.message, hint=why.next_move) from why
+
+    def _open_next(self) -> None:
+        """Replace the store, unless the last attempt was a moment ago; without success it stays."""
+        if self._clock() < self._not_before:
+            return
+        try:
+            self._opening = self._opening or alone("remote-open", self._open_store)
+            self._store = self._opening.result(PATIENCE_SECONDS)
+            self._opened, self._opening = True, None
+        except TimeoutError:  # it goes on: two would be no faster
+            self._missing = ConfigError(
+                f"nobody gave us credentials in {PATIENCE_SECONDS:g} s",
+                hint="End the program that the AWS configuration takes them from: it hangs.",
+            )
+        except (ConfigError, RuntimeError) as error:  # half-written files, say; or no thread left
+            self._missing = error if isinstance(error, ConfigError) else ConfigError(str(error))
+            self._opening = None
+        finally:
             self._not_before = self._clock() + PAUSE_SECONDS
-            try:
-                self._store = self._open_store()
-            except ConfigError:
-                pass  # half-written files, say: the next refusal looks again

@@ -144,4 +144,5 @@ class WrappedObjectStore(ABC):
         return self._around("delete", 0, lambda: self._store.delete(key))
 
     def check(self) -> None:
-        return self._around("check", 0, self._store.check)
+        # The store is looked up when it is called, as above: by then it may be another one.
+        return self._around("check", 0, lambda: self._store.check())  # noqa: PLW0108

@@ -12,9 +12,9 @@ Where the service is (``CACHETIER_URL``), which run this is (``CACHETIER_RUN``) 
 from the environment.
 """
 
-from cachetier_client.checkpoint import Checkpoint
-from cachetier_client.client import Client
-from cachetier_client.default import default_client, get_shard, put_shard, training_step
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from cachetier_client.errors import (
     AbortedError,
     BackgroundError,
@@ -51,18 +51,42 @@ from cachetier_client.errors import (
     WaitError,
     error_for,
 )
-from cachetier_client.reader import ShardReader
-from cachetier_client.results import (
-    Incident,
-    LevelReached,
-    PinInfo,
-    Receipt,
-    ShardInfo,
-    StepInfo,
-)
-from cachetier_client.ring import Ring
 from cachetier_client.traced import traced
-from cachetier_client.writer import ShardWriter
+
+if TYPE_CHECKING:
+    from cachetier_client.checkpoint import Checkpoint
+    from cachetier_client.client import Client
+    from cachetier_client.default import default_client, get_shard, put_shard, training_step
+    from cachetier_client.reader import ShardReader
+    from cachetier_client.results import (
+        Incident,
+        LevelReached,
+        PinInfo,
+        Receipt,
+        ShardInfo,
+        StepInfo,
+    )
+    from cachetier_client.ring import Ring
+    from cachetier_client.writer import ShardWriter
+
+# Imported when first asked for: who wants only the errors, or a digest, waits for no transport.
+_HOMES = {
+    "Checkpoint": "checkpoint",
+    "Client": "client",
+    "Incident": "results",
+    "LevelReached": "results",
+    "PinInfo": "results",
+    "Receipt": "results",
+    "Ring": "ring",
+    "ShardInfo": "results",
+    "ShardReader": "reader",
+    "ShardWriter": "writer",
+    "StepInfo": "results",
+    "default_client": "default",
+    "get_shard": "default",
+    "put_shard": "default",
+    "training_step": "default",
+}
 
 __all__ = [
     "Client",
@@ -116,3 +140,15 @@ __all__ = [
     "StagedIOError",
     "error_for",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

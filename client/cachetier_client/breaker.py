@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from cachetier_client import forks
+from cachetier_client.amounts import counted, shown_size
 from cachetier_client.deadline import Clock
 
 log = logging.getLogger("cachetier_client")
@@ -97,8 +98,8 @@ class Breaker:
         if opened_at is not None and said:
             seconds = self._clock.monotonic() - opened_at
             log.warning(
-                "%s is back after %.0f s: %d shards, %d bytes, went straight to S3 so far",
-                *(self._url, seconds, shards, size_bytes),
+                "%s is back after %.0f s: %s, %s, went straight to S3 so far",
+                *(self._url, seconds, counted(shards, "shard"), shown_size(size_bytes)),
             )
         return True
 

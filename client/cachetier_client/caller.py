@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, SupportsIndex, cast
 
 from cachetier_client import forks
+from cachetier_client.amounts import counted, shown_size
 from cachetier_client.background import EXIT_SECONDS, Background
 from cachetier_client.buffers import element_size_of, gathered, is_source
 from cachetier_client.deadline import Clock, Deadline
@@ -191,9 +192,11 @@ class Caller:
             steps = [f"{each['run']}/{each['step']}" for each in reply["pending_steps"]]
         if shards:
             more = f" and {len(steps) - _STEPS_NAMED} more" if steps[_STEPS_NAMED:] else ""
+            are = "is" if shards == 1 else "are"
+            of_steps = "of step" if len(steps) == 1 else "of steps"
             raise NotDurableError(
-                f"{shards} shards ({size_bytes} bytes) are not durable in time, of steps "
-                f"{', '.join(steps[:_STEPS_NAMED])}{more}"
+                f"{counted(shards, 'shard')} ({shown_size(size_bytes)}) {are} not durable in time, "
+                f"{of_steps} {', '.join(steps[:_STEPS_NAMED])}{more}"
             )
 
     # --- parts -----------------------------------------------------------------------------------
@@ -329,4 +332,6 @@ def _opened(path: os.PathLike[str]) -> BinaryIO:
     try:
         return cast("BinaryIO", Path(path).open("rb", buffering=0))
     except OSError as error:
-        raise InvalidRequestError(f"{os.fspath(path)} cannot be read") from error
+        raise InvalidRequestError(
+            f"cannot read {os.fspath(path)}", hint="Name a file that this user can read."
+        ) from error

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
+from cachetier_client.amounts import counted
 from cachetier_client.caller import Caller, reaches
 from cachetier_client.errors import CachetierClientError, InvalidRequestError, inherited
 from cachetier_client.names import Part, checked_element_size
@@ -111,8 +112,10 @@ class Checkpoint:
         with self._calling("seal"):
             unfinished = [writer for writer in self._writers if not writer.closed]
             if unfinished:
+                are = "is" if len(unfinished) == 1 else "are"
                 raise InvalidRequestError(
-                    f"{len(unfinished)} shards of the checkpoint are still being written",
+                    f"{counted(len(unfinished), 'shard')} of the checkpoint {are} still being "
+                    "written",
                     hint="Close every stream before the checkpoint ends.",
                 )
             seconds = self._timeout_seconds

@@ -242,7 +242,10 @@ def _connected(path: str, deadline: Deadline) -> socket.socket:
         raise deadline.passed(f"connecting to unix://{path}") from None
     except PermissionError as error:
         sock.close()
-        raise ForbiddenError(f"this user may not connect to {path}") from error
+        raise ForbiddenError(
+            f"user {os.geteuid()} may not connect to {path}",
+            hint="Run as the service's user, or let this one in: `socket_mode`, `allowed_uids`.",
+        ) from error
     except OSError as error:
         sock.close()
         raise ConnectionLostError(f"cannot connect to unix://{path}") from error

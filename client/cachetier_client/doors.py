@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from cachetier_client import wire
 from cachetier_client.blockfile import Files
@@ -45,15 +46,41 @@ def transport_for(
 
         return HttpTransport(
             parts.hostname,
-            parts.port or _HTTP_PORT,
+            _port(parts),
             prefix=parts.path.rstrip("/"),
             token=token,
             client_id=str(hello["client_id"]),
         )
-    raise ValueError(
-        f"{url!r} is no address of a service: use unix:///path/to/cachetier.sock or "
-        "http://host:port (https: end it in front of the client)"
-    )
+    raise ValueError(f"{_without_secret(url)!r} is no address of a service: {_meant(url)}")
+
+
+def _port(parts: SplitResult) -> int:
+    try:
+        port = _HTTP_PORT if parts.port is None else parts.port
+    except ValueError:
+        port = 0
+    if not port:
+        raise ValueError(f"{parts.geturl()!r} needs a port from 1 to 65535: http://host:port")
+    return port
+
+
+def _meant(url: str) -> str:
+    """Return what to write instead of an address that is none."""
+    scheme, mark, rest = url.partition("://")
+    if url.startswith("/"):
+        return f"did you mean {f'unix://{url}'!r}?"
+    if scheme == "https":
+        return "end https in front of it, and use http://host:port"
+    if scheme == "http" and "@" in rest:
+        return "a token goes into CACHETIER_TOKEN"
+    host = rest if mark else url
+    if re.fullmatch(r"[A-Za-z0-9.-]+:\d+/?", host):
+        return f"did you mean {f'http://{host}'!r}?"
+    return "use unix:///path/to/cachetier.sock or http://host:port"
+
+
+def _without_secret(url: str) -> str:
+    return re.sub(r"(?<=://)[^/]*@", "***@", url)
 
 
 def _socket_path(url: str) -> str:

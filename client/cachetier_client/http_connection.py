@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -67,7 +68,7 @@ class HttpConnection:
         if answer.status < 300:
             return answer
         body = self.finish(answer, deadline)
-        raise error_of(answer.status, answer.reason, answer.headers.get("Retry-After"), body)
+        raise error_of(answer.status, answer.reason, answer.headers, body)
 
     def read_into(
         self, answer: http.client.HTTPResponse, into: memoryview, deadline: Deadline
@@ -124,7 +125,9 @@ class HttpConnection:
         except TimeoutError:
             raise deadline.passed(f"the exchange with {self._peer}") from None
         except (OSError, http.client.HTTPException) as error:
-            message = f"lost the connection to {self._peer}"
+            never = isinstance(error, ConnectionRefusedError | socket.gaierror)
+            verb = "cannot connect to" if never else "lost the connection to"
+            message = f"{verb} {self._peer}"
             raise ConnectionLostError(message, was_idle=self.was_idle) from error
 
 

@@ -21,6 +21,7 @@ ELEMENT_SIZES = (2, 4, 8)
 _SEGMENT = r"[A-Za-z0-9._\-=+@]+"
 _RUN = re.compile(rf"(?!-){_SEGMENT}")
 _NAME = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
+_NOT_IN_SEGMENT = re.compile(r"[^A-Za-z0-9._\-=+@/]+")
 _SAVE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]*")
 _RESERVED = frozenset({".", "..", ".cachetier"})
 
@@ -53,7 +54,8 @@ def checked_run(run: object) -> str:
     fine = isinstance(run, str) and len(run) <= RUN_LIMIT_CHARACTERS and _RUN.fullmatch(run)
     if not fine or run in _RESERVED:
         raise InvalidNameError(
-            f"run {_shown(run)} is not 1 to 128 characters of A-Z a-z 0-9 . _ - = + @"
+            f"run {_shown(run)} is not 1 to 128 characters of A-Z a-z 0-9 . _ - = + @",
+            hint=_near(str(run).replace("/", "-"), RUN_LIMIT_CHARACTERS),
         )
     return str(run)
 
@@ -75,7 +77,8 @@ def checked_name(name: object) -> str:
     if not fine or not _RESERVED.isdisjoint(str(name).split("/")):
         raise InvalidNameError(
             f"shard name {_shown(name)} is not 1 to 255 characters of A-Z a-z 0-9 . _ - = + @ in "
-            "segments joined by '/', without '.', '..' or '.cachetier' as a segment"
+            "segments joined by '/', without '.', '..' or '.cachetier' as a segment",
+            hint=_near(str(name), NAME_LIMIT_CHARACTERS),
         )
     return str(name)
 
@@ -128,6 +131,14 @@ def checked_place(rank: int, world_size: int) -> tuple[int, int]:
             hint="Pass rank= and world_size= together, or set RANK and WORLD_SIZE.",
         )
     return rank, world_size
+
+
+def _near(text: str, limit_characters: int) -> str | None:
+    """Return the hint that names the nearest name there can be, or None if none is near."""
+    plain = _NOT_IN_SEGMENT.sub("-", text).split("/")
+    segments = (each.strip("-") for each in plain if each not in _RESERVED)
+    near = "/".join(each for each in segments if each)
+    return f"Call it {near}, perhaps." if 0 < len(near) <= limit_characters else None
 
 
 def _shown(value: object) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from email.message import Message
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -25,6 +26,7 @@ from cachetier_client.transport import ConnectionLostError, Reply
 DIGEST_HEADER = "Cachetier-Digest"
 ELEMENT_SIZE_HEADER = "Cachetier-Element-Size"
 INCIDENTS_HEADER = "Cachetier-Incidents"
+_PROBLEM = "application/problem+json"
 _SHOWN_CHARACTERS = 200
 _TIMEOUT = "timeout_seconds"
 _PART = ("rank", "world_size", "save_id", "overwrite")
@@ -102,7 +104,7 @@ def reply_of(op: str, body: bytes) -> Reply:
 
 
 def error_of(
-    status: int, reason: str, retry_after: str | None, body: bytes
+    status: int, reason: str, headers: Message, body: bytes
 ) -> CachetierClientError | ConnectionLostError:
     """Return the error that an answer from 300 up means."""
     problem = _problem_of(body)
@@ -110,12 +112,13 @@ def error_of(
         if status == 503 and problem["code"] == "backpressure":  # too many requests, not no room
             problem = {**problem, "code": BusyError.code}
         error = error_from(problem)
+        retry_after = headers.get("Retry-After")
         if retry_after is not None and retry_after.isdigit():
             error.retry_after_seconds = float(retry_after)
         return error
     shown = body[:_SHOWN_CHARACTERS].decode("utf-8", "replace").strip()
     message = f"the service answered {status} {reason}: {shown!r}"
-    if status == 404 and not body:  # the answer to HEAD has no body to say more
+    if status == 404 and headers.get("Content-Type") == _PROBLEM:  # to HEAD, which has no body
         return NotFoundError("the service does not know this shard")
     if status in (401, 403):
         return ForbiddenError(message)

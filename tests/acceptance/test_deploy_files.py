@@ -50,10 +50,19 @@ def test_the_service_accepts_the_environment_that_compose_gives_it(
     assert str(settings.socket_path).startswith("/run/cachetier/")
 
 
+def test_compose_waits_until_the_service_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, interpolated(str(value)))
+    waits = re.fullmatch(r"(\d+)s", SERVICES["cachetier"]["stop_grace_period"])
+
+    assert waits is not None
+    assert int(waits[1]) >= config.load().grace_seconds + 10  # docs/operations.md
+
+
 def test_variables_of_the_compose_file_do_not_upset_a_service_outside_it() -> None:
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     ours = {name for name, _, _ in VARIABLE.findall(text) if name.startswith(config_sources.PREFIX)}
-    settings = {f"{config_sources.PREFIX}{name.upper()}" for name in config.Settings.model_fields}
+    settings = {f"{config_sources.PREFIX}{name.upper()}" for name in config.SETTINGS}
 
     assert ours - settings - config_sources.FOREIGN_VARIABLES == set()
 

@@ -90,8 +90,8 @@ class FakeHttpService:
             self.shards.pop(seen.path, None)
             return Answer(204)
         if seen.path not in self.shards:
-            body = b"" if seen.method == "HEAD" else Answer.problem(404, "not_found").body
-            return Answer(404, body)
+            unknown = Answer.problem(404, "not_found")
+            return Answer(404, b"", unknown.headers) if seen.method == "HEAD" else unknown
         return self._get(seen, self.shards[seen.path])
 
     def _put(self, seen: Seen) -> Answer:

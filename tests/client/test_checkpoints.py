@@ -100,7 +100,7 @@ def test_a_seal_that_fails_takes_the_part_back(service: FakeService, client: Cli
 
 
 def test_a_stream_left_open_is_no_checkpoint(service: FakeService, client: Client) -> None:
-    with pytest.raises(InvalidRequestError, match="1 shards of the checkpoint"):
+    with pytest.raises(InvalidRequestError, match="1 shard of the checkpoint is still"):
         with client.checkpoint("a-run", 7) as checkpoint:
             checkpoint.open("model").write(b"weights")
 
@@ -238,10 +238,23 @@ def test_a_flush_that_leaves_something_dirty_is_an_error(
 
     steps = [{"run": "a-run", "step": step, "shards": 1, "size_bytes": 10} for step in (7, 8)]
     service.answers["flush"] = {"pending_shards": 2, "pending_bytes": 20, "pending_steps": steps}
-    with pytest.raises(NotDurableError, match=r"2 shards \(20 bytes\) .* a-run/7, a-run/8"):
+    with pytest.raises(
+        NotDurableError, match=r"2 shards \(20 B\) are .* of steps a-run/7, a-run/8"
+    ):
         client.flush(timeout_seconds=5)
 
     assert [header["run"] for header in service.ids("flush")] == ["a-run", None]
+
+
+def test_what_is_left_of_a_flush_is_told_as_people_count(
+    service: FakeService, client: Client
+) -> None:
+    steps = [{"run": "a-run", "step": 7, "shards": 1, "size_bytes": 67_108_864}]
+    left = {"pending_shards": 1, "pending_bytes": 67_108_864, "pending_steps": steps}
+    service.answers["flush"] = left
+    with pytest.raises(NotDurableError) as caught:
+        client.flush(timeout_seconds=5)
+    assert caught.value.message == "1 shard (67.1 MB) is not durable in time, of step a-run/7"
 
 
 def test_the_rest_is_asked_in_the_protocols_words(service: FakeService, client: Client) -> None:

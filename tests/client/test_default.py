@@ -48,10 +48,27 @@ def test_importing_the_client_imports_nothing_heavy() -> None:
     program = (
         "import sys, cachetier_client; "
         "print(sorted({name.partition('.')[0] for name in sys.modules} "
-        "& {'torch', 'numpy', 'boto3', 'pydantic', 'cachetier', 'asyncio'}))"
+        "& {'torch', 'numpy', 'boto3', 'pydantic', 'cachetier', 'asyncio', 'awscrt'}))"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
 
     assert ended.stdout == "[]\n"
+
+
+def test_each_public_name_is_found_at_first_use_and_no_other_is() -> None:
+    program = (
+        "import sys, cachetier_client\n"
+        "before = 'cachetier_client.client' in sys.modules\n"
+        "from cachetier_client import *\n"
+        "named = {name: globals()[name].__name__ for name in cachetier_client.__all__}\n"
+        "print(before, named == {name: name for name in named}, len(named))\n"
+        "cachetier_client.Clint"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert ended.stdout == f"False True {len(cachetier_client.__all__)}\n"
+    assert "module 'cachetier_client' has no attribute 'Clint'" in ended.stderr

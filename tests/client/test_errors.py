@@ -6,7 +6,13 @@ import pickle
 
 import pytest
 from cachetier_client import errors
-from cachetier_client.errors import CachetierClientError, error_for, error_from
+from cachetier_client.errors import (
+    CachetierClientError,
+    InvalidNameError,
+    error_for,
+    error_from,
+)
+from cachetier_client.names import checked_name, checked_run
 
 PROTOCOL_CODES = {
     errors.WaitError: ("backpressure", "deadline", "not_durable", "stopping"),
@@ -111,3 +117,27 @@ def test_all_public_errors_are_exported() -> None:
     names = {kind.__name__ for kind in kinds if kind.__module__ == errors.__name__}  # not torch's
     assert names <= set(cachetier_client.__all__)
     assert set(cachetier_client.__all__) <= set(dir(cachetier_client))
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("my shard", "Call it my-shard, perhaps."),
+        ("../a/./b", "Call it a/b, perhaps."),
+        ("/model/rank 0/", "Call it model/rank-0, perhaps."),
+        ("model\\rank-0", "Call it model-rank-0, perhaps."),
+        ("..", InvalidNameError.hint),
+        ("", InvalidNameError.hint),
+    ],
+)
+def test_a_name_that_is_none_is_answered_with_the_nearest_that_is_one(name: str, near: str) -> None:
+    with pytest.raises(InvalidNameError) as caught:
+        checked_name(name)
+    assert caught.value.hint == near
+
+
+def test_a_run_that_is_none_is_answered_with_the_nearest_that_is_one() -> None:
+    with pytest.raises(InvalidNameError) as caught:
+        checked_run("llama/7b v2")
+    assert caught.value.hint == "Call it llama-7b-v2, perhaps."
+    assert checked_run("llama-7b-v2")

@@ -81,7 +81,7 @@ def test_it_begins_and_ends_with_one_line_each(
     begins, ends = (record.getMessage() for record in caplog.records)
     assert "is away: shards go straight to s3://bucket/p" in begins
     assert "is back" in ends
-    assert "5 shards, 25 bytes" in ends
+    assert "5 shards, 25 B, went" in ends
     assert service.fallbacks == [(5, 25)]
 
 

@@ -288,6 +288,15 @@ def test_an_unknown_shard_cannot_be_opened(client: Client) -> None:
         client.open_shard("a-run", 7, "none", "rb")
 
 
+def test_another_server_that_knows_nothing_of_all_this_is_not_taken_for_the_service(
+    service: FakeHttpService, client: Client
+) -> None:
+    service.answers[("GET", "/v1/status")] = [Answer(404)]
+    with pytest.raises(CachetierClientError, match="CACHETIER_URL is the address of") as caught:
+        client.status()
+    assert not isinstance(caught.value, NotFoundError)
+
+
 def test_steps_are_asked_by_their_routes(service: FakeHttpService, client: Client) -> None:
     steps = "/v1/runs/a-run/steps"
     service.answers = {

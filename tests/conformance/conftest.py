@@ -22,7 +22,7 @@ IN_MEMORY: dict[str, Callable[[], ObjectStore]] = {
     "memory-readback": lambda: MemoryObjectStore(keeps_digests=False),
     "retrying": lambda: RetryingObjectStore(MemoryObjectStore()),
     "measured": lambda: MeasuredObjectStore(MemoryObjectStore(), lambda *_: None),
-    "renewed": lambda: RenewedObjectStore(MemoryObjectStore),
+    "renewed": lambda: RenewedObjectStore(MemoryObjectStore, keeps_digests=True),
     "faulty": lambda: FaultyObjectStore(MemoryObjectStore()),
 }
 

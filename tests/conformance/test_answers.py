@@ -182,5 +182,9 @@ def test_an_error_names_the_key_and_what_the_store_said(serve: Serve) -> None:
 
     with pytest.raises(RemoteRefusedError) as caught:
         put(store)
-    assert caught.value.context == {"key": "a", "remote_code": "AccessDenied"}
+    assert caught.value.context == {
+        "key": "a",
+        "remote_code": "AccessDenied",
+        "remote_status": 403,
+    }
     assert "as told" in str(caught.value)

@@ -27,11 +27,12 @@ from cachetier.drain.loop import Drain, Signals, Size
 from cachetier.drain.office import Office
 from cachetier.drain.traffic import Traffic
 from cachetier.incidents import Incidents
-from cachetier.ingest import Ingest, WhenFull
+from cachetier.ingest import Ingest
 from cachetier.local import queries
 from cachetier.local.records import Incident
 from cachetier.local.recovery import open_store
 from cachetier.local.store import Staged, Store
+from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import Save
 from cachetier.model.compression import Rules
 from cachetier.model.layout import Layout

@@ -107,7 +107,7 @@ def a_step_that_changed_little(place: Site, seen: Seen) -> None:
         for step, data in enumerate((old, changed(old, (4, 13))), start=1):
             node.save(step, {"weights": data})
             node.client.wait(RUN, step, "durable", 60)
-        seen.until(node.service, "copied_bytes")
+        seen.until(node.service, "copied_bytes", "evictable_bytes")
 
 
 def a_drain_beside_training(place: Site, seen: Seen) -> None:
@@ -272,6 +272,19 @@ def callers_that_are_refused_or_went_past(_place: Site, seen: Seen) -> None:
 CALLERS = {"errors", "fallback_shards", "fallback_bytes"}
 
 
+def a_catalog_that_cannot_be_read(_place: Site, seen: Seen) -> None:
+    with alone() as (served, client):
+        put(client, "weights", b"x" * LARGE)
+        served.service.store._looker.close()
+        answer = served.call("GET", "/metrics")
+        assert answer.status == 200
+        figures = answer.body.decode()
+        assert "\ncachetier_fenced 0.0" in figures  # what the catalog need not be asked for
+        assert f"\ncachetier_put_bytes_total {float(LARGE)}" in figures
+        assert "cachetier_dirty_bytes" not in figures  # no zero where nobody knows
+        seen.until(served.service, "scrape_errors")
+
+
 @dataclass(frozen=True)
 class Scenario:
     """What happens, and which series that drives."""
@@ -288,7 +301,7 @@ class Scenario:
 
 SCENARIOS = (
     Scenario(a_save_that_drains, A_SAVE_THAT_DRAINS),
-    Scenario(a_step_that_changed_little, {"copied_bytes"}),
+    Scenario(a_step_that_changed_little, {"copied_bytes", "evictable_bytes"}),
     Scenario(a_drain_beside_training, {"drain_slowed_seconds"}),
     Scenario(
         a_remote_in_trouble,
@@ -303,5 +316,6 @@ SCENARIOS = (
     Scenario(reads_of_what_is_only_remote, {"range_read_bytes"}),
     Scenario(steps_that_a_policy_keeps, KEPT),
     Scenario(a_disk_that_fails, DISK),
+    Scenario(a_catalog_that_cannot_be_read, {"scrape_errors"}),
     Scenario(callers_that_are_refused_or_went_past, CALLERS),
 )

@@ -23,7 +23,7 @@ from cachetier.drain.agenda import Agenda
 from cachetier.local import queries
 from cachetier.local.records import Backlog
 from cachetier.model.layout import Layout
-from cachetier.model.replication import DURABLE
+from cachetier.model.names import DURABLE
 from cachetier.model.uploads import object_metadata
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.measured import MeasuredObjectStore, Observe
@@ -35,18 +35,22 @@ SECONDS = 20.0
 
 
 class IdleDrain:
-    """A drain that never does anything; it remembers what it was asked to hurry."""
+    """A drain that never does anything; it remembers what it was asked to hurry, and how to end."""
 
     def __init__(self) -> None:
         self.agenda = Agenda(SystemClock())
         self.remote_state = "ok"
         self.hurried: list[tuple[str | None, int | None]] = []
+        self.ending: list[str] = []
 
     def start(self) -> None:
         """Nothing to start."""
 
+    def ask_to_end(self) -> None:
+        self.ending.append("asked")
+
     def stop(self, grace_seconds: float) -> None:
-        """Nothing to stop."""
+        self.ending.append(f"{grace_seconds:.1f} s left")
 
     def hurry(self, run: str | None, step: int | None) -> None:
         self.hurried.append((run, step))

@@ -106,7 +106,7 @@ def test_wait_and_flush_end_with_3_while_bytes_are_dirty(served: Served) -> None
     flushed = run(served, "flush", "--deadline", "0.1")
     assert flushed.code == 3
     assert flushed.err.startswith("Error: ")
-    assert "of steps r/1" in flushed.err
+    assert "Error: 1 shard (1 B) is not durable in time, of step r/1." in flushed.err
     assert "\nNext: " in flushed.err
     served.drained("x", b"x")
     assert run(served, "wait", "r", "1", "--name", "x", "--json").json["level"] == "durable"

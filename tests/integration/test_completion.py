@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
+import select
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,14 +20,15 @@ from tests.integration.serving import Served, serving
 
 BASH = """
 source <(cachetier completion bash)
-COMP_WORDS=(cachetier "$@"); COMP_CWORD=$#
+COMP_WORDS=(cachetier "$@"); COMP_CWORD=$#; COMP_LINE="${COMP_WORDS[*]}"
 compopt() { COMPREPLY=(":files"); }
 _cachetier
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 ZSH = """
 compdef() { :; }
-_describe() { print -l -- "${described[@]%%:*}"; }
+_describe() { print -rl -- "${described[@]}" | sed 's/\\\\:/%/g; s/:.*//; s/%/:/g'; }
+compset() { :; }
 _files() { print -- :files; }
 source <(cachetier completion zsh)
 words=(cachetier "$@"); CURRENT=$#words
@@ -64,7 +69,9 @@ SHELLS = pytest.mark.parametrize("shell", [bash, zsh, fish])
 def served() -> Iterator[Served]:
     with serving() as served, Client(served.unix_url) as client:
         for step in (100, 200):
-            client.put_shard(b"x", run="llama", step=step, name="a")
+            for name in ("a", "b@c"):
+                client.put_shard(b"x", run="llama", step=step, name=name)
+        client.put_shard(b"x", run="exp@lr=1", step=1, name="a")
         yield served
 
 
@@ -84,6 +91,11 @@ def environment(served: Served, tmp_path: Path) -> dict[str, str]:
         (["wait", "lla"], ["llama"]),
         (["wait", "llama", ""], ["100", "200"]),
         (["get", "--run", "llama", "--step", "1"], ["100"]),
+        (["get", "--run=llama", "--step=100", "--name", ""], ["a", "b@c"]),
+        (["serve", "--log-l"], ["--log-level"]),
+        (["serve", "--log-level", "w"], ["warning"]),
+        (["config", "show", "--key-layout", ""], ["plain", "spread"]),
+        (["serve", "--compression", "planes:1"], [f"planes:1{n}" for n in ("", *range(10))]),
     ],
     ids=str,
 )
@@ -100,3 +112,98 @@ def test_a_shell_completes_files_by_itself(
     (tmp_path / "weights.bin").touch()
     monkeypatch.chdir(tmp_path)
     assert shell(["put", "wei"], environment) == (["weights.bin"] if shell is fish else [":files"])
+
+
+# --- at the keyboard -----------------------------------------------------------------------------
+
+TYPED = {
+    "bash": r"""
+source <(cachetier completion bash)
+bind 'set bell-style none'
+bind -x '"\C-g": printf "<%s>" "$READLINE_LINE"'
+""",
+    "zsh": r"""
+autoload -U compinit && compinit -u -D
+unsetopt beep
+source <(cachetier completion zsh)
+shown() { print -rn -- "<$BUFFER>" }
+zle -N shown && bindkey '^G' shown
+""",
+}
+COMMANDS = {"bash": ["bash", "--norc", "--noprofile", "-i"], "zsh": ["zsh", "-f", "-i"]}
+SECONDS = 40.0
+
+
+class Keyboard:
+    """A shell on a terminal, and what was typed there."""
+
+    def __init__(self, shell: str, environment: dict[str, str]) -> None:
+        self._ours, theirs = pty.openpty()
+        self._read = ""
+        quiet = {"PS1": "", "PROMPT": "", "TERM": "dumb", "HISTFILE": ""}
+        self._process = subprocess.Popen(
+            COMMANDS[shell],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**environment, **quiet},
+            cwd=environment["HOME"],
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.type(f"{TYPED[shell]}echo rea''dy\n")
+        self.until(r"ready\r?\n")
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def until(self, wanted: str) -> re.Match[str]:
+        ends_at = time.monotonic() + SECONDS
+        while not (found := re.search(wanted, self._read)):
+            left = ends_at - time.monotonic()
+            assert left > 0 and select.select([self._ours], [], [], left)[0], self._read
+            self._read += os.read(self._ours, 65536).decode(errors="replace")
+        self._read = self._read[found.end() :]
+        return found
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+
+@pytest.fixture(params=["bash", "zsh"])
+def keyboard(request: pytest.FixtureRequest, environment: dict[str, str]) -> Iterator[Keyboard]:
+    if shutil.which(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    Path(environment["HOME"], "settings.toml").touch()
+    keyboard = Keyboard(request.param, environment)
+    yield keyboard
+    keyboard.close()
+
+
+def test_tab_completes_words_that_a_shell_cuts_in_pieces(keyboard: Keyboard) -> None:
+    for typed, wanted in [
+        ("flus", "flush "),
+        ("wait --level=du", "wait --level=durable "),
+        ("wait exp@l", "wait exp@lr=1 "),
+        ("get --run=exp@lr=1 --step=", "get --run=exp@lr=1 --step=1 "),
+        ("serve --compression=zstd:2", "serve --compression=zstd:2 "),
+        ("serve --compression au", "serve --compression auto "),
+        ("config show --log-format=js", "config show --log-format=json "),
+        ("serve --config sett", "serve --config settings.toml "),
+        ("serve --config=sett", "serve --config=settings.toml "),
+    ]:
+        keyboard.type(f"cachetier {typed}\t\x07")
+        line = keyboard.until(r"<(cachetier [^>]*)>")[1]
+        assert line.rstrip() == f"cachetier {wanted}".rstrip()
+        keyboard.type("\x15")
+
+
+def test_fish_completes_files_and_values_after_the_sign_of_an_option(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "settings.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert fish(["serve", "--config=sett"], environment) == ["--config=settings.toml"]
+    assert fish(["wait", "--level=du"], environment) == ["--level=durable"]

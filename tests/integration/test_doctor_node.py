@@ -207,6 +207,7 @@ def test_bench_measures_both_sides_and_leaves_no_shard(served: Served) -> None:
     assert served.data_files() == []
     status = json.loads(run(served, "status", "--json").out)
     assert (status["dirty_bytes"], status["used_bytes"]) == (0, 0)
+    assert (status["exposure"], json.loads(run(served, "ls", "--json").out)["runs"]) == ([], [])
     assert not list(served.cache_dir.glob(".bench-*"))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -242,6 +244,68 @@ def test_a_drain_that_hangs_is_ended_by_its_supervisor(tmp_path: Path, moto_s3: 
             supervisor.stop(0.1)
 
         assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("name", ["drain-requests", "drain-wake", "drain-said", "drain-desk"])
+def test_a_drain_for_which_no_thread_is_left_is_started_again(
+    tmp_path: Path,
+    moto_s3: S3Endpoint,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused: list[str] = []
+    start = threading.Thread.start
+
+    def start_or_refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith(name) and len(refused) < 2:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_refuse)
+    remote, ids = remote_of(moto_s3), SaveIds(f"no-{name}", 7, "save-1")
+    with node_at(tmp_path / "cache", remote, moto_s3) as node:
+        node.put(ids, "small", b"hello")
+        node.seal(ids)
+        with supervised(node, remote) as supervisor:
+            node.wait_durable(ids, 60)
+            assert supervisor.state()["restarts"] >= 1
+
+    assert len(refused) == 2
+    said = "drain.request_failed" if name == "drain-desk" else "drain.not_started"
+    assert events_in(caplog).count(said) == 2
+
+
+def test_a_drain_for_which_no_descriptor_is_left_is_started_again(
+    tmp_path: Path,
+    moto_s3: S3Endpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused: list[str] = []
+    pair = socket.socketpair
+
+    def pair_or_refuse() -> tuple[socket.socket, socket.socket]:
+        if not refused:
+            refused.append("pair")
+            raise OSError(errno.EMFILE, "Too many open files")
+        return pair()
+
+    remote, ids = remote_of(moto_s3), SaveIds("no-descriptor", 7, "save-1")
+    with node_at(tmp_path / "cache", remote, moto_s3) as node:
+        monkeypatch.setattr(socket, "socketpair", pair_or_refuse)
+        node.put(ids, "small", b"hello")
+        node.seal(ids)
+        with supervised(node, remote):
+            node.wait_durable(ids, 60)
+
+    assert events_in(caplog).count("drain.not_started") == len(refused) == 1
+
+
+def events_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    told = [vars(record).get("event") for record in caplog.records]
+    return [event.name for event in told if event is not None]
 
 
 def test_a_drain_waits_for_the_lock_of_its_predecessor(tmp_path: Path, moto_s3: S3Endpoint) -> None:

@@ -16,7 +16,8 @@ from cachetier.errors import (
     SizeMismatchError,
     StepPublishedError,
 )
-from cachetier.ingest import RemoteStage, WhenFull
+from cachetier.ingest import RemoteStage
+from cachetier.model.backpressure import WhenFull
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds

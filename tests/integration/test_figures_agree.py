@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cachetier.clock import SystemClock
-from cachetier.model.replication import DURABLE
+from cachetier.model.names import DURABLE
 from cachetier.series import PREFIX, REMOTE_STATES, SERIES, Kind, Series
 from cachetier.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint

@@ -123,6 +123,8 @@ def events_in(caplog: pytest.LogCaptureFixture) -> list[str]:
         (403, "ExpiredToken", "remote.refused"),
         (503, "SlowDown", "remote.unreachable"),
         (500, "InternalError", "remote.unreachable"),
+        (500, "NoSuchBucket", "remote.refused"),  # a server in trouble: perhaps it is not so
+        (503, "InvalidAccessKeyId", "remote.refused"),
     ],
 )
 def test_what_may_pass_is_told_and_the_service_starts(
@@ -191,6 +193,56 @@ def test_credentials_that_cannot_be_had_just_now_hold_up_no_start(
         refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
 
     assert "remote durable refuses us" in caplog.text
+
+
+def failing_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "aws").write_text(f"[default]\ncredential_process = {program}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("program", ["false", "/there/is/no/such/program"])
+def test_a_program_that_gives_no_credentials_ends_the_first_start(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    failing_program(tmp_path, monkeypatch, program)
+
+    said = only_line(serve(tmp_path, store.url))
+
+    assert "credentials" in said["message"]
+    assert "takes credentials from" in said["hint"]
+    assert (store.asked, (tmp_path / "cache").exists()) == ([], False)
+
+
+def test_a_program_that_never_ends_holds_up_no_start(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ending = tmp_path / "ending"
+    os.mkfifo(ending)
+    failing_program(tmp_path, monkeypatch, f"cat {ending}")  # until somebody opens the other end
+    monkeypatch.setattr("cachetier.first_start.LOOK_SECONDS", 1.0)
+    caplog.set_level(logging.WARNING, "cachetier")
+
+    refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
+
+    assert "no answer in 1 s" in caplog.text
+    ending.write_bytes(b"")
+
+
+def test_a_replica_that_has_no_profile_ends_the_first_start_and_one_that_is_away_does_not(
+    store: Store, tmp_path: Path
+) -> None:
+    near = {"remote": "s3://near/p", "endpoint": "http://127.0.0.1:1"}
+    where = {"cache_dir": str(tmp_path / "new"), "remote": "s3://bucket/p"}
+    given = {**where, "remote_endpoint": store.url}
+
+    refuse_wrong_remote(config.load({**given, "replicas": {"near": near}}))
+    with pytest.raises(ConfigError, match="nobody"):
+        refuse_wrong_remote(
+            config.load({**given, "replicas": {"near": near | {"profile": "nobody"}}})
+        )
 
 
 def test_an_answer_that_never_ends_holds_up_no_start(

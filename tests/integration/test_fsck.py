@@ -17,8 +17,8 @@ from cachetier.config import load
 from cachetier.local.recovery import open_store
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.factory import open_remote
+from cachetier.remotes import remote_settings
 from cachetier.testing.s3_endpoint import S3Endpoint
-from cachetier.wiring import remote_settings
 from tests.integration.serving import node_settings, running
 
 BODY = bytes(range(256)) * 1000
@@ -136,6 +136,9 @@ def test_a_lost_catalog_is_rebuilt_and_the_step_comes_from_the_bucket(site: Site
     lost = site.fsck()
     assert lost.exit_code == 5
     assert "catalog.db is missing" in lost.stdout
+    assert "Next: read docs/recovery.md; then, if need be, run it again with --rebuild." in (
+        lost.stdout
+    )
 
     result = site.fsck("--rebuild")
     assert site.fsck("--rebuild").exit_code == 2, "now it is sound"

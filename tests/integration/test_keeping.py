@@ -6,7 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from cachetier_client import NotFoundError, PinInfo, PinnedError
+from cachetier_client.digests import digest_of
 
+from cachetier.clock import SystemClock
+from cachetier.errors import TransientError
+from cachetier.model.checkpoint import SaveState
 from tests.integration.serving import Served, client_by, serving
 from tests.integration.test_cli import STEP, run
 
@@ -107,3 +111,70 @@ def test_gc_shows_first_and_removes_when_it_is_told_to(served: Served) -> None:
     assert run(served, "gc", "--older-than", "0", "--json").json["found"] == 1
     assert "Removed 1 thing, 2.0 kB" in run(served, "gc", "--yes", "--older-than", "0s").out
     assert run(served, "gc", "--older-than", "0").out == "There is nothing to collect.\n"
+
+
+def half_sent(served: Served) -> None:
+    """Rank 0 of two is sealed and sent; a newer step of the run is published since."""
+    save = ("--world-size", "2", "--save-id", "s", "--seal")
+    run(served, "put", "-", *STEP, *save, "--name", "x", stdin=b"x" * 2000)
+    served.drained("x", b"x" * 2000)
+    store = served.service.store
+    store.drain_log.record_part_uploaded(1, 0)
+    part = "p/r/1/.cachetier/rank-0.json"
+    served.objects.put(part, b"{}", digest=digest_of(b"{}"))
+    run(served, "put", "-", "--run", "r", "--step", "2", "--name", "x", "--seal", stdin=b"x")
+    store.drain_log.record_outcome(2, SaveState.PUBLISHED, None, SystemClock().now())
+
+
+def test_gc_says_what_it_leaves_and_what_deletes_it(served: Served) -> None:
+    half_sent(served)
+    assert run(served, "gc").out == "There is nothing to collect.\n", "it is young"
+
+    shown = run(served, "gc", "--yes", "--older-than", "0")
+    assert shown.code == 0
+    assert shown.out.splitlines() == [
+        "There is nothing to collect.",
+        "Left: r/1, save s: whole here; rank 1 of 2 is to come from other nodes.",
+        "      If nobody will complete it: cachetier delete r 1",
+    ]
+    found = run(served, "gc", "--older-than", "0", "--json").json
+    assert found["left"] == [
+        {
+            "what": "r/1, save s",
+            "why": "whole here; rank 1 of 2 is to come from other nodes",
+            "run": "r",
+            "step": 1,
+            "save_id": "s",
+            "command": "cachetier delete r 1",
+        }
+    ]
+    assert served.call.post("/v1/collect", {"older_than_seconds": 0}).json["collected"] == found
+
+    assert run(served, "delete", "r", "1", "--yes").code == 0
+    assert run(served, "gc", "--older-than", "0").out == "There is nothing to collect.\n"
+
+
+def test_gc_fails_where_a_remote_did_not_answer(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half_sent(served)
+
+    def away(*_arguments: object) -> None:
+        raise TransientError("no answer")
+
+    monkeypatch.setattr(served.objects, "head", away)
+    for arguments in (("--older-than", "0"), ("--older-than", "0", "--yes")):
+        shown = run(served, "gc", *arguments)
+        assert shown.code == 1
+        assert shown.out == "Not everything could be asked.\n"
+        assert shown.err == "Not asked: durable: no answer. What is there was left.\n"
+    told = run(served, "gc", "--older-than", "0", "--json")
+    assert (told.code, told.json["unanswered"]) == (1, ["durable: no answer"])
+
+    for save in ("one", "two"):
+        step = ("--run", "q", "--step", "1", "--save-id", save)
+        run(served, "put", "-", *step, "--name", "x", stdin=b"x" * 2000)
+    shown = run(served, "gc", "--older-than", "0", "--yes")
+    assert shown.code == 1
+    assert "Removed 1 thing, 2.0 kB on this node." in shown.out
+    assert "Not asked: durable: no answer" in shown.err

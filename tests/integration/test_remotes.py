@@ -64,7 +64,7 @@ def test_a_step_reaches_both_remotes_and_is_shown_at_both(place: Site) -> None:
         assert node.metric('cachetier_drained_bytes_total{remote="near"}') == LARGE + 5
         assert node.metric('cachetier_drained_bytes_total{remote="durable"}') == LARGE + 5
         assert node.metric("cachetier_published_total") == 1
-    until(lambda: published_at_near(place, 1))
+        until(lambda: published_at_near(place, 1))
     far_manifest = place.manifest(place.far_bucket, 1)
     near_manifest = place.manifest(place.near_bucket, 1)
     assert far_manifest is not None

@@ -13,8 +13,12 @@ import pytest
 from cachetier_client import CachetierClientError, Client, StoppingError
 from cachetier_client.digests import digest_of
 
+from cachetier import service as service_module
+from cachetier import tracing
 from cachetier.config import load
+from cachetier.doors.http.door import CUT_OFF_SECONDS
 from cachetier.drain.metered import DrainMetrics
+from cachetier.drain.supervisor import KILLED_SECONDS
 from cachetier.errors import ConfigError, DirectoryInUseError
 from cachetier.service import Service
 from tests.integration.serving import IdleDrain, Served, serving, shard_path
@@ -161,6 +165,24 @@ def test_an_upload_in_flight_ends_well_while_the_service_stops(served: Served) -
         answer = connection.recv(4096)
         stopping.join()
     assert answer.startswith(b"HTTP/1.1 201")
+
+
+def test_the_drain_ends_while_the_doors_do_and_has_no_time_of_its_own_after_them() -> None:
+    with serving(grace_seconds=1) as served, served.call.raw() as connection:
+        head = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: h\r\nContent-Length: {LARGE}\r\n\r\n"
+        connection.sendall(head.encode() + b"the rest never comes")
+        while served.service.store.space.used_bytes < LARGE:
+            time.sleep(0.01)
+        served.service.stop()
+
+    assert served.drain.ending == ["asked", "0.0 s left"]
+
+
+def test_whatever_hangs_at_a_stop_ends_within_ten_seconds_after_its_grace() -> None:
+    rounds = 2 * service_module.ROUND_SECONDS  # housekeeping, and looking for pending seals
+    hanging = CUT_OFF_SECONDS + rounds + KILLED_SECONDS + tracing.CLOSE_SECONDS
+
+    assert hanging <= 10 - 1  # one to close the catalog; see `needed_seconds` of the deploy files
 
 
 # --- a disk that fails ---------------------------------------------------------------------------

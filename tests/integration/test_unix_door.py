@@ -28,8 +28,10 @@ from cachetier.doors.unix.door import UnixDoor
 from cachetier.doors.unix.session import STAGED_LIMIT
 from cachetier.errors import StoppingError
 from cachetier.garbage import Garbage
+from cachetier.model.names import DURABLE
 from cachetier.phases import Phases
 from cachetier.pins import Pins
+from cachetier.remote.bucket import Remote
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 
@@ -94,7 +96,12 @@ class Door:
             incidents=self.node.incidents,
             phases=self.phases,
             pins=Pins(self.node.store, SystemClock()),
-            garbage=Garbage(self.node.store, directory / "cache", (), SystemClock()),
+            garbage=Garbage(
+                self.node.store,
+                directory / "cache",
+                [Remote(DURABLE, self.node.bucket)],
+                SystemClock(),
+            ),
             status=lambda: {"state": "ready"},
             refuse_when_stopping=self._refuse,
             refuse_when_leaving=self._refuse,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cachetier_client import BackgroundError, BackpressureError
+from cachetier_client import BackgroundError, BackpressureError, NotDurableError
 from cachetier_client.digests import digest_of
 
 from cachetier.testing.moto_server import moto_server
@@ -200,6 +200,60 @@ def test_a_cache_full_of_what_is_not_durable_is_told(place: Site, tmp_path: Path
             node.client.put_shard(noise(2_000_000), run=RUN, step=2, name="more", timeout_seconds=1)
 
         until_alerted(watch, "CachetierPutsWait")
+
+
+def test_a_cache_full_of_what_is_pinned_is_told_before_puts_wait(
+    place: Site, tmp_path: Path
+) -> None:
+    with (
+        node_at(place, capacity="8 MB") as node,
+        watching(tmp_path, instance_of(node)) as watch,
+    ):
+        node.save(1, {"most": noise(7_000_000)})
+        node.client.wait(RUN, 1, "durable", 60)
+        until(lambda: not node.client.status()["dirty_bytes"])
+        eventually(lambda: watch.query("cachetier_evictable_bytes > 6e6"))
+        assert "CachetierNearlyFull" not in alerted(watch)
+        node.client.pin(RUN, 1)
+        until_alerted(watch, "CachetierNearlyFull")
+
+        node.client.unpin(RUN, 1)
+        until_quiet(watch, "CachetierNearlyFull")
+
+
+def test_a_run_that_ended_on_a_step_of_a_policy_wakes_nobody_until_somebody_wants_it(
+    place: Site, tmp_path: Path
+) -> None:
+    clock = JumpingClock()
+    with node_at(place, clock=clock, durable_every=2) as node:
+        node.save(2, BODIES)
+        node.client.wait(RUN, 2, "durable", 60)
+        clock.ahead_seconds = 5 * MINUTE
+        node.save(3, BODIES)
+        clock.ahead_seconds = 600 * MINUTE
+        with watching(tmp_path, instance_of(node)) as watch:
+            eventually(lambda: watch.query("cachetier_run_exposure_seconds > 299"))
+            assert "CachetierExposureOverObjective" not in alerted(watch)
+            place.far.stop()
+            with pytest.raises(NotDurableError):
+                node.client.flush(RUN, 3, 1.0)
+            until_alerted(watch, "CachetierExposureOverObjective")
+
+            place.far.come_back()
+            until_quiet(watch, "CachetierExposureOverObjective")
+
+
+def test_a_node_that_cannot_read_its_catalog_is_not_called_down(
+    place: Site, tmp_path: Path
+) -> None:
+    with node_at(place) as node, watching(tmp_path, instance_of(node)) as watch:
+        eventually(lambda: watch.query('cachetier_scrape_errors_total{source="catalog"} == 0'))
+        node.service.store._looker.close()
+
+        until_alerted(watch, "CachetierFiguresMissing")
+        assert "CachetierDown" not in alerted(watch)
+        assert watch.query("cachetier_dirty_bytes") == []
+        assert watch.value("cachetier_fenced") == 0.0
 
 
 def test_a_fenced_store_is_critical_at_once(place: Site, tmp_path: Path) -> None:

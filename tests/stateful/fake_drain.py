@@ -20,9 +20,9 @@ from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.composing import pieces
 from cachetier.model.documents import ShardEntry
 from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.names import DURABLE
 from cachetier.model.packs import Member, is_packable, next_pack, pack_name
 from cachetier.model.publication import Claimant, claimant_of
-from cachetier.model.replication import DURABLE
 from cachetier.model.shard import BLOCK_BYTES, Content, Shard
 from cachetier.model.stored import Codec, Frame, InPack, Stored
 from cachetier.model.uploads import (

@@ -175,6 +175,27 @@ class Model:
         save.state = DELETED
         save.shards, save.parts = {}, {}
 
+    def collect(self, run: str, step: int, save_id: str) -> ModelSave:
+        """Rubbish was collected: a save that was replaced, or that nobody could complete."""
+        save = self.save_named(run, step, save_id)
+        assert save is not None
+        if save.state in WRITABLE:
+            assert (run, step) not in self.pinned, "a pinned step was collected"
+            assert not save.whole(), "a whole save was collected"
+            assert self._is_published_after(run, step), "the newest of a run was collected"
+            save.state = DELETED
+        assert save.state != PUBLISHED, "a published save was collected"
+        save.shards, save.parts = {}, {}
+        return save
+
+    def _is_published_after(self, run: str, step: int) -> bool:
+        return any(
+            save.state == PUBLISHED
+            for (of, of_step), saves in self.steps.items()
+            if of == run and of_step > step
+            for save in saves
+        )
+
     def publish(self, save: ModelSave, run: str, step: int) -> None:
         for other in self.steps[run, step]:
             if other is not save and other.state == PUBLISHED:

@@ -15,11 +15,12 @@ from cachetier.checkpoints import Checkpoints
 from cachetier.clock import Clock
 from cachetier.evict import Evictor, Watermarks
 from cachetier.incidents import Incidents
-from cachetier.ingest import Ingest, WhenFull
+from cachetier.ingest import Ingest
 from cachetier.local import queries
 from cachetier.local.files import Files
 from cachetier.local.recovery import lock_directory, open_store
 from cachetier.local.store import Staged, Store
+from cachetier.model.backpressure import WhenFull
 from cachetier.model.layout import Layout
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import INLINE_BYTES, Content, Receipt, SaveIds, Shard

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
+from cachetier_client.digests import digest_of
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -33,6 +34,7 @@ from tests.stateful.unsynced import unsynced
 
 NAMES = st.sampled_from(["a", "b"])
 STEPS = st.integers(1, 3)
+FOREIGN = [f"tier/run/{location}/README.txt" for location in ("1", "2", "3", "1~save-2")]
 
 
 class TwoRemotes(RuleBasedStateMachine):
@@ -45,8 +47,11 @@ class TwoRemotes(RuleBasedStateMachine):
         self.vfs = unsynced()
         self.vfs_name = self.vfs.__enter__()
         self.clock = FakeClock()
-        self.far = FaultyObjectStore(MemoryObjectStore(minimum_part_bytes=1))
-        self.near = FaultyObjectStore(MemoryObjectStore(minimum_part_bytes=1))
+        self.stores = [MemoryObjectStore(minimum_part_bytes=1) for _ in ("far", "near")]
+        for store in self.stores:
+            for key in FOREIGN:
+                store.put(key, b"theirs", digest=digest_of(b"theirs"))
+        self.far, self.near = map(FaultyObjectStore, self.stores)
         self.saves = 0
         self.nodes = 0
         self.bodies: dict[tuple[int, str], bytes] = {}  # of the save that counts, by step and name
@@ -177,6 +182,11 @@ class TwoRemotes(RuleBasedStateMachine):
             )
             if shard.state is ShardState.CLEAN or shard.state is ShardState.EVICTED:
                 assert verified, f"{shard.name} of step {shard.step} is {shard.state}, and nowhere"
+
+    @invariant()
+    def what_somebody_else_put_is_there(self) -> None:
+        for store in getattr(self, "stores", ()):
+            assert [store.get(key) for key in FOREIGN] == [b"theirs"] * len(FOREIGN)
 
     def close_node(self) -> None:
         self.restore.close()

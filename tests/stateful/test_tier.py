@@ -2,7 +2,8 @@
 
 Acknowledged is readable with the same bytes. Clean is verified at the remote. Dirty or pinned is
 never evicted. Accounted bytes are the bytes on disk. Published is whole and one save's. Deleted and
-aborted stay so. Local-only is neither drained nor removed while it is the newest.
+aborted stay so. Local-only is neither drained nor removed while it is the newest. What somebody
+else put into the bucket is there for ever.
 """
 
 from __future__ import annotations
@@ -15,18 +16,22 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from cachetier_client.digests import digest_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cachetier.errors import CachetierError
+from cachetier.garbage import Garbage, Kind
 from cachetier.local.queries import saves_of_run
 from cachetier.model.checkpoint import Save
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
+from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
 from cachetier.model.shard import SaveIds, Shard
 from cachetier.pins import Pins
+from cachetier.remote.bucket import Remote
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes, judge_rows
@@ -70,6 +75,7 @@ class Tier(RuleBasedStateMachine):
         self.model = Model()
         self.saves: dict[tuple[str, int], int] = {}
         self.damaged: set[str] = set()
+        self.foreign: dict[str, bytes] = {}
         self.node: Node
 
     @initialize(every=st.sampled_from([2, 1]))
@@ -202,6 +208,47 @@ class Tier(RuleBasedStateMachine):
                 if save.state != DELETED and (run, step, save.save_id) in gone:
                     self.model.remove(save, run, step)
 
+    @rule()
+    def collect(self) -> None:
+        """What goes was of no use, and as many objects go as were counted."""
+        self.node.drain.delete_all()
+        self.clock.advance(1.0)
+        before = self._objects()
+        remotes = [Remote(DURABLE, self.node.bucket)]
+        garbage = Garbage(self.node.store, self.node.cache_dir, remotes, self.clock)
+        found = garbage.collect(0.0, dry_run=False)
+        self.node.drain.delete_all()
+        gone = {(s.run, s.step, s.save_id) for s in self._saves() if s.state == DELETED}
+        for each in found.rubbish:
+            if each.kind in (Kind.INCOMPLETE, Kind.REPLACED):
+                assert each.run is not None
+                assert each.step is not None
+                assert each.save_id is not None
+                save = self.model.collect(each.run, each.step, each.save_id)
+                if (each.run, each.step, each.save_id) in gone:
+                    save.state = DELETED
+        assert (found.left, found.unanswered) == ((), ())
+        assert len(before - self._objects()) == found.as_json()["objects"]
+
+    @rule(run=runs, drained=st.booleans())
+    def leave_a_step_behind(self, run: str, drained: bool) -> None:
+        """A rank dies in its save, and the job goes on with the next step."""
+        self.save_again(run, 1)
+        self.put(run, 1, 0, "a", bytes(300))
+        if drained:
+            self.drain_all()
+        self.save_again(run, 2)
+        self.save_whole(run, 2)
+        self.drain_all()
+        self.collect()
+
+    @rule(run=runs, step=steps, own=st.booleans(), name=st.sampled_from(["README.txt", "b/notes"]))
+    def somebody_else_puts(self, run: str, step: int, own: bool, name: str) -> None:
+        """An object lies between those of a save: at the step's keys, or at the second save's."""
+        key = f"tier/{run}/{step}{'~save-1' if own else ''}/{name}"
+        self.foreign[key] = key.encode()
+        self.remote.put(key, key.encode(), digest=digest_of(key.encode()))
+
     @rule(clean_stop=st.booleans())
     def restart(self, clean_stop: bool) -> None:
         if clean_stop:
@@ -293,6 +340,10 @@ class Tier(RuleBasedStateMachine):
             judge_rows(self.node, self.damaged)
 
     @invariant()
+    def what_somebody_else_put_is_there(self) -> None:
+        assert {key: self.remote.get(key) for key in self.foreign} == self.foreign
+
+    @invariant()
     def pins_are_those_that_were_set(self) -> None:
         if hasattr(self, "node"):
             pinned = {(pin.run, pin.step) for pin in Pins(self.node.store, self.clock).all()}
@@ -329,6 +380,10 @@ class Tier(RuleBasedStateMachine):
     def _ids(self, run: str, step: int, rank: int, back: int = 0) -> SaveIds:
         number = max(0, self.saves.get((run, step), 0) - back)
         return SaveIds(run, step, f"save-{number}", rank, WORLD_SIZE, overwrite=number % 2 == 1)
+
+    def _objects(self) -> set[str]:
+        """Return what is in the bucket but the manifests, which stay as tombstones."""
+        return {key for key in self.remote.list("").keys if not key.endswith("/manifest.json")}
 
     def _saves(self) -> list[Save]:
         return [s for run in RUNS for s in self.node.store.read(partial(saves_of_run, run=run))]

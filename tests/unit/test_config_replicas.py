@@ -34,7 +34,7 @@ def test_replicas_are_tables_in_the_order_of_nearness(
     [
         ({"near": {"remot": "s3://two"}}, "near: unknown key `remot`: did you mean remote?"),
         ({"near": {}}, "near: `remote` is not set"),
-        ({"near": {"remote": "b"}}, "near.remote: 'b' is not a remote"),
+        ({"near": {"remote": "b"}}, "near.remote: 'b' does not begin with s3://"),
         ({"near": {"remote": "s3://two", "endpoint": "b:1"}}, "near.endpoint: 'b:1' is not a URL"),
         ({"near": {"remote": "s3://two", "compression": "gzip"}}, "near.compression"),
         ({"near": "s3://two"}, "near: 's3://two' is no table"),

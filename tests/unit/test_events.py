@@ -96,7 +96,7 @@ def test_calls_that_give_all_fields_by_name_leave_none_out_of_the_text() -> None
         for name in _names_of(call.args[1]):
             event = getattr(events, name, None)
             if isinstance(event, Event):
-                assert set(re.findall(r"%\((\w+)\)", event.text)) <= given, (where, name)
+                assert set(events.fields_in(event.text)) <= given, (where, name)
 
 
 @pytest.mark.parametrize("event", EVENTS.values(), ids=lambda event: event.name)
@@ -105,8 +105,8 @@ def test_events_are_well_formed(event: Event) -> None:
     assert not set(event.fields) & RESERVED
     assert len(set(event.fields)) == len(event.fields)
     assert set(event.alike or ()) <= set(event.fields)
-    kinds = dict.fromkeys(event.fields, 1)
-    assert event.text % kinds if event.fields else event.text
+    fields = events.Fields(dict.fromkeys(event.fields, 1))
+    assert event.text % fields if event.fields else event.text
 
 
 def test_a_told_event_is_a_record_with_its_fields(caplog: pytest.LogCaptureFixture) -> None:
@@ -115,7 +115,7 @@ def test_a_told_event_is_a_record_with_its_fields(caplog: pytest.LogCaptureFixtu
         ids = of(SaveIds("r", 7, "s"))
         tell(log, events.LOCAL_ONLY_REMOVED, **ids, size_bytes=3, nothing=None)
     (record,) = caplog.records
-    assert record.getMessage() == "removed local-only step r/7: 3 bytes"
+    assert record.getMessage() == "removed local-only step r/7: 3 B"
     assert record.args == {"run": "r", "step": 7, "save_id": "s", "size_bytes": 3}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ SAVE = OpenSave(
     started_at=NOW - 60,
     local_only=False,
     sealed_at=NOW - 50,
+    grew_at=NOW - 50,
     sent=False,
     dirty=Dirty(1, 100, 1),
 )
@@ -56,14 +58,55 @@ def test_nothing_newer_than_the_durable_step_is_no_exposure() -> None:
     assert level_of(newer, SAVE).exposure_seconds == 0.0
 
 
-def test_what_a_policy_keeps_here_is_exposed_too() -> None:
-    kept = replace(SAVE, local_only=True)
+KEPT = replace(SAVE, local_only=True)
 
-    assert level_of(durable_at(1, NOW - 300), kept).exposure_seconds == 300.0
+
+def test_what_a_policy_keeps_here_is_exposed_up_to_the_newest_save_and_grows_no_more() -> None:
+    durable = durable_at(1, NOW - 300)
+    newest = replace(KEPT, number=2, started_at=NOW - 20)
+
+    assert level_of(durable, KEPT).exposure_seconds == 240.0
+    assert level_of(durable, KEPT, newest).exposure_seconds == 280.0
+    (later,) = run_levels(
+        [Run("run", NOW)], {"run": durable}, [KEPT, newest], {}, NOW + 10 * PATIENCE_SECONDS
+    )
+    assert later.exposure_seconds == 280.0
+
+
+def test_what_waits_for_the_drain_beside_what_a_policy_keeps_is_exposed_until_now() -> None:
+    durable = durable_at(1, NOW - 300)
+
+    assert level_of(durable, KEPT, replace(SAVE, number=2)).exposure_seconds == 300.0
+    assert level_of(durable, replace(KEPT, number=2), SAVE).exposure_seconds == 300.0
+
+
+def test_a_kept_step_that_no_rank_finishes_counts_no_more_once_it_is_stuck() -> None:
+    whole = replace(KEPT, started_at=OLD - 60)
+    stuck = replace(KEPT, number=2, started_at=OLD, grew_at=OLD, sealed_at=None)
+
+    assert level_of(durable_at(1, OLD - 300), whole, stuck).exposure_seconds == 240.0
+
+
+def test_a_run_without_a_durable_step_that_a_policy_keeps_counts_between_its_saves() -> None:
+    first = replace(KEPT, started_at=NOW - 900)
+
+    assert level_of(None, first, replace(KEPT, number=2)).exposure_seconds == 840.0
+
+
+def test_a_hidden_run_is_nobodys_training() -> None:
+    trial = replace(SAVE, run=".bench")
+    stuck = replace(trial, sealed_at=None, started_at=OLD, grew_at=OLD)
+    runs = [Run(".bench", NOW), Run("run", NOW)]
+
+    levels = run_levels(runs, {}, [trial, SAVE], {".bench": 1}, NOW)
+
+    assert [level.run for level in levels] == ["run"]
+    assert incomplete([stuck], {}, NOW).steps == 0
 
 
 UNSEALED = replace(SAVE, sealed_at=None)
 WAITING = replace(SAVE, sent=True)
+GONE: Any = {"started_at": OLD, "grew_at": OLD}
 
 
 @pytest.mark.parametrize(
@@ -71,12 +114,13 @@ WAITING = replace(SAVE, sent=True)
     [
         (SAVE, False),
         (UNSEALED, False),
-        (replace(UNSEALED, started_at=OLD), True),
+        (replace(UNSEALED, **GONE), True),
+        (replace(UNSEALED, started_at=OLD), False),  # shards of it still come
         (WAITING, False),
-        (replace(WAITING, started_at=OLD), True),
-        (replace(SAVE, started_at=OLD), False),  # it drains, however slowly
-        (replace(WAITING, started_at=OLD, local_only=True), False),  # it waits for nobody
-        (replace(UNSEALED, started_at=OLD, local_only=True), True),
+        (replace(WAITING, **GONE), True),
+        (replace(SAVE, **GONE), False),  # it drains, however slowly
+        (replace(WAITING, **GONE, local_only=True), False),  # it waits for nobody
+        (replace(UNSEALED, **GONE, local_only=True), True),
     ],
 )
 def test_a_save_is_stuck_once_it_has_waited_long_for_a_rank_or_a_node(
@@ -86,7 +130,7 @@ def test_a_save_is_stuck_once_it_has_waited_long_for_a_rank_or_a_node(
 
 
 def test_a_stuck_save_is_counted_as_that_and_exposes_nothing() -> None:
-    stuck = replace(UNSEALED, started_at=OLD)
+    stuck = replace(UNSEALED, **GONE)
 
     assert level_of(durable_at(1, OLD - 100), stuck).exposure_seconds == 0.0
     found = incomplete([stuck, SAVE, replace(stuck, started_at=OLD - 5)], {}, NOW)
@@ -95,7 +139,7 @@ def test_a_stuck_save_is_counted_as_that_and_exposes_nothing() -> None:
 
 
 def test_a_stuck_save_is_missed_by_nobody_once_a_newer_step_is_durable() -> None:
-    stuck = replace(UNSEALED, started_at=OLD)
+    stuck = replace(UNSEALED, **GONE)
 
     assert incomplete([stuck], {"run": DurableStep(0, 1, OLD - 9)}, NOW).steps == 1
     assert incomplete([stuck], {"run": DurableStep(2, 3, NOW - 30)}, NOW).steps == 0

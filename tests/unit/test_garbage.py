@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from cachetier.errors import InvalidRequestError, TransientError
 from cachetier.garbage import Collection, Garbage, Kind
 from cachetier.local.files import IDENTITY_ATTRIBUTE
 from cachetier.model.lifecycle import ShardEvent
-from cachetier.model.replication import DURABLE
+from cachetier.model.names import DURABLE
 from cachetier.pins import Pins
 from cachetier.remote.bucket import Remote
 from cachetier.testing.fake_clock import FakeClock
@@ -192,44 +191,15 @@ def test_while_the_remote_does_not_answer_only_what_is_here_is_collected(
     found = garbage(node, clock).collect(HOUR, dry_run=False)
 
     assert found.unanswered == ("durable: no answer",)
-    assert (Kind.INCOMPLETE, 1) in kinds(found)
+    assert kinds(found) == [(Kind.REPLACED, 2)]
     assert found.as_json()["objects"] == 0
+    assert {row.step for row in node.rows()} == {1, 2}
 
 
 def test_the_grace_is_no_negative_number(node: Node, clock: FakeClock) -> None:
     assert code_of(lambda: garbage(node, clock).collect(-1.0, dry_run=True)) == "invalid_request"
     with pytest.raises(InvalidRequestError):
         garbage(node, clock).collect(float("nan"), dry_run=True)
-
-
-def test_a_step_that_another_node_completed_since_is_no_rubbish(
-    node: Node, clock: FakeClock, tmp_path: Path, remote: MemoryObjectStore, vfs: str
-) -> None:
-    """This node's drain has not looked at step 1 since the other node published it."""
-    other = Node(tmp_path / "other", remote, clock, vfs=vfs)
-    node.put(ids(1, 0), "rank-0", LARGE)
-    node.checkpoints.seal(ids(1, 0), 1)
-    node.drain.drain_all()
-    other.put(ids(1, 1), "rank-1", LARGE)
-    other.checkpoints.seal(ids(1, 1), 1)
-    other.drain.drain_all()
-    clock.advance(HOUR)
-    save_step(node, 2)
-    for _ in range(3):
-        node.drain.drain_step("run", 2)
-    assert node.checkpoints.step("run", 2)[0].state == "published"
-    clock.advance(HOUR)
-
-    looked = garbage(node, clock).collect(0.0, dry_run=True)
-    assert garbage(node, clock).collect(0.0, dry_run=False) == replace(looked, dry_run=False)
-    node.drain.delete_all()
-
-    assert looked.rubbish == ()
-    seen = node.bucket.manifest("run", 1)
-    assert seen is not None
-    assert seen.manifest.state == "published"
-    assert other.get("run", 1, "rank-0") == LARGE
-    other.close()
 
 
 def test_what_goes_was_shown_before(node: Node, clock: FakeClock) -> None:
@@ -256,37 +226,3 @@ def test_an_upload_that_no_save_of_ours_names_is_left(
 
     assert garbage(node, clock).collect(HOUR, dry_run=False).rubbish == ()
     assert [upload for _, upload in remote.list_uploads("")] == [foreign]
-
-
-def test_a_save_that_another_node_is_still_sending_stays_for_a_day(
-    node: Node, clock: FakeClock, tmp_path: Path, remote: MemoryObjectStore, vfs: str
-) -> None:
-    other = Node(tmp_path / "other", remote, clock, vfs=vfs)
-    node.put(ids(1, 0), "rank-0", LARGE)
-    node.checkpoints.seal(ids(1, 0), 1)
-    node.drain.drain_all()
-    other.put(ids(1, 1), "rank-1", LARGE)
-    other.checkpoints.seal(ids(1, 1), 1)
-    clock.advance(HOUR)
-    save_step(node, 2)
-    node.drain.drain_all()
-    clock.advance(HOUR)
-
-    assert garbage(node, clock).collect(0.0, dry_run=False).rubbish == ()
-    other.drain.drain_all()
-    assert other.checkpoints.step("run", 1)[0].state == "published"
-    assert other.get("run", 1, "rank-1") == LARGE
-    other.close()
-
-
-def test_what_other_nodes_did_not_complete_in_a_day_goes(node: Node, clock: FakeClock) -> None:
-    node.put(ids(1, 0), "rank-0", LARGE)
-    node.checkpoints.seal(ids(1, 0), 1)
-    node.drain.drain_all()
-    clock.advance(HOUR)
-    save_step(node, 2)
-    node.drain.drain_all()
-    clock.advance(25 * HOUR)
-
-    assert kinds(garbage(node, clock).collect(0.0, dry_run=False)) == [(Kind.INCOMPLETE, 1)]
-    assert {row.step for row in node.rows()} == {2}

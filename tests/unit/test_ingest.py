@@ -8,8 +8,9 @@ import pytest
 from cachetier_client.digests import digest_of
 
 from cachetier.errors import BackpressureError, CachetierError
-from cachetier.ingest import GROWTH_BYTES, Ingest, WhenFull, check_content
+from cachetier.ingest import GROWTH_BYTES, Ingest, check_content
 from cachetier.local.store import Staged
+from cachetier.model.backpressure import WhenFull
 from cachetier.model.levels import Level
 from cachetier.model.shard import (
     BLOCK_BYTES,

@@ -21,17 +21,9 @@ SECRET = "wJalrXUtnFEMIK7MDENG"
 
 
 def record_of(event: Event, **fields: Any) -> logging.LogRecord:
-    return logging.makeLogRecord(
-        {
-            "name": "cachetier.x",
-            "levelno": event.level,
-            "levelname": logging.getLevelName(event.level),
-            "msg": event.text,
-            "args": fields,
-            "event": event,
-            "created": 1_700_000_000.25,
-        }
-    )
+    record = events.record_of(event, fields)
+    record.created, record.msecs = 1_700_000_000.25, 250.0
+    return record
 
 
 def json_of(record: logging.LogRecord, *secrets: str) -> dict[str, Any]:
@@ -91,9 +83,18 @@ def test_an_error_brings_its_traceback_in_the_same_line() -> None:
 def test_a_console_line_shows_the_fields_that_its_text_does_not() -> None:
     record = record_of(events.LOCAL_ONLY_REMOVED, run="r", step=1, size_bytes=3, save_id="s")
     line = ConsoleLines(()).format(record)
-    assert line.endswith(
-        "info     local_only.removed removed local-only step r/1: 3 bytes save_id=s"
-    )
+    assert line.endswith("info     local_only.removed removed local-only step r/1: 3 B save_id=s")
+
+
+def test_a_text_shows_sizes_and_counts_as_people_read_them_and_fields_stay_numbers() -> None:
+    def line(shards: int, size_bytes: int) -> dict[str, Any]:
+        ids = {"run": "r", "step": 7, "save_id": "s", "rank": 0, "world_size": 1}
+        what = {"sealed": 1, "shards": shards, "size_bytes": size_bytes, "seconds": 0.1}
+        return json_of(record_of(events.PART_SEALED, **ids, **what))
+
+    assert line(1, 67_108_864)["message"].endswith("1 sealed here, 1 shard, 67.1 MB")
+    assert line(2, 7)["message"].endswith("1 sealed here, 2 shards, 7 B")
+    assert (line(2, 7)["shards"], line(1, 67_108_864)["size_bytes"]) == (2, 67_108_864)
 
 
 def test_no_field_can_forge_a_line_of_the_console() -> None:
@@ -201,26 +202,30 @@ def failed(name: str, code: str = "transient") -> logging.LogRecord:
     return record_of(events.DRAIN_FAILED, **ids, remote="durable", code=code)
 
 
+def admits(repeats: Repeats, record: logging.LogRecord) -> bool:
+    return record in list(repeats.written(record))
+
+
 def test_the_first_warning_is_written_at_once_and_repetitions_are_counted(
     repeats: Repeats, clock: FakeClock
 ) -> None:
-    assert [repeats.admits(failed(f"shard-{n}")) for n in range(5)] == [True] + 4 * [False]
+    assert [admits(repeats, failed(f"shard-{n}")) for n in range(5)] == [True] + 4 * [False]
     assert list(repeats.over()) == []
     clock.advance(61)
     (summary,) = repeats.over()
-    assert summary.getMessage() == "4 more of drain.failed in 61 s were not written"
+    assert summary.getMessage() == "4 more of drain.failed in 61 s, not written"
     assert "code=transient" in str(summary.args)
 
 
 def test_what_differs_in_what_matters_is_no_repetition(repeats: Repeats) -> None:
-    assert repeats.admits(failed("a"))
-    assert repeats.admits(failed("a", code="forbidden"))
+    assert admits(repeats, failed("a"))
+    assert admits(repeats, failed("a", code="forbidden"))
 
 
 def test_a_steady_stream_gives_one_summary_a_minute(repeats: Repeats, clock: FakeClock) -> None:
     written = 0
     for _ in range(600):
-        written += len(list(repeats.over())) + repeats.admits(failed("a"))
+        written += len(list(repeats.written(failed("a"))))
         clock.advance(1)
     assert written == 10
 
@@ -228,17 +233,17 @@ def test_a_steady_stream_gives_one_summary_a_minute(repeats: Repeats, clock: Fak
 def test_what_was_not_repeated_for_a_minute_is_written_at_once_again(
     repeats: Repeats, clock: FakeClock
 ) -> None:
-    assert repeats.admits(failed("a"))
+    assert admits(repeats, failed("a"))
     clock.advance(61)
     assert list(repeats.over()) == []
-    assert repeats.admits(failed("a"))
+    assert admits(repeats, failed("a"))
 
 
 def test_events_that_each_matter_are_never_held_back(repeats: Repeats) -> None:
     ids = {"run": "r", "step": 1, "name": "a", "reason": "x"}
     damaged = record_of(events.SHARD_QUARANTINED, **ids)
-    assert all(repeats.admits(damaged) for _ in range(3))
-    assert all(repeats.admits(record_of(events.REMOTE_WELL, remote="r")) for _ in range(3))
+    assert all(admits(repeats, damaged) for _ in range(3))
+    assert all(admits(repeats, record_of(events.REMOTE_WELL, remote="r")) for _ in range(3))
 
 
 def test_warnings_of_libraries_repeat_by_their_words(repeats: Repeats) -> None:
@@ -246,14 +251,46 @@ def test_warnings_of_libraries_repeat_by_their_words(repeats: Repeats) -> None:
         fields = {"name": name, "levelno": 30, "msg": "retry %d", "args": (number,)}
         return logging.makeLogRecord(fields)
 
-    assert [repeats.admits(said("a", n)) for n in (1, 2)] == [True, False]
-    assert repeats.admits(said("b", 3))
+    assert [admits(repeats, said("a", n)) for n in (1, 2)] == [True, False]
+    assert admits(repeats, said("b", 3))
 
 
 def test_the_memory_of_repetitions_is_bounded(repeats: Repeats) -> None:
     for number in range(2 * KINDS_LIMIT):
-        repeats.admits(failed("a", code=str(number)))
+        admits(repeats, failed("a", code=str(number)))
     assert len(repeats._seen) == KINDS_LIMIT
+
+
+def test_what_makes_room_for_another_kind_is_told_of_with_its_count(
+    repeats: Repeats, clock: FakeClock
+) -> None:
+    assert [admits(repeats, failed("a", code="first")) for _ in range(4)] == [True] + 3 * [False]
+    clock.advance(7)
+    told = [
+        each.getMessage()
+        for number in range(2 * KINDS_LIMIT)
+        for each in repeats.written(failed("a", code=str(number)))
+        if each.args and "times" in each.args
+    ]
+    assert told == ["3 more of drain.failed in 7 s, not written"]
+
+
+def test_no_repetition_is_lost_from_the_counts_however_many_kinds_there_are(
+    repeats: Repeats, clock: FakeClock
+) -> None:
+    written: list[logging.LogRecord] = []
+    for number in range(5 * KINDS_LIMIT):
+        for _ in range(1 + number % 3):
+            written += repeats.written(failed("a", code=str(number % (2 * KINDS_LIMIT))))
+        clock.advance(0.01)
+    written += repeats.over(at_the_end=True)
+    counts = [int(json_of(each).get("times", 1)) for each in written]
+    assert sum(counts) == sum(1 + number % 3 for number in range(5 * KINDS_LIMIT))
+
+
+def lines_of(stream: io.StringIO) -> list[tuple[str, int | None]]:
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    return [(line["event"], line.get("times")) for line in lines]
 
 
 def test_closing_the_stream_writes_what_was_counted() -> None:
@@ -262,11 +299,22 @@ def test_closing_the_stream_writes_what_was_counted() -> None:
     for _ in range(3):
         handler.handle(failed("a"))
     handler.close()
-    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [(line["event"], line.get("times")) for line in lines] == [
-        ("drain.failed", None),
-        ("log.repeated", 2),
-    ]
+    assert lines_of(stream) == [("drain.failed", None), ("log.repeated", 2)]
+
+
+def test_a_count_is_written_in_its_time_though_nothing_else_is_logged(
+    repeats: Repeats, clock: FakeClock
+) -> None:
+    stream = io.StringIO()
+    handler = OneStream(stream, JsonLines(()), "info", repeats)
+    for _ in range(3):
+        handler.handle(failed("a"))
+    clock.advance(59)
+    handler.write_counts()
+    assert lines_of(stream) == [("drain.failed", None)]
+    clock.advance(2)
+    handler.write_counts()
+    assert lines_of(stream) == [("drain.failed", None), ("log.repeated", 2)]
 
 
 # --- a whole process -----------------------------------------------------------------------------
@@ -298,6 +346,31 @@ def test_every_line_of_a_process_is_json_whoever_wrote_it() -> None:
     assert lines[4]["thread"] == "main" and "the end" in lines[4]["exception"]
     assert "a-long-secret" not in ended.stderr
     assert ended.returncode == 1
+
+
+_STORM_AND_SILENCE = """
+import logging, sys
+from cachetier import events, logs, repeats
+repeats.WINDOW_SECONDS = logs.COUNT_EVERY_SECONDS = 0.05
+logs.set_up("info", "json")
+for _ in range(3):
+    events.tell(logging.getLogger("cachetier.x"), events.ROOM_FAILED)
+sys.stdin.read()
+"""
+
+
+def test_after_a_storm_its_count_comes_in_the_silence() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _STORM_AND_SILENCE],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None and process.stderr is not None
+        first, second = (json.loads(process.stderr.readline()) for _ in range(2))
+        process.stdin.close()
+    assert (first["event"], second["event"], second["times"]) == ("room.failed", "log.repeated", 2)
+    assert process.returncode == 0
 
 
 # --- what nobody meant to log --------------------------------------------------------------------
@@ -341,7 +414,7 @@ def test_a_mistake_where_something_is_logged_costs_neither_the_line_nor_its_form
 
 def test_what_is_remembered_of_a_long_warning_is_short(repeats: Repeats, clock: FakeClock) -> None:
     long = logging.makeLogRecord({"name": "lib", "levelno": 30, "msg": "x" * 1_000_000})
-    assert [repeats.admits(long) for _ in range(2)] == [True, False]
+    assert [admits(repeats, long) for _ in range(2)] == [True, False]
     clock.advance(61.0)
     (summary,) = repeats.over()
     assert isinstance(summary.args, dict) and len(summary.args["like"]) < 2_000

@@ -10,7 +10,7 @@ from cachetier_client.version import VERSION
 
 import cachetier
 from cachetier.cli.verbs import VERBS
-from cachetier.config import Settings
+from cachetier.config import SETTINGS
 from tools.made import documents
 from tools.pages import ROOT, with_parts
 
@@ -26,7 +26,7 @@ def test_every_verb_and_every_setting_has_its_place() -> None:
     cli, settings = MADE[ROOT / "docs/cli.md"], MADE[ROOT / "docs/configuration.md"]
     for verb in VERBS:
         assert cli.count(f"### `cachetier {verb}`\n") == 1, verb
-    for name, field in Settings.model_fields.items():
+    for name, field in SETTINGS.items():
         assert f"| `{name}` | " in settings
         assert f" | {field.description} |" in settings
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from cachetier.levels import Levels, RemoteLevel, RunLevel
 from cachetier.local import queries
+from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
-from cachetier.model.replication import DURABLE
+from cachetier.model.shard import SaveIds
 from cachetier.survey import Facts, survey
 from cachetier.testing.fake_clock import FakeClock
 from tests.stateful.node import Node
@@ -34,7 +35,7 @@ def test_an_empty_node_owes_nobody_anything(node: Node, clock: FakeClock) -> Non
 
     assert (found.dirty_bytes, found.runs, found.incomplete_steps) == (0, (), 0)
     assert found.remotes == (RemoteLevel("durable", eta_seconds=0.0),)
-    assert (found.open_connections, found.busy_ranks) == (3, 2)
+    assert (found.standing.open_connections, found.standing.busy_ranks) == (3, 2)
 
 
 def test_a_save_is_dirty_until_it_is_published(node: Node, clock: FakeClock) -> None:
@@ -47,7 +48,7 @@ def test_a_save_is_dirty_until_it_is_published(node: Node, clock: FakeClock) -> 
     assert (before.dirty_bytes, before.dirty_shards) == (STEP_BYTES, 2)
     assert before.oldest_dirty_seconds == 40.0
     assert before.runs == (RunLevel("run", None, None, 40.0, STEP_BYTES),)
-    assert before.used_bytes == STEP_BYTES
+    assert before.standing.used_bytes == STEP_BYTES
     assert (after.dirty_bytes, after.clean_bytes) == (0, STEP_BYTES)
     assert after.runs == (RunLevel("run", 1, 40.0, 0.0, 0),)
 
@@ -150,7 +151,7 @@ def test_bytes_of_a_superseded_save_are_unwanted_and_not_dirty(
     assert (found.unwanted_shards, found.unwanted_saves) == (2, (("run", 1),))
     assert found.dirty_shards == 2
     assert found.oldest_dirty_seconds == 0.0
-    assert found.used_bytes == found.dirty_bytes + found.unwanted_bytes
+    assert found.standing.used_bytes == found.dirty_bytes + found.unwanted_bytes
 
 
 def test_local_only_bytes_are_not_dirty(node: Node, clock: FakeClock) -> None:
@@ -162,7 +163,56 @@ def test_local_only_bytes_are_not_dirty(node: Node, clock: FakeClock) -> None:
     assert (found.local_only_bytes, found.local_only_shards) == (STEP_BYTES, 2)
     assert (found.local_only_steps, found.local_only_total) == (1, 1)
     assert (found.dirty_bytes, found.remotes[0].pending_bytes) == (0, 0)
-    assert found.runs[0].exposure_seconds == 9.0
+    assert found.runs[0].exposure_seconds == 0.0  # nothing is known of what came before it
+
+
+def test_a_run_that_ends_on_a_step_of_a_policy_grows_no_more_exposed(
+    node: Node, clock: FakeClock
+) -> None:
+    node.store.catalog._policy = Policy(durable_every=2)
+    save_step(node, 2)
+    node.drain.drain_all()
+    clock.advance(600)
+    save_step(node, 3)
+    exposed = []
+    for _ in range(3):
+        clock.advance(7200)
+        exposed.append(look(node, clock).runs[0].exposure_seconds)
+    assert exposed == [600.0] * 3
+
+    (save,) = node.store.read(lambda sql: queries.saves_of(sql, "run", 3))
+    node.store.policy_log.want(save.number)
+    late = look(node, clock).runs[0].exposure_seconds
+    node.drain.drain_all()
+
+    assert late == 600.0 + 3 * 7200  # somebody asked for it, so it is late now
+    assert look(node, clock).runs[0].exposure_seconds == 0.0
+
+
+def test_a_save_that_still_receives_shards_is_not_stuck_however_long_it_takes(
+    node: Node, clock: FakeClock
+) -> None:
+    for number in range(4):
+        node.put(ids(), f"x-{number}", b"x" * 100)
+        clock.advance(1000)
+    slow = look(node, clock)
+    clock.advance(801)
+    stuck = look(node, clock)
+
+    assert (slow.incomplete_steps, slow.runs[0].exposure_seconds) == (0, 4000.0)
+    assert (stuck.incomplete_steps, stuck.oldest_incomplete_seconds) == (1, 4801.0)
+
+
+def test_a_hidden_run_and_one_that_was_deleted_are_in_no_table(
+    node: Node, clock: FakeClock
+) -> None:
+    for run in (".bench", "gone", "run"):
+        node.put(SaveIds(run, 1, "s", 0, 1), "x", b"x")
+    node.checkpoints.delete_step("gone", 1)
+
+    found = look(node, clock)
+    assert [run.run for run in found.runs] == ["run"]
+    assert found.dirty_shards == 2
 
 
 def test_a_run_that_ended_long_ago_is_shown_only_while_it_is_not_durable(

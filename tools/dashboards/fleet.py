@@ -154,12 +154,17 @@ FIRING = Row(
         Panel(
             "Nodes that need a person",
             "Fenced: the disk failed. Full: puts wait for room. Incomplete: a checkpoint that "
-            "not all ranks sealed.",
+            "not all ranks sealed. Blind: the node cannot read its catalog.",
             [
                 Query(f"sum(cachetier_fenced{{{NODES}}})", "fenced"),
                 Query(f"count(cachetier_waiting_puts_bytes{{{NODES}}} > 0) or vector(0)", "full"),
                 Query(
                     f"count(cachetier_incomplete_steps{{{NODES}}} > 0) or vector(0)", "incomplete"
+                ),
+                Query(
+                    "count(sum by (instance) "
+                    f"(increase(cachetier_scrape_errors_total{{{NODES}}}[5m])) > 0) or vector(0)",
+                    "blind",
                 ),
             ],
             kind="stat",
@@ -271,12 +276,12 @@ WORST = Row(
             unit="s",
         ),
         Panel(
-            "By share of the cache that is not durable",
+            "By share of the cache that cannot be evicted",
             "Nodes that will be full first.",
             [
                 Query(
-                    f"topk(10, cachetier_dirty_bytes{{{NODES}}} / "
-                    "on (job, instance) cachetier_capacity_bytes)",
+                    f"topk(10, (cachetier_used_bytes{{{NODES}}} - on (job, instance) "
+                    "cachetier_evictable_bytes) / on (job, instance) cachetier_capacity_bytes)",
                     "{{instance}}",
                 )
             ],

@@ -10,11 +10,13 @@ CACHE = Row(
     [
         Panel(
             "Room",
-            "Above the high watermark clean shards are evicted; dirty ones never are.",
+            "Above the high watermark what can go is evicted, the rest never is: not durable, "
+            "pinned, damaged, unwanted, or being written.",
             [
                 Query(f"cachetier_used_bytes{{{NODE}}}", "used"),
                 Query(f"cachetier_dirty_bytes{{{NODE}}}", "not durable"),
-                Query(f"cachetier_clean_bytes{{{NODE}}}", "durable: can be evicted"),
+                Query(f"cachetier_clean_bytes{{{NODE}}}", "durable"),
+                Query(f"cachetier_evictable_bytes{{{NODE}}}", "can be evicted"),
                 Query(f"cachetier_local_only_bytes{{{NODE}}}", "kept by a policy"),
                 Query(f"cachetier_capacity_bytes{{{NODE}}}", "capacity", dashed=True),
             ],
@@ -22,9 +24,14 @@ CACHE = Row(
             width=12,
         ),
         Panel(
-            "Share of the cache that is not durable",
-            "What cannot be evicted. At 80 % a warning; when it is full, puts wait.",
-            [Query(f"cachetier_dirty_bytes{{{NODE}}} / cachetier_capacity_bytes{{{NODE}}}")],
+            "Share of the cache that cannot be evicted",
+            "At 80 % a warning; when it is all, puts wait.",
+            [
+                Query(
+                    f"(cachetier_used_bytes{{{NODE}}} - cachetier_evictable_bytes{{{NODE}}}) "
+                    f"/ cachetier_capacity_bytes{{{NODE}}}"
+                )
+            ],
             unit="percentunit",
             kind="gauge",
             width=4,
@@ -63,7 +70,7 @@ CACHE = Row(
         ),
         Panel(
             "Incomplete checkpoints",
-            "Begun here more than 30 minutes ago and never sealed by all ranks.",
+            "Not sealed by all ranks, and for 30 minutes nothing more of them came.",
             [Query(f"cachetier_incomplete_steps{{{NODE}}}", "steps")],
             steps=((None, GREEN), (1, RED)),
             runbook="incomplete-checkpoint",
@@ -120,6 +127,13 @@ FAILING = Row(
                 Query(f"increase(cachetier_drain_restarts_total{{{NODE}}}[30m])", "drain, 30 min"),
             ],
             runbook="restarting",
+        ),
+        Panel(
+            "Scrapes that lack figures",
+            "The node could not read its own catalog: its gauges are missing, and so are alerts.",
+            [Query(f"increase(cachetier_scrape_errors_total{{{NODE}}}[{WINDOW}])", "{{source}}")],
+            steps=((None, GREEN), (1, RED)),
+            runbook="figures-missing",
         ),
         Panel(
             "Connections",

@@ -139,8 +139,11 @@ class Panel:
             return {"mergeValues": True, "showValue": "auto", "rowHeight": 0.8}
         if self.kind == "table":
             return {"showHeader": True, "cellHeight": "sm"}
+        newest = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}}
+        if self.kind == "gauge":
+            return {**newest, "showThresholdLabels": False, "showThresholdMarkers": True}
         return {
-            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            **newest,
             "colorMode": "background",
             "graphMode": "none",
             "textMode": "name" if self.by_name else "auto",

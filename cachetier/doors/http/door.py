@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 30
 START_SECONDS = 30.0
+CUT_OFF_SECONDS = 2.0  # for the loop to end what had its grace time
 
 
 class HttpDoor:
@@ -93,7 +94,7 @@ class HttpDoor:
             return
         self._server.config.timeout_graceful_shutdown = max(1, round(grace_seconds))
         self._server.should_exit = True
-        self._thread.join(grace_seconds + 2.0)
+        self._thread.join(grace_seconds + CUT_OFF_SECONDS)
         self._pools.close()
 
     def _config(self) -> uvicorn.Config:

@@ -141,6 +141,7 @@ class Collection(BaseModel):
     size_bytes: int
     objects: int
     rubbish: list[dict[str, Any]]
+    left: list[dict[str, Any]]
     unanswered: list[str]
 
 

@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -81,8 +82,9 @@ class UnixDoor:
         for connection, _thread in open_now:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RD)  # the reply in flight still goes out
+        deadline = time.monotonic() + grace_seconds
         for _connection, thread in open_now:
-            thread.join(grace_seconds / max(1, len(open_now)))
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _bound(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

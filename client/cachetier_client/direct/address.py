@@ -5,13 +5,13 @@ The names are those of the service's settings, so that one environment serves bo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-_REMOTE = re.compile(r"s3://([A-Za-z0-9][A-Za-z0-9._-]{1,62})(?:/(.*))?", re.ASCII | re.DOTALL)
+from cachetier_client.remotes import remote_of
+
 _OFF = frozenset({"0", "off", "f", "false", "n", "no"})
 DEFAULT_REGION = "us-east-1"
 
@@ -49,7 +49,10 @@ def from_environment(environ: Mapping[str, str]) -> RemoteAddress | None:
     """
     if not environ.get("CACHETIER_REMOTE"):
         return None
-    bucket, prefix = _place(environ["CACHETIER_REMOTE"])
+    try:
+        bucket, prefix = remote_of(environ["CACHETIER_REMOTE"])
+    except ValueError as error:
+        raise ValueError(f"CACHETIER_REMOTE: {error}") from None
     verify = environ.get("CACHETIER_REMOTE_VERIFY") or "checksum"
     if verify not in ("checksum", "readback"):
         raise ValueError(f"CACHETIER_REMOTE_VERIFY={verify!r} is neither checksum nor readback")
@@ -86,13 +89,6 @@ def from_hello(told: Any) -> RemoteAddress | None:
         conditional_writes=told.get("conditional_writes") is not False,
         spread=told.get("spread") is True,
     )
-
-
-def _place(text: str) -> tuple[str, str]:
-    match = _REMOTE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"CACHETIER_REMOTE={text!r} is not a remote such as 's3://bucket/prefix'")
-    return match.group(1), (match.group(2) or "").strip("/")
 
 
 def _is_url(text: str) -> bool:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from cachetier_client.aligned import address_of
+from cachetier_client.amounts import shown_size
 from cachetier_client.errors import InvalidRequestError
 from cachetier_client.ring import Ring
 from cachetier_client.torch.slices import copy_range
@@ -124,7 +125,7 @@ class CudaDevices:
         refused = int(_runtime().cudaHostRegister(ring.address, ring.size_bytes, 0))
         if refused:
             raise InvalidRequestError(
-                f"CUDA does not pin {ring.size_bytes} bytes of host memory (error {refused})",
+                f"CUDA does not pin {shown_size(ring.size_bytes)} of host memory (error {refused})",
                 hint="Pass a smaller ring_bytes, or raise the limit of locked memory (ulimit -l).",
             )
         self._pinned_at = ring.address

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from cachetier.cli import output
+from cachetier.cli import offers, output
 from cachetier.cli.completing import candidates
 from cachetier.cli.group import built
 from cachetier.cli.main import app
+from cachetier.cli.offers import offered_for
 from cachetier.cli.verbs import GROUPS, VERBS
+from cachetier.config import SETTINGS
 
 
 class FakeClient:
@@ -26,11 +30,17 @@ class FakeClient:
         found = [type("Step", (), {"step": step, "state": "published"}) for step in (100, 200)]
         return found if run == "llama-7b" else []
 
+    def step(self, run: str, step: int, **_options: Any) -> Any:
+        assert (run, step) == ("llama-7b", 100)
+        shards = [type("Shard", (), {"name": name, "rank": 0}) for name in ("model/0", "optim/0")]
+        return type("Step", (), {"shards": shards})
+
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def reached(_url: str | None) -> Iterator[FakeClient]:
+    def reached(_url: str | None, seconds: float | None) -> Iterator[FakeClient]:
+        assert seconds is None  # it must not say that it waits
         yield FakeClient()
 
     monkeypatch.setattr(output, "reach", reached)
@@ -62,6 +72,9 @@ def test_every_option_of_every_verb_is_offered(verb: str) -> None:
     assert set(offered(*verb.split(), "-")) == {*names, "--help"}
 
 
+WHEN_FULL = [f"--when-full={word}" for word in ("wait", "write_through", "reject")]
+
+
 @pytest.mark.usefixtures("service")
 @pytest.mark.parametrize(
     ("words", "wanted"),
@@ -75,7 +88,23 @@ def test_every_option_of_every_verb_is_offered(verb: str) -> None:
         (["wait", "llama-70b", ""], []),
         (["get", "--run", ""], ["llama-7b", "llama-70b"]),
         (["get", "--run", "llama-7b", "--step", ""], ["100", "200"]),
+        (["get", "--run=llama-7b", "--step", ""], ["100", "200"]),
+        (["get", "--run=llama-7b", "--step=2"], ["--step=200"]),
+        (["get", "--run", "llama-7b", "--step", "100", "--name", "o"], ["optim/0"]),
+        (["wait", "llama-7b", "100", "--name", ""], ["model/0", "optim/0"]),
+        (["wait", "llama-7b", "some", "--name", ""], []),
         (["wait", "llama-7b", "100", "--level", ""], ["local", "replicated", "durable"]),
+        (["wait", "llama-7b", "100", "--level=re"], ["--level=replicated"]),
+        (["put", "--ack", "d"], ["durable"]),
+        (["put", "--element-size", ""], ["2", "4", "8"]),
+        (["serve", "--compression", "zstd:19"], ["zstd:19"]),
+        (["doctor", "--only", "cred"], ["credentials"]),
+        (["dev", "--log-level", ""], ["debug", "info", "warning", "error"]),
+        (["config", "show", "--when-full="], WHEN_FULL),
+        (["config", "check", "--conditional-writes", ""], ["on", "off"]),
+        (["serve", "--cache-dir", ""], [":files"]),
+        (["serve", "--socket=/run/"], [":files"]),
+        (["serve", "--nothing=x"], []),
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["put", ""], [":files"]),
         (["serve", "--config", ""], [":files"]),
@@ -98,3 +127,43 @@ def test_a_shell_that_there_is_not_is_answered_with_the_nearest() -> None:
     result = CliRunner().invoke(app, ["completion", "bsh"])
     assert result.exit_code == 2
     assert "Did you mean bash?" in result.stderr
+
+
+def test_every_setting_that_is_one_of_a_few_words_offers_them_with_its_default() -> None:
+    offered_of = {name: offered_for(name, {}) for name in SETTINGS}
+    for name, setting in SETTINGS.items():
+        kinds = (setting.kind.schema, *setting.kind.schema.get("anyOf", ()))
+        words = {word for kind in kinds for word in kind.get("enum", ())}
+        offers = offered_of[name] or []
+        if words:
+            assert {word for word, _ in offers} == words, name
+            assert [told for _, told in offers].count("the default") == 1, name
+    assert {word for word, _ in offered_of["compression"] or []} >= {"off", "auto", "planes:3"}
+
+
+def test_the_replicas_of_a_settings_file_are_offered(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('remote = "s3://bucket"\n[replicas.near]\nremote = "s3://near-by/p"\n')
+    assert offered("objbench", "--config", str(file), "--replica", "") == ["near"]
+    file.write_text("remote = 3 [")
+    assert offered("objbench", "--config", str(file), "--replica", "") == []
+
+
+@pytest.mark.usefixtures("service")
+def test_the_run_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHETIER_RUN", "llama-7b")
+    assert offered("get", "--step", "") == ["100", "200"]
+
+
+def test_a_service_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    @contextmanager
+    def stuck(_url: str | None, seconds: float | None) -> Iterator[FakeClient]:
+        ended.wait(50)
+        yield FakeClient()
+
+    monkeypatch.setattr(output, "reach", stuck)
+    monkeypatch.setattr(offers, "SECONDS", 0.01)
+    assert offered("latest", "") == []
+    ended.set()

@@ -15,14 +15,16 @@ from cachetier.cli import serve
 from cachetier.cli.group import built
 from cachetier.cli.main import app
 from cachetier.cli.verbs import ALSO_CALLED, GROUPS, SECTIONS, VERBS
-from cachetier.config import Settings
+from cachetier.config import SETTINGS
 
 ROOT = Path(__file__).parents[3]
 # What takes longer to import than all that a verb needs before its first answer.
 HEAVY = {
-    *("pydantic", "pydantic_settings", "fastapi", "uvicorn", "boto3", "botocore", "apsw"),
+    *("pydantic", "pydantic_core", "fastapi", "uvicorn", "boto3", "botocore", "apsw"),
     *("rich", "awscrt", "asyncio", "http.client", "importlib.metadata", "prometheus_client"),
 }
+
+SETTINGS_GIVEN = ("--cache-dir", "/nowhere", "--remote", "s3://bucket")
 
 
 def parameters(verb: str) -> list[Any]:
@@ -31,7 +33,7 @@ def parameters(verb: str) -> list[Any]:
 
 def test_serve_has_a_flag_for_every_setting_and_no_other() -> None:
     names = set(inspect.signature(serve.serve).parameters)
-    assert names - {"config", "as_json"} == set(Settings.model_fields)
+    assert names - {"config", "as_json"} == set(SETTINGS)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -97,6 +99,12 @@ def loaded_by(*arguments: str) -> set[str]:
         ["wait", "run", "7", "--timeout", "0.1", "--url", "unix:///nobody"],
         ["put", "/nothing", "--run", "r", "--step", "1", "--name", "n", "--url", "unix:///nobody"],
         ["pin", "run", "7", "--url", "unix:///nobody"],
+        ["config", "show", "--origin", *SETTINGS_GIVEN],
+        ["config", "check", "--config", "/nowhere.toml"],
+        ["config", "schema"],
+        ["doctor", "--only", "nothing", *SETTINGS_GIVEN],
+        ["doctor", "--skip-remote"],  # without `cache_dir`
+        ["serve", *SETTINGS_GIVEN, "--http", "nowhere"],
     ],
     ids=" ".join,
 )
@@ -104,6 +112,24 @@ def test_a_verb_imports_nothing_heavy_before_it_is_needed(arguments: list[str]) 
     loaded = loaded_by(*arguments)
     assert "typer" in loaded
     assert HEAVY & loaded == set()
+
+
+def test_settings_and_what_is_wrong_with_them_need_no_client_either() -> None:
+    loaded = loaded_by("config", "show", *SETTINGS_GIVEN)
+    assert "cachetier.config" in loaded
+    assert not {"cachetier_client.client", "cachetier_client.wire", "cachetier.service"} & loaded
+
+
+def test_the_checks_of_the_node_load_no_store() -> None:
+    loaded = loaded_by("doctor", "--only", "memory", "--skip-remote", *SETTINGS_GIVEN)
+    assert "cachetier.doctor.node_checks" in loaded
+    assert not (HEAVY | {"cachetier_client.client"}) & loaded
+
+
+def test_a_service_loads_its_web_framework_only_with_its_http_door() -> None:
+    code = "import sys, cachetier.service; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not {"fastapi", "starlette", "uvicorn"} & set(ran.stdout.split())
 
 
 @pytest.mark.parametrize("verb", [name for name in VERBS if " " not in name])

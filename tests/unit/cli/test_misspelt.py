@@ -13,6 +13,8 @@ from cachetier.cli.group import built
 from cachetier.cli.main import app
 from cachetier.cli.verbs import ALSO_CALLED, VERBS
 
+STEP = ["--run", "r", "--step", "1"]
+
 
 def ended(*arguments: str) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, list(arguments), env={"CACHETIER_URL": "unix:///nobody"})
@@ -109,7 +111,24 @@ def test_an_option_before_the_verb_is_put_in_its_place() -> None:
         (["flush", "--deadline", "soon"], "--deadline: 'soon' is not a number"),
         (["flush", "--deadline", "nan"], "--deadline: 'nan' is not a number"),
         (["get", "--run"], "--run needs a value"),
-        (["latest", "a", "b"], "unexpected extra argument"),
+        (["latest", "a", "b"], "`cachetier latest` does not take 'b'"),
+        (["serve", "--pack", "on"], "--pack takes no value"),
+        (["wait", "r", "1", "--timeout", "-3"], "--timeout: '-3' is less than 0"),
+        (["wait", "r", "1", "--level", "durabel"], "--level 'durabel' is none of local, repl"),
+        (["put", "x", *STEP, "--name", "x", "--ack", "lcoal"], "--ack 'lcoal' is none of local"),
+        (["get", *STEP, "--name", "x", "--range", "abc", "out"], "--range 'abc' is no range"),
+        (["get", *STEP, "--name", "x", "--range", "-", "out"], "--range '-' is no range"),
+        (["get", *STEP, "--name", "a/x", "/tmp/"], "/tmp/ is a directory"),
+        (["get", *STEP, "--name", "x", "/nowhere/x"], "There is no directory /nowhere"),
+        (["serve", "-h"], "`cachetier serve` has no option -h"),
+        (["dev", "--log-level", "inof"], "--log-level: 'inof' is not"),
+        (["dev", "--s3-port", "99999"], "--s3-port: '99999' is more than 65535"),
+        (["ls", "--url", "/run/s"], "'/run/s' is no address of a service: did you mean 'unix:///"),
+        (["ls", "--url", "tcp://h:1"], "did you mean 'http://h:1'?"),
+        (["ls", "--url", "h:7070"], "did you mean 'http://h:7070'?"),
+        (["ls", "--url", "http://h:99999"], "needs a port from 1 to 65535"),
+        (["ls", "--url", "https://h"], "end https in front of it"),
+        (["ls", "--url", "ftp://h"], "use unix:///path/to/cachetier.sock or http://host:port"),
     ],
 )
 def test_a_wrong_value_is_said_in_a_line(words: list[str], said: str) -> None:

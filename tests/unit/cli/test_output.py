@@ -10,13 +10,17 @@ import typer
 from cachetier_client import (
     BackpressureError,
     CachetierClientError,
+    DeadlineError,
     DigestMismatchError,
     FencedError,
     IntegrityError,
     InvalidNameError,
+    InvalidRequestError,
     NotDurableError,
     NotFoundError,
     ServiceUnavailableError,
+    StagedIOError,
+    StepPublishedError,
 )
 from rich.console import Console
 
@@ -59,6 +63,35 @@ def test_an_error_is_a_sentence_and_a_next_move(capsys: pytest.CaptureFixture[st
     assert shown.err == "Error: No such shard (run=r step=3 name=a/b).\nNext: Look elsewhere.\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (StepPublishedError("x"), "The step is published already. Pass --overwrite to replace it."),
+        (
+            InvalidRequestError("x", hint="Pass rank= and world_size= together, or set RANK."),
+            "Pass --rank and --world-size together, or set RANK.",
+        ),
+        (DeadlineError("x"), "Give it more time, or look at `cachetier status` for what is slow."),
+        (
+            NotFoundError("x", hint="Write a = 1, or CACHETIER_A=b."),
+            "Write a = 1, or CACHETIER_A=b.",
+        ),
+    ],
+)
+def test_what_the_library_advises_its_callers_is_said_in_options(
+    error: CachetierClientError, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit), reported(as_json=False):
+        raise error
+    assert capsys.readouterr().err.endswith(f"Next: {hint}\n")
+
+
+def test_what_the_system_said_is_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), reported(as_json=False):
+        raise StagedIOError("cannot write") from OSError(28, "No space left on device")
+    assert "Error: Cannot write: No space left on device.\n" in capsys.readouterr().err
+
+
 def test_an_error_that_begins_with_a_name_keeps_the_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -76,6 +109,7 @@ def test_with_json_an_error_is_a_document_too(capsys: pytest.CaptureFixture[str]
 
 
 SAFE: dict[str, Any] = {
+    "evictable_bytes": 60 * 10**9,
     "unwanted": {"shards": 0, "size_bytes": 0},
     "pinned": {"steps": 0, "size_bytes": 0},
     "exposure": [],
@@ -183,10 +217,22 @@ def test_status_shows_the_most_exposed_runs_first_in_eighty_columns() -> None:
 
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     rows = [" ".join(line.split()) for line in text.splitlines()]
-    assert "new none - 1.0 min 0 B" in rows
-    assert "safe-0 1200 4.0 min ago no 0 B" in rows
+    assert "new none - 1.0 min -" in rows
+    assert "safe-0 1200 4.0 min ago no -" in rows
     assert "and 3 more" in rows
     assert "would lose 1.1 h of training with this node: the objective is 30 min" in " ".join(rows)
+
+
+def test_status_claims_no_safety_where_no_step_is_durable() -> None:
+    new = run("new", durable_step=None, durable_age_seconds=None)
+    (row,) = (line for line in shown(status(exposure=[new])).splitlines() if "new" in line)
+
+    assert row.split() == ["new", "none", "-", "-", "-"]
+
+
+def test_status_says_what_can_go_where_that_is_not_all_that_is_clean() -> None:
+    assert "can go" not in shown(status())
+    assert "clean 60.0 GB, 1.0 GB can go for room" in shown(status(evictable_bytes=10**9))
 
 
 def test_status_names_what_is_stuck_pinned_and_wanted_by_nobody() -> None:
@@ -286,7 +332,9 @@ def test_status_says_what_is_wrong() -> None:
 
 
 def test_an_empty_node_is_calm() -> None:
-    text = shown(status(used_bytes=0, dirty_bytes=0, clean_bytes=0, dirty_shards=0))
+    text = shown(
+        status(used_bytes=0, dirty_bytes=0, clean_bytes=0, evictable_bytes=0, dirty_shards=0)
+    )
     assert "nothing dirty" in text
     assert "!" not in text
 

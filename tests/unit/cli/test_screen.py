@@ -105,6 +105,8 @@ def test_a_node_says_first_what_losing_it_would_cost() -> None:
 def test_a_calm_node_is_at_no_risk() -> None:
     text = shown(node(dirty_bytes=0, eta_seconds=0.0, exposure=[run("r", 0.0)]))
     assert "exposed  nothing" in text
+    unknown = shown(node(exposure=[run("new", 0.0, step=None)]))
+    assert "exposed  no durable step to count from" in unknown
     assert "!" not in text
 
 

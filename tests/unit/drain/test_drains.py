@@ -26,6 +26,9 @@ class OneDrain:
     def start(self) -> None:
         self.heard.append("start")
 
+    def ask_to_end(self) -> None:
+        self.heard.append("end")
+
     def stop(self, grace_seconds: float) -> None:
         if self._others is not None:
             self._others.wait(5.0)
@@ -95,6 +98,13 @@ def test_what_passes_the_drain_by_went_to_the_durable_remote(
     drains.passed_by(7)
 
     assert [part.heard for part in parts] == [["passed by 7"], [], []]
+
+
+def test_all_of_them_are_asked_to_end(
+    drains: Drains, parts: tuple[OneDrain, OneDrain, OneDrain]
+) -> None:
+    drains.ask_to_end()
+    assert [part.heard for part in parts] == [["end"]] * 3
 
 
 def test_all_of_them_stop_at_the_same_time_within_one_grace() -> None:

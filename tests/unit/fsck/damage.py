@@ -10,9 +10,10 @@ from pathlib import Path
 
 from cachetier.fsck.checking import Wanted, fsck
 from cachetier.fsck.findings import Kind, Report
+from cachetier.local import rows
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.layout import Layout
-from cachetier.model.replication import DURABLE
+from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket, Remote
@@ -101,6 +102,10 @@ class Patient:
             connection.execute(statement, values)
             connection.commit()
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def row_digest(self, shard: Shard, name: str) -> bytes:
+        """Return what the row of a shard would say of itself under another name."""
+        return rows.row_digest(shard.save_id, name, shard.rank, shard.content)
 
     def damage_index(self, name: str) -> None:
         """Empty an index behind SQLite's back: its table goes on as if nothing had happened."""

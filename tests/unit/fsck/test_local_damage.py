@@ -157,14 +157,50 @@ def test_a_damaged_row_is_written_again_from_its_file(
     patient.drains()
 
 
-def test_a_damaged_row_without_a_file_is_left_to_a_person(patient: Patient) -> None:
+@pytest.mark.parametrize("change", ["digest = zeroblob(8)", "size_bytes = 1"])
+def test_a_damaged_row_of_a_body_is_written_again_as_its_own_digest_proves(
+    patient: Patient, change: str
+) -> None:
     row = patient.saved()["2/rank-0"]
-    patient.sql("UPDATE shards SET digest = zeroblob(8) WHERE version = ?", row.version)
+    patient.sql(f"UPDATE shards SET {change} WHERE version = ?", row.version)
+
+    patient.repaired()
+
+    assert row_of(patient, row).content == row.content
+    patient.reads_everything()
+    patient.drains()
+
+
+@pytest.mark.parametrize("change", ["name = 'rank-7'", "rank = 1", "row_digest = zeroblob(8)"])
+def test_a_damaged_row_of_a_published_step_is_written_again_as_its_part_says(
+    patient: Patient, change: str
+) -> None:
+    """Whoever deleted the step for the sake of one row would lose it on every node."""
+    row = patient.saved()["1/rank-0"]
+    patient.sql(f"UPDATE shards SET {change} WHERE version = ?", row.version)
+
+    patient.repaired()
+    patient.reads_everything()
+
+
+def test_a_damaged_row_without_bytes_is_written_again_as_its_part_says(patient: Patient) -> None:
+    row = patient.saved()["1/rank-1"]
+    with patient.running() as node:
+        assert node.evict(row)
+    patient.sql("UPDATE shards SET block_digests = x'0102' WHERE version = ?", row.version)
+
+    patient.repaired()
+    patient.reads_everything()
+
+
+def test_a_damaged_row_that_nothing_tells_of_is_left_to_a_person(patient: Patient) -> None:
+    row = patient.saved()["2/rank-0"]
+    patient.sql("UPDATE shards SET name = 'other' WHERE version = ?", row.version)
 
     report = patient.checked(repair=True)
 
     assert [f.kind for f in report.remaining()] == [Kind.ROW_DAMAGED]
-    assert "delete the step" in report.outcomes[0].what
+    assert "save the step again" in report.outcomes[0].what
 
 
 @pytest.mark.parametrize(
@@ -189,6 +225,52 @@ def test_a_row_that_contradicts_itself_is_put_right(
     patient.drains()
 
 
+@pytest.mark.parametrize("change", ["file_id = NULL", "file_id = replace(file_id, 'a', 'b')"])
+def test_a_dirty_shard_gets_the_file_back_that_its_row_forgot(
+    patient: Patient, change: str
+) -> None:
+    """No row names the file, so that start-up sets it aside; but it says whose it is."""
+    row = patient.saved()["2/rank-1"]
+    file_id = "a" + (row.file_id or "")[1:]
+    path = patient.cache_dir / "data" / file_id[:2] / file_id
+    path.parent.mkdir(exist_ok=True)
+    patient.path(row).rename(path)
+    patient.sql("UPDATE shards SET file_id = ? WHERE version = ?", file_id, row.version)
+    patient.sql(f"UPDATE shards SET {change} WHERE version = ?", row.version)
+
+    assert Kind.FILE_ORPHAN in patient.found()
+    patient.repaired()
+
+    assert row_of(patient, row).state is ShardState.DIRTY
+    patient.reads_everything()
+    patient.drains()
+
+
+def test_adopting_gives_a_sealed_ranks_shard_its_file_back_too(patient: Patient) -> None:
+    row = patient.saved()["2/rank-1"]
+    patient.sql(
+        "UPDATE shards SET file_id = NULL, state = 'quarantined' WHERE version = ?", row.version
+    )
+    with patient.running():
+        pass  # start-up sets the file aside
+
+    report = patient.checked(adopt=True)
+
+    assert [outcome.repaired for outcome in report.outcomes] == [True]
+    patient.reads_everything()
+    patient.drains()
+
+
+def test_a_dirty_shard_that_waits_for_nothing_is_clean_again(patient: Patient) -> None:
+    """The drain sends only what is not verified: this one would never leave the node."""
+    row = patient.saved()["1/rank-1"]
+    patient.sql("UPDATE shards SET state = 'dirty' WHERE version = ?", row.version)
+
+    assert patient.found() == [Kind.ROW_CONTRADICTS]
+    patient.repaired()
+    assert row_of(patient, row).state is ShardState.CLEAN
+
+
 def test_an_index_that_lost_a_row_is_made_anew(patient: Patient) -> None:
     patient.saved()
     patient.damage_index("dirty_shards")
@@ -209,6 +291,21 @@ def test_a_catalog_that_is_no_database_is_told_and_left(patient: Patient) -> Non
     assert [finding.kind for finding in report.remaining()] == [Kind.CATALOG_DAMAGED]
     assert "docs/recovery.md" in report.findings[0].message
     assert (patient.cache_dir / "catalog.db").read_bytes() == b"x" * 8192
+
+
+def test_repairing_without_a_catalog_begins_no_empty_one(patient: Patient) -> None:
+    """An empty catalog would disown every data file, and stand in the way of the right one."""
+    patient.saved()
+    catalog = patient.cache_dir / "catalog.db"
+    catalog.rename(patient.cache_dir / "away.db")
+    (patient.cache_dir / "store-id").unlink()
+
+    report = patient.checked(repair=True)
+
+    assert [finding.kind for finding in report.remaining()] == [Kind.CATALOG_DAMAGED]
+    assert not catalog.exists()
+    (patient.cache_dir / "away.db").rename(catalog)
+    assert patient.found() == []
 
 
 # --- files without a row --------------------------------------------------------------------------
@@ -292,6 +389,28 @@ def test_a_lost_catalog_is_rebuilt_from_the_data_files(patient: Patient) -> None
         node.checkpoints.seal(ids(2, 1), 2)
         assert node.checkpoints.step("run", 2)[0].ranks == (1,)
     assert patient.checked(data=True).remaining() == []
+
+
+def test_what_a_rank_has_brought_to_the_remote_is_not_adopted_to_be_sealed_with_less(
+    patient: Patient, remote: MemoryObjectStore
+) -> None:
+    """Small shards went with the catalog: a part without them is another than the drain wrote."""
+    with patient.running() as node:
+        node.put(ids(1), "small", b"small")
+        node.put(ids(1), "large", LARGE)
+        node.checkpoints.seal(ids(1), 1)
+        node.drain.drain_all()
+    (patient.cache_dir / "catalog.db").unlink()
+
+    report = patient.checked(rebuild=True)
+
+    assert "do not seal" in report.outcomes[-1].what
+    with patient.running() as node:
+        node.put(ids(1, 1), "rank-1", b"x")
+        node.checkpoints.seal(ids(1, 1), 1)
+        node.drain.drain_all()
+        assert node.get("run", 1, "large") == LARGE
+        assert node.get("run", 1, "small") == b"small"
 
 
 # --- beside a running service ---------------------------------------------------------------------

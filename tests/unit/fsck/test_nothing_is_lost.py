@@ -140,6 +140,42 @@ def test_bytes_that_cannot_be_fetched_now_are_not_called_lost(
     assert told == "its bytes are kept in quarantine: not now: no answer"
 
 
+def test_a_lost_file_whose_object_is_gone_too_is_not_said_to_be_at_the_remote(
+    patient: Patient, remote: MemoryObjectStore
+) -> None:
+    shard = patient.saved()["1/rank-1"]
+    patient.path(shard).unlink()
+    remote.delete("tier/run/1/rank-1")
+
+    report = patient.checked(repair=True)
+
+    assert len(report.remaining()) == 2
+    assert {o.what for o in report.outcomes} == {
+        "no sound copy is left. Save the step again, or restore another one"
+    }
+
+
+def test_damaged_bytes_stay_while_no_remote_can_be_asked_whether_it_has_others(
+    patient: Patient, remote: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = patient.saved()["1/rank-1"]
+    patient.flip(shard)
+
+    def away(*_arguments: object) -> None:
+        raise TransientError("no answer")
+
+    monkeypatch.setattr(remote, "head", away)
+    monkeypatch.setattr(remote, "read_into", away)
+    report = patient.checked(data=True, repair=True)
+    monkeypatch.undo()
+
+    (told,) = (o.what for o in report.outcomes if o.finding.kind is Kind.BYTES_DAMAGED)
+    assert told == "its bytes are kept in quarantine: not now: no answer"
+    assert patient.path(shard).exists()
+    patient.repaired()
+    patient.reads_everything()
+
+
 # --- documents ------------------------------------------------------------------------------------
 
 

@@ -340,4 +340,33 @@ def test_another_nodes_lost_object_is_found_and_left_to_it(
     assert [(f.kind, f.where) for f in report.remaining()] == [
         (Kind.OBJECT_MISSING, "run/1/rank-1")
     ]
+    assert report.findings[0].message == "at durable: its object is missing; another node put it"
     assert report.outcomes[0].what == "another node put it: run fsck --repair there"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_another_nodes_lost_object_is_sent_by_who_has_read_it(
+    patient: Patient, remote: MemoryObjectStore, tmp_path: Path, clock: FakeClock, kept: bool
+) -> None:
+    other = Patient(tmp_path / "other", remote, clock)
+    for rank, each in ((0, patient), (1, other)):
+        with each.running() as node:
+            node.put(ids(1, rank), f"rank-{rank}", b"from %d" % rank)
+            node.checkpoints.seal(ids(1, rank), 1)
+            node.drain.drain_all()
+    with patient.running() as node:
+        node.drain.publish_all()
+        assert node.get("run", 1, "rank-1") == b"from 1"
+        if not kept:
+            node.evict(next(row for row in node.rows() if row.name == "rank-1"))
+    remote.delete("tier/run/1/rank-1")
+
+    report = patient.checked(repair=True)
+
+    if kept:
+        assert report.remaining() == [], report.outcomes
+        assert remote.get("tier/run/1/rank-1") == b"from 1"
+    else:
+        assert report.outcomes[0].what == "another node put it: run fsck --repair there"
+        other.repaired()
+    assert (patient.found(), other.found()) == ([], [])

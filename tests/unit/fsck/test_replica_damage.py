@@ -10,7 +10,8 @@ from cachetier.fsck.checking import Wanted, fsck
 from cachetier.fsck.findings import Kind, Report
 from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.replication import DURABLE, ReplicaState
+from cachetier.model.names import DURABLE
+from cachetier.model.replication import ReplicaState
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
@@ -110,3 +111,64 @@ def test_a_quarantined_shard_comes_back_from_the_replica_that_has_it(
     with mirrored.running() as node:
         row = next(row for row in node.rows() if row.version == 2)
         assert row.state is ShardState.DIRTY, "the durable remote still waits for it"
+
+
+def test_what_is_damaged_here_and_gone_there_comes_from_the_replica_to_both(
+    mirrored: Mirrored, remote: MemoryObjectStore
+) -> None:
+    """Its object goes back as what it was: the part in the bucket describes it."""
+    with mirrored.running() as node:
+        shard = next(row for row in node.rows() if (row.step, row.name) == (1, "rank-1"))
+    key = "tier/run/1/rank-1"
+    before = remote.head(key)
+    assert before is not None
+    mirrored.flip(shard)
+    remote.delete(key)
+
+    report = mirrored.looked(repair=True)
+
+    assert report.remaining() == [], report.outcomes
+    after = remote.head(key)
+    assert after is not None
+    assert (after.digest, after.metadata) == (before.digest, before.metadata)
+    assert mirrored.looked().findings == []
+    with mirrored.running() as node:
+        row = next(row for row in node.rows() if row.version == shard.version)
+        assert row.state is ShardState.CLEAN
+    mirrored.reads_everything()
+
+
+def test_a_published_shard_that_was_forgotten_at_the_durable_remote_is_no_backlog(
+    mirrored: Mirrored,
+) -> None:
+    """As an earlier repair left it: dirty, though nothing would ever send it."""
+    mirrored.sql("DELETE FROM drains WHERE remote = 'durable' AND version = 1")
+    mirrored.sql("UPDATE shards SET state = 'dirty' WHERE version = 1")
+
+    report = mirrored.looked(repair=True)
+
+    assert [finding.kind for finding in report.findings] == [Kind.ROW_CONTRADICTS]
+    assert report.remaining() == [], report.outcomes
+    assert mirrored.looked().findings == []
+    with mirrored.running() as node:
+        assert node.checkpoints.step("run", 1)[0].dirty_bytes == 0
+
+
+def test_a_damaged_row_of_a_replicas_copy_is_written_again_from_the_replicas_part(
+    mirrored: Mirrored,
+) -> None:
+    mirrored.sql("UPDATE drains SET stored_bytes = 5 WHERE remote = 'near' AND version = 1")
+
+    assert [f.kind for f in mirrored.looked().findings] == [Kind.ROW_CONTRADICTS]
+    assert mirrored.looked(repair=True).remaining() == []
+    assert mirrored.looked().findings == []
+
+
+def test_what_a_replica_held_that_is_not_in_the_settings_any_more_is_nobodys_problem(
+    mirrored: Mirrored,
+) -> None:
+    with mirrored.running() as node:
+        node.store.replica_log.configure({})
+    mirrored.sql("UPDATE drains SET stored_bytes = 5 WHERE remote = 'near'")
+
+    assert mirrored.found(data=True) == []

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import apsw
+import pytest
 
 from cachetier.local import exposure_queries
 from cachetier.local.ledger import ledger
+from cachetier.model.policy import Policy
 from tests.stateful.node import Node
 from tests.unit.test_checkpoints import save_step
 
 RUNS = 1000
-BIG_SCANS = tuple(f"SCAN {table}" for table in ("saves", "shards", "drains", "parts"))
+GROWING = ("saves", "shards", "drains", "parts", "replications", "replicated_parts")
+BIG_SCANS = tuple(f"SCAN {table}" for table in GROWING)
 OF_A_PART = {  # indices that hold few rows, or only those of what lies here
     *("dirty_shards", "quarantined_shards", "evictable_shards"),
-    *("open_saves", "local_only_saves"),
+    *("open_saves", "local_only_saves", "due_replications", "lost_replications"),
 }
 
 
@@ -41,13 +44,16 @@ def plan_of(sql: apsw.Connection, statement: str, values: Any) -> list[str]:
 
 def test_no_query_walks_a_table_that_only_grows(node: Node) -> None:
     node.store.configure_replicas({"near": True})
-    save_step(node, 1)
-    node.drain.drain_all()
+    node.store.catalog._policy = Policy(durable_every=2)
     save_step(node, 2)
+    node.drain.drain_all()
+    save_step(node, 3)
+    save_step(node, 4)
 
     def walks(sql: apsw.Connection) -> list[str]:
         asked = [each for each in statements_of_a_look(sql) if "SELECT" in each[0]]
-        assert len(asked) > 8
+        assert len(asked) > 18
+        assert any("FROM replications" in statement for statement, _ in asked)
         lines = [line for each in asked for line in plan_of(sql, *each)]
         walked = [line for line in lines if line.startswith(BIG_SCANS)]
         return [line for line in walked if line.rsplit(" ", 1)[-1] not in OF_A_PART]
@@ -61,6 +67,14 @@ def test_a_save_is_found_by_its_state_through_an_index(node: Node) -> None:
         return " ".join(plan_of(sql, *statement))
 
     assert "USING INDEX open_saves" in node.store.look(plan)
+
+
+def test_what_a_replica_never_gets_is_counted_from_those_alone(node: Node) -> None:
+    def plan(sql: apsw.Connection) -> str:
+        (asked,) = (each for each in statements_of_a_look(sql) if "'given_up'" in each[0])
+        return " ".join(plan_of(sql, *asked))
+
+    assert "USING INDEX lost_replications" in node.store.look(plan)
 
 
 def test_a_thousand_runs_are_found_without_a_walk_over_their_saves(node: Node) -> None:
@@ -87,6 +101,22 @@ def test_a_look_takes_one_transaction_and_leaves_none_open(node: Node) -> None:
         return sql.in_transaction
 
     assert node.store.look(looked) is False
+
+
+def test_a_look_that_fails_leaves_no_transaction_open_for_the_next(node: Node) -> None:
+    save_step(node, 1)
+
+    def failed(sql: apsw.Connection) -> None:
+        sql.exec_trace = lambda _cursor, statement, _values: "FROM pins" not in statement
+        try:
+            ledger(sql, ["durable"], 0.0)
+        finally:
+            sql.exec_trace = None
+
+    with pytest.raises(apsw.ExecTraceAbort):
+        node.store.look(failed)
+
+    assert node.store.look(lambda sql: ledger(sql, ["durable"], 0.0)).dirty.shards == 2
 
 
 def test_whoever_looks_holds_up_no_reader(node: Node) -> None:

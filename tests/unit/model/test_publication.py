@@ -114,6 +114,42 @@ def test_after_a_deletion_the_plain_keys_are_not_used_again() -> None:
     assert claimed.location == own_location(7, "ours")
 
 
+SEEN = [
+    None,
+    *(manifest(state, "ours") for state in (CLAIMED, DELETED)),
+    *(manifest(state, started_at=at) for state in ManifestState for at in (OLDER, NEWER)),
+]
+
+
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_save_that_was_given_up_can_never_be_published(
+    seen: Manifest | None, overwrite: bool
+) -> None:
+    save = claimant(overwrite=overwrite, replaced=("theirs",))
+    left = publication.given_up(save, "7", seen, "new") or seen
+
+    ended = (Standing.SUPERSEDED, Standing.REFUSED, Standing.DELETED)
+    assert publication.standing(save, left) in ended
+    assert publication.given_up(save, "7", left, "newer") is None, "once is enough"
+
+
+@pytest.mark.parametrize("state", ManifestState)
+def test_giving_a_save_up_changes_nothing_for_the_one_that_has_the_step(
+    state: ManifestState,
+) -> None:
+    seen = manifest(state, started_at=OLDER, replaces=("first",))
+    left = publication.given_up(claimant(overwrite=True), "7~ours", seen, "new")
+
+    assert left is not None
+    assert left.model_dump(exclude={"replaces", "nonce"}) == seen.model_dump(
+        exclude={"replaces", "nonce"}
+    )
+    assert (left.replaces, left.nonce) == (("first", "ours"), "new")
+    theirs = claimant("theirs", started_at=OLDER)
+    assert publication.standing(theirs, left) is publication.standing(theirs, seen)
+
+
 def test_publishing_keeps_what_was_claimed() -> None:
     claimed = publication.claim(claimant(), None, "n")
 

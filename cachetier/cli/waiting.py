@@ -1,0 +1,101 @@
+"""A verb that waits for its service says so, once, instead of being silent until its time is over.
+
+That a service is away is known to the call at once; that one hangs, or that an address leads
+nowhere, is not. So a second client looks now and then whether the service answers at all.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import typer
+
+SOON_SECONDS = 0.3
+SILENCE_SECONDS = 2.0
+ANSWER_SECONDS = 2.0
+LONGEST_SILENCE_SECONDS = 30.0
+
+
+@contextmanager
+def told_of_waiting(url: str, seconds: float, *, repeats: bool) -> Iterator[None]:
+    """Say on standard error, in a line, if the service at ``url`` keeps the verb inside waiting.
+
+    Args:
+        url: As the client has it.
+        seconds: The verb's own patience, for the line.
+        repeats: Whether the verb asks again while nobody is there. One that does not has its error
+            before there is anything to say.
+    """
+    soon = repeats and _lacks_socket(url)
+    done = threading.Event()
+    watch = threading.Thread(target=_look_on, args=(url, seconds, done, soon), daemon=True)
+    with suppress(RuntimeError):  # a process that may have no more threads waits in silence
+        watch.start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _look_on(url: str, seconds: float, done: threading.Event, soon: bool) -> None:
+    """Look until the verb is done or the service does not answer, at longer and longer intervals.
+
+    A verb may wait for hours for something to happen in a service that is well. One that seems to
+    lack its socket is looked at ``soon``: not at once, as it may just start, or the verb just fail.
+    """
+    pause = SOON_SECONDS if soon else SILENCE_SECONDS
+    while not done.wait(pause):
+        trouble = _trouble_with(url)
+        if trouble is not None and not done.is_set():
+            _tell(url, seconds, trouble)
+            return
+        pause = min(2 * max(pause, SILENCE_SECONDS / 2), LONGEST_SILENCE_SECONDS)
+
+
+def _trouble_with(url: str) -> str | None:
+    """Return why the service does not answer, or None if it does, be it with a refusal."""
+    from cachetier_client import Client, DeadlineError, ServiceUnavailableError, StoppingError
+
+    try:
+        with Client(url, fallback="fail") as client:
+            client.status(timeout_seconds=ANSWER_SECONDS)
+    except ServiceUnavailableError as error:
+        return said_of(error) or "nobody answers there"
+    except DeadlineError:
+        return "it does not answer"
+    except StoppingError:
+        return "it is stopping"
+    except Exception:  # the verb's own call hears of it, and says so
+        return None
+    return None
+
+
+def said_of(error: BaseException) -> str | None:
+    """Return in words what the system said below an error of the client; None if it was nothing."""
+    cause = error.__cause__
+    if getattr(error, "code", "") == "unavailable":
+        if isinstance(cause, FileNotFoundError):
+            return "no such socket"
+        if isinstance(cause, ConnectionRefusedError):
+            return "nobody listens there"
+    return cause.strerror if isinstance(cause, OSError) else None
+
+
+def _lacks_socket(url: str) -> bool:
+    path = url.removeprefix("unix://")
+    if path == url:
+        return False
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _tell(url: str, seconds: float, trouble: str) -> None:
+    typer.echo(f"Waiting up to {seconds:g} s for {url}: {trouble}; see CACHETIER_URL.", err=True)

@@ -1,0 +1,103 @@
+"""Tell which objects are a save's: whoever deletes it takes nothing else along.
+
+A save's are the keys below its ``.cachetier/``, those that its parts name, and those whose metadata
+bear its id. Whatever else lies between them is somebody else's, also where it lies under the key of
+a shard that we never brought there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cachetier.errors import IntegrityError, ObjectMissingError
+from cachetier.events import OfSave
+from cachetier.model.documents import Part, decode
+from cachetier.model.layout import rank_of_part
+from cachetier.model.uploads import SAVE_KEY
+from cachetier.remote.bucket import Bucket
+from cachetier.remote.each import Each
+
+
+@dataclass(frozen=True, slots=True)
+class Belongings:
+    """Keys at a save's location, without the manifest of its step.
+
+    ``parts`` say what else is the save's, so they go last. ``others`` are not the save's.
+    """
+
+    shards: tuple[str, ...]
+    packs: tuple[str, ...]
+    parts: tuple[str, ...]
+    others: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Return how many of them are the save's."""
+        return len(self.shards) + len(self.packs) + len(self.parts)
+
+
+def belongings(
+    bucket: Bucket,
+    save: OfSave,
+    location: str,
+    *,
+    each: Each = map,
+    verified: Iterable[str] = (),
+) -> Belongings:
+    """Return what is there of ``save``; only a key that nothing names costs a HEAD.
+
+    Args:
+        bucket: Where.
+        save: Whose.
+        location: Where its objects are.
+        each: Makes many calls.
+        verified: Names of shards that are known to be there, and the save's, beside its parts'.
+
+    Raises:
+        RemoteError: The store cannot say.
+    """
+    layout = bucket.layout
+    outer, reserved = _listed(bucket, save, location)
+    parts = {key for key in reserved if rank_of_part(key) is not None}
+    named = {layout.shard_key(save.run, location, name) for name in verified}
+    for keys in each(lambda key: _named_by(bucket, save, location, key), sorted(parts)):
+        named |= keys & outer
+    ours, others = outer & named, []
+    unnamed = sorted(outer - named)
+    for key, info in zip(unnamed, each(bucket.objects.head, unnamed), strict=True):
+        if info is not None and info.metadata.get(SAVE_KEY) == save.save_id:
+            ours.add(key)
+        elif info is not None:
+            others.append(key)
+    packs = reserved - parts
+    return Belongings(*map(tuple, (sorted(ours), sorted(packs), sorted(parts), others)))
+
+
+def _listed(bucket: Bucket, save: OfSave, location: str) -> tuple[set[str], set[str]]:
+    """Return the keys at a location, and apart from them those below its ``.cachetier/``."""
+    layout = bucket.layout
+    prefixes = {
+        layout.location_prefix(save.run, location),
+        *layout.shard_prefixes(save.run, location),
+    }
+    keys = {key for prefix in prefixes for key in bucket.objects.list(prefix).keys}
+    keys.discard(layout.manifest_key(save.run, save.step))
+    inner = layout.parts_prefix(save.run, location)
+    reserved = {key for key in keys if key.startswith(inner)}
+    return keys - reserved, reserved
+
+
+def _named_by(bucket: Bucket, save: OfSave, location: str, key: str) -> set[str]:
+    """Return the keys of the shards that a part names: it was written after a look at each.
+
+    None where the part is damaged, or another save's.
+    """
+    try:
+        body = bucket.objects.get(key)
+        part = decode(Part, body, key)
+    except (ObjectMissingError, IntegrityError):
+        return set()
+    if (part.run, part.step, part.save_id) != (save.run, save.step, save.save_id):
+        return set()
+    names = (shard.name for shard in part.shards if shard.pack is None)
+    return {bucket.layout.shard_key(save.run, location, name) for name in names}
