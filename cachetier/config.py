@@ -17,16 +17,18 @@ from typing import Any, Literal
 from cachetier.config_fields import declared, read_values, required, setting
 from cachetier.config_replicas import REPLICAS, ReplicaSettings, checked_replicas
 from cachetier.config_sources import (
+    SettingsFile,
     config_file,
     missing,
     origins_of,
+    read_file,
     unknown_keys,
     unknown_variables,
-    values_in,
     values_of_variables,
     wrong_values,
 )
 from cachetier.config_types import (
+    CAPACITY,
     COMPRESSION,
     FLAG,
     MODE,
@@ -55,13 +57,9 @@ from cachetier.model.compression import Rules
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
 
-_A_SIZE_BYTES = 1 << 40  # any filesystem will do to tell whether a capacity is one
-_UIDS = listed(whole(0), r"[,\s]+")
+_UIDS = listed(whole(0, 2**32 - 2), r"[,\s]+")  # the last one means nobody
 
 ADDRESS = checked(TEXT, lambda text: text and address_of(text))
-CAPACITY = checked(
-    Kind(str, {"type": ["string", "integer"]}), lambda text: capacity_of(text, _A_SIZE_BYTES)
-)
 CPUS = checked(TEXT, parsed_cpus)
 RATE = checked(TEXT, lambda text: parsed_bandwidth(text, ()))
 RULES = checked(table(TEXT), lambda rules: Rules.parsed("off", tuple(rules.items())))
@@ -100,7 +98,9 @@ class Settings:
     )
     remote: str = required(REMOTE, "Where checkpoints go: `s3://bucket/prefix`. Must be given.")
     remote_endpoint: str | None = setting(
-        optional(URL), None, "URL of an S3-compatible store; AWS itself if not given."
+        optional(URL),
+        None,
+        "URL of an S3-compatible store; if not given, `AWS_ENDPOINT_URL`, else AWS itself.",
     )
     remote_region: str | None = setting(
         optional(TEXT), None, "Region of the bucket; the AWS chain decides if not given."
@@ -241,7 +241,10 @@ class Settings:
                 "set `token`, or bind `http` to 127.0.0.1"
             )
         if self.low_watermark > self.high_watermark:
-            raise ValueError("low_watermark is above high_watermark")
+            raise ValueError(
+                f"low_watermark {self.low_watermark:g} is above "
+                f"high_watermark {self.high_watermark:g}"
+            )
         length = len(os.fsencode(self.socket_path))
         if length > SOCKET_PATH_LIMIT_BYTES:
             raise ValueError(
@@ -284,23 +287,23 @@ def sourced(flags: Mapping[str, Any] | None = None, *, config: Path | None = Non
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     path = config_file(config)
     problems = unknown_variables(SETTINGS)
-    in_file: dict[str, Any] = {}
-    text = ""
+    file = SettingsFile()
     if path is not None:
         try:
-            in_file, text = values_in(path)
-            problems += unknown_keys(in_file, SETTINGS, path, text)
+            file = read_file(path)
+            problems += unknown_keys(file, SETTINGS)
         except ConfigError as error:
             problems.append(error)
-    origins = origins_of(SETTINGS, given, in_file, path, text)
-    said = {**in_file, **values_of_variables(SETTINGS), **given}
+    origins = origins_of(SETTINGS, given, file)
+    said = {**file.values, **values_of_variables(SETTINGS), **given}
     said = {name: said[name] for name in SETTINGS if name in said}
     needed = [name for name, each in SETTINGS.items() if each.required and name not in said]
-    problems += [missing(name) for name in needed]
+    if file.path == path:  # else it may well have them
+        problems += [missing(name) for name in needed]
     settings = None
     try:
         values = read_values(SETTINGS, said)
         settings = Settings(**values) if not needed else None
     except ValueError as error:
-        problems += wrong_values(error, origins)
+        problems += wrong_values(error, origins, file)
     return Sourced(None if problems else settings, origins, tuple(problems), path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import urlsplit
 
 from cachetier.config_fields import record, required, setting
 from cachetier.config_types import (
@@ -87,4 +88,11 @@ def checked_replicas(
 
 
 def _place(remote: str, endpoint: str | None) -> tuple[str, str, str]:
-    return (*remote_of(remote), (endpoint or "").rstrip("/"))
+    return (*remote_of(remote), _server(endpoint) if endpoint else "")
+
+
+def _server(endpoint: str) -> str:
+    """Return ``endpoint`` in the one way to write it."""
+    parts = urlsplit(endpoint)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{parts.hostname}:{port}{parts.path.rstrip('/')}"

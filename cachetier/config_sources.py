@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ FOREIGN_VARIABLES = frozenset(
     )
 )
 FOREIGN_PREFIXES = (f"{PREFIX}BENCH_", f"{PREFIX}CLIENT_", f"{PREFIX}DEMO_", f"{PREFIX}TEST_")
+# What Kubernetes tells every pod of a Service whose name begins with `cachetier`: NAME=value.
+_SERVICE_LINK = re.compile(
+    rf"{PREFIX}(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)=|PORT(_\d+_[A-Z]+(_\w+)?=|=\w+://)).*"
+)
+_SHOWN_CHARACTERS = 300
 
 
 def variable_of(name: str) -> str:
@@ -58,6 +64,8 @@ def unknown_variables(names: Collection[str]) -> list[ConfigError]:
         ours = variable.startswith(PREFIX) and variable not in FOREIGN_VARIABLES
         if not ours or variable.startswith(FOREIGN_PREFIXES):
             continue
+        if _SERVICE_LINK.fullmatch(f"{variable}={os.environ[variable]}"):
+            continue
         if variable.removeprefix(PREFIX).lower() not in names:
             known = [variable_of(name) for name in names]
             problems.append(_unknown(f"environment variable {variable}", variable, known))
@@ -73,8 +81,35 @@ def config_file(config: Path | None) -> Path | None:
     return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).exists() else None
 
 
-def values_in(path: Path) -> tuple[dict[str, Any], str]:
-    """Return the values in a file, and its text.
+@dataclass(frozen=True)
+class SettingsFile:
+    """What a ``cachetier.toml`` says, and where; without ``path`` there is none."""
+
+    path: Path | None = None
+    text: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def place(self, *keys: str) -> str:
+        """Return the path, and the line of the innermost of ``keys`` that can be found."""
+        lines, found = self.text.splitlines(), 0
+        for depth, key in enumerate(keys):
+            for number in range(max(found, 1), len(lines) + 1):
+                if _names(lines[number - 1], key, inner=depth > 0):
+                    found = number
+                    break
+        return f"{self.path}, line {found}" if found else str(self.path)
+
+
+def _names(line: str, key: str, *, inner: bool) -> bool:
+    """Whether ``line`` begins what is said of ``key``, which another may lead to: ``inner``."""
+    name = rf"[\"']?{re.escape(key)}[\"']?\s*"
+    if inner:
+        return re.search(rf"(^|[\s.{{,\[]){name}[=.\]]", line) is not None
+    return re.match(rf"\s*{name}[=.]|\s*\[\s*{name}[.\]]", line) is not None
+
+
+def read_file(path: Path) -> SettingsFile:
+    """Return what a file says.
 
     Raises:
         ConfigError: It cannot be read.
@@ -82,8 +117,8 @@ def values_in(path: Path) -> tuple[dict[str, Any], str]:
     import tomllib
 
     try:
-        text = path.read_bytes().decode()
-        return tomllib.loads(text), text
+        text = path.read_bytes().decode("utf-8-sig")
+        return SettingsFile(path, text, tomllib.loads(text))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", hint=_FILE_HINT) from None
     except UnicodeDecodeError as error:
@@ -91,15 +126,15 @@ def values_in(path: Path) -> tuple[dict[str, Any], str]:
         raise ConfigError(f"{path} is not UTF-8 (at line {line})", hint=_FILE_HINT) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}", hint=_TOML_HINT) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, and the like
+        raise ConfigError(f"{path} cannot be read as TOML: {error}", hint=_TOML_HINT) from None
 
 
-def unknown_keys(
-    values: Mapping[str, Any], names: Collection[str], path: Path, text: str
-) -> list[ConfigError]:
+def unknown_keys(file: SettingsFile, names: Collection[str]) -> list[ConfigError]:
     """Return one error for each key of a file that is none of the settings ``names``."""
     return [
-        _unknown(f"setting `{name}` in {path}{_line_of(name, text)}", name, names)
-        for name in values
+        _unknown(f"setting `{name}` in {file.place(name)}", name, names)
+        for name in file.values
         if name not in names
     ]
 
@@ -114,19 +149,8 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"unknown {what}: {meant}", hint="Correct or remove it, then start again.")
 
 
-def _line_of(name: str, text: str) -> str:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*[=.\]]|\s*\[{re.escape(name)}\b", line):
-            return f", line {number}"
-    return ""
-
-
 def origins_of(
-    names: Iterable[str],
-    given: Mapping[str, Any],
-    in_file: Mapping[str, Any],
-    path: Path | None,
-    text: str,
+    names: Iterable[str], given: Mapping[str, Any], file: SettingsFile
 ) -> dict[str, str]:
     """Return who sets each setting: a flag, a variable, a line of the file, or ``default``."""
     origins = {}
@@ -135,8 +159,8 @@ def origins_of(
             origins[name] = _flag(name)
         elif variable_of(name) in os.environ:
             origins[name] = variable_of(name)
-        elif name in in_file:
-            origins[name] = f"{path}{_line_of(name, text)}"
+        elif name in file.values:
+            origins[name] = file.place(name)
         else:
             origins[name] = DEFAULT
     return origins
@@ -148,16 +172,27 @@ def missing(name: str) -> ConfigError:
     return ConfigError(f"`{name}` is not set", hint=ways)
 
 
-def wrong_values(error: ValueError, origins: Mapping[str, str]) -> list[ConfigError]:
+def wrong_values(
+    error: ValueError, origins: Mapping[str, str], file: SettingsFile
+) -> list[ConfigError]:
     """Say which settings are wrong, how, and who set them."""
     if not isinstance(error, WrongValueError):
-        return [ConfigError(str(error))]
+        return [ConfigError(_clipped(str(error)))]
     problems = []
     for where, cause in error.causes:
-        name, _, within = where.partition(".")
-        told = f"{within}: {cause}" if within else cause
-        problems.append(ConfigError(f"`{name}` from {origins[name]}: {told}"))
+        name, *within = where.split(".")
+        in_file = origins[name] == file.place(name)
+        origin = file.place(name, *within) if in_file else origins[name]
+        told = f"{'.'.join(within)}: {cause}" if within else cause
+        problems.append(ConfigError(f"`{name}` from {origin}: {_clipped(told)}"))
     return problems
+
+
+def _clipped(text: str) -> str:
+    """Return begin and end of a text that repeats what somebody gave by mistake: a whole file."""
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    return f"{text[: _SHOWN_CHARACTERS // 2]} ... {text[-_SHOWN_CHARACTERS // 2 :]}"
 
 
 def _flag(name: str) -> str:

@@ -18,13 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from cachetier.grammars import mode_of, remote_of, table_of, url_of
+from cachetier.grammars import capacity_of, mode_of, remote_of, table_of, token_of, url_of
 from cachetier.model.compression import parsed_mode
 from cachetier.nearest import nearest
 
 T = TypeVar("T")
 W = TypeVar("W", bound=str)
 
+_A_SIZE_BYTES = 1 << 40  # any filesystem will do to tell whether a capacity is one
+_LEAST_MODE, _MOST_MODE = 0o600, 0o777
+_MOST_WHOLE = 2**63 - 1  # what the catalog can hold
 _ON, _OFF = ("on", "true", "yes", "1", "t", "y"), ("off", "false", "no", "0", "f", "n")
 
 
@@ -100,7 +103,7 @@ def _text(value: object) -> str:
 def _secret(value: object) -> Secret:
     if not isinstance(value, str):
         raise ValueError("it is no text: put it in quotes")  # noqa: TRY004  and it is not shown
-    return Secret(value)
+    return Secret(token_of(value))
 
 
 def _flag(value: object) -> bool:
@@ -113,7 +116,12 @@ def _flag(value: object) -> bool:
 def _path(value: object) -> Path:
     if not isinstance(value, str | Path) or str(value) == "":
         raise ValueError(f"{value!r} is no path")
-    return Path(os.path.abspath(Path(value).expanduser()))
+    if "\0" in str(value):
+        raise ValueError(f"{value!r} has a NUL in it, which no path has")
+    try:
+        return Path(os.path.abspath(Path(value).expanduser()))
+    except RuntimeError:
+        raise ValueError(f"{value!r} begins with a home that nobody knows: write it out") from None
 
 
 def _mode(value: object) -> int:
@@ -121,15 +129,19 @@ def _mode(value: object) -> int:
     mode = mode_of(value) if isinstance(value, str) else value
     if not isinstance(mode, int) or isinstance(mode, bool):
         raise ValueError(f"{mode!r} is not a file mode such as '0600'")  # noqa: TRY004
-    if not 0o600 <= mode & 0o777 <= 0o777:
-        raise ValueError("the service itself must be able to use its socket: at least 0600")
+    if not _LEAST_MODE <= mode <= _MOST_MODE:
+        octal = "" if isinstance(value, str) else f"{value!r} is {oct(mode)} in octal; "
+        wanted = "write '0600' to '0777': the service itself must be able to use its socket"
+        raise ValueError(f"{octal}{wanted}")
     return mode
 
 
 TEXT: Kind[str] = Kind(_text, {"type": "string"})
 FLAG: Kind[bool] = Kind(_flag, {"anyOf": [{"type": "boolean"}, {"enum": ["on", "off"]}]})
 PATH: Kind[Path] = Kind(_path, {"type": "string", "format": "path"})
-MODE: Kind[int] = Kind(_mode, {"type": ["integer", "string"]})
+MODE: Kind[int] = Kind(
+    _mode, {"type": ["integer", "string"], "minimum": _LEAST_MODE, "maximum": _MOST_MODE}
+)
 SECRET: Kind[Secret] = Kind(_secret, {"type": "string", "format": "password", "writeOnly": True})
 
 
@@ -177,6 +189,8 @@ def whole(at_least: int, at_most: int | None = None) -> Kind[int]:
         if number != int(number):
             raise ValueError(f"{value!r} is not a whole number")
         _check(number, bounds)
+        if number > _MOST_WHOLE:
+            raise ValueError(f"{value!r} is too large a number")
         return int(number)
 
     return Kind(read, {"type": "integer", **bounds})
@@ -191,15 +205,20 @@ def number(
     def read(value: object) -> float:
         number = _number(value)
         _check(number, bounds)
-        return float(number)
+        try:
+            return float(number)
+        except OverflowError:
+            raise ValueError(f"{value!r} is too large a number") from None
 
     return Kind(read, {"type": "number", **bounds})
 
 
 def _number(value: object) -> int | float:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
     try:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
+        if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
+            return int(value)  # exactly
         if isinstance(value, float | str) and math.isfinite(float(value)):
             return float(value)
     except ValueError:
@@ -220,8 +239,8 @@ _BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
 
 def _check(number: float, bounds: Mapping[str, float]) -> None:
     if not all(_BOUNDS[name][1](number, bound) for name, bound in bounds.items()):
-        wanted = " and ".join(f"{_BOUNDS[name][0]} {bound:g}" for name, bound in bounds.items())
-        raise ValueError(f"{number:g} is not {wanted}")
+        wanted = " and ".join(f"{_BOUNDS[name][0]} {bound}" for name, bound in bounds.items())
+        raise ValueError(f"{number} is not {wanted}")
 
 
 # --- many values ---------------------------------------------------------------------------------
@@ -252,6 +271,19 @@ def table(of: Kind[T]) -> Kind[dict[str, T]]:
 
     return Kind(read, {"type": "object", "additionalProperties": of.schema})
 
+
+# --- sizes ---------------------------------------------------------------------------------------
+
+
+def _capacity(value: object) -> str:
+    """Read a size or a share; what is written as a fraction of nothing would be a byte or none."""
+    if not isinstance(value, int | str) or isinstance(value, bool):
+        raise ValueError(f"{value!r} is no size: put one in quotes, as '200 GB' or '80%'")  # noqa: TRY004
+    capacity_of(str(value), _A_SIZE_BYTES)
+    return str(value)
+
+
+CAPACITY: Kind[str] = Kind(_capacity, {"type": ["string", "integer"], "minimum": 1})
 
 # --- those of remotes ----------------------------------------------------------------------------
 

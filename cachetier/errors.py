@@ -41,7 +41,10 @@ class BackpressureError(CachetierError):
 class DeadlineError(CachetierError):
     code = "deadline"
     status = 504
-    hint = "Raise timeout_seconds, or look at `cachetier status` for what is slow."
+    hint = (
+        "Raise timeout_seconds, or see what is slow: `cachetier status`, or if that hangs as well, "
+        "the service's log."
+    )
 
 
 class NotDurableError(CachetierError):

@@ -143,6 +143,9 @@ SERVICE_STOPPED = _info("service.stopped", "stopped")
 SERVICE_FENCED = _event(
     "service.fenced", logging.CRITICAL, "no more writes are taken: %(reason)s", alike=()
 )
+CATALOG_UNREADABLE = _error(
+    "catalog.unreadable", "the catalog cannot be read: %(reason)s", alike=("reason",)
+)
 NODE_LEAVING = _info("node.leaving", "leaving the node: flushing for up to %(notice_seconds)g s")
 NODE_STEP_BEHIND = _warning(
     "node.step_behind", "the newest step of %(run)s may stay behind: %(reason)s"
@@ -225,8 +228,8 @@ SAVE_DELETED = _info(
 )
 OBJECTS_LEFT = _info(
     "objects.left",
-    "%(run)s/%(step)d is deleted at %(remote)s but for %(count object)s that cachetier did not put "
-    "there, such as %(key)s",
+    "%(run)s/%(step)d is deleted at %(remote)s but for %(count object)s that cachetier does not "
+    "know for its own, such as %(key)s",
     "save_id",
 )
 SAVE_GIVEN_UP = _warning(

@@ -56,7 +56,7 @@ _WRONG = {
 
 
 def refuse_wrong_remote(settings: Settings) -> None:
-    """Ask the durable remote once, if ``cache_dir`` is new; it takes up to twenty seconds.
+    """Look at the remotes once, if ``cache_dir`` is new; each look takes up to twenty seconds.
 
     A remote that cannot be reached, or may yet change its mind, is told in the log. A replica is
     not asked, as it may be away; but its profile is there, or the start ends.

@@ -299,10 +299,7 @@ class Garbage:
                             sql, e, k, p
                         )
                     )
-                    if (
-                        save is None
-                        or max(save.started_at, save.published_at or 0.0) >= turn.before
-                    ):
+                    if save is None or _touched_at(save) >= turn.before:
                         continue
                     if not turn.dry_run:
                         objects.abort_upload(key, upload_id)

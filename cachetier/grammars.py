@@ -6,8 +6,12 @@ import ipaddress
 import json
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 from cachetier.sizes import parsed_size
+
+_ADDRESS = re.compile(r"(?:\[([\w.:%]+)\]|([\w.-]+)):(\d{1,5})", re.ASCII)
+_LAST_PORT = 65535
 
 
 def capacity_of(text: str, filesystem_bytes: int) -> int:
@@ -26,11 +30,10 @@ def capacity_of(text: str, filesystem_bytes: int) -> int:
 
 def address_of(text: str) -> tuple[str, int]:
     """Return (host, port) of ``127.0.0.1:7070`` or ``[::1]:7070``."""
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{text!r} is not an address such as '127.0.0.1:7070'")
-    return host, int(port)
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[3]) > _LAST_PORT:
+        raise ValueError(f"{text!r} is not an address such as '127.0.0.1:7070' or '[::1]:7070'")
+    return match[1] or match[2], int(match[3])
 
 
 def is_loopback(host: str) -> bool:
@@ -51,9 +54,33 @@ def remote_of(text: str) -> tuple[str, str]:
 
 
 def url_of(text: str) -> str:
-    """Return ``text`` if it is the URL of an S3 server."""
-    if not re.match(r"https?://[^/\s]+", text):
+    """Return ``text`` if it is the URL of an S3 server, and shows no secret."""
+    from cachetier_client import remotes
+
+    shown = remotes.without_secret(text)
+    if shown != text:
+        raise ValueError(f"{shown!r} has credentials in it, which come from the AWS chain alone")
+    if not _is_server(text):
         raise ValueError(f"{text!r} is not a URL such as 'http://127.0.0.1:8333'")
+    return text
+
+
+def _is_server(url: str) -> bool:
+    if not re.fullmatch(r"https?://[!-~]+", url):
+        return False
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0 and not parts.query and not parts.fragment
+    except ValueError:  # no such port, or half an IPv6 address
+        return False
+
+
+def token_of(text: str) -> str:
+    """Return ``text`` if a header can carry it; the error does not show it."""
+    if not re.fullmatch(r"[!-~]+", text):
+        raise ValueError(
+            "no header can carry it: take letters, digits and signs of ASCII, no space"
+        )
     return text
 
 
@@ -66,7 +93,17 @@ def mode_of(text: str) -> int:
 
 def table_of(text: str) -> Any:
     """Return what ``text`` says in JSON; nothing at all is an empty table."""
+    twice: list[str] = []
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        twice.extend(name for name in names if names.count(name) > 1)
+        return dict(pairs)
+
     try:
-        return json.loads(text or "{}")
-    except ValueError:
+        found = json.loads(text or "{}", object_pairs_hook=once)
+    except (ValueError, RecursionError):
         raise ValueError(f"""{text!r} is not JSON such as '{{"name": "value"}}'""") from None
+    if twice:
+        raise ValueError(f"{twice[0]!r} is there twice")
+    return found

@@ -2,7 +2,7 @@
 
 A save may go of which a rank here never sealed: no other node can complete it. One that lacks other
 nodes' ranks alone is theirs to complete with what they acknowledged and have not sent yet, however
-long that takes; it stays.
+long that takes; it stays. So does one that fsck took back, until its ranks here seal it again.
 
 Before anything of a save goes here it is ended in the bucket, over the very manifest that was
 looked at. Whoever publishes it in between was first, and it stays; whoever comes later finds it
@@ -23,6 +23,7 @@ from cachetier.model.publication import Claimant, Standing, claimant_of
 from cachetier.remote.bucket import Bucket, SeenManifest
 
 RANKS_NAMED = 5
+_TAKEN_BACK = "taken back by fsck, and a rank here has not sealed it since"
 _PAST_US = "its ranks here sealed past this service, which is to complete them"
 _HOPEFUL = (Standing.CLAIM, Standing.HOLD, Standing.REPLACE_WHEN_WHOLE)
 
@@ -76,6 +77,9 @@ class Incomplete:
         look = Look(claimant, seen, location)
         standing = publication.standing(claimant, manifest)
         unsealed = self._store.read(lambda sql: garbage_queries.lacks_ranks_here(sql, save))
+        taken_back = self._store.read(lambda sql: garbage_queries.was_taken_back(sql, save))
+        if unsealed and taken_back and standing is not Standing.PUBLISHED:
+            return replace(look, left=_TAKEN_BACK)
         if standing not in _HOPEFUL:
             ended = unsealed and standing is not Standing.PUBLISHED
             return replace(look, hopeless=ended)

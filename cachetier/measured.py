@@ -56,9 +56,8 @@ class MeasuredIngest(Ingest):
         self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
     ) -> Receipt:
         commits_at = self._clock.monotonic()
-        begun_at = self._begun_at.get(id(staged), commits_at)
+        begun_at = self._begun_at.pop(id(staged), commits_at)
         receipt = super().commit(staged, ids, name, content)
-        self._begun_at.pop(id(staged), None)
         self._acknowledged(receipt, ids, begun_at, commits_at)
         return receipt
 

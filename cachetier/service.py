@@ -54,13 +54,7 @@ from cachetier.signals import ending_signals
 from cachetier.sources import Replicas
 from cachetier.told import ToldCheckpoints, ToldIngest, tell_ready, tell_recovered
 from cachetier.tracing import open_tracing
-from cachetier.wiring import (
-    garbage_of,
-    locked,
-    open_drains,
-    policy_of,
-    told_remote,
-)
+from cachetier.wiring import garbage_of, locked, open_drains, policy_of, told_remote
 from cachetier.write_through import WriteThrough
 
 if TYPE_CHECKING:
@@ -98,7 +92,8 @@ class Service:
         self._changes = Changes(self._clock)
         self._course = Course()
         self.metrics = Metrics(
-            *(self._standing, self._levels),
+            self._standing,
+            self._levels,
             [DURABLE, *(each.name for each in self._replica_settings)],
             version=__version__,
         )
@@ -132,14 +127,15 @@ class Service:
         settings = self._settings
         cache_dir = settings.cache_dir
         mount = checked_mount(cache_dir, allow_volatile=settings.allow_volatile)
-        lock = locked(settings)
-        undo.callback(os.close, lock)
+        undo.callback(os.close, locked(settings))
         disk = files.probe(cache_dir)
         status = os.statvfs(cache_dir)
         capacity_bytes = settings.capacity_bytes(status.f_blocks * status.f_frsize)
         policy = policy_of(settings)
         recovered = open_store(
-            *(cache_dir, capacity_bytes, self._clock),
+            cache_dir,
+            capacity_bytes,
+            self._clock,
             policy=policy,
             on_fence=self._fenced,
             on_disk_error=self.metrics.write_failed,
@@ -194,7 +190,11 @@ class Service:
             on_restored=lambda shard: self.metrics.restored_bytes.inc(shard.content.size_bytes),
         )
         self._report = Report(
-            *(store, clock, self._machine, self._drain, self._course),
+            store,
+            clock,
+            self._machine,
+            self._drain,
+            self._course,
             warnings=self._fallbacks.warnings,
             flow=self.metrics.flow,
         )

@@ -9,6 +9,16 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+def end_as_any_process() -> None:
+    """Let SIGTERM end the first process of a container as well: the kernel drops it for that one.
+
+    For the start, which may take minutes, until ``ending_signals``. A signal that was dropped would
+    not be sent again, and the service be killed at the end of its stop time, without a flush.
+    """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda number, _frame: os._exit(128 + number))
+
+
 @contextmanager
 def ending_signals() -> Iterator[Callable[[], int]]:
     """Take SIGTERM and SIGINT over; yields what waits for the first and returns its number.

@@ -94,11 +94,9 @@ def garbage_of(
 
 def told_remote(remote: RemoteSettings) -> dict[str, Any]:
     """Return what clients are told of the durable remote, for when this service is away."""
-    fields = (
-        *("bucket", "prefix", "endpoint", "region"),
-        *("verify", "conditional_writes", "spread"),
-    )
-    return {name: getattr(remote, name) for name in fields}
+    where = "bucket", "prefix", "endpoint", "region"
+    how = "verify", "conditional_writes", "spread"
+    return {name: getattr(remote, name) for name in where + how}
 
 
 def locked(settings: Settings) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -57,6 +58,8 @@ hypothesis.settings.register_profile(
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the environment hermetic before a test module is imported; children inherit it."""
+    # A shell without job control starts what runs in its background with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in list(os.environ):
         foreign = name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES
         if foreign and name not in KEPT_NAMES:

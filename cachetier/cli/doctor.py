@@ -15,7 +15,7 @@ import typer
 
 from cachetier.cli.ending import ended_by_signal
 from cachetier.cli.output import FAILED, AsJson, print_json, refuse, reported
-from cachetier.cli.remotes import (
+from cachetier.cli.settings_options import (
     CacheDir,
     Config,
     Remote,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cachetier.cli.output import INTEGRITY, AsJson, print_json, refuse, reported
-from cachetier.sizes import shown_size
+from cachetier.sizes import counted, shown_size
 
 if TYPE_CHECKING:
     from cachetier.config import Settings
@@ -163,9 +163,8 @@ def _summary(report: Report, repaired: bool) -> str:
     looked += f", {report.objects} objects asked for" if report.objects else ", no remote asked"
     remaining = len(report.remaining())
     if remaining:
-        problems = "1 problem" if remaining == 1 else f"{remaining} problems"
         next_move = "" if repaired else f"\nNext: {_next_move(report)}"
-        return f"{looked}: {problems}.{next_move}"
+        return f"{looked}: {counted(remaining, 'problem')}.{next_move}"
     return f"{looked}: {'not everything could be asked' if report.unanswered else 'clean'}."
 
 

@@ -9,7 +9,7 @@ import typer
 
 from cachetier.cli.ending import ended_by_signal
 from cachetier.cli.output import AsJson, console, print_json, refuse, reported
-from cachetier.cli.remotes import (
+from cachetier.cli.settings_options import (
     Config,
     Remote,
     RemoteEndpoint,

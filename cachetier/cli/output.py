@@ -1,7 +1,6 @@
 """How verbs talk: JSON or text on stdout, errors with a next move on stderr, exit codes.
 
-Exit codes are a stable interface: 0 ok, 1 failed, 2 usage, 3 not durable in time, 4 service
-unreachable, 5 integrity, 6 full.
+Exit codes are a stable interface: ``EXITS``.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ EXITS = {
     FAILED: "failed; standard error says why, and what to do next",
     USAGE: "usage: a verb, an option, a name or a setting is wrong; the nearest right one is named",
     NOT_DURABLE: "not durable in time; the bytes are safe on the node and keep draining",
-    UNREACHABLE: "the service cannot be reached",
+    UNREACHABLE: "the service cannot be reached, or did not do it in time",
     INTEGRITY: "integrity: bytes failed their checksum and were not served, or not taken",
     FULL: "full: no room before the deadline",
 }
@@ -41,6 +40,7 @@ _EXIT_CODES = {
     "save_identity": USAGE,
     "not_durable": NOT_DURABLE,
     "unavailable": UNREACHABLE,
+    "deadline": UNREACHABLE,  # nobody can tell one that hangs from one that is far away
     "integrity": INTEGRITY,
     "digest_mismatch": INTEGRITY,
     "backpressure": FULL,

@@ -86,7 +86,7 @@ def _show_pins(pins: list[PinInfo], as_json: bool) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("run", "step", "shards here", "bytes here", "of", "pinned for"):
         justify = "left" if title == "run" else "right"
-        table.add_column(title, justify=justify, no_wrap=title != "run")  # type: ignore[arg-type]
+        table.add_column(title, justify=justify, no_wrap=title != "run", overflow="fold")  # type: ignore[arg-type]
     for each in pins:
         table.add_row(
             each.run,

@@ -14,7 +14,6 @@ from cachetier.cli.rates import Node, Rates
 from cachetier.cli.status import last_error
 from cachetier.sizes import shown_size, shown_span
 
-HEIGHT = 24
 WARNINGS = 3
 RUN_CELLS = 24
 STATES = {"ready": "bold green", "ok": "green", "throttled": "yellow", "leaving": "yellow"}

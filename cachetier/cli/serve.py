@@ -13,6 +13,7 @@ import typer
 
 from cachetier.cli.output import AsJson, print_json
 from cachetier.cli.starting import starting
+from cachetier.signals import end_as_any_process
 
 if TYPE_CHECKING:
     from cachetier.service import Service
@@ -151,6 +152,7 @@ def serve(
     JSON: `state` (ready), `socket`, `http`, once it takes requests.
     """
     flags = {name: value for name, value in locals().items() if name not in ("config", "as_json")}
+    end_as_any_process()
     with starting(as_json, log_format):
         from cachetier.config import load
 
@@ -184,5 +186,4 @@ def run_to_the_end(service: Service, on_ready: Callable[[], None]) -> None:
     """Serve, stop, and end the process: a thread that hangs in the remote must not hold it up."""
     service.run(on_ready)
     logging.shutdown()
-    sys.stdout.flush()
     os._exit(0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachetier.cli.exposure import cut, exposure_alarms, exposure_table, size_or_dash
 from cachetier.cli.output import AsJson, Url, console, print_json, reach, reported
-from cachetier.sizes import shown_size, shown_span
+from cachetier.sizes import counted, shown_size, shown_span
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -84,7 +84,7 @@ def _facts(status: dict[str, Any]) -> Table:
     free = shown_size(disk["free_bytes"])
     grid.add_row("disk", f"{disk['directory']} ({disk['filesystem']}, {direct}, {free} free)")
     grid.add_row("socket", f"unix://{status['socket']}")
-    connections = _count(status["connections"], "connection")
+    connections = counted(status["connections"], "connection")
     grid.add_row("http", f"{status['http'] or 'off'}   {connections} at both")
     return grid
 
@@ -117,7 +117,7 @@ def _bytes(status: dict[str, Any]) -> Text:
     text = Text()
     if status["dirty_shards"]:
         age = shown_span(status["oldest_dirty_seconds"])
-        shards = _count(status["dirty_shards"], "shard")
+        shards = counted(status["dirty_shards"], "shard")
         text.append("dirty ", "yellow")
         text.append(f"{shown_size(status['dirty_bytes'])} in {shards}, oldest {age}, ")
         text.append(f"{_eta(status['eta_seconds'])}\n")
@@ -136,7 +136,7 @@ def _bytes(status: dict[str, Any]) -> Text:
     ):
         if number := count[f"{noun}s"]:
             text.append(f"\n{what} ", style)
-            text.append(f"{shown_size(count['size_bytes'])} in {_count(number, noun)}")
+            text.append(f"{shown_size(count['size_bytes'])} in {counted(number, noun)}")
     return text
 
 
@@ -166,12 +166,12 @@ def _lag(remote: dict[str, Any]) -> str:
     """Say what a replica is still owed, and what it will never get."""
     words = ["has everything"]
     if remote["pending_shards"]:
-        pending = _count(remote["pending_shards"], "shard")
+        pending = counted(remote["pending_shards"], "shard")
         words = [f"{shown_size(remote['pending_bytes'])} in {pending} to go"]
     if remote["required"]:
         words.append("required")
     if remote["given_up_steps"]:
-        words.append(f"{_count(remote['given_up_steps'], 'step')} given up")
+        words.append(f"{counted(remote['given_up_steps'], 'step')} given up")
     return ", ".join(words)
 
 
@@ -192,22 +192,22 @@ def _drain(drain: dict[str, Any]) -> str:
         words.append(f"{drain['in_flight']} in flight")
     if "drained_bytes" in drain:
         words.append(f"{shown_size(drain['drained_bytes'])} drained since start")
-    for codec, counted in (drain.get("codecs") or {}).items():
+    for codec, taken in (drain.get("codecs") or {}).items():
         if codec != "raw":
-            before, after = shown_size(counted["size_bytes"]), shown_size(counted["stored_bytes"])
+            before, after = shown_size(taken["size_bytes"]), shown_size(taken["stored_bytes"])
             words.append(f"{codec} made {after} of {before}")
     if copied_bytes := drain.get("copied_bytes"):
         words.append(f"{shown_size(copied_bytes)} copied in the bucket")
     if (packs := drain.get("packs") or {}).get("packs"):
-        words.append(f"{packs['shards']} shards in {_count(packs['packs'], 'pack')}")
+        words.append(f"{packs['shards']} shards in {counted(packs['packs'], 'pack')}")
     courtesy = drain.get("courtesy") or {}
     if courtesy.get("restraint", "none") != "none":
         busy = courtesy["busy_ranks"]  # none: the kernel says that somebody waits
-        ranks = f" ({_count(busy, 'busy rank')})" if busy else ""
+        ranks = f" ({counted(busy, 'busy rank')})" if busy else ""
         words.append(f"holds back for training{ranks}")
     for count, noun in ((drain.get("failures"), "failure"), (drain.get("restarts"), "restart")):
         if count:
-            words.append(_count(count, noun))
+            words.append(counted(count, noun))
     return ", ".join(words)
 
 
@@ -240,10 +240,6 @@ def _pending(pending: list[dict[str, Any]], steps: int, now: float) -> Table:
     if (more := steps - len(rows)) > 0:
         table.add_row(f"and {more} more", style="dim")
     return table
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def last_error(drain: dict[str, Any], now: float) -> list[str]:

@@ -257,7 +257,7 @@ def _show_steps(run: str, steps: list[StepInfo], level: str | None, as_json: boo
         table.add_row(
             str(step.step),
             f"{step.state}, pinned" if step.pinned else step.state,
-            ", ".join(step.levels) or "-",
+            _restorable(step) or "-",
             f"{len(step.ranks)}/{step.world_size}",
             str(step.shard_count),
             shown_size(step.size_bytes),
@@ -271,13 +271,19 @@ def _show_step(step: StepInfo, as_json: bool) -> None:
     if as_json:
         print_json({"step": _step_json(step)})
         return
-    levels = ", ".join(step.levels) or "nowhere"
+    levels = _restorable(step) or "nowhere"
     state = f"{step.state}, pinned" if step.pinned else step.state
     typer.echo(f"{step.run}/{step.step}: {state}, save {step.save_id}, restorable: {levels}")
     table = _table("name", "rank", "size", "digest", "state")
     for shard in step.shards:
         table.add_row(*_shard_row(shard))
     console().print(table)
+
+
+def _restorable(step: StepInfo) -> str:
+    """Return the levels of a step; what is durable is replicated, which need not be said."""
+    said = [level for level in step.levels if level != "replicated" or "durable" not in step.levels]
+    return ", ".join(said)
 
 
 def _shard_row(shard: ShardInfo) -> tuple[str, ...]:
@@ -290,8 +296,14 @@ def _table(*columns: str) -> Any:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     numbers = {"step", "rank", "ranks", "shards", "size", "dirty", "age"}
+    long = {"state", "restorable", "name"}  # go on in the next line: nothing is cut off
     for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", no_wrap=True)
+        table.add_column(
+            column,
+            justify="right" if column in numbers else "left",
+            no_wrap=column not in long,
+            overflow="fold",
+        )
     return table
 
 

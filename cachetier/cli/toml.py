@@ -47,11 +47,16 @@ def toml_of(value: Any) -> str:
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, dict):
-        pairs = (f"{json.dumps(key)} = {toml_of(each)}" for key, each in value.items())
+        pairs = (f"{_quoted(key)} = {toml_of(each)}" for key, each in value.items())
         return f"{{ {', '.join(pairs)} }}" if value else "{}"
     if isinstance(value, frozenset | tuple | list):
         items = sorted(value) if isinstance(value, frozenset) else value
         return f"[{', '.join(map(toml_of, items))}]"
     if is_dataclass(value):
         return toml_of({name: each for name, each in plain(value).items() if each is not None})
-    return json.dumps(str(value.value if isinstance(value, Enum) else value), ensure_ascii=False)
+    return _quoted(str(value.value if isinstance(value, Enum) else value))
+
+
+def _quoted(text: str) -> str:
+    """Return ``text`` as TOML quotes it: as JSON, but for pairs of surrogates, and DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

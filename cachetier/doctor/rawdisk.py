@@ -30,12 +30,11 @@ class Times:
     count: int
     p50_seconds: float
     p99_seconds: float
-    total_seconds: float
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Times:
         ordered = sorted(seconds)
-        return cls(len(ordered), at(ordered, 0.50), at(ordered, 0.99), sum(ordered))
+        return cls(len(ordered), at(ordered, 0.50), at(ordered, 0.99))
 
 
 def at(ordered: Sequence[float], share: float) -> float:

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,12 @@ LOCK_PAUSE_SECONDS = 0.1
 def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int:
     """Drain until ``serve`` says so, or ends; for the rest see ``be_courteous``."""
     die_with(parent)
-    courtesy = be_courteous(group, cpus)
+    courtesy = be_courteous(group, cpus)  # before there are other threads, and the log has one
+    # To serve, which says from which level on; see `said`.
+    logs.set_up("debug", "json", secrets=tuple(logs.secrets_in(os.environ)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for serve, which then tells us
     signals = Signals()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: signals.stop())
+    stop_at_sigterm(signals)
     channel = AskingEnd(socket.socket(fileno=descriptor))
     receiver = signals.listen(channel)
     try:
@@ -59,6 +62,24 @@ def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int
         channel.close()
         receiver.join()
     return 0
+
+
+def stop_at_sigterm(signals: Signals) -> None:
+    """Have SIGTERM stop ``signals`` from a thread of its own.
+
+    A handler in Python would do it in the middle of whatever the main thread does, and wait for
+    ever for a lock that is held there. So the interpreter itself writes into a pipe.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(writer, False)
+
+    def listen() -> None:
+        os.read(reader, 1)
+        signals.stop()
+
+    threading.Thread(target=listen, name="drain-sigterm", daemon=True).start()
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # the pipe knows
 
 
 def lock_drain(path: Path, signals: Signals) -> int:
@@ -124,8 +145,6 @@ def _exchange_with(channel: AskingEnd) -> Callable[[Report], Training]:
 
 
 if __name__ == "__main__":
-    # To serve, which says from which level on; see `said`.
-    logs.set_up("debug", "json", secrets=tuple(logs.secrets_in(os.environ)))
     _, socket_end, started_by, group_name, cpu_numbers = sys.argv
     cpus = [int(number) for number in cpu_numbers.split(",") if number]
     sys.exit(main(int(socket_end), int(started_by), group_name, cpus))

@@ -128,8 +128,8 @@ class Worker:
         with suppress(NotFoundError, RefusedReportError):
             told = {"code": code, "message": message, "seconds": elapsed()}
             self._channel.ask("failed", task=task.number, **told)
-        # A remote that lets us write but not abort uploads is well enough.
-        minor = task.kind is Kind.SWEEP and isinstance(error, RemoteRefusedError)
+        # A remote that lets us write but not abort uploads, or delete, is well enough.
+        minor = task.kind in (Kind.SWEEP, Kind.DELETE) and isinstance(error, RemoteRefusedError)
         if isinstance(error, RemoteError) and not minor:
             self._circuit.failed(error)
 

@@ -36,7 +36,6 @@ class Adopting:
         self._reclaiming = Reclaiming(store, cache_dir)
         self._durable = durable
         self._clock = clock
-        self._taken: set[tuple[str, int, str]] = set()
         self._manifests: dict[tuple[str, int], Manifest | None] = {}
         self._parts: dict[tuple[str, int, int], Mapping[str, int]] = {}
 
@@ -76,11 +75,13 @@ class Adopting:
         ids = replace(identity.ids, world_size=self._world_size(identity))
         if not self._store.space.try_reserve(content.size_bytes):
             raise IntegrityError("there is no room for it")
+        began_at = min(self._written_at(file), self._clock.now())  # now it would seem the newest
+        self._store.mend_log.take_back(ids.run, ids.step, ids.save_id)
         self._lost.take_back(file.file_id)
         self._store.files.sync_name(file.file_id)
         try:
             committed = self._store.catalog.commit_shard(
-                ids, identity.name, content, self._clock.now(), file_id=file.file_id
+                ids, identity.name, content, began_at, file_id=file.file_id
             )
         except BaseException:
             self._store.files.set_aside(file.file_id)
@@ -89,20 +90,15 @@ class Adopting:
         if committed.repeated:
             self._store.files.set_aside(file.file_id)
             self._store.space.release(content.size_bytes)
-        self._taken.add((ids.run, ids.step, ids.save_id))
 
     def _refuse_if_older(self, file: SetAside, ids: SaveIds) -> None:
-        """Refuse a file of a save that would supersede one that began after the file was written.
-
-        Those that this very run adopted began here just now; their files came in order.
-        """
+        """Refuse a file of a save that would supersede one that began after it was written."""
         saves = self._store.read(lambda sql: queries.saves_of(sql, ids.run, ids.step))
         if any(save.save_id == ids.save_id for save in saves):
             return
         for save in saves:
-            taken = (save.run, save.step, save.save_id) in self._taken
             since = save.started_at > self._written_at(file)
-            if save.state in OPEN_STATES and since and not taken:
+            if save.state in OPEN_STATES and since:
                 raise IntegrityError(f"save {save.save_id} of the step came since")
 
     def _content(self, file: SetAside, identity: Identity) -> Content:

@@ -51,6 +51,10 @@ class BytesHere:
         """Bring back what has no sound bytes here; what is clean need not be here."""
         if shard.state in (ShardState.DIRTY, ShardState.CLEAN):
             return f"its bytes are here again, {shard.state}"
+        if shard.state is ShardState.QUARANTINED and self._reads_right(shard):
+            self._store.mend_log.reinstate(shard.version)
+            state = self._known.shard(shard.version).state
+            return f"its bytes here have their digest after all: it is {state}"
         if shard.state is ShardState.QUARANTINED and self._reclaiming.reclaim(shard):
             return f"its file was in lost+found: it is {self._known.shard(shard.version).state}"
         why = self._not_fetched(shard)
@@ -129,8 +133,9 @@ class BytesHere:
             self._described.learn(shard, save, self._known.remote(remote))
 
     def _is_sound(self, shard: Shard) -> bool:
-        if shard.state is ShardState.QUARANTINED:
-            return False
+        return shard.state is not ShardState.QUARANTINED and self._reads_right(shard)
+
+    def _reads_right(self, shard: Shard) -> bool:
         try:
             copy = self._store.local_copy(shard)
         except FileNotFoundError:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from cachetier_client.digests import digest_of, to_hex
 
-from cachetier.errors import IntegrityError
+from cachetier.errors import IntegrityError, ObjectMissingError
 from cachetier.fsck.described import gone
 from cachetier.fsck.findings import Finding, LeftError
 from cachetier.fsck.known import Known
@@ -16,7 +17,7 @@ from cachetier.local import queries
 from cachetier.local.store import Store
 from cachetier.model import publication
 from cachetier.model.checkpoint import Save
-from cachetier.model.documents import Part, ShardEntry, encode
+from cachetier.model.documents import Part, ShardEntry, encode, is_of_another_format
 from cachetier.model.layout import SPREAD_MARK, own_location, plain_location
 from cachetier.model.names import DURABLE
 from cachetier.model.publication import Claimant, Standing
@@ -72,6 +73,7 @@ class DocumentsThere:
         info = remote.bucket.objects.head(key)
         if info is not None and MANIFEST_NONCE_KEY not in info.metadata:
             raise LeftError(f"{key} was not written by cachetier: look at it, and remove it")
+        _refuse_other_formats(remote, key)
         if not self._known.parts(save, remote.name):
             raise LeftError(_NOT_HERE)
         self._refuse_if_another_came_since(remote, save)
@@ -158,6 +160,7 @@ class DocumentsThere:
             try:
                 found = remote.bucket.part(save.run, location, part.rank)
             except IntegrityError:
+                _refuse_other_formats(remote, key)
                 self._write_known_part(remote, save, location, part.rank)
                 continue
             if (found.step, found.save_id) != (save.step, save.save_id):
@@ -209,6 +212,13 @@ class DocumentsThere:
         if location is None:
             raise LeftError("the catalog does not say where its objects are: save the step again")
         return location
+
+
+def _refuse_other_formats(remote: Remote, key: str) -> None:
+    """Refuse to write over a document that is not damaged, but newer than this cachetier."""
+    with suppress(ObjectMissingError):
+        if is_of_another_format(remote.bucket.objects.get(key)):
+            raise LeftError(f"{key} was written by another version of cachetier: repair with that")
 
 
 def _entry(shard: Shard, rank: int, stored: Stored | None) -> ShardEntry:

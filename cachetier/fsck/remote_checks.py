@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from cachetier.errors import IntegrityError, RemoteError
+from cachetier.errors import IntegrityError, RemoteError, RemoteRefusedError
 from cachetier.fsck.described import gone, is_same, stored_as
 from cachetier.fsck.findings import Finding, Kind, Report
 from cachetier.local import check_queries, garbage_queries, queries, replica_queries
@@ -66,7 +66,10 @@ class RemoteChecks:
             return
         if self._is_published(save):
             yield from self._published(save, location)
-        elif save.state in OPEN_STATES:
+        elif self._is_open(save):
+            wrong, _ = self._manifest(save)
+            if wrong is not None and wrong.kind is Kind.MANIFEST_DAMAGED:
+                yield wrong  # the drain waits for a sound one
             yield from self._own_parts(save, location)
             yield from self._rows(save, location, set())
         else:  # nobody reads it any more, and nobody misses its objects
@@ -83,10 +86,20 @@ class RemoteChecks:
     def _is_published(self, save: Save) -> bool:
         if self._is_durable or save.state is SaveState.DELETED:
             return save.state is SaveState.PUBLISHED
+        return self._state_there(save) is ReplicaState.PUBLISHED
+
+    def _is_open(self, save: Save) -> bool:
+        """Return whether a save may still be published: at a replica also once it is durable."""
+        if self._is_durable:
+            return save.state in OPEN_STATES
+        hopeful = (*OPEN_STATES, SaveState.PUBLISHED)
+        return save.state in hopeful and self._state_there(save) is ReplicaState.OPEN
+
+    def _state_there(self, save: Save) -> ReplicaState | None:
         there = self._view.read(
             lambda sql: replica_queries.replication_of(sql, save.number, self._remote.name)
         )
-        return there is not None and there.state is ReplicaState.PUBLISHED
+        return there.state if there is not None else None
 
     # --- documents -------------------------------------------------------------------------------
 
@@ -238,13 +251,13 @@ class RemoteChecks:
         self, save: Save, wanted: dict[str, tuple[Finding, Stored, int]]
     ) -> Iterator[Finding]:
         keys = [key for key in wanted if key not in self._seen_packs]
-        infos = self._threads.map(self._bucket.objects.head, keys)
-        for key, info in zip(keys, infos, strict=True):
+        looks = self._threads.map(lambda key: self._bucket.look(save.run, save.step, key), keys)
+        for key, seen in zip(keys, looks, strict=True):
             self._report.objects += 1
             blank, stored, digest = wanted[key]
             if stored.pack is not None:
                 self._seen_packs.add(key)
-            kind, message = _judged(save, info, stored, digest)
+            kind, message = _judged(save, seen, stored, digest)
             if kind is not None and self._is_still(blank):
                 ours = any(part.rank == blank.rank for part in self._parts_here(save))
                 whose = "" if ours else "; another node put it"
@@ -270,12 +283,15 @@ class RemoteChecks:
             for key in self._bucket.objects.list(prefix).keys:
                 if key in known or is_pending(key):
                     continue
-                info = self._bucket.objects.head(key)
-                if info is not None:
-                    yield self._stray(save, key, info)
+                seen = self._bucket.look(save.run, save.step, key)
+                if seen is not None:
+                    yield self._stray(save, key, seen)
 
-    def _stray(self, save: Save, key: str, info: ObjectInfo) -> Finding:
-        if info.metadata.get(SAVE_KEY) == save.save_id or f"/{RESERVED_SEGMENT}/" in key:
+    def _stray(self, save: Save, key: str, seen: ObjectInfo | RemoteRefusedError) -> Finding:
+        if isinstance(seen, RemoteRefusedError):
+            message = f"at {self._remote.name}: {key} is left alone, as a look is refused: {seen}"
+            return self._of(Kind.OBJECT_NOT_OURS, save, message, key=key)
+        if seen.metadata.get(SAVE_KEY) == save.save_id or f"/{RESERVED_SEGMENT}/" in key:
             message = f"at {self._remote.name}: the save does not name the object {key}"
             return self._of(Kind.OBJECT_UNNAMED, save, message, key=key)
         message = f"at {self._remote.name}: {key} is not cachetier's; it is left alone"
@@ -337,19 +353,21 @@ def _wrong_manifest(save: Save, manifest: Manifest | None) -> tuple[Kind, str] |
 
 
 def _judged(
-    save: Save, info: ObjectInfo | None, stored: Stored, digest: int
+    save: Save, seen: ObjectInfo | RemoteRefusedError | None, stored: Stored, digest: int
 ) -> tuple[Kind | None, str]:
     """Say what is wrong with an object that a remote was verified to hold."""
-    if info is None:
+    if isinstance(seen, RemoteRefusedError):
+        return Kind.OBJECT_FOREIGN, f"a look at its object is refused: {seen}"
+    if seen is None:
         what = "its object" if stored.pack is None else "the pack that holds it"
         return Kind.OBJECT_MISSING, f"{what} is missing"
-    if is_object_of(info, save.save_id, digest, stored):
+    if is_object_of(seen, save.save_id, digest, stored):
         return None, ""
-    if info.metadata.get(SAVE_KEY) != save.save_id:
-        return Kind.OBJECT_FOREIGN, f"somebody else's object is in its place: {info.key}"
+    if seen.metadata.get(SAVE_KEY) != save.save_id:
+        return Kind.OBJECT_FOREIGN, f"somebody else's object is in its place: {seen.key}"
     expected = stored.pack or stored
     return Kind.OBJECT_DIFFERS, (
-        f"its object has {info.size_bytes} bytes and digest {_shown(info.digest)}, "
+        f"its object has {seen.size_bytes} bytes and digest {_shown(seen.digest)}, "
         f"not {expected.size_bytes} and {_shown(expected.digest)}"
     )
 

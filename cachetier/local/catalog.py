@@ -1,8 +1,9 @@
-"""The catalog: the only truth about what is committed, and the only place that writes SQL.
+"""The catalog: the only truth about what is committed. Here, what doors and readers change in it.
 
 Every method that changes something is one operation of a group commit: when it returns, it is
-synced. Decisions are taken inside the transaction, by the pure rules of ``model``. Reads go through
-``queries``.
+synced. Decisions are taken inside the transaction, by the pure rules of ``model``. What the drain,
+policies, pins, ``gc`` and ``fsck`` change is in the modules called ``*_log``, in the same way.
+Reads go through ``queries`` and its kin.
 """
 
 from __future__ import annotations

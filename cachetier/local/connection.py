@@ -1,7 +1,7 @@
-"""Open the catalog's database: two connections, one schema, one identity.
+"""Open the catalog's database: one connection that writes, others that read, one schema.
 
-One connection writes and checkpoints; another only reads. apsw brings its own SQLite, as the
-versions that distributions ship may lose a commit when the WAL is reset (fixed in 3.51.3).
+The one that writes also checkpoints. apsw brings its own SQLite, as the versions that distributions
+ship may lose a commit when the WAL is reset (fixed in 3.51.3).
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from cachetier.local import schema
 SAFE_SQLITE = 3_051_003
 WAL_PAGES = 4096
 JOURNAL_LIMIT_BYTES = 64 << 20
+
+# What SQLite says of a disk that fails, or of bytes that are not what was written. All else that it
+# says to who reads is a defect of ours.
+UNREADABLE = (apsw.CorruptError, apsw.NotADBError, apsw.IOError, apsw.CantOpenError)
 
 
 def open_writer(path: Path, now: float, vfs: str | None = None) -> apsw.Connection:

@@ -39,7 +39,13 @@ def is_unwanted(sql: apsw.Connection, number: int) -> bool:
     save = queries.save_by_number(sql, number)
     if save is None or pin_queries.is_pinned(sql, save.run, save.step):
         return False
-    return lacks_ranks_here(sql, save)
+    return lacks_ranks_here(sql, save) and not was_taken_back(sql, save)
+
+
+def was_taken_back(sql: apsw.Connection, save: Save) -> bool:
+    """Return whether fsck took files of a save back: its ranks may have sealed before."""
+    query = "SELECT 1 FROM taken_back WHERE run = ? AND step = ? AND save_id = ?"
+    return sql.execute(query, (save.run, save.step, save.save_id)).fetchone() is not None
 
 
 def lacks_ranks_here(sql: apsw.Connection, save: Save) -> bool:

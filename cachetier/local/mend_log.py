@@ -79,6 +79,25 @@ class MendLog:
 
         self._run(operation)
 
+    def reinstate(self, version: int) -> None:
+        """Take a shard out of quarantine, as its bytes here were found to be sound."""
+
+        def operation(sql: apsw.Connection) -> None:
+            state = after(statements.require(sql, version).state, ShardEvent.RESTORED)
+            if replica_queries.is_everywhere(sql, version, DURABLE):
+                state = after(state, ShardEvent.VERIFIED_REMOTELY)
+            _set_state(sql, version, state)
+
+        self._run(operation)
+
+    def take_back(self, run: str, step: int, save_id: str) -> None:
+        """Write down that files of a save come back here, whose seals may be lost."""
+        self._run(
+            lambda sql: sql.execute(
+                "INSERT OR IGNORE INTO taken_back VALUES (?, ?, ?)", (run, step, save_id)
+            ).fetchall()
+        )
+
     def reopen(self, number: int) -> bool:
         """Let the drain publish a save once more; return False if this node has no part of it."""
 

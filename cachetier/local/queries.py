@@ -172,12 +172,6 @@ def parts_of(sql: apsw.Connection, number: int) -> list[RankPart]:
     return [rows.part_of(row) for row in sql.execute(query, (number,))]
 
 
-def part_state(sql: apsw.Connection, number: int, rank: int) -> PartState | None:
-    query = "SELECT state FROM parts WHERE save = ? AND rank = ?"
-    row = sql.execute(query, (number, rank)).fetchone()
-    return PartState(row[0]) if row else None
-
-
 def shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
     query = f"{_SHARDS} WHERE shards.save = ? ORDER BY shards.version"
     return [rows.shard_of(row) for row in sql.execute(query, (number,))]

@@ -1,4 +1,4 @@
-"""Records of the catalog that are no rule of the model: incidents and finished upload parts."""
+"""What the catalog takes and tells beyond the model: incidents, upload parts, sums."""
 
 from __future__ import annotations
 

@@ -13,6 +13,9 @@ at each replica, in ``replications`` and ``replicated_parts``. A save that begin
 every replica from its first instant, so that none is missed; ``due`` marks those with work left.
 
 A pin is on a step, whichever save of it readers see, and goes with the step.
+
+``taken_back`` names saves whose files fsck took back under a catalog that knew nothing of them: of
+those it cannot be said that a rank never sealed.
 """
 
 from __future__ import annotations
@@ -189,6 +192,14 @@ MIGRATIONS: tuple[str, ...] = (
         BEGIN DELETE FROM pins WHERE run = NEW.run AND step = NEW.step AND NOT EXISTS (
               SELECT 1 FROM saves WHERE run = NEW.run AND step = NEW.step
               AND state NOT IN ('superseded', 'refused', 'deleted')); END;
+    """,
+    """
+    CREATE TABLE taken_back (
+        run TEXT NOT NULL,
+        step INTEGER NOT NULL,
+        save_id TEXT NOT NULL,
+        PRIMARY KEY (run, step, save_id)
+    ) STRICT, WITHOUT ROWID;
     """,
 )
 VERSION = len(MIGRATIONS)

@@ -20,9 +20,9 @@ import apsw
 
 from cachetier import events
 from cachetier.clock import Clock
-from cachetier.errors import FencedError, SizeMismatchError
+from cachetier.errors import CatalogDamagedError, FencedError, SizeMismatchError
 from cachetier.events import tell
-from cachetier.local import queries, replica_queries
+from cachetier.local import connection, queries, replica_queries
 from cachetier.local.catalog import Catalog, Committed
 from cachetier.local.committer import Committer
 from cachetier.local.drain_log import DrainLog
@@ -106,14 +106,18 @@ class Store:
         return self._committer.fenced
 
     def read(self, query: Callable[[apsw.Connection], Result]) -> Result:
-        """Run ``query`` on the reading connection."""
+        """Run ``query`` on the reading connection.
+
+        Raises:
+            CatalogDamagedError: The disk does not give back what was written.
+        """
         with self._reader_lock:
-            return query(self._reader)
+            return _answered(self._reader, query)
 
     def look(self, query: Callable[[apsw.Connection], Result]) -> Result:
-        """Run a ``query`` that takes long on a connection of its own, so that no reader waits."""
+        """Do as ``read`` on a connection of its own: no reader waits for a look that takes long."""
         with self._looker_lock:
-            return query(self._looker)
+            return _answered(self._looker, query)
 
     def configure_replicas(self, replicas: Mapping[str, bool]) -> None:
         """Take ``replicas`` for those of the settings; nothing is written if they are already."""
@@ -289,6 +293,14 @@ class Store:
         except FencedError as error:
             self.fence(error.message)
             raise
+
+
+def _answered(sql: apsw.Connection, query: Callable[[apsw.Connection], Result]) -> Result:
+    try:
+        return query(sql)
+    except connection.UNREADABLE as error:
+        tell(log, events.CATALOG_UNREADABLE, reason=str(error))
+        raise CatalogDamagedError(f"the catalog cannot be read: {error}") from error
 
 
 def _identity(store_id: str, ids: SaveIds, name: str, content: Content) -> bytes:

@@ -74,7 +74,7 @@ def parsed_rate(text: str) -> float:
         if slash and unit.strip() != "s":
             raise ValueError
         return float(parsed_size(size))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is not a rate such as '2 GB/s' or '500 MiB/s'") from None
 
 

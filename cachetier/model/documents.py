@@ -6,6 +6,7 @@ gets an IntegrityError, never wrong bytes.
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import Annotated, Literal, TypeVar
 
@@ -199,6 +200,15 @@ DocumentType = TypeVar("DocumentType", bound=_Document)
 
 def encode(document: BaseModel) -> bytes:
     return document.model_dump_json(exclude_none=True).encode()
+
+
+def is_of_another_format(body: bytes) -> bool:
+    """Return whether what cannot be read may be a document of another version of cachetier."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.get("format", FORMAT) != FORMAT
 
 
 def decode(kind: type[DocumentType], body: bytes, key: str) -> DocumentType:

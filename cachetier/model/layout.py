@@ -124,11 +124,6 @@ def is_pending(key: str) -> bool:
     return _PENDING.fullmatch(key.rsplit("/", 1)[-1]) is not None
 
 
-def location_of_key(key: str, run_prefix: str) -> str:
-    """Return the location of the save that ``key`` belongs to, below a run's prefix."""
-    return key.removeprefix(run_prefix).partition("/")[0]
-
-
 def rank_of_part(key: str) -> int | None:
     """Return the rank whose part lies under ``key``, or None if it is no part."""
     match = _PART.fullmatch(key.rsplit("/", 1)[-1])

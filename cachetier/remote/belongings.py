@@ -1,8 +1,9 @@
 """Tell which objects are a save's: whoever deletes it takes nothing else along.
 
-A save's are the keys below its ``.cachetier/``, those that its parts name, and those whose metadata
-bear its id. Whatever else lies between them is somebody else's, also where it lies under the key of
-a shard that we never brought there.
+A save's are the keys below its ``.cachetier/`` (but for parts of another save, with their packs),
+those that its parts name, and those whose metadata bear its id. Whatever else lies between them is
+somebody else's, also where it lies under the key of a shard that we never brought there, and so is
+what we may not look at.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cachetier.errors import IntegrityError, ObjectMissingError
+from cachetier.errors import IntegrityError, ObjectMissingError, RemoteRefusedError
 from cachetier.events import OfSave
-from cachetier.model.documents import Part, decode
+from cachetier.model.documents import Part, ShardEntry, decode
 from cachetier.model.layout import rank_of_part
 from cachetier.model.uploads import SAVE_KEY
+from cachetier.remote.base import ObjectInfo
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.each import Each
 
@@ -58,18 +60,28 @@ def belongings(
     """
     layout = bucket.layout
     outer, reserved = _listed(bucket, save, location)
-    parts = {key for key in reserved if rank_of_part(key) is not None}
+    documents = sorted(key for key in reserved if rank_of_part(key) is not None)
     named = {layout.shard_key(save.run, location, name) for name in verified}
-    for keys in each(lambda key: _named_by(bucket, save, location, key), sorted(parts)):
-        named |= keys & outer
-    ours, others = outer & named, []
+    theirs: set[str] = set()
+    found = each(lambda key: _part_at(bucket, save, key), documents)
+    for document, part in zip(documents, found, strict=True):
+        if part is None:
+            continue
+        keys = {_key_of(bucket, save.run, location, shard) for shard in part.shards}
+        if (part.run, part.step, part.save_id) == (save.run, save.step, save.save_id):
+            named |= keys  # it was written after a look at each
+        else:
+            theirs |= {document, *keys} & reserved
+    ours, others = outer & named, sorted(theirs)
     unnamed = sorted(outer - named)
-    for key, info in zip(unnamed, each(bucket.objects.head, unnamed), strict=True):
-        if info is not None and info.metadata.get(SAVE_KEY) == save.save_id:
+    looks = each(lambda key: bucket.look(save.run, save.step, key), unnamed)
+    for key, seen in zip(unnamed, looks, strict=True):
+        if isinstance(seen, ObjectInfo) and seen.metadata.get(SAVE_KEY) == save.save_id:
             ours.add(key)
-        elif info is not None:
+        elif seen is not None:
             others.append(key)
-    packs = reserved - parts
+    parts = set(documents) - theirs
+    packs = reserved - theirs - parts
     return Belongings(*map(tuple, (sorted(ours), sorted(packs), sorted(parts), others)))
 
 
@@ -87,17 +99,17 @@ def _listed(bucket: Bucket, save: OfSave, location: str) -> tuple[set[str], set[
     return keys - reserved, reserved
 
 
-def _named_by(bucket: Bucket, save: OfSave, location: str, key: str) -> set[str]:
-    """Return the keys of the shards that a part names: it was written after a look at each.
-
-    None where the part is damaged, or another save's.
-    """
+def _part_at(bucket: Bucket, save: OfSave, key: str) -> Part | None:
+    """Return a part, of whichever save; None where it is damaged, or closed to us."""
     try:
-        body = bucket.objects.get(key)
-        part = decode(Part, body, key)
+        return decode(Part, bucket.objects.get(key), key)
     except (ObjectMissingError, IntegrityError):
-        return set()
-    if (part.run, part.step, part.save_id) != (save.run, save.step, save.save_id):
-        return set()
-    names = (shard.name for shard in part.shards if shard.pack is None)
-    return {bucket.layout.shard_key(save.run, location, name) for name in names}
+        return None
+    except RemoteRefusedError:
+        bucket.look(save.run, save.step, key)  # or more is refused than this
+        return None
+
+
+def _key_of(bucket: Bucket, run: str, location: str, shard: ShardEntry) -> str:
+    pack = shard.pack.name if shard.pack is not None else None
+    return bucket.layout.object_key(run, location, shard.name, pack)

@@ -10,10 +10,15 @@ from dataclasses import dataclass
 
 from cachetier_client.digests import digest_of, to_hex
 
-from cachetier.errors import IntegrityError, ObjectMissingError, PreconditionFailedError
+from cachetier.errors import (
+    IntegrityError,
+    ObjectMissingError,
+    PreconditionFailedError,
+    RemoteRefusedError,
+)
 from cachetier.model.documents import Manifest, ManifestState, Part, decode, encode
 from cachetier.model.layout import Layout, rank_of_part
-from cachetier.remote.base import IF_ABSENT, ObjectStore, if_match
+from cachetier.remote.base import IF_ABSENT, ObjectInfo, ObjectStore, if_match
 
 MANIFEST_NONCE_KEY = "cachetier-nonce"
 _READS_OF_A_MOVING_MANIFEST = 5
@@ -38,6 +43,20 @@ class Bucket:
         """Return the steps that have any object, ascending; published or not."""
         listing = self.objects.list(self.layout.run_prefix(run), "/")
         return self.layout.steps_in(run, listing.prefixes)
+
+    def look(self, run: str, step: int, key: str) -> ObjectInfo | RemoteRefusedError | None:
+        """Return what lies under a key beside a step; the refusal, if that is of this key alone.
+
+        Somebody else's object may be encrypted with a key of theirs, or closed to us.
+
+        Raises:
+            RemoteError: The store cannot say, or refuses more than that.
+        """
+        try:
+            return self.objects.head(key)
+        except RemoteRefusedError as refusal:
+            self.objects.head(self.layout.manifest_key(run, step))
+            return refusal
 
     def manifest(self, run: str, step: int) -> SeenManifest | None:
         """Read the step's manifest, whatever its state.

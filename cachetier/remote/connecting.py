@@ -8,12 +8,15 @@ What it is made to do, and why:
 - **No** ``Expect: 100-continue``: it costs every put a round trip, and a second where a server
   does not know it.
 - **Connections that can be cut**: each tells ``StallWatch`` which call it serves.
+- **Programs that give credentials are ended** when they hang: all else that is asked for them has
+  a timeout of its own.
 """
 
 from __future__ import annotations
 
 import os
 import ssl
+import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +28,7 @@ from botocore.awsrequest import (
     AWSHTTPSConnectionPool,
 )
 from botocore.config import Config
-from botocore.credentials import RefreshableCredentials
+from botocore.credentials import ProcessProvider, RefreshableCredentials
 from botocore.exceptions import BotoCoreError, CredentialRetrievalError
 from botocore.handlers import add_expect_header
 
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
 
 DEFAULT_REGION = "us-east-1"  # what S3-compatible stores expect where nobody names a region
+
+PROGRAM_SECONDS = 60.0  # one may ask somebody else; calls that need its answer wait as long
 
 _SOURCE = "Mend the program, profile or agent that the AWS configuration takes credentials from."
 _SETTINGS = "Correct the remote's settings, or the AWS profile and files that they lead to."
@@ -142,6 +147,44 @@ def _check_authorities(session: boto3.session.Session) -> None:
 
 
 def _session(credentials: Credentials | Profile | None) -> boto3.session.Session:
+    session = _plain_session(credentials)
+    # Both are private to botocore; tests/integration/test_credentials.py notices if they go.
+    for provider in session._session.get_component("credential_provider").providers:
+        if isinstance(provider, ProcessProvider):
+            provider._popen = _Program  # type: ignore[attr-defined]
+        builder = getattr(provider, "_profile_provider_builder", None)  # of a role's own source
+        if builder is not None:
+            builder._create_process_provider = lambda profile: ProcessProvider(
+                profile, lambda: session._session.full_config, _Program
+            )
+    return session
+
+
+class _Program(subprocess.Popen[bytes]):
+    """A program that gives credentials, for ``PROGRAM_SECONDS`` at most."""
+
+    def communicate(
+        self,
+        input: bytes | None = None,  # noqa: A002  its name in subprocess
+        timeout: float | None = None,
+    ) -> tuple[bytes, bytes]:
+        try:
+            return super().communicate(input, timeout or PROGRAM_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise CredentialRetrievalError(
+                provider=ProcessProvider.METHOD,
+                error_msg=f"no answer in {PROGRAM_SECONDS:g} s, it was ended",
+            ) from None
+        finally:
+            if self.poll() is None:
+                self.kill()
+                self.wait()
+            for pipe in (self.stdout, self.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _plain_session(credentials: Credentials | Profile | None) -> boto3.session.Session:
     match credentials:
         case Profile(name):
             return boto3.session.Session(profile_name=name)

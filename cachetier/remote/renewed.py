@@ -91,8 +91,10 @@ class RenewedObjectStore(WrappedObjectStore):
                 f"nobody gave us credentials in {PATIENCE_SECONDS:g} s",
                 hint="End the program that the AWS configuration takes them from: it hangs.",
             )
-        except (ConfigError, RuntimeError) as error:  # half-written files, say; or no thread left
-            self._missing = error if isinstance(error, ConfigError) else ConfigError(str(error))
+        except ConfigError as error:  # half-written files, say
+            self._missing, self._opening = error, None
+        except Exception as error:  # no thread left; or botocore stumbles over a program's answer
+            self._missing = ConfigError(f"cannot set up the remote: {error!r}")
             self._opening = None
         finally:
             self._not_before = self._clock() + PAUSE_SECONDS

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from cachetier_client import wire
 from cachetier_client.blockfile import Files
 from cachetier_client.connection import SOCKET_PATH_LIMIT_BYTES
+from cachetier_client.remotes import without_secret
 from cachetier_client.transport import Transport
 from cachetier_client.unix import UnixTransport
 from cachetier_client.version import VERSION
@@ -51,7 +52,7 @@ def transport_for(
             token=token,
             client_id=str(hello["client_id"]),
         )
-    raise ValueError(f"{_without_secret(url)!r} is no address of a service: {_meant(url)}")
+    raise ValueError(f"{without_secret(url)!r} is no address of a service: {_meant(url)}")
 
 
 def _port(parts: SplitResult) -> int:
@@ -77,10 +78,6 @@ def _meant(url: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9.-]+:\d+/?", host):
         return f"did you mean {f'http://{host}'!r}?"
     return "use unix:///path/to/cachetier.sock or http://host:port"
-
-
-def _without_secret(url: str) -> str:
-    return re.sub(r"(?<=://)[^/]*@", "***@", url)
 
 
 def _socket_path(url: str) -> str:

@@ -102,7 +102,10 @@ class DeadlineError(WaitError):
     """The call's time is over. A put may or may not have happened; repeating it is safe."""
 
     code = "deadline"
-    hint = "Raise timeout_seconds, or look at `cachetier status` for what is slow."
+    hint = (
+        "Raise timeout_seconds, or see what is slow: `cachetier status`, or if that hangs as well, "
+        "the service's log."
+    )
 
 
 class NotDurableError(WaitError):
@@ -332,6 +335,7 @@ _BY_CODE: dict[str, type[CachetierClientError]] = {
     for kind in group.__subclasses__()
 }
 _BY_CODE |= dict.fromkeys(("remote", "remote_throttled"), RemoteUnavailableError)
+_BY_CODE["catalog_damaged"] = GiveUpError
 
 
 def error_for(code: str) -> type[CachetierClientError]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from cachetier_client.amounts import counted
+
 # Upper case and `_` are in names of old buckets and of other stores than AWS: they pass, unsaid.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,62}", re.ASCII)
 _NOT_IN_BUCKET = re.compile(r"[^A-Za-z0-9._-]", re.ASCII)
@@ -15,6 +17,10 @@ _S3 = re.compile(r"s3:/*", re.IGNORECASE)
 _SERVER = re.compile(r"(?:s3|https?)://[^/]+:\d+(?:/|$)|https?://")
 _AWS = re.compile(r"(?:(?P<bucket>.+)\.)?s3[.-](?:.+\.)?amazonaws\.com", re.ASCII)
 _FORM = "s3://bucket/prefix"
+# What stands before an @ in a URL, also with the slashes that secret keys have; a port is none.
+_CREDENTIALS = re.compile(
+    r"^(\s*(?:\w+:/+)?)(?:[^/@:]*:(?!/|\d+(?:/|$))[^@]*@|[^/@]*@)(?:[^/@]*@)*"
+)
 
 
 def remote_of(text: str) -> tuple[str, str]:
@@ -29,7 +35,7 @@ def remote_of(text: str) -> tuple[str, str]:
         return bucket, prefix
     meant = _meant(text)
     move = f"did you mean {meant!r}?" if _wrong(meant) is None else f"write it as {_FORM!r}"
-    raise ValueError(f"{_without_secret(text)!r} {wrong}: {move}")
+    raise ValueError(f"{without_secret(text)!r} {wrong}: {move}")
 
 
 def _parts(text: str) -> tuple[str, str]:
@@ -43,11 +49,11 @@ def _wrong(text: str) -> str | None:
         return "names a server, which is for `remote_endpoint` to say"
     if not text.startswith("s3://"):
         return "does not begin with s3://"
+    if _CREDENTIALS.match(text):
+        return "has credentials in it, which come from the AWS chain alone"
     bucket, prefix = _parts(text)
     if not bucket:
         return "names no bucket"
-    if "@" in bucket:
-        return "has credentials in it, which come from the AWS chain alone"
     if not _BUCKET.fullmatch(bucket):
         return f"{_wrong_with(bucket)}, but {_BUCKET_RULE}"
     for segment in prefix.split("/") if prefix else ():
@@ -63,13 +69,12 @@ def _wrong_with(bucket: str) -> str:
         return f"has {odd[0]!r} in its bucket"
     if not bucket[0].isalnum():
         return f"has {bucket[0]!r} at the begin of its bucket"
-    characters = "1 character" if len(bucket) == 1 else f"{len(bucket)} characters"
-    return f"has a bucket of {characters}"
+    return f"has a bucket of {counted(len(bucket), 'character')}"
 
 
 def _meant(text: str) -> str:
     """Return what is nearest to ``text``; it may be no remote either."""
-    plain = text.strip()
+    plain = _CREDENTIALS.sub(r"\1", text).strip()
     if _SERVER.match(plain):
         plain = _behind_server(plain)
     elif "://" in plain and not _S3.match(plain):
@@ -77,7 +82,7 @@ def _meant(text: str) -> str:
     elif plain.startswith((".", "/", "~")):
         return ""  # a directory
     bucket, _, prefix = _S3.sub("", plain, count=1).partition("/")
-    bucket = re.split(r"[?#]", bucket.rpartition("@")[2])[0]
+    bucket = re.split(r"[?#]", bucket)[0]
     bucket = re.sub(r"[^a-z0-9.-]+", "-", bucket.lower()).strip("-.")
     prefix = re.split(r"[?#]", prefix)[0]
     segments = (_NOT_IN_SEGMENT.sub("-", each).strip("-") for each in prefix.split("/"))
@@ -97,5 +102,6 @@ def _is_aws(url: str) -> bool:
     return _AWS.fullmatch(url.partition("://")[2].partition("/")[0]) is not None
 
 
-def _without_secret(text: str) -> str:
-    return re.sub(r"(?<=://)[^/]*@", "***@", text)
+def without_secret(url: str) -> str:
+    """Return ``url``, whatever it is of, without the credentials that somebody wrote into it."""
+    return _CREDENTIALS.sub(r"\1***@", url)

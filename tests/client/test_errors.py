@@ -52,6 +52,12 @@ def test_each_code_of_the_protocol_has_a_class_in_the_group_of_its_next_move(
     assert kind.hint
 
 
+def test_a_catalog_that_cannot_be_read_is_for_a_person() -> None:
+    error = error_from({"code": "catalog_damaged", "hint": "Read docs/recovery.md."})
+    assert isinstance(error, errors.GiveUpError)
+    assert (error.code, error.hint) == ("catalog_damaged", "Read docs/recovery.md.")
+
+
 @pytest.mark.parametrize("code", ["remote", "remote_throttled", "remote_transient"])
 def test_a_remote_that_is_away_is_waited_for(code: str) -> None:
     assert type(error_from({"code": code})) is errors.RemoteUnavailableError

@@ -74,11 +74,27 @@ def test_what_is_no_remote_is_told_the_rule_and_the_nearest_that_is_one(
         assert remote_of(meant)
 
 
-def test_keys_in_a_remote_are_refused_and_not_repeated() -> None:
-    said = refusal("s3://AKIA:SECRET@bucket/p")
-    assert "SECRET" not in said and "AKIA" not in said
-    assert "credentials" in said
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://AKIA:SECRET@bucket/p",
+        "s3://AKIA:SEC/RET+@bucket/p",  # as secret keys are
+        "s3://AKIA:SEC@RET@bucket/p",
+        "s3:/AKIA:SEC/RET@bucket/p",
+        "AKIA:SEC/RET@bucket/p",
+        "https://AKIA:SEC/RET@127.0.0.1:9000/bucket/p",
+        "s3://AKIA:SECRET@minio:9000/bucket/p",
+    ],
+)
+def test_keys_in_a_remote_are_refused_and_not_repeated(text: str) -> None:
+    said = refusal(text)
+    assert not {each for each in ("SEC", "RET", "sec-", "ret", "AKIA", "akia") if each in said}
     assert said.endswith("did you mean 's3://bucket/p'?")
+
+
+def test_a_remote_with_keys_is_told_where_they_belong() -> None:
+    assert "credentials in it, which come from the AWS chain" in refusal("s3://A:S/R@bucket/p")
+    assert remote_of("s3://bucket/exp@lr=1") == ("bucket", "exp@lr=1")
 
 
 def test_the_variable_of_ranks_is_read_alike_and_named() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cachetier.cli.main import app
+from cachetier.cli.app import app
 from tests.integration.serving import Served, serving, shard_path
 from tests.integration.test_http_shards import LARGE, noise
 

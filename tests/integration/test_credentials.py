@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from cachetier_client import Client
 
-from cachetier.errors import RemoteRefusedError
+from cachetier.errors import ConfigError, RemoteRefusedError
 from cachetier.model.shard import SaveIds
+from cachetier.remote import connecting, renewed
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryPolicy
 from cachetier.remote.settings import RemoteSettings
@@ -147,6 +148,48 @@ def source(
     request: pytest.FixtureRequest, no_credentials: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Source]:
     yield from request.param(no_credentials, monkeypatch)
+
+
+def test_a_program_that_hangs_when_it_is_asked_again_is_ended_and_run_anew(
+    no_credentials: Path, moto_s3: S3Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "PROGRAM_SECONDS", 1.0)
+    monkeypatch.setattr(renewed, "PAUSE_SECONDS", 0.0)
+    program, runs = no_credentials.with_name("program"), no_credentials.with_name("runs")
+    program.write_text(
+        f"""#!/bin/sh
+echo $$ >> {runs}
+case $(wc -l < {runs}) in
+1) ends="{datetime.now(UTC) + timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ}" ;;
+2) exec sleep 1000 ;;
+*) ends="{datetime.now(UTC) + timedelta(hours=5):%Y-%m-%dT%H:%M:%SZ}" ;;
+esac
+echo '{json.dumps({"Version": 1, "SessionToken": "t", **KEYS})[:-1]}, "Expiration": "'$ends'"}}'
+"""
+    )
+    program.chmod(0o700)
+    no_credentials.write_text(f"[default]\ncredential_process = {program}\n")
+    remote = RemoteSettings(REMOTE, moto_s3.bucket, "p", moto_s3.url, verify=moto_s3.verify)
+    objects = open_remote(remote, policy=RetryPolicy(attempts=1)).objects
+    with pytest.raises(RemoteRefusedError, match="no answer in 1 s, it was ended"):
+        objects.check()
+
+    objects.check()
+    pids = [int(line) for line in runs.read_text().split()]
+    assert len(pids) == 3
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_program_that_gives_the_keys_for_a_role_is_ended_too(
+    no_credentials: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "PROGRAM_SECONDS", 0.5)
+    no_credentials.write_text(
+        "[default]\nrole_arn = arn:aws:iam::1:role/r\nsource_profile = base\n"
+        "[profile base]\ncredential_process = sleep 1000\n"
+    )
+    with pytest.raises(ConfigError, match=r"no answer in 0\.5 s, it was ended"):
+        connecting.connect(endpoint="http://127.0.0.1:1")
 
 
 @contextmanager

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from cachetier_client.digests import digest_of
 
+from cachetier.errors import RemoteRefusedError
 from cachetier.model.shard import SaveIds
+from cachetier.remote.base import ObjectInfo
 from cachetier.testing.faulty_store import FaultyObjectStore, fail
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned
@@ -20,9 +22,30 @@ TOMBSTONE = "ckpt/run/7/.cachetier/manifest.json"
 README, IN_PLACE = "ckpt/run/7/README.txt", "ckpt/run/7/small"
 
 
+class Closed(MemoryObjectStore):
+    """One that refuses to show what lies under README, and may refuse every delete."""
+
+    keeps_all = False
+
+    def head(self, key: str) -> ObjectInfo | None:
+        if key == README:
+            raise RemoteRefusedError("HEAD is refused", key=key)
+        return super().head(key)
+
+    def delete(self, key: str) -> None:
+        if self.keeps_all:
+            raise RemoteRefusedError("DELETE is refused", key=key)
+        super().delete(key)
+
+
 @pytest.fixture
-def objects() -> FaultyObjectStore:
-    return FaultyObjectStore(MemoryObjectStore())
+def closed() -> Closed:
+    return Closed()
+
+
+@pytest.fixture
+def objects(closed: Closed) -> FaultyObjectStore:
+    return FaultyObjectStore(closed)
 
 
 @pytest.fixture(params=[False, True], ids=["alone", "packed"])
@@ -100,3 +123,55 @@ def test_a_save_that_was_alone_is_deleted_without_a_word_of_others(
 
     assert objects.list("").keys == (TOMBSTONE,)
     assert told(caplog) == []
+
+
+def test_an_object_that_nobody_may_look_at_stays_and_holds_up_nothing(
+    node: Node, objects: FaultyObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cachetier")
+    node.put(IDS, "small", b"ours")
+    node.seal(IDS)
+    states = seen_states(node)
+    with node.draining():
+        node.wait_durable(IDS)
+        foreign(objects, README)
+        delete(node)
+
+    assert set(objects.list("").keys) == {TOMBSTONE, README}
+    assert [each["key"] for each in told(caplog)] == [README]
+    assert states == {"ok"}
+
+
+def test_a_remote_that_refuses_to_delete_is_well_enough_to_drain_to(
+    node: Node, objects: FaultyObjectStore, closed: Closed
+) -> None:
+    newer = SaveIds("run", 8, "save-2")
+    node.put(IDS, "small", b"ours")
+    node.seal(IDS)
+    states = seen_states(node)
+    with node.draining():
+        node.wait_durable(IDS)
+        closed.keeps_all = True
+        node.checkpoints.delete_step("run", 7)
+        node.wait_until(lambda: objects.calls["delete"] > 0)
+        node.put(newer, "small", b"ours")
+        node.seal(newer)
+        node.wait_durable(newer)
+        closed.keeps_all = False
+        node.agenda.forgive_all()
+        node.wait_until(lambda: node.save(IDS).location is None)
+
+    assert states == {"ok"}
+
+
+def seen_states(node: Node) -> set[str]:
+    """Return what the drain says of the remote from now on."""
+    states: set[str] = set()
+    tell = node.board.remote_state
+
+    def told(state: str, reason: str) -> None:
+        states.add(state)
+        tell(state, reason)
+
+    node.board.remote_state = told  # type: ignore[method-assign]
+    return states

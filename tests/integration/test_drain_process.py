@@ -323,6 +323,29 @@ def test_a_drain_waits_for_the_lock_of_its_predecessor(tmp_path: Path, moto_s3: 
             node.wait_durable(ids)
 
 
+def test_sigterm_ends_a_drain_in_whatever_moment_it_comes() -> None:
+    program = """
+import os, signal, threading
+from cachetier.drain.loop import Signals
+from cachetier.drain.process import stop_at_sigterm
+
+class Locked(Signals):
+    lock = threading.Lock()
+
+    def stop(self):
+        with self.lock:
+            super().stop()
+
+signals = Locked()
+stop_at_sigterm(signals)
+with signals.lock:
+    os.kill(os.getpid(), signal.SIGTERM)
+while not signals.stopping():
+    signals.wait(60.0)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30.0)
+
+
 def test_the_drain_ends_with_the_process_that_started_it(
     tmp_path: Path, moto_s3: S3Endpoint
 ) -> None:

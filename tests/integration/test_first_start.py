@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
+import socket
 import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -292,7 +295,11 @@ def test_a_cache_directory_that_cannot_be_looked_into_is_left_to_who_opens_it(
 # --- the real process, as a container or a unit sees it ------------------------------------------
 
 
-def serve(tmp_path: Path, endpoint: str, **environment: str) -> subprocess.CompletedProcess[str]:
+SERVE = (sys.executable, "-m", "cachetier", "serve")
+AS_FIRST_PROCESS = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child")
+
+
+def environment_of(tmp_path: Path, endpoint: str) -> dict[str, str]:
     known = {name: value for name, value in os.environ.items() if not name.endswith("_CA_BUNDLE")}
     settings = {
         "CACHETIER_CACHE_DIR": str(tmp_path / "cache"),
@@ -300,15 +307,61 @@ def serve(tmp_path: Path, endpoint: str, **environment: str) -> subprocess.Compl
         "CACHETIER_REMOTE_ENDPOINT": endpoint,
         "CACHETIER_HTTP": "",
     }
+    return {**known, **settings}
+
+
+def serve(tmp_path: Path, endpoint: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cachetier", "serve"],
-        env={**known, **settings, **environment},
+        SERVE,
+        env={**environment_of(tmp_path, endpoint), **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=50,
         check=False,
     )
+
+
+def can_be_first() -> bool:
+    """Whether this machine lets us have a process tree of our own."""
+    try:
+        tried = subprocess.run((*AS_FIRST_PROCESS, "true"), capture_output=True, check=False)
+    except FileNotFoundError:
+        return False
+    return tried.returncode == 0
+
+
+@pytest.mark.skipif(not can_be_first(), reason="no process tree of our own here")
+@pytest.mark.usefixtures("store")  # for credentials
+def test_a_container_that_is_stopped_while_it_starts_ends_at_once(tmp_path: Path) -> None:
+    """The kernel drops a SIGTERM that the first process of a container does not handle."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(30.0)
+        environment = environment_of(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        outside = subprocess.Popen(
+            (*AS_FIRST_PROCESS, *SERVE), env=environment, stdin=subprocess.DEVNULL
+        )
+        with silent.accept()[0]:  # it waits for our answer now, for up to twenty seconds
+            children = Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text()
+            os.kill(int(children), signal.SIGTERM)
+            assert outside.wait(15.0) == 128 + signal.SIGTERM
+
+
+def test_without_a_standard_output_a_service_ends_as_well_as_any(
+    store: Store, tmp_path: Path
+) -> None:
+    said = tmp_path / "log"
+    with said.open("wb") as log:
+        process = subprocess.Popen(
+            ("sh", "-c", 'exec "$@" <&- >&-', "sh", *SERVE),
+            env=environment_of(tmp_path, store.url),
+            stderr=log,
+        )
+    while process.poll() is None and b"service.ready" not in said.read_bytes():
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(50.0) == 0
+    assert b'"defect"' not in said.read_bytes()
 
 
 def only_line(ended: subprocess.CompletedProcess[str]) -> dict[str, Any]:

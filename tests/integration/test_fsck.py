@@ -11,7 +11,7 @@ import pytest
 from cachetier_client import Client
 from typer.testing import CliRunner
 
-from cachetier.cli.main import app
+from cachetier.cli.app import app
 from cachetier.clock import SystemClock
 from cachetier.config import load
 from cachetier.local.recovery import open_store

@@ -178,6 +178,23 @@ def test_the_drain_ends_while_the_doors_do_and_has_no_time_of_its_own_after_them
     assert served.drain.ending == ["asked", "0.0 s left"]
 
 
+def test_an_upload_that_the_grace_time_cuts_off_is_answered_and_leaves_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serving(grace_seconds=1) as served, served.call.raw() as connection:
+        head = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: h\r\nContent-Length: {LARGE}\r\n\r\n"
+        connection.sendall(head.encode() + b"the rest never comes")
+        while served.service.store.space.used_bytes < LARGE:
+            time.sleep(0.01)
+        served.service.stop()
+        answer = connection.recv(4096)
+
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b'"code": "stopping"' in answer
+    assert "Cancel 1 running task" in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_whatever_hangs_at_a_stop_ends_within_ten_seconds_after_its_grace() -> None:
     rounds = 2 * service_module.ROUND_SECONDS  # housekeeping, and looking for pending seals
     hanging = CUT_OFF_SECONDS + rounds + KILLED_SECONDS + tracing.CLOSE_SECONDS

@@ -77,7 +77,7 @@ def test_a_service_that_hangs_is_told_of(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(waiting, "ANSWER_SECONDS", 0.05)
     with hanging() as url:
         outcome = run(None, "wait", "r", "1", "--timeout", "5", "--url", url)
-    assert outcome.code != 0
+    assert outcome.code == 4
     assert said(outcome) == [f"Waiting up to 5 s for {url}: it does not answer; see CACHETIER_URL."]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from cachetier_client.digests import digest_of
 
+from cachetier.local.ledger import ledger
 from cachetier.model.lifecycle import ShardState
 from tests.stateful.node import Node
 from tests.stateful.reading import bytes_of
@@ -34,6 +35,19 @@ def judge_bytes(node: Node) -> None:
     require(used == sum(on_disk.values()) + inline, f"{used} bytes accounted, not what is there")
     strays = {entry.name for entry in os.scandir(node.cache_dir) if entry.is_file()} - ROOT_FILES
     require(not strays, f"stray files {strays}")
+
+
+def judge_figures(node: Node) -> None:
+    """What a look says of the node adds up to what is there, and to what status lists by run."""
+    found = node.store.look(lambda sql: ledger(sql, [], 0.0))
+    rows = [row for row in node.rows() if row.file_id is not None or row.inline]
+    damaged = sum(row.content.size_bytes for row in rows if row.state is ShardState.QUARANTINED)
+    owned = sum(each.size_bytes for each in (found.dirty, found.kept, found.unwanted))
+    used = node.store.space.used_bytes
+    require(owned + found.clean_bytes + damaged == used, f"{found} is not {used} bytes")
+    require(sum(found.dirty_bytes_by_run.values()) == found.dirty.size_bytes, f"by run: {found}")
+    most = found.clean_bytes + found.kept.size_bytes
+    require(0 <= found.evictable_bytes <= most, f"more may go than is here: {found}")
 
 
 def judge_rows(node: Node, damaged: AbstractSet[str] = frozenset()) -> None:

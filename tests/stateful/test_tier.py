@@ -34,7 +34,7 @@ from cachetier.pins import Pins
 from cachetier.remote.bucket import Remote
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
-from tests.stateful.invariants import judge_bytes, judge_rows
+from tests.stateful.invariants import judge_bytes, judge_figures, judge_rows
 from tests.stateful.model import DELETED, OK, OPEN, PUBLISHED, Model, ModelSave
 from tests.stateful.node import Node
 from tests.stateful.unsynced import unsynced
@@ -338,6 +338,7 @@ class Tier(RuleBasedStateMachine):
         if hasattr(self, "node"):
             judge_bytes(self.node)
             judge_rows(self.node, self.damaged)
+            judge_figures(self.node)
 
     @invariant()
     def what_somebody_else_put_is_there(self) -> None:

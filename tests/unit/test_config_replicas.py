@@ -52,3 +52,11 @@ def test_a_replica_that_cannot_be_is_refused_by_name(replicas: object, says: str
     with pytest.raises(ConfigError) as refusal:
         load({**LEAST, "remote": "s3://bucket", "replicas": replicas})
     assert says in refusal.value.message
+
+
+@pytest.mark.parametrize("endpoint", ["http://Store:80", "http://store:80/", "http://STORE/"])
+def test_one_server_written_in_two_ways_is_no_second_copy(endpoint: str) -> None:
+    here = {**LEAST, "remote_endpoint": "http://store"}
+    with pytest.raises(ConfigError, match="near is the same place as `remote`"):
+        load({**here, "replicas": {"near": {"remote": "s3://bucket", "endpoint": endpoint}}})
+    load({**here, "replicas": {"near": {"remote": "s3://bucket", "endpoint": "http://store:8333"}}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,34 @@ def test_every_page_of_the_docs_can_be_reached_from_the_readme() -> None:
         waiting += [page.parent / link for link in links if link]
 
     assert {page.resolve() for page in (ROOT / "docs").rglob("*.md")} - reached == set()
+
+
+@pytest.mark.parametrize(
+    ("tree", "header"),
+    [
+        ("cachetier", "package or module"),
+        ("client/cachetier_client", "module of `cachetier_client`"),
+    ],
+)
+def test_the_map_of_the_architecture_names_each_module_once(tree: str, header: str) -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = page.partition(f"\n| {header} |")[2].partition("\n\n")[0]
+    named = [
+        name.rstrip("/")
+        for cell in re.findall(r"^\| (`.+?`) \|", rows, re.MULTILINE)
+        for name in re.findall(r"`([^`]+)`", cell)
+    ]
+    there = {
+        path.stem
+        for path in (ROOT / tree).iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    modules = {name for name in there if not name.startswith("__")}
+
+    for module in modules:
+        rows_of_it = [name for name in named if fnmatch(module, name)]
+        assert len(rows_of_it) == 1, f"{module}: {rows_of_it}"
+    assert [name for name in named if not any(fnmatch(each, name) for each in modules)] == []
 
 
 def test_the_figures_of_the_readme_are_the_measured_ones() -> None:

@@ -73,9 +73,10 @@ class Guard:
             await exchange.answer_error(error)
         except TimeoutError:
             await exchange.answer_error(DeadlineError("the request took too long altogether"))
-        except asyncio.CancelledError:
+        except (
+            asyncio.CancelledError
+        ):  # by the server, at the end of the grace time; it has said so
             await exchange.answer_error(StoppingError("the service stopped before it could answer"))
-            raise
         except Exception as error:
             operation = f"{scope['method']} {scope['path'][:200]}"
             tell(log, events.REQUEST_FAILED, door="http", operation=operation, error=error)

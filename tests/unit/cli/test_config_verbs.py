@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
-from cachetier.cli.main import app
+from cachetier.cli.app import app
 from cachetier.config import SETTINGS, Settings, load
 
 LEAST = ["--cache-dir", "/data/cache", "--remote", "s3://bucket/prefix"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cachetier.cli import serve
+from cachetier.cli.app import app
 from cachetier.cli.group import built
-from cachetier.cli.main import app
 from cachetier.cli.verbs import ALSO_CALLED, GROUPS, SECTIONS, VERBS
 from cachetier.config import SETTINGS
 
@@ -112,6 +113,20 @@ def test_a_verb_imports_nothing_heavy_before_it_is_needed(arguments: list[str]) 
     loaded = loaded_by(*arguments)
     assert "typer" in loaded
     assert HEAVY & loaded == set()
+
+
+def test_ctrl_c_while_the_command_still_imports_ends_it_without_a_traceback(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    ran = subprocess.run(
+        [sys.executable, "-m", "cachetier", "status"],
+        check=False,
+        capture_output=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, b"", b"")
 
 
 def test_settings_and_what_is_wrong_with_them_need_no_client_either() -> None:

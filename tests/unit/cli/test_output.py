@@ -37,6 +37,7 @@ CODES = [
     (ValueError("x"), 2),
     (NotDurableError("x"), 3),
     (ServiceUnavailableError("x"), 4),
+    (DeadlineError("x"), 4),
     (IntegrityError("x"), 5),
     (DigestMismatchError("x"), 5),
     (BackpressureError("x"), 6),
@@ -71,7 +72,13 @@ def test_an_error_is_a_sentence_and_a_next_move(capsys: pytest.CaptureFixture[st
             InvalidRequestError("x", hint="Pass rank= and world_size= together, or set RANK."),
             "Pass --rank and --world-size together, or set RANK.",
         ),
-        (DeadlineError("x"), "Give it more time, or look at `cachetier status` for what is slow."),
+        (
+            DeadlineError("x"),
+            (
+                "Give it more time, or see what is slow: `cachetier status`, or if that hangs as "
+                "well, the service's log."
+            ),
+        ),
         (
             NotFoundError("x", hint="Write a = 1, or CACHETIER_A=b."),
             "Write a = 1, or CACHETIER_A=b.",

@@ -17,7 +17,7 @@ NVME = Device("nvme0n1", "SAMSUNG MZQL2", Kind.NVME, volatile_cache=False)
 
 
 def times(p50: float, p99: float | None = None) -> Times:
-    return Times(100, p50, p99 or p50, 100 * p50)
+    return Times(100, p50, p99 or p50)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,8 @@ class Past:
     def part_state(self) -> PartState | None:
         save = self.node.store.read(lambda sql: queries.save_named(sql, "run", 1, "save"))
         assert save is not None
-        return self.node.store.read(lambda sql: queries.part_state(sql, save.number, 1))
+        parts = self.node.store.read(lambda sql: queries.parts_of(sql, save.number))
+        return next((part.state for part in parts if part.rank == 1), None)
 
     def is_left(self) -> bool:
         return self.bucket.objects.head(self.key) is not None

@@ -8,10 +8,11 @@ import pytest
 from cachetier_client.digests import digest_of
 
 from cachetier.drain.publisher import Ended
-from cachetier.errors import TransientError
+from cachetier.errors import RemoteRefusedError, TransientError
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.documents import ManifestState, ShardEntry
 from cachetier.model.layout import Layout
+from cachetier.model.publication import Claimant
 from cachetier.model.stored import InPack, Stored
 from cachetier.model.uploads import object_metadata
 from cachetier.remote.wrapped import Operation
@@ -87,12 +88,76 @@ def test_a_damaged_part_names_nothing_and_its_shards_go_all_the_same(world: Worl
     assert keys(world) == {TOMBSTONE, README}
 
 
-def test_the_part_of_another_save_names_nothing(world: World) -> None:
-    save, other = save_of("a"), save_of("b")
-    location = world.located(save)
-    world.publisher.write_part(other, location, 0, [world.put(other, location, "theirs")])
+def test_the_part_of_another_save_at_the_same_place_stays_with_all_that_it_names(
+    world: World,
+) -> None:
+    """Somebody removed the manifest, and the next save of the step began at the plain keys too."""
+    save, other = save_of("a"), save_of("b", 200)
+    location = world.published(save)
+    world.objects.delete(TOMBSTONE)
+    assert world.located(other) == location
+    world.objects.delete("run/7/.cachetier/rank-0.json")
+    shard, inside = world.put(other, location, "theirs"), packed(world, other, location)
+    world.publisher.write_part(other, location, 0, [shard, inside])
+    theirs = ("run/7/.cachetier/pack-0-00000000000000aa", "run/7/.cachetier/rank-0.json")
 
-    assert world.publisher.delete(save, location, set) == ("run/7/theirs",)
+    assert world.publisher.delete(save, location, set) == (*theirs, "run/7/theirs")
+    assert world.publisher.publish(other, location) == Ended(SaveState.PUBLISHED)
+    assert keys(world) == {TOMBSTONE, *theirs, "run/7/theirs"}
+
+
+def test_what_may_not_be_looked_at_stays_and_a_part_that_may_not_be_read_names_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = save_of("a")
+    location = world.published(save)
+    foreign(world, README)
+    refuse(world, monkeypatch, "head", README)
+    refuse(world, monkeypatch, "get", "run/7/.cachetier/rank-0.json")
+
+    assert world.publisher.delete(save, location, set) == (README,)
+    assert keys(world) == {TOMBSTONE, README}
+
+
+def test_a_remote_that_refuses_every_look_does_not_say_whose_anything_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = save_of("a")
+    location = world.published(save)
+    foreign(world, README)
+    before = keys(world)
+    refuse(world, monkeypatch, "head", README, TOMBSTONE, after=1)
+
+    with pytest.raises(RemoteRefusedError):
+        world.publisher.delete(save, location, set)
+    assert keys(world) == before
+
+
+def packed(world: World, save: Claimant, location: str) -> ShardEntry:
+    """Put a pack with one shard in it."""
+    pack, inside = "pack-0-00000000000000aa", world.put(save, location, "passing")
+    world.objects.delete("run/7/passing")
+    stored = Stored.raw(inside.content())
+    held = Stored(stored.codec, 5, stored.digest, (), 0, InPack(pack, 0, 5, stored.digest))
+    metadata = object_metadata(save.save_id, "store", 0, inside.content())
+    body, key = b"hello", world.bucket.layout.pack_key(save.run, location, pack)
+    world.objects.put(key, body, digest=digest_of(body), metadata=metadata)
+    return ShardEntry.of("inside", 0, inside.content(), held)
+
+
+def refuse(
+    world: World, monkeypatch: pytest.MonkeyPatch, operation: str, *closed: str, after: int = 0
+) -> None:
+    """Refuse an operation on some keys, after it was made so often."""
+    inner, made = getattr(world.objects, operation), []
+
+    def refusing(key: str, *arguments: object) -> object:
+        made.append(key)
+        if key in closed and len(made) > after:
+            raise RemoteRefusedError("Access Denied", key=key)
+        return inner(key, *arguments)
+
+    monkeypatch.setattr(world.objects, operation, refusing)
 
 
 CUTS: list[tuple[Operation, int]] = [
@@ -147,16 +212,9 @@ def test_parts_go_after_all_that_they_name(world: World) -> None:
 def test_packs_and_pending_seals_go_without_a_look(world: World) -> None:
     save = save_of("a")
     location = world.located(save)
-    pack, inside = "pack-0-00000000000000aa", world.put(save, location, "inside")
-    world.objects.delete("run/7/inside")
-    held = foreign(world, f"run/7/.cachetier/{pack}", b"hello")
     foreign(world, "run/7/.cachetier/pending-0.json", b"{}")
     foreign(world, "run/7/inside", b"under the name of a packed shard")
-    stored = Stored.raw(inside.content())
-    packed = Stored(stored.codec, 5, stored.digest, (), 0, InPack(pack, 0, 5, stored.digest))
-    entry = ShardEntry.of("inside", 0, inside.content(), packed)
-    metadata = object_metadata(save.save_id, "store", 0, inside.content())
-    world.objects.put(held, b"hello", digest=digest_of(b"hello"), metadata=metadata)
+    entry = packed(world, save, location)
     world.publisher.write_part(save, location, 0, [entry])
 
     assert world.publisher.delete(save, location, set) == ("run/7/inside",)

@@ -225,3 +225,48 @@ def test_no_part_is_written_that_names_an_object_which_is_not_there(
 
     assert [f.kind for f in report.remaining()] == [Kind.PART_DAMAGED, Kind.OBJECT_MISSING]
     assert remote.head("tier/run/1/.cachetier/rank-0.json") is None
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_the_damaged_manifest_of_a_step_that_is_to_be_published_is_found_and_claimed_again(
+    patient: Patient, remote: MemoryObjectStore, sealed: bool
+) -> None:
+    """The drain waits for it for ever, and says nothing worse than that it is a conflict."""
+    with patient.running() as node:
+        for rank in (0, 1):
+            node.put(ids(1, rank), f"rank-{rank}", LARGE)
+            if sealed:
+                node.checkpoints.seal(ids(1, rank), 2)
+        while node.drain.drain_one():
+            pass
+    damaged(remote)
+
+    assert patient.found() == [Kind.MANIFEST_DAMAGED]
+    patient.repaired()
+    assert manifest_of(remote).state is ManifestState.CLAIMED
+    with patient.running() as node:
+        for rank in (0, 1):
+            node.checkpoints.seal(ids(1, rank), 2)
+        node.drain.drain_all()
+        assert node.checkpoints.step("run", 1)[0].state == "published"
+    assert patient.found() == []
+
+
+@pytest.mark.parametrize("which", [MANIFEST, PART])
+def test_a_document_of_a_newer_cachetier_is_not_written_over(
+    patient: Patient, remote: MemoryObjectStore, which: str
+) -> None:
+    with patient.running() as node:
+        for rank in (0, 1):
+            node.put(ids(1, rank), f"rank-{rank}", LARGE)
+        node.checkpoints.seal(ids(1, 1), 2)
+        node.drain.drain_all()
+    info = remote.head(which)
+    assert info is not None
+    newer = b'{"format": 2, "run": "run", "step": 1}'
+    replaced(remote, which, newer, **info.metadata)
+
+    report = patient.checked(repair=True)
+
+    assert "another version" in left(report)
+    assert remote.get(which) == newer

@@ -12,6 +12,8 @@ from cachetier.fsck.findings import Kind
 from cachetier.local.files import IDENTITY_ATTRIBUTE
 from cachetier.model.documents import Manifest, ManifestState, encode
 from cachetier.model.layout import Layout
+from cachetier.model.lifecycle import ShardEvent
+from cachetier.model.shard import Shard
 from cachetier.remote.bucket import MANIFEST_NONCE_KEY, Bucket
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
@@ -174,6 +176,29 @@ def test_damaged_bytes_stay_while_no_remote_can_be_asked_whether_it_has_others(
     assert patient.path(shard).exists()
     patient.repaired()
     patient.reads_everything()
+
+
+@pytest.mark.parametrize("which", ["2/rank-0", "2/rank-1"])
+def test_quarantined_bytes_that_have_their_digest_after_all_are_used_again(
+    patient: Patient, remote: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """The disk could not be read for a while; no remote need be there."""
+    shard = patient.saved()[which]
+    before = rows_of(patient)
+    with patient.running() as node:
+        node.store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, None, 0.0)
+    monkeypatch.setattr(remote, "read_into", None)
+
+    assert patient.found() == [Kind.QUARANTINED]
+    patient.repaired()
+    assert rows_of(patient) == before
+    patient.reads_everything()
+    patient.drains()
+
+
+def rows_of(patient: Patient) -> list[Shard]:
+    with patient.running() as node:
+        return node.rows()
 
 
 # --- documents ------------------------------------------------------------------------------------

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from cachetier_client.digests import digest_of
 
-from cachetier.errors import TransientError
+from cachetier.errors import RemoteRefusedError, TransientError
 from cachetier.fsck.findings import Finding, Kind
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import BLOCK_BYTES
 from cachetier.model.uploads import SINGLE_PUT_BYTES
+from cachetier.remote.base import ObjectInfo
 from cachetier.remote.bucket import MANIFEST_NONCE_KEY
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
@@ -370,3 +371,31 @@ def test_another_nodes_lost_object_is_sent_by_who_has_read_it(
         assert report.outcomes[0].what == "another node put it: run fsck --repair there"
         other.repaired()
     assert (patient.found(), other.found()) == ([], [])
+
+
+def test_what_may_not_be_looked_at_is_told_by_itself_and_all_else_is_looked_at(
+    patient: Patient, remote: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient.saved()
+    readme = "tier/run/1/README.txt"
+    replaced(remote, readme, b"encrypted with a key of theirs")
+    replaced(remote, RAW, b"and so is this")
+    remote.delete(FRAMES)
+    head = remote.head
+
+    def refusing(key: str) -> ObjectInfo | None:
+        if key in (readme, RAW):
+            raise RemoteRefusedError("400 Bad Request", key=key)
+        return head(key)
+
+    monkeypatch.setattr(remote, "head", refusing)
+    report = patient.checked()
+    assert report.unanswered == []
+    assert [(f.kind, f.key) for f in report.findings] == [
+        (Kind.OBJECT_FOREIGN, RAW),
+        (Kind.OBJECT_MISSING, FRAMES),
+        (Kind.OBJECT_NOT_OURS, readme),
+    ]
+    left = patient.checked(repair=True)
+    assert [f.kind for f in left.remaining()] == [Kind.OBJECT_FOREIGN]
+    assert remote.get(RAW) == b"and so is this"

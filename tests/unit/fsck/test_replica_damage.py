@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cachetier_client.digests import digest_of
 
 from cachetier.fsck.checking import Wanted, fsck
 from cachetier.fsck.findings import Kind, Report
+from cachetier.model.documents import ManifestState, encode
 from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.replication import ReplicaState
-from cachetier.remote.bucket import Bucket, Remote
+from cachetier.remote.bucket import MANIFEST_NONCE_KEY, Bucket, Remote
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.unit.fsck.damage import CAPACITY_BYTES, Patient
@@ -172,3 +174,24 @@ def test_what_a_replica_held_that_is_not_in_the_settings_any_more_is_nobodys_pro
     mirrored.sql("UPDATE drains SET stored_bytes = 5 WHERE remote = 'near'")
 
     assert mirrored.found(data=True) == []
+
+
+def test_a_durable_step_that_is_still_on_its_way_to_a_replica_is_looked_at_there_as_well(
+    mirrored: Mirrored,
+) -> None:
+    bucket = Bucket(mirrored.near, Layout("tier"))
+    seen = bucket.manifest("run", 1)
+    assert seen is not None
+    claimed = seen.manifest.model_copy(
+        update={"state": ManifestState.CLAIMED, "parts": (), "shards": ()}
+    )
+    body, nonce = encode(claimed), {MANIFEST_NONCE_KEY: claimed.nonce}
+    key = bucket.layout.manifest_key("run", 1)
+    mirrored.near.put(key, body, digest=digest_of(body), metadata=nonce)
+    mirrored.sql("UPDATE replications SET state = 'open', due = 1")
+
+    assert mirrored.looked().findings == []
+    mirrored.near.delete(RAW)
+    (found,) = mirrored.looked(repair=True).findings
+    assert (found.kind, found.remote, found.key) == (Kind.OBJECT_MISSING, "near", RAW)
+    assert mirrored.looked().findings == [], "its drain sends it again"

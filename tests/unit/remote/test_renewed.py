@@ -15,6 +15,8 @@ from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.faulty_store import FaultyObjectStore
 from cachetier.testing.memory_store import MemoryObjectStore
 
+HALF = ConfigError("half a file", hint="Write the rest.")
+
 
 class Opened:
     """Counts the stores that were opened; all but the ``good``-th refuse everything."""
@@ -22,12 +24,12 @@ class Opened:
     def __init__(self, good: int) -> None:
         self.good = good
         self.count = self.tries = 0
-        self.broken = False
+        self.broken: Exception | None = None
 
     def __call__(self) -> ObjectStore:
         self.tries += 1
-        if self.broken:
-            raise ConfigError("half a file", hint="Write the rest.")
+        if self.broken is not None:
+            raise self.broken
         self.count += 1
         store = FaultyObjectStore(MemoryObjectStore())
         if self.count != self.good:
@@ -57,7 +59,7 @@ def test_nothing_is_opened_before_the_first_call() -> None:
 
 def test_a_store_that_cannot_be_opened_refuses_with_the_reason_and_what_to_do() -> None:
     opened = Opened(good=1)
-    opened.broken = True
+    opened.broken = HALF
     with pytest.raises(RemoteRefusedError, match="half a file") as refusal:
         renewed(opened, FakeClock()).check()
 
@@ -67,13 +69,24 @@ def test_a_store_that_cannot_be_opened_refuses_with_the_reason_and_what_to_do() 
 def test_a_store_that_cannot_be_opened_is_tried_now_and_then_until_it_can() -> None:
     clock, opened = FakeClock(), Opened(good=1)
     store = renewed(opened, clock)
-    opened.broken = True
+    opened.broken = HALF
     for _ in range(100):
         assert refused(store) == "half a file"
         clock.advance(PAUSE_SECONDS / 10)
     assert opened.tries == 10
 
-    opened.broken = False
+    opened.broken = None
+    assert store.head("a") is None
+
+
+def test_what_nobody_foresaw_keeps_a_store_from_being_opened_only_until_it_is_mended() -> None:
+    clock, opened = FakeClock(), Opened(good=1)
+    opened.broken = AttributeError("'list' object has no attribute 'get'")  # botocore, of JSON
+    store = renewed(opened, clock)
+    assert "'list' object has no attribute 'get'" in refused(store)
+
+    opened.broken = None
+    clock.advance(PAUSE_SECONDS)
     assert store.head("a") is None
 
 
@@ -106,7 +119,7 @@ def test_it_refuses_while_no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> 
     store = renewed(Opened(good=1), clock)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        assert refused(store) == "can't start new thread"
+        assert "can't start new thread" in refused(store)
     clock.advance(PAUSE_SECONDS)
 
     assert store.head("a") is None
@@ -168,10 +181,10 @@ def test_credentials_that_cannot_be_read_are_looked_for_again() -> None:
     clock, opened = FakeClock(), Opened(good=2)
     store = renewed(opened, clock)
     refused(store)
-    opened.broken = True
+    opened.broken = HALF
     clock.advance(PAUSE_SECONDS)
     assert "half a file" not in refused(store)  # what it has may yet be good again
-    opened.broken = False
+    opened.broken = None
     clock.advance(PAUSE_SECONDS)
     refused(store)
 
