@@ -206,6 +206,7 @@ class Drain:
 
     def _fetch(self, room: int) -> float:
         """Take up to ``room`` tasks; return after how many seconds to look again."""
+        was_idle = not self._outstanding  # what ends during the question may yet fail
         try:
             fields = self._channel.ask("next_work", count=room).fields
         except RefusedReportError as error:
@@ -218,7 +219,7 @@ class Drain:
             self._tasks.put(task)
         self._traffic.hurried = fields["hurried"]
         due_in_seconds = fields["due_in_seconds"]
-        if due_in_seconds is None and not self._outstanding:
+        if due_in_seconds is None and was_idle and not tasks:
             self._circuit.succeeded()  # nothing is left that could tell
         return IDLE_SECONDS if due_in_seconds is None else min(IDLE_SECONDS, due_in_seconds)
 

@@ -28,6 +28,7 @@ from cachetier_client.direct.parts import PartState
 from cachetier_client.direct.sink import DirectSink
 from cachetier_client.errors import (
     CachetierClientError,
+    DeadlineError,
     RemoteRefusedError,
     RemoteUnavailableError,
     SealedError,
@@ -223,7 +224,7 @@ class FallbackTransport(RepeatingTransport):
         """Wait for the service to its end after all, as the bucket does not do."""
         try:
             return by_service(self)
-        except _AWAY as away:
+        except (*_AWAY, DeadlineError) as away:
             raise _both(away, remote) from remote
 
     def _engine_for(self, state: PartState) -> Engine | None:

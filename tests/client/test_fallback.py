@@ -232,6 +232,18 @@ def test_what_s3_refuses_is_not_repeated(alone: Client, bucket: FakeBucket) -> N
     assert "p/r/1/b" not in bucket.objects
 
 
+def test_a_call_that_s3_took_all_the_time_of_names_both_too(
+    alone: Client, bucket: FakeBucket, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused_late(*_: object) -> Any:
+        clock.sleep(100)
+        return error(403, "AccessDenied")
+
+    monkeypatch.setattr(bucket, "_answer", refused_late)
+    with pytest.raises(ServiceUnavailableError, match=r"the service is away .*AccessDenied"):
+        alone.put_shard(b"x", name="b", timeout_seconds=4, **IDS)
+
+
 def test_a_bucket_that_lets_nobody_in_is_not_asked_again_at_once(
     alone: Client, bucket: FakeBucket, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:

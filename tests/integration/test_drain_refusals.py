@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cachetier.drain import circuit
+from cachetier.drain.channel import AskingEnd
+from cachetier.drain.loop import Drain
 from cachetier.model.shard import SaveIds
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
@@ -16,9 +21,11 @@ from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import ALWAYS, Fault, Trouble, first
+from tests.integration import drain_node
 from tests.integration.drain_node import REMOTE, Node, patterned
 
 PROBE_SECONDS = 0.2
+WAIT_SECONDS = 30.0
 LARGE = 40 << 20
 POLICY = RetryPolicy(attempts=3, base_seconds=0.005, cap_seconds=0.05)
 STATE_OF = {
@@ -88,6 +95,47 @@ def test_a_remote_that_answers_everything_so_is_asked_once_in_a_while(
         node.wait_durable(ids)
     assert changes == [state, "ok"]  # one alarm, whatever waits; and its end
     assert node.told() == []
+
+
+def test_an_answer_of_before_the_refusal_does_not_end_it(
+    node: Node, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drain asks for more work; what it has in hand is refused before the answer is read."""
+    asked, drains = threading.Event(), queue.SimpleQueue[Drain]()
+
+    class Late(AskingEnd):
+        def ask(self, op: str, **fields: Any) -> Any:
+            if op == "failed":
+                assert asked.wait(WAIT_SECONDS)
+            reply = super().ask(op, **fields)
+            if op == "next_work" and not reply.fields["tasks"] and not asked.is_set():
+                asked.set()
+                drain = drains.get()
+                until = time.monotonic() + WAIT_SECONDS
+                while drain._outstanding and time.monotonic() < until:
+                    time.sleep(0.001)
+            return reply
+
+    monkeypatch.setattr(drain_node, "AskingEnd", Late)
+    ids = SaveIds("late", 7, "save-1")
+    proxy.troubles.add(Fault(Trouble.ACCESS_DENIED, when=ALWAYS))
+    node.put(ids, "shard", b"hello")
+    node.seal(ids)
+    told: list[str] = []
+    tell = node.board.remote_state
+
+    def heard(state: str, reason: str) -> None:
+        told.append(state)
+        tell(state, reason)
+
+    node.board.remote_state = heard  # type: ignore[method-assign]
+    with node.draining() as drain:
+        drains.put(drain)
+        assert asked.wait(WAIT_SECONDS)
+        node.wait_until(lambda: proxy.requests > 2)  # and it has been asked for since
+        assert set(told) == {"refused"}
+        proxy.troubles.clear()
+        node.wait_durable(ids)
 
 
 def test_credentials_that_expire_in_an_upload_cost_the_parts_that_met_it(
