@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cachetier.drain import circuit
-from cachetier.drain.channel import AskingEnd
+from cachetier.drain.channel import AskingEnd, Reply
 from cachetier.drain.loop import Drain
 from cachetier.model.shard import SaveIds
 from cachetier.remote.factory import open_remote
@@ -104,7 +104,7 @@ def test_an_answer_of_before_the_refusal_does_not_end_it(
     asked, drains = threading.Event(), queue.SimpleQueue[Drain]()
 
     class Late(AskingEnd):
-        def ask(self, op: str, **fields: Any) -> Any:
+        def ask(self, op: str, /, **fields: Any) -> Reply:
             if op == "failed":
                 assert asked.wait(WAIT_SECONDS)
             reply = super().ask(op, **fields)
