@@ -15,7 +15,7 @@ Objects are taken off the remotes by the drain.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -160,10 +160,8 @@ class Garbage:
 
     def _incomplete(self, turn: _Turn) -> Iterator[Rubbish]:
         before = turn.before
-        for save in self._store.read(lambda sql: garbage_queries.incomplete_saves(sql, before)):
-            found = self._asked(turn, save, self._judged)
-            if found is not None:
-                yield found
+        saves = self._store.read(lambda sql: garbage_queries.incomplete_saves(sql, before))
+        return self._asked(turn, saves, self._judged)
 
     def _judged(self, turn: _Turn, save: Save) -> Rubbish | None:
         """Collect an incomplete save, or leave it and say so."""
@@ -198,10 +196,8 @@ class Garbage:
 
     def _replaced(self, turn: _Turn) -> Iterator[Rubbish]:
         before = turn.before
-        for save in self._store.read(lambda sql: garbage_queries.replaced_saves(sql, before)):
-            found = self._asked(turn, save, self._taken)
-            if found is not None:
-                yield found
+        saves = self._store.read(lambda sql: garbage_queries.replaced_saves(sql, before))
+        return self._asked(turn, saves, self._taken)
 
     def _taken(self, turn: _Turn, save: Save) -> Rubbish | None:
         why = f"{save.state}: another save of the step is published"
@@ -214,17 +210,20 @@ class Garbage:
         return found
 
     def _asked(
-        self, turn: _Turn, save: Save, judge: Callable[[_Turn, Save], Rubbish | None]
-    ) -> Rubbish | None:
-        """Return what ``judge`` does, unless the durable remote cannot say: all there stays."""
+        self, turn: _Turn, saves: Iterable[Save], judge: Callable[[_Turn, Save], Rubbish | None]
+    ) -> Iterator[Rubbish]:
+        """Yield what ``judge`` finds, until the durable remote cannot say: all there stays."""
         name = self._remotes[0].name
-        if name in turn.unanswered:
-            return None
-        try:
-            return judge(turn, save)
-        except RemoteError as error:
-            turn.unanswered[name] = error.message
-            return None
+        for save in saves:
+            if name in turn.unanswered:
+                return
+            try:
+                found = judge(turn, save)
+            except RemoteError as error:
+                turn.unanswered[name] = error.message
+                return
+            if found is not None:
+                yield found
 
     def _superfluous(self, turn: _Turn, told_of: Container[Named]) -> Iterator[Rubbish]:
         """Yield replaced saves that left nothing at a remote; housekeeping takes them as well."""

@@ -51,6 +51,19 @@ class Opened:
     remote: RemoteBlocks | None = None
 
 
+def local_damage(shard: Shard) -> Incident:
+    """Return what clients hear of a shard whose local bytes fail their digest."""
+    return Incident(
+        code="integrity",
+        message=f"the local bytes of shard {shard.name} fail their digest",
+        hint="Save the step again, or restore an older one.",
+        run=shard.run,
+        step=shard.step,
+        name=shard.name,
+        rank=shard.rank,
+    )
+
+
 class Restore:
     """Opens shards for reading. Thread-safe."""
 
@@ -173,16 +186,7 @@ class Restore:
         A clean one is dropped, so that the next reader gets the remote copy; a dirty one is
         quarantined. Returns the state it was in, or None if it was replaced or deleted meanwhile.
         """
-        incident = Incident(
-            code="integrity",
-            message=f"the local bytes of shard {shard.name} fail their digest",
-            hint="Save the step again, or restore an older one.",
-            run=shard.run,
-            step=shard.step,
-            name=shard.name,
-            rank=shard.rank,
-        )
-        now = self._clock.now()
+        incident, now = local_damage(shard), self._clock.now()
         try:
             before = self._store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, now)
         except NotFoundError:

@@ -205,6 +205,5 @@ def _reason_of(error: CachetierError) -> Reason:
 def remote_shard(remote: Remote, shard: Shard, location: str, stored: Stored) -> RemoteShard:
     """Return the copy of ``shard`` among the objects that a save has at ``location``."""
     bucket = remote.bucket
-    pack = stored.pack.name if stored.pack is not None else None
-    key = bucket.layout.object_key(shard.run, location, shard.name, pack)
+    key = bucket.layout.object_key(shard.run, location, shard.name, stored.pack_name)
     return RemoteShard(bucket.objects, key, shard.content, stored, remote.name)

@@ -76,8 +76,7 @@ class Office:
         """
         size_bytes = shard.content.size_bytes
         told = {"rank": shard.rank, "name": shard.name, "size_bytes": size_bytes}
-        pack = stored.pack.name if stored.pack is not None else None
-        sent = {"stored_bytes": stored.size_bytes, "codec": stored.codec, "pack": pack}
+        sent = {"stored_bytes": stored.size_bytes, "codec": stored.codec, "pack": stored.pack_name}
         took = {"seconds": seconds, "phases": phases, "remote": self.remote}
         tell(log, events.SHARD_DRAINED, **of(shard), **told, **sent, **took)
         self.board.drained(shard.version, size_bytes, seconds)

@@ -237,8 +237,7 @@ class Publisher:
         return [s.name for s in shards if not there[self._object_key(save, location, s)]]
 
     def _object_key(self, save: Claimant, location: str, shard: ShardEntry) -> str:
-        pack = shard.pack.name if shard.pack is not None else None
-        return self._bucket.layout.object_key(save.run, location, shard.name, pack)
+        return self._bucket.layout.object_key(save.run, location, shard.name, shard.pack_name)
 
     def _is_there(self, save: Claimant, key: str, shard: ShardEntry) -> bool:
         info = self._bucket.objects.head(key)

@@ -9,12 +9,11 @@ from cachetier.fsck.findings import LeftError
 from cachetier.fsck.known import Known
 from cachetier.fsck.reclaiming import Reclaiming
 from cachetier.local import copies, queries
-from cachetier.local.records import Incident
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
-from cachetier.restore import Restore
+from cachetier.restore import Restore, local_damage
 
 FETCH_SECONDS = 600.0
 NO_COPY = "no sound copy is left. Save the step again, or restore another one"
@@ -95,16 +94,7 @@ class BytesHere:
             return False
 
     def _quarantine_or_drop(self, shard: Shard) -> None:
-        incident = Incident(
-            "integrity",
-            f"the local bytes of shard {shard.name} fail their digest",
-            "Save the step again, or restore an older one.",
-            shard.run,
-            shard.step,
-            shard.name,
-            shard.rank,
-        )
-        now = self._clock.now()
+        incident, now = local_damage(shard), self._clock.now()
         if shard.state is ShardState.CLEAN and not self.is_elsewhere(shard):
             self._store.mend_log.quarantine(shard.version, incident, now)
             return

@@ -175,8 +175,8 @@ class DocumentsThere:
                 raise LeftError(
                     f"nobody knows as what {shard.name} was stored: save the step again"
                 )
-            pack = stored.pack.name if stored.pack is not None else None
-            objects[bucket.layout.object_key(save.run, location, shard.name, pack)] = shard, stored
+            key = bucket.layout.object_key(save.run, location, shard.name, stored.pack_name)
+            objects[key] = shard, stored
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fsck") as threads:
             there = threads.map(lambda of: holds(bucket, of[0], location, of[1]), objects.values())
             if not all(there):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cachetier.errors import IntegrityError, NotFoundError
 from cachetier.fsck.findings import Finding, LeftError
 from cachetier.local import check_queries, queries, replica_queries
+from cachetier.local.replica_queries import Replication
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import RankPart, Save, SaveState
 from cachetier.model.names import DURABLE
@@ -69,17 +70,13 @@ class Known:
         """Return where the objects of a save are at a remote."""
         if remote == DURABLE:
             return save.location
-        there = self._store.read(
-            lambda sql: replica_queries.replication_of(sql, save.number, remote)
-        )
+        there = self._replication(save, remote)
         return there.location if there is not None else None
 
     def is_published(self, save: Save, remote: str) -> bool:
         if remote == DURABLE:
             return save.state is SaveState.PUBLISHED
-        there = self._store.read(
-            lambda sql: replica_queries.replication_of(sql, save.number, remote)
-        )
+        there = self._replication(save, remote)
         return there is not None and there.state is ReplicaState.PUBLISHED
 
     def parts(self, save: Save, remote: str) -> list[RankPart]:
@@ -87,6 +84,11 @@ class Known:
         if remote == DURABLE:
             return self._store.read(lambda sql: queries.parts_of(sql, save.number))
         return self._store.read(lambda sql: replica_queries.parts_at(sql, save.number, remote))
+
+    def _replication(self, save: Save, replica: str) -> Replication | None:
+        return self._store.read(
+            lambda sql: replica_queries.replication_of(sql, save.number, replica)
+        )
 
     def is_described(self, save: Save, rank: int, remote: str) -> bool:
         """Return whether a document at a remote says as what it holds the shards of a rank.

@@ -92,8 +92,7 @@ class ObjectsThere:
             raise LeftError("nobody knows as what it was stored: save the step again")
         if self._described.learn(shard, save, remote):
             return "the object is there, as the step says: the catalog was wrong, and is right now"
-        pack = stored.pack.name if stored.pack is not None else None
-        key = remote.bucket.layout.object_key(save.run, location, shard.name, pack)
+        key = remote.bucket.layout.object_key(save.run, location, shard.name, stored.pack_name)
         shards = self._described.together(shard, save, remote, stored)
         sound = [self._bytes.made_sound(each) for each in shards]
         Resending(self._store, remote).resend(sound, stored, key)

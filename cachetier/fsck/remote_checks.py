@@ -196,8 +196,7 @@ class RemoteChecks:
         here = self._view.read(lambda sql: check_queries.names_of(sql, save.number))
         wanted: dict[str, tuple[Finding, Stored, int]] = {}
         for entry in manifest.shards:
-            pack = entry.pack.name if entry.pack is not None else None
-            key = self._bucket.layout.object_key(save.run, location, entry.name, pack)
+            key = self._bucket.layout.object_key(save.run, location, entry.name, entry.pack_name)
             known.add(key)
             if entry.name not in here:
                 stored = stored_as(entry)
@@ -234,8 +233,7 @@ class RemoteChecks:
                 shard = row.shard
                 if shard is None or stored is None or row.version in self._told:
                     continue
-                pack = stored.pack.name if stored.pack is not None else None
-                key = self._bucket.layout.object_key(save.run, location, row.name, pack)
+                key = self._bucket.layout.object_key(save.run, location, row.name, stored.pack_name)
                 known.add(key)
                 blank = self._of(
                     Kind.OBJECT_MISSING, save, "", name=row.name, key=key, rank=shard.rank
@@ -275,11 +273,7 @@ class RemoteChecks:
         """Look for objects beside those of a published save."""
         layout = self._bucket.layout
         known.add(layout.manifest_key(save.run, save.step))
-        prefixes = {
-            layout.location_prefix(save.run, location),
-            *layout.shard_prefixes(save.run, location),
-        }
-        for prefix in sorted(prefixes):
+        for prefix in layout.prefixes(save.run, location):
             for key in self._bucket.objects.list(prefix).keys:
                 if key in known or is_pending(key):
                     continue

@@ -56,6 +56,11 @@ class ShardSummary(_Document):
     element_size: Count | None = None  # of one split into planes
     pack: PackReference | None = None  # of one that is no object of its own
 
+    @property
+    def pack_name(self) -> str | None:
+        """Name of the pack it lies in; None where it is an object of its own."""
+        return self.pack.name if self.pack is not None else None
+
 
 class ShardEntry(ShardSummary):
     """One shard as its rank's part describes it: with block digests, so that ranges verify.

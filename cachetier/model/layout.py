@@ -74,6 +74,11 @@ class Layout:
             return (self.location_prefix(run, location),)
         return tuple(self._spread_prefix(digit, run, location) for digit in SPREAD_DIGITS)
 
+    def prefixes(self, run: str, location: str) -> list[str]:
+        """Return every prefix that any object of a save may have, its documents included."""
+        shards = self.shard_prefixes(run, location)
+        return sorted({self.location_prefix(run, location), *shards})
+
     def upload_prefixes(self, run: str, *, spread: bool) -> tuple[str, ...]:
         """Return the prefixes of all saves of a run; ``spread``: some have that layout."""
         plain = self.run_prefix(run)

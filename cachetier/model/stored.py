@@ -73,6 +73,11 @@ class Stored:
     def raw(cls, content: Content) -> Stored:
         return cls(Codec.RAW, content.size_bytes, content.digest)
 
+    @property
+    def pack_name(self) -> str | None:
+        """Name of the pack it lies in; None where it is an object of its own."""
+        return self.pack.name if self.pack is not None else None
+
     def check(self, raw_bytes: int) -> None:
         """Refuse frames that cannot hold a shard of ``raw_bytes``.
 

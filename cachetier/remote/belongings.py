@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cachetier.errors import IntegrityError, ObjectMissingError, RemoteRefusedError
 from cachetier.events import OfSave
-from cachetier.model.documents import Part, ShardEntry, decode
+from cachetier.model.documents import Part, decode
 from cachetier.model.layout import rank_of_part
 from cachetier.model.uploads import SAVE_KEY
 from cachetier.remote.base import ObjectInfo
@@ -67,7 +67,10 @@ def belongings(
     for document, part in zip(documents, found, strict=True):
         if part is None:
             continue
-        keys = {_key_of(bucket, save.run, location, shard) for shard in part.shards}
+        keys = {
+            layout.object_key(save.run, location, shard.name, shard.pack_name)
+            for shard in part.shards
+        }
         if (part.run, part.step, part.save_id) == (save.run, save.step, save.save_id):
             named |= keys  # it was written after a look at each
         else:
@@ -88,10 +91,7 @@ def belongings(
 def _listed(bucket: Bucket, save: OfSave, location: str) -> tuple[set[str], set[str]]:
     """Return the keys at a location, and apart from them those below its ``.cachetier/``."""
     layout = bucket.layout
-    prefixes = {
-        layout.location_prefix(save.run, location),
-        *layout.shard_prefixes(save.run, location),
-    }
+    prefixes = layout.prefixes(save.run, location)
     keys = {key for prefix in prefixes for key in bucket.objects.list(prefix).keys}
     keys.discard(layout.manifest_key(save.run, save.step))
     inner = layout.parts_prefix(save.run, location)
@@ -108,8 +108,3 @@ def _part_at(bucket: Bucket, save: OfSave, key: str) -> Part | None:
     except RemoteRefusedError:
         bucket.look(save.run, save.step, key)  # or more is refused than this
         return None
-
-
-def _key_of(bucket: Bucket, run: str, location: str, shard: ShardEntry) -> str:
-    pack = shard.pack.name if shard.pack is not None else None
-    return bucket.layout.object_key(run, location, shard.name, pack)

@@ -57,8 +57,7 @@ def holds(bucket: Bucket, shard: Shard, location: str, stored: Stored | None = N
         RemoteError: The store cannot say.
     """
     stored = stored or Stored.raw(shard.content)
-    pack = stored.pack.name if stored.pack is not None else None
-    key = bucket.layout.object_key(shard.run, location, shard.name, pack)
+    key = bucket.layout.object_key(shard.run, location, shard.name, stored.pack_name)
     found = bucket.objects.head(key)
     return found is not None and is_object_of(found, shard.save_id, shard.content.digest, stored)
 

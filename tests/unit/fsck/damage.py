@@ -125,6 +125,12 @@ class Patient:
                 assert node.get("run", step, "rank-0") == f"save of {step}".encode()
                 assert node.get("run", step, "rank-1") == LARGE
 
+    def evicts(self) -> None:
+        """Nothing is left here but what the remote does not have."""
+        with self.running() as node:
+            for row in node.rows():
+                node.evict(row)
+
     def drains(self) -> None:
         """What is dirty gets to the remote, and step 2 is published."""
         with self.running() as node:

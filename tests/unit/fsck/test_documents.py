@@ -105,9 +105,7 @@ def test_parts_that_went_with_the_manifest_are_written_again(
     assert {key: remote.get(key) for key in before} == before
     assert manifest_of(remote).state is ManifestState.PUBLISHED
     assert patient.found() == []
-    with patient.running() as node:
-        for row in node.rows():
-            node.evict(row)
+    patient.evicts()
     patient.reads_everything()
 
 
@@ -179,9 +177,7 @@ def test_a_published_step_whose_place_is_forgotten_gets_it_from_its_manifest(
     patient: Patient,
 ) -> None:
     patient.saved()
-    with patient.running() as node:
-        for row in node.rows():
-            node.evict(row)
+    patient.evicts()
     patient.sql("UPDATE saves SET location = NULL WHERE step = 1")
 
     assert patient.found() == [Kind.ROW_CONTRADICTS]
@@ -201,9 +197,7 @@ def test_a_step_of_which_everything_was_removed_comes_back_in_one_run(
     patient.drains()
 
     assert set(remote.list("tier/run/1/").keys) == before
-    with patient.running() as node:
-        for row in node.rows():
-            node.evict(row)
+    patient.evicts()
     patient.reads_everything()
 
 

@@ -175,9 +175,7 @@ def test_an_evicted_shard_whose_object_is_gone_is_lost_and_said_to_be(
     patient: Patient, remote: MemoryObjectStore
 ) -> None:
     patient.saved()
-    with patient.running() as node:
-        for row in node.rows():
-            node.evict(row)
+    patient.evicts()
     remote.delete(RAW)
 
     report = patient.checked(repair=True)
