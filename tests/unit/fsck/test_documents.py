@@ -12,7 +12,7 @@ from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.unit.fsck.damage import Patient
 from tests.unit.fsck.test_nothing_is_lost import manifest_of
-from tests.unit.fsck.test_remote_damage import MANIFEST, PART, replaced
+from tests.unit.fsck.test_remote_damage import MANIFEST, PART, damaged_manifest, replaced
 from tests.unit.test_checkpoints import LARGE, ids, save_step
 
 
@@ -24,12 +24,6 @@ def patient(tmp_path: Path, remote: MemoryObjectStore, clock: FakeClock) -> Pati
 @pytest.fixture
 def other(tmp_path: Path, remote: MemoryObjectStore, clock: FakeClock) -> Patient:
     return Patient(tmp_path / "other", remote, clock)
-
-
-def damaged(remote: MemoryObjectStore) -> None:
-    info = remote.head(MANIFEST)
-    assert info is not None
-    replaced(remote, MANIFEST, b"{}", **info.metadata)
 
 
 def overwritten(first: Patient, then: Patient, clock: FakeClock) -> None:
@@ -56,7 +50,7 @@ def test_the_manifest_of_a_newer_save_that_this_node_does_not_know_is_left_to_it
     how: str,
 ) -> None:
     overwritten(patient, other, clock)
-    damaged(remote) if how == "damaged" else remote.delete(MANIFEST)
+    damaged_manifest(remote) if how == "damaged" else remote.delete(MANIFEST)
     before = remote.head(MANIFEST)
 
     report = patient.checked(repair=True)
@@ -82,7 +76,7 @@ def test_a_claim_alone_of_an_unknown_save_does_not_keep_the_step_from_being_mend
     with other.running() as node:
         node.put(ids(1, save="newer", overwrite=True), "rank-0", LARGE)
         node.drain.drain_one()
-    damaged(remote)
+    damaged_manifest(remote)
 
     patient.repaired()
     patient.drains()
@@ -233,7 +227,7 @@ def test_the_damaged_manifest_of_a_step_that_is_to_be_published_is_found_and_cla
                 node.checkpoints.seal(ids(1, rank), 2)
         while node.drain.drain_one():
             pass
-    damaged(remote)
+    damaged_manifest(remote)
 
     assert patient.found() == [Kind.MANIFEST_DAMAGED]
     patient.repaired()

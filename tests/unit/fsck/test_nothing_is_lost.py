@@ -19,7 +19,7 @@ from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 from tests.unit.fsck.damage import Patient, flip
-from tests.unit.fsck.test_remote_damage import MANIFEST, replaced
+from tests.unit.fsck.test_remote_damage import MANIFEST, damaged_manifest, replaced
 from tests.unit.test_checkpoints import LARGE, ids, save_step
 
 
@@ -234,9 +234,7 @@ def test_a_damaged_manifest_never_leaves_the_step_to_another_save(
 ) -> None:
     """Who finds no manifest begins where this save's objects lie, and writes over them."""
     patient.saved()
-    info = remote.head(MANIFEST)
-    assert info is not None
-    replaced(remote, MANIFEST, b"{}", **info.metadata)
+    damaged_manifest(remote)
 
     patient.repaired()
 

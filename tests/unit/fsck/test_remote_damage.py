@@ -34,6 +34,13 @@ def replaced(remote: MemoryObjectStore, key: str, body: bytes, **metadata: str) 
     remote.put(key, body, digest=digest_of(body), metadata=metadata)
 
 
+def damaged_manifest(remote: MemoryObjectStore) -> None:
+    """Leave of the manifest only what its metadata say: that a cachetier wrote it."""
+    info = remote.head(MANIFEST)
+    assert info is not None
+    replaced(remote, MANIFEST, b"{}", **info.metadata)
+
+
 def problems(patient: Patient) -> list[Finding]:
     return [finding for finding in patient.checked().findings if finding.is_problem]
 
@@ -203,9 +210,7 @@ def test_a_damaged_manifest_of_ours_is_published_again(
     patient: Patient, remote: MemoryObjectStore
 ) -> None:
     patient.saved()
-    info = remote.head(MANIFEST)
-    assert info is not None
-    replaced(remote, MANIFEST, b"{}", **info.metadata)
+    damaged_manifest(remote)
 
     assert patient.found() == [Kind.MANIFEST_DAMAGED]
     patient.repaired()
