@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from cachetier.config import SETTINGS
+from cachetier.config.settings import SETTINGS
 from tools.pages import DOCS, table, with_parts
 
 PAGE = DOCS / "configuration.md"

@@ -1,4 +1,4 @@
-"""The events of docs/logs.md, from ``cachetier.events``."""
+"""The events of docs/logs.md, from ``cachetier.telemetry.events``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import re
 from pathlib import Path
 
-from cachetier.events import EVENTS, Event, fields_in
+from cachetier.telemetry.events import EVENTS, Event, fields_in
 from tools.pages import DOCS, table, with_parts
 
 PAGE = DOCS / "logs.md"

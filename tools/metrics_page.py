@@ -1,10 +1,10 @@
-"""docs/metrics.md, from ``cachetier.series``."""
+"""docs/metrics.md, from ``cachetier.telemetry.metric_table``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from cachetier.series import SECTIONS, Series
+from cachetier.telemetry.metric_table import SECTIONS, Series
 from tools.pages import DOCS, table
 
 PAGE = DOCS / "metrics.md"
@@ -13,7 +13,7 @@ HEAD = """\
 # Metrics
 
 `GET /metrics` at the HTTP door gives these in the text format of Prometheus (with a `token` set, it wants the token:
-`authorization` in the scrape configuration; see `deploy/prometheus.yml`). This page is made from `cachetier/series.py` by `make docs`.
+`authorization` in the scrape configuration; see `deploy/prometheus.yml`). This page is made from `cachetier/telemetry/metric_table.py` by `make docs`.
 
 Gauges are read when somebody scrapes, in one transaction, so they belong together. The column *status* names the field of
 [`GET /v1/status`](http.md#status) and `cachetier status --json` that shows the same figure: both are made from the same look at the

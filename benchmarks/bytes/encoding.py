@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 import zstandard
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from benchmarks.bytes.payloads import filled, gaussian_bf16
 from benchmarks.bytes.sizes import sizes_of

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
-from cachetier.local import rows
+from cachetier.local.catalog import rows
 from cachetier.model.shard import Content
 
 SHARDS_IN_A_STEP = 40

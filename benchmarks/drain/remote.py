@@ -14,7 +14,7 @@ from typing import Any
 from cachetier_client import Client
 
 from benchmarks.scratch import ROOT
-from cachetier.remote.connecting import Credentials
+from cachetier.remote.boto_client import Credentials
 from cachetier.testing.s3_endpoint import S3Endpoint
 
 BUCKET = "sink"

@@ -12,7 +12,7 @@ import typer
 
 from cachetier.cli.ending import ended_by_signal
 from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported
-from cachetier.sizes import parsed_size, shown_size
+from cachetier.units import parsed_size, shown_size
 
 if TYPE_CHECKING:
     from cachetier.doctor.nodebench import Plan, Row

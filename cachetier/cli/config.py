@@ -15,7 +15,7 @@ from cachetier.cli.output import USAGE, AsJson, complain, print_json, reported
 from cachetier.cli.settings_options import taking_settings
 
 if TYPE_CHECKING:
-    from cachetier.config import Sourced
+    from cachetier.config.settings import Sourced
     from cachetier.errors import CachetierError
 
 Flags = Mapping[str, Any]
@@ -34,7 +34,7 @@ def show(
     JSON: `file`, `settings`: `value` and `origin` of each.
     """
     with reported(as_json):
-        from cachetier.config import sourced
+        from cachetier.config.settings import sourced
 
         found = sourced(flags, config=config)
         if found.settings is None:
@@ -57,7 +57,7 @@ def check(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
     JSON: `file`, `problems`: `message` and `hint` of each.
     """
     with reported(as_json):
-        from cachetier.config import sourced
+        from cachetier.config.settings import sourced
 
         found = sourced(flags, config=config)
     if as_json:
@@ -75,8 +75,8 @@ def schema(as_json: AsJson = False) -> None:  # noqa: ARG001  it is JSON anyway
 
     JSON: a JSON schema (draft 2020-12).
     """
-    from cachetier.config import Settings
-    from cachetier.config_fields import schema_of
+    from cachetier.config.fields import schema_of
+    from cachetier.config.settings import Settings
 
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -91,7 +91,7 @@ def _text(path: Path | None) -> str | None:
 
 
 def _described(found: Sourced) -> dict[str, dict[str, Any]]:
-    from cachetier.config_fields import plain
+    from cachetier.config.fields import plain
 
     assert found.settings is not None
     values = plain(found.settings)
@@ -104,7 +104,7 @@ def _problem(problem: CachetierError) -> dict[str, str]:
 
 
 def _summary(found: Sourced) -> str:
-    from cachetier.config_sources import DEFAULT
+    from cachetier.config.sources import DEFAULT
 
     given = sum(origin != DEFAULT for origin in found.origins.values())
     where = f"file {found.file}" if found.file else "no file"

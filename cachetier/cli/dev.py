@@ -63,7 +63,7 @@ def dev(
 
 
 def _check_level(word: str, as_json: bool) -> None:
-    from cachetier.config import SETTINGS
+    from cachetier.config.settings import SETTINGS
 
     try:
         SETTINGS["log_level"].kind.read(word)
@@ -72,9 +72,9 @@ def _check_level(word: str, as_json: bool) -> None:
 
 
 def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
-    from cachetier.config import load
+    from cachetier.config.settings import load
     from cachetier.errors import ConfigError
-    from cachetier.service import Service
+    from cachetier.service.service import Service
     from cachetier.testing.moto_server import moto_server
 
     if find_spec("moto") is None or find_spec("flask") is None:
@@ -117,7 +117,7 @@ def _scratch(cache_dir: Path | None) -> Iterator[Path]:
 def _home() -> str | None:
     """Return where the scratch directory can be: in a container only memory is no overlay."""
     from cachetier.errors import ConfigError
-    from cachetier.local.filesystem import checked_mount
+    from cachetier.local.files.filesystem import checked_mount
 
     try:
         checked_mount(Path(tempfile.gettempdir()), allow_volatile=True)

@@ -26,9 +26,9 @@ from cachetier.cli.settings_options import (
 )
 
 if TYPE_CHECKING:
-    from cachetier.config import Settings
+    from cachetier.config.settings import Settings
     from cachetier.doctor.findings import Finding
-    from cachetier.doctor.patient import Patient
+    from cachetier.doctor.subject import Patient
 
 _STYLES: dict[str, dict[str, Any]] = {
     "ok": {"fg": "green"},
@@ -88,7 +88,7 @@ def doctor(
 
 
 def _size(text: str | None, as_json: bool) -> int | None:
-    from cachetier.sizes import parsed_size
+    from cachetier.units import parsed_size
 
     try:
         return None if text is None else parsed_size(text)
@@ -97,9 +97,9 @@ def _size(text: str | None, as_json: bool) -> int | None:
 
 
 def _patient(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: bool) -> Patient:
+    from cachetier.config.remotes import remote_settings, replica_settings
     from cachetier.cpus import default_threads
-    from cachetier.doctor.patient import Patient
-    from cachetier.remotes import remote_settings, replica_settings
+    from cachetier.doctor.subject import Patient
 
     status, fault = _service(settings)
     return Patient(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cachetier.sizes import shown_size, shown_span
+from cachetier.units import shown_size, shown_span
 
 if TYPE_CHECKING:
     from rich.table import Table

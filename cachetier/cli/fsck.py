@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cachetier.cli.output import INTEGRITY, AsJson, print_json, refuse, reported
-from cachetier.sizes import counted, shown_size
+from cachetier.units import counted, shown_size
 
 if TYPE_CHECKING:
-    from cachetier.config import Settings
-    from cachetier.fsck.checking import Wanted
+    from cachetier.config.settings import Settings
     from cachetier.fsck.findings import Finding, Report
+    from cachetier.fsck.run import Wanted
     from cachetier.remote.bucket import Remote
 
 LISTED = 20
@@ -73,8 +73,8 @@ def fsck(
     if local:
         flags["remote"] = "s3://not-asked"
     with reported(as_json):
-        from cachetier.config import load
-        from cachetier.fsck.checking import Wanted
+        from cachetier.config.settings import load
+        from cachetier.fsck.run import Wanted
 
         wanted = Wanted(data, run, repair, adopt, rebuild)
         report = _checked(load(flags, config=config), wanted, local, as_json)
@@ -91,7 +91,7 @@ def fsck(
 
 def _checked(settings: Settings, wanted: Wanted, local: bool, as_json: bool) -> Report:
     from cachetier.clock import SystemClock
-    from cachetier.fsck.checking import fsck as check
+    from cachetier.fsck.run import fsck as check
 
     return check(
         settings.cache_dir,
@@ -106,10 +106,10 @@ def _checked(settings: Settings, wanted: Wanted, local: bool, as_json: bool) -> 
 
 def _remotes(settings: Settings) -> list[Remote]:
     """Open the remotes of the settings, the durable one first."""
+    from cachetier.config.remotes import remote_settings, replica_settings
     from cachetier.remote.bucket import Remote
     from cachetier.remote.factory import open_remote
     from cachetier.remote.retrying import RetryPolicy
-    from cachetier.remotes import remote_settings, replica_settings
 
     policy = RetryPolicy(attempts=4, cap_seconds=5.0, deadline_seconds=30.0)
     all_of_them = [remote_settings(settings), *replica_settings(settings)]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported
-from cachetier.sizes import counted, parsed_span, shown_size
+from cachetier.units import counted, parsed_span, shown_size
 
 LISTED = 20
 COLLECT_SECONDS = 300.0

@@ -17,10 +17,10 @@ from cachetier.cli.settings_options import (
     RemoteVerify,
     settings_from,
 )
-from cachetier.sizes import parsed_size, shown_size
+from cachetier.units import parsed_size, shown_size
 
 if TYPE_CHECKING:
-    from cachetier.config import Settings
+    from cachetier.config.settings import Settings
     from cachetier.doctor.advice import Advice
     from cachetier.doctor.objbench import Measured, ObjectBench, Plan
     from cachetier.remote.settings import RemoteSettings
@@ -99,7 +99,7 @@ def _measured(bench: ObjectBench) -> Measured:
 
 
 def _which(settings: Settings, replica: str | None, as_json: bool) -> RemoteSettings:
-    from cachetier.remotes import remote_settings, replica_settings
+    from cachetier.config.remotes import remote_settings, replica_settings
 
     if replica is None:
         return remote_settings(settings)

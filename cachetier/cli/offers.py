@@ -38,7 +38,7 @@ def _each(kind: str, *words: str) -> Callable[[Given], Offers]:
 
 def _of_setting(name: str) -> Offers | None:
     """Return the words that a setting takes, if it is one of a few."""
-    from cachetier.config import SETTINGS
+    from cachetier.config.settings import SETTINGS
 
     if name not in SETTINGS:
         return []
@@ -70,7 +70,7 @@ def _checks(_given: Given) -> Offers:
 def _replicas(given: Given) -> Offers:
     from pathlib import Path
 
-    from cachetier.config import sourced
+    from cachetier.config.settings import sourced
 
     config = given.get("config")
     flags = {"cache_dir": "/", "remote": given.get("remote") or None}

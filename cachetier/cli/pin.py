@@ -9,7 +9,7 @@ import typer
 
 from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported
 from cachetier.cli.steps import RunArgument, StepArgument
-from cachetier.sizes import shown_size, shown_span
+from cachetier.units import shown_size, shown_span
 
 if TYPE_CHECKING:
     from cachetier_client import PinInfo

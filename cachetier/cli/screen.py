@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cachetier.cli.rates import Node, Rates
 from cachetier.cli.status import last_error
-from cachetier.sizes import shown_size, shown_span
+from cachetier.units import shown_size, shown_span
 
 WARNINGS = 3
 RUN_CELLS = 24

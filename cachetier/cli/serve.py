@@ -13,10 +13,10 @@ import typer
 
 from cachetier.cli.output import AsJson, print_json
 from cachetier.cli.starting import starting
-from cachetier.signals import end_as_any_process
+from cachetier.service.signals import end_as_any_process
 
 if TYPE_CHECKING:
-    from cachetier.service import Service
+    from cachetier.service.service import Service
 
 
 def _option(flag: str, text: str) -> Any:
@@ -154,15 +154,15 @@ def serve(
     flags = {name: value for name, value in locals().items() if name not in ("config", "as_json")}
     end_as_any_process()
     with starting(as_json, log_format):
-        from cachetier.config import load
+        from cachetier.config.settings import load
 
         settings = load(flags, config=config)
         token = settings.token.reveal() if settings.token is not None else ""
         set_up_logging(settings.log_level, settings.log_format, secrets=(token,))
-        from cachetier.first_start import refuse_wrong_remote
+        from cachetier.service.first_start import refuse_wrong_remote
 
         refuse_wrong_remote(settings)
-        from cachetier.service import Service
+        from cachetier.service.service import Service
 
         service = Service(settings)
         service.start()
@@ -177,7 +177,7 @@ def serve(
 
 def set_up_logging(level: str, form: str = "auto", *, secrets: Sequence[str] = ()) -> None:
     """Log to standard error; ``secrets``, and those of the environment, never appear there."""
-    from cachetier import logs
+    from cachetier.telemetry import log_format as logs
 
     logs.set_up(level, form, secrets=(*secrets, *logs.secrets_in(os.environ)))
 

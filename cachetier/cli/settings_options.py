@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from cachetier.config import Settings
+    from cachetier.config.settings import Settings
 
 Config = Annotated[
     Path | None,
@@ -35,7 +35,7 @@ def settings_from(config: Path | None, **flags: Any) -> Settings:
     Raises:
         ConfigError: See ``cachetier.config.load``.
     """
-    from cachetier.config import load
+    from cachetier.config.settings import load
 
     return load(flags, config=config)
 

@@ -15,7 +15,7 @@ import typer
 
 from cachetier.cli.levels import chosen_level
 from cachetier.cli.output import AsJson, Url, print_json, progress, reach, refuse, reported
-from cachetier.sizes import shown_size
+from cachetier.units import shown_size
 
 if TYPE_CHECKING:
     from cachetier_client import Client, Receipt

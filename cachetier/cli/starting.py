@@ -38,8 +38,8 @@ def _line(error: CachetierError, log_format: str | None) -> str:
     """Return the event as the log would show it; a wrong setting comes before there is a log."""
     import os
 
-    from cachetier import logs
-    from cachetier.events import SERVICE_NOT_STARTED, record_of
+    from cachetier.telemetry import log_format as logs
+    from cachetier.telemetry.events import SERVICE_NOT_STARTED, record_of
 
     form = log_format or os.environ.get("CACHETIER_LOG_FORMAT", "")
     formatter = logs.formatter_for(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachetier.cli.exposure import cut, exposure_alarms, exposure_table, size_or_dash
 from cachetier.cli.output import AsJson, Url, console, print_json, reach, reported
-from cachetier.sizes import counted, shown_size, shown_span
+from cachetier.units import counted, shown_size, shown_span
 
 if TYPE_CHECKING:
     from rich.console import Group

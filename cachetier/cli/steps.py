@@ -12,7 +12,7 @@ import typer
 from cachetier.cli.levels import chosen_level
 from cachetier.cli.output import AsJson, Url, console, print_json, progress, reach, refuse, reported
 from cachetier.cli.shards import DEFAULT_SAVE_ID, Overwrite, Rank, SaveId, WorldSize
-from cachetier.sizes import shown_size, shown_span
+from cachetier.units import shown_size, shown_span
 
 if TYPE_CHECKING:
     from cachetier_client import Client, ShardInfo, StepInfo

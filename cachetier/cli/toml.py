@@ -7,11 +7,11 @@ from dataclasses import is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from cachetier.config_fields import plain
-from cachetier.config_types import Secret
+from cachetier.config.fields import plain
+from cachetier.config.types import Secret
 
 if TYPE_CHECKING:
-    from cachetier.config import Sourced
+    from cachetier.config.settings import Sourced
 
 
 def written(found: Sourced, *, with_origins: bool) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from cachetier_client.digests import block_lengths
+from cachetier_client.io.digests import block_lengths
 
 from cachetier.errors import IntegrityError
 from cachetier.model.stored import table_bytes

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from cachetier.doctor import disk_checks, node_checks, remote_checks
 from cachetier.doctor.findings import Finding, State, skipped, warn
-from cachetier.doctor.patient import Patient
 from cachetier.doctor.probe import NotTriedError, Probe
 from cachetier.doctor.refusals import judge_refusal
+from cachetier.doctor.subject import Patient
 from cachetier.errors import CachetierError, InvalidRequestError
 
 OfNode = Callable[[Patient], Finding]

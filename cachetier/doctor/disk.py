@@ -12,8 +12,8 @@ from cachetier.doctor.device import Device, Kind
 from cachetier.doctor.findings import Finding, State, fail, ok, skipped, warn
 from cachetier.doctor.rawdisk import Times
 from cachetier.errors import ConfigError
-from cachetier.local.filesystem import Mount, refuse_unsafe
-from cachetier.sizes import shown_size
+from cachetier.local.files.filesystem import Mount, refuse_unsafe
+from cachetier.units import shown_size
 
 LOCAL_DISK = "Put cache_dir on an ext4 or XFS filesystem on an NVMe of this machine."
 TESTED = frozenset({"ext4", "xfs"})

@@ -10,12 +10,12 @@ from typing import TypeVar
 from cachetier.doctor import disk, rawdisk
 from cachetier.doctor.device import Device, device_at
 from cachetier.doctor.findings import Finding, fail, skipped
-from cachetier.doctor.patient import Patient
-from cachetier.doctor.saves import largest_known
+from cachetier.doctor.save_size import largest_known
 from cachetier.doctor.scratch import scratch
+from cachetier.doctor.subject import Patient
 from cachetier.errors import ConfigError
-from cachetier.local import files
-from cachetier.local.filesystem import Mount, mount_of
+from cachetier.local.files import data_files
+from cachetier.local.files.filesystem import Mount, mount_of
 
 Measured = TypeVar("Measured")
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -34,7 +34,7 @@ def check_device(patient: Patient) -> Finding:
 def check_directory(patient: Patient) -> Finding:
     def probed(place: Path) -> Finding:
         try:
-            return disk.judge_directory(files.probe(place), None)
+            return disk.judge_directory(data_files.probe(place), None)
         except ConfigError as error:
             return disk.judge_directory(None, error)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cachetier.doctor.findings import Finding, fail, ok, skipped, warn
 from cachetier.doctor.limits import Limits
-from cachetier.sizes import shown_size
+from cachetier.units import shown_size
 
 # The bars that benchmarks/README.md holds the two processes to, at their peak.
 SERVE_BYTES = 256 << 20

@@ -14,8 +14,8 @@ from cachetier import __version__
 from cachetier.doctor import node
 from cachetier.doctor.findings import Finding
 from cachetier.doctor.limits import Limits, limits_of
-from cachetier.doctor.patient import Patient
-from cachetier.local.filesystem import mount_of
+from cachetier.doctor.subject import Patient
+from cachetier.local.files.filesystem import mount_of
 
 PROC = Path("/proc")
 _AVERAGE = re.compile(r"^some avg10=([0-9.]+)", re.MULTILINE)
@@ -55,7 +55,7 @@ def check_courtesy(patient: Patient) -> Finding:
 
 
 def check_software(_patient: Patient) -> Finding:
-    from cachetier.local.connection import SAFE_SQLITE, sqlite_version
+    from cachetier.local.catalog.connection import SAFE_SQLITE, sqlite_version
 
     versions = {
         "cachetier": __version__,

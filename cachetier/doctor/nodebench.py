@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cachetier.doctor import rawdisk
 from cachetier.doctor.scratch import scratch
 from cachetier.errors import CachetierError
-from cachetier.sizes import shown_size
+from cachetier.units import shown_size
 
 if TYPE_CHECKING:
     from cachetier_client import Client

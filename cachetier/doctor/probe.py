@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import RemoteError
 from cachetier.model.names import RESERVED_SEGMENT
@@ -18,7 +18,7 @@ from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.remote.settings import RemoteSettings
 
 if TYPE_CHECKING:
-    from cachetier.remote.inquiry import Inquiry
+    from cachetier.remote.bucket_properties import Inquiry
 
 PATIENCE = RetryPolicy(attempts=3, cap_seconds=2.0, deadline_seconds=20.0)
 TIMEOUTS = (5.0, 15.0)
@@ -52,7 +52,9 @@ class Probe:
 
     @cached_property
     def inquiry(self) -> Inquiry:
-        from cachetier.remote.inquiry import Inquiry  # with boto3: not before the disk's checks
+        from cachetier.remote.bucket_properties import (
+            Inquiry,  # with boto3: not before the disk's checks
+        )
 
         return Inquiry(self.settings)
 
@@ -72,7 +74,7 @@ class Probe:
         return self._store(replace(self.settings, verify="checksum"))
 
     def _store(self, settings: RemoteSettings) -> ObjectStore:
-        from cachetier.remote.connecting import Timeouts
+        from cachetier.remote.boto_client import Timeouts
         from cachetier.remote.factory import open_store
 
         if settings not in self._stores:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachetier_client.aligned import DirectIO, aligned_memory, switch_to_direct
+from cachetier_client.io.aligned import DirectIO, aligned_memory, switch_to_direct
 
 BLOCK_BYTES = 4 << 20
 SMALL_BYTES = 4096

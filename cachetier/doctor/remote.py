@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from cachetier.doctor.disk import shown_time
 from cachetier.doctor.findings import Finding, fail, ok, skipped, warn
 from cachetier.remote.settings import RemoteSettings
-from cachetier.sizes import shown_span
+from cachetier.units import shown_span
 
 if TYPE_CHECKING:
-    from cachetier.remote.connecting import FoundCredentials
+    from cachetier.remote.boto_client import FoundCredentials
 
 SKEW_NOTED_SECONDS = 5.0
 SKEW_REFUSED_SECONDS = 600.0  # S3 refuses at fifteen minutes

@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.doctor import remote
 from cachetier.doctor.findings import Finding, fail, ok, skipped
-from cachetier.doctor.patient import Patient
 from cachetier.doctor.probe import NotTriedError, Probe
+from cachetier.doctor.subject import Patient
 from cachetier.errors import (
     CopiesRefusedError,
     PreconditionFailedError,

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cachetier.checkpoints import Checkpoints
-from cachetier.garbage import Garbage
-from cachetier.incidents import Incidents
-from cachetier.ingest import Ingest
-from cachetier.phases import Phases
-from cachetier.pins import Pins
-from cachetier.restore import Restore
+from cachetier.ingest.ingest import Ingest
+from cachetier.reclaim.gc import Garbage
+from cachetier.restore.restore import Restore
+from cachetier.steps.incidents import Incidents
+from cachetier.steps.operations import Checkpoints
+from cachetier.steps.pins import Pins
+from cachetier.training_hints import Phases
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from cachetier_client.wire import (
+from cachetier_client.transport.wire import (
     REPLY_HEADER_LIMIT_BYTES,
     Frame,
     FrameError,
@@ -27,9 +27,9 @@ from cachetier_client.wire import (
     send_frame,
 )
 
-from cachetier import events
 from cachetier.errors import CachetierError, NotFoundError
-from cachetier.events import tell
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
 
 log = logging.getLogger(__name__)
 

@@ -13,27 +13,27 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
-from cachetier import events
 from cachetier.clock import Clock
-from cachetier.drain.buffers import BUDGET_BYTES, Buffers
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
-from cachetier.drain.choice import Chooser
-from cachetier.drain.circuit import Circuit, Health
-from cachetier.drain.compressor import Compressor
-from cachetier.drain.compute import ComputeSlots, Gates
-from cachetier.drain.copies import Copies
-from cachetier.drain.decisions import Decisions
-from cachetier.drain.packs import PackSender
-from cachetier.drain.publisher import Publisher
-from cachetier.drain.timing import TimedObjectStore
-from cachetier.drain.traffic import Traffic
-from cachetier.drain.upload import Uploader
-from cachetier.drain.work import Task
+from cachetier.drain.pace.circuit_breaker import Circuit, Health
+from cachetier.drain.pace.traffic import Traffic
+from cachetier.drain.priority.gates import ComputeSlots, Gates
+from cachetier.drain.publish.publisher import Publisher
+from cachetier.drain.schedule.tasks import Task
+from cachetier.drain.upload.buffers import BUDGET_BYTES, Buffers
+from cachetier.drain.upload.compression_choice import Chooser
+from cachetier.drain.upload.compression_log import Decisions
+from cachetier.drain.upload.compressor import Compressor
+from cachetier.drain.upload.packs import PackSender
+from cachetier.drain.upload.server_copies import Copies
+from cachetier.drain.upload.stopwatch import TimedObjectStore
+from cachetier.drain.upload.uploader import Uploader
 from cachetier.drain.worker import Worker
 from cachetier.errors import StoppingError
-from cachetier.events import tell
+from cachetier.remote.batch import InBatches
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.each import InBatches
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
 
 log = logging.getLogger(__name__)
 

@@ -17,20 +17,20 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from cachetier import logs
 from cachetier.clock import SystemClock
 from cachetier.drain.channel import AskingEnd, ChannelClosedError
-from cachetier.drain.courtesy import Courtesy, be_courteous, die_with
-from cachetier.drain.giving_way import GivingWay, Report
 from cachetier.drain.loop import Drain, Signals, Size
-from cachetier.drain.pressure import Training
-from cachetier.drain.sensors import Sensors
-from cachetier.drain.traffic import Traffic
+from cachetier.drain.pace.traffic import Traffic
+from cachetier.drain.priority.apply import Courtesy, be_courteous, die_with
+from cachetier.drain.priority.loop import GivingWay, Report
+from cachetier.drain.priority.policy import Training
+from cachetier.drain.priority.psi import Sensors
 from cachetier.errors import StoppingError
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.remote.factory import Steering, open_store, steered_bucket
 from cachetier.remote.settings import RemoteSettings
-from cachetier.remote.stalls import StallWatch
+from cachetier.remote.stall_guard import StallWatch
+from cachetier.telemetry import log_format
 
 LOCK_NAME = "drain.lock"
 LOCK_TRIES = 100
@@ -42,7 +42,7 @@ def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int
     die_with(parent)
     courtesy = be_courteous(group, cpus)  # before there are other threads, and the log has one
     # To serve, which says from which level on; see `said`.
-    logs.set_up("debug", "json", secrets=tuple(logs.secrets_in(os.environ)))
+    log_format.set_up("debug", "json", secrets=tuple(log_format.secrets_in(os.environ)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for serve, which then tells us
     signals = Signals()
     stop_at_sigterm(signals)
@@ -52,7 +52,7 @@ def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int
         settings = channel.ask("hello", pid=os.getpid(), courtesy=courtesy.report).fields[
             "settings"
         ]
-        logs.set_level(settings["log_level"])
+        log_format.set_level(settings["log_level"])
         lock = lock_drain(Path(settings["lock"]), signals)
         _drain(channel, signals, settings, courtesy)
         os.close(lock)

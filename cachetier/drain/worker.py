@@ -10,27 +10,22 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 
-from cachetier_client import digests
+from cachetier_client.io import digests
 
-from cachetier import events
-from cachetier.drain import entries
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
-from cachetier.drain.circuit import Circuit
-from cachetier.drain.compute import ComputeSlots
-from cachetier.drain.copies import Offer, offer_of_reply
-from cachetier.drain.packs import PackSender
-from cachetier.drain.publisher import Ended, Located, LostShardsError, Ours, Publisher
-from cachetier.drain.reports import (
-    part_of_report,
-    report_of_part,
-    report_of_stored,
-)
-from cachetier.drain.sent import SentPart
-from cachetier.drain.source import DamagedError, FileSource, InlineSource
-from cachetier.drain.target import ConflictError, Target
-from cachetier.drain.timing import Stopwatch, TimedSource, elapsed, timed
-from cachetier.drain.upload import Uploader
-from cachetier.drain.work import CONFLICT, Kind, Task
+from cachetier.drain.pace.circuit_breaker import Circuit
+from cachetier.drain.priority.gates import ComputeSlots
+from cachetier.drain.publish.publisher import Ended, Located, LostShardsError, Ours, Publisher
+from cachetier.drain.schedule.tasks import CONFLICT, Kind, Task
+from cachetier.drain.upload import part_entries
+from cachetier.drain.upload.packs import PackSender
+from cachetier.drain.upload.progress import SentPart
+from cachetier.drain.upload.reports import part_of_report, report_of_part, report_of_stored
+from cachetier.drain.upload.server_copies import Offer, offer_of_reply
+from cachetier.drain.upload.source import DamagedError, FileSource, InlineSource
+from cachetier.drain.upload.stopwatch import Stopwatch, TimedSource, elapsed, timed
+from cachetier.drain.upload.target import ConflictError, Target
+from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import (
     CachetierError,
     IntegrityError,
@@ -39,7 +34,6 @@ from cachetier.errors import (
     RemoteRefusedError,
     StoppingError,
 )
-from cachetier.events import of, tell
 from cachetier.model.compression import parsed_mode
 from cachetier.model.documents import ShardEntry
 from cachetier.model.layout import Layout
@@ -47,6 +41,8 @@ from cachetier.model.packs import Member
 from cachetier.model.shard import Content
 from cachetier.model.stored import Codec
 from cachetier.model.uploads import object_metadata
+from cachetier.telemetry import events
+from cachetier.telemetry.events import of, tell
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +193,7 @@ class Worker:
     def _write_part(self, task: Task) -> None:
         versions: dict[str, int] = {}
         shards: list[ShardEntry] = []
-        for version, entry in entries.read(self._channel, task.save, task.rank):
+        for version, entry in part_entries.read(self._channel, task.save, task.rank):
             versions[entry.name] = version
             shards.append(entry)
         try:

@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cachetier.fsck.findings import Finding, Kind, Report
-from cachetier.local import check_queries, copies, queries
-from cachetier.local.catalog_view import CatalogView
-from cachetier.local.check_queries import PAGE_ROWS, CheckedRow
-from cachetier.local.files import DiskFiles
+from cachetier.local import copies
+from cachetier.local.catalog import queries
+from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.lost_and_found import Identity, LostAndFound, superfluous_because
+from cachetier.local.repair import check_queries
+from cachetier.local.repair.catalog_view import CatalogView
+from cachetier.local.repair.check_queries import PAGE_ROWS, CheckedRow
 from cachetier.local.store import LocalCopy
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
-from cachetier.sizes import shown_size
+from cachetier.units import shown_size
 
 SETTLE_SECONDS = 1.0  # so long a commit may have its file and not yet its row
 Sleep = Callable[[float], object]

@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from cachetier.errors import IntegrityError, RemoteError, RemoteRefusedError
-from cachetier.fsck.described import gone, is_same, stored_as
 from cachetier.fsck.findings import Finding, Kind, Report
-from cachetier.local import check_queries, garbage_queries, queries, replica_queries
-from cachetier.local.catalog_view import CatalogView
-from cachetier.local.check_queries import PAGE_ROWS
+from cachetier.fsck.remote_index import gone, is_same, stored_as
+from cachetier.local.catalog import gc_queries, queries, replica_queries
+from cachetier.local.repair import check_queries
+from cachetier.local.repair.catalog_view import CatalogView
+from cachetier.local.repair.check_queries import PAGE_ROWS
 from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
 from cachetier.model.documents import Manifest, ManifestState, Part
 from cachetier.model.layout import SPREAD_MARK, is_pending
@@ -294,7 +295,7 @@ class RemoteChecks:
     def _uploads(self, run: str) -> Iterator[Finding]:
         """Look for multipart uploads of shards here whose saves take no more."""
         replica = None if self._is_durable else self._remote.name
-        ended = self._view.read(lambda sql: garbage_queries.ended_locations(sql, run, replica))
+        ended = self._view.read(lambda sql: gc_queries.ended_locations(sql, run, replica))
         spread = any(location.endswith(SPREAD_MARK) for location in ended)
         layout = self._bucket.layout
         for prefix in layout.upload_prefixes(run, spread=spread) if ended else ():
@@ -305,7 +306,7 @@ class RemoteChecks:
                 return
             for key, upload_id in found:
                 save = self._view.read(
-                    lambda sql, k=key, p=prefix: garbage_queries.save_of_upload(sql, ended, k, p)  # type: ignore[misc]
+                    lambda sql, k=key, p=prefix: gc_queries.save_of_upload(sql, ended, k, p)  # type: ignore[misc]
                 )
                 if save is not None:
                     message = f"at {self._remote.name}: an upload of {key} was never finished"

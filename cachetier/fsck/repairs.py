@@ -12,20 +12,20 @@ from pathlib import Path
 
 from cachetier.clock import Clock
 from cachetier.errors import CachetierError
-from cachetier.fsck.bytes_here import BytesHere
-from cachetier.fsck.described import Described
-from cachetier.fsck.documents_there import DocumentsThere
+from cachetier.fsck.catalog_lookup import Known
+from cachetier.fsck.document_repairs import DocumentsThere
 from cachetier.fsck.findings import Finding, Kind, LeftError, Outcome
-from cachetier.fsck.known import Known
-from cachetier.fsck.objects_there import ObjectsThere
-from cachetier.fsck.reclaiming import Reclaiming
-from cachetier.fsck.resending import CannotResendError
+from cachetier.fsck.local_repairs import BytesHere
+from cachetier.fsck.object_repairs import ObjectsThere
+from cachetier.fsck.reclaim_files import Reclaiming
+from cachetier.fsck.remote_index import Described
+from cachetier.fsck.resend import CannotResendError
 from cachetier.fsck.row_repairs import OF_THE_CATALOG
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ForbiddenTransitionError
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
-from cachetier.restore import Restore
+from cachetier.restore.restore import Restore
 
 Act = Callable[[Finding], str]
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.findings import Finding, Kind, LeftError, Outcome
-from cachetier.fsck.resending import content_of, content_of_body
-from cachetier.local import check_queries, queries, rows
-from cachetier.local.catalog_view import CatalogView
-from cachetier.local.check_queries import DamagedRow
-from cachetier.local.files import DiskFiles
+from cachetier.fsck.resend import content_of, content_of_body
+from cachetier.local.catalog import queries, rows
+from cachetier.local.catalog.repair_writes import MendLog
+from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.lost_and_found import Identity
-from cachetier.local.mend_log import MendLog
-from cachetier.local.mending import mending
+from cachetier.local.repair import check_queries
+from cachetier.local.repair.catalog_view import CatalogView
+from cachetier.local.repair.check_queries import DamagedRow
+from cachetier.local.repair.open_for_repair import mending
 from cachetier.model.checkpoint import Save
 from cachetier.model.documents import ShardEntry
 from cachetier.model.shard import Content

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from cachetier_client import digests
+from cachetier_client.io import digests
 
 from cachetier.local.store import LocalCopy
 from cachetier.model.shard import BLOCK_BYTES, Shard

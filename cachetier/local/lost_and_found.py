@@ -15,8 +15,8 @@ from pathlib import Path
 import apsw
 
 from cachetier.errors import CachetierError
-from cachetier.local import queries, rank_parts
-from cachetier.local.files import FILE_ID, IDENTITY_ATTRIBUTE
+from cachetier.local.catalog import queries, rank_parts
+from cachetier.local.files.data_files import FILE_ID, IDENTITY_ATTRIBUTE
 from cachetier.model.checkpoint import OPEN_STATES
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds

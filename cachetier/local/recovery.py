@@ -23,13 +23,13 @@ import apsw
 
 from cachetier.clock import Clock
 from cachetier.errors import CatalogDamagedError, DirectoryInUseError
-from cachetier.local import connection, queries, wal
-from cachetier.local.committer import Committer
-from cachetier.local.files import DiskFiles, Files, sync_directory
-from cachetier.local.records import Incident
-from cachetier.local.space import Space
+from cachetier.local.catalog import connection, queries, wal
+from cachetier.local.catalog.committer import Committer
+from cachetier.local.catalog.records import Incident
+from cachetier.local.files.data_files import DiskFiles, Files, sync_directory
+from cachetier.local.files.space import Space
+from cachetier.local.files.watched_files import OnDiskError, WatchedFiles
 from cachetier.local.store import Store
-from cachetier.local.watched_files import OnDiskError, WatchedFiles
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.policy import DRAIN_ALL, Policy
 

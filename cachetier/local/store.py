@@ -18,24 +18,24 @@ from typing import TypeVar
 
 import apsw
 
-from cachetier import events
 from cachetier.clock import Clock
 from cachetier.errors import CatalogDamagedError, FencedError, SizeMismatchError
-from cachetier.events import tell
-from cachetier.local import connection, queries, replica_queries
-from cachetier.local.catalog import Catalog, Committed
-from cachetier.local.committer import Committer
-from cachetier.local.drain_log import DrainLog
-from cachetier.local.files import Files
-from cachetier.local.garbage_log import GarbageLog
-from cachetier.local.mend_log import MendLog
-from cachetier.local.pin_log import PinLog
-from cachetier.local.policy_log import PolicyLog
-from cachetier.local.replica_log import ReplicaLog
-from cachetier.local.space import Space
+from cachetier.local.catalog import connection, queries, replica_queries
+from cachetier.local.catalog.catalog import Catalog, Committed
+from cachetier.local.catalog.committer import Committer
+from cachetier.local.catalog.deletes import GarbageLog
+from cachetier.local.catalog.drain_writes import DrainLog
+from cachetier.local.catalog.pin_writes import PinLog
+from cachetier.local.catalog.policy_writes import PolicyLog
+from cachetier.local.catalog.repair_writes import MendLog
+from cachetier.local.catalog.replica_writes import ReplicaLog
+from cachetier.local.files.data_files import Files
+from cachetier.local.files.space import Space
 from cachetier.model.lifecycle import ShardEvent
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Content, SaveIds, Shard
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from cachetier_client.digests import digest_of, to_hex
+from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.errors import (
     IntegrityError,

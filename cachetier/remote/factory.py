@@ -10,16 +10,16 @@ from typing import Any
 from cachetier.clock import Clock
 from cachetier.model.layout import Layout
 from cachetier.remote.base import ObjectStore
+from cachetier.remote.boto_client import Profile, Timeouts
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.connecting import Profile, Timeouts
 from cachetier.remote.hedging import HedgingObjectStore
-from cachetier.remote.measured import MeasuredObjectStore, Observe
+from cachetier.remote.observed import MeasuredObjectStore, Observe
 from cachetier.remote.paced import Controller, PacedObjectStore
-from cachetier.remote.renewed import RenewedObjectStore
+from cachetier.remote.reconnecting import RenewedObjectStore
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.remote.settings import RemoteSettings
-from cachetier.remote.stalls import StallWatch
+from cachetier.remote.stall_guard import StallWatch
 
 MAX_CONNECTIONS = 32
 

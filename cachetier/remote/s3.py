@@ -24,9 +24,9 @@ from cachetier.errors import (
 from cachetier.remote import classify
 from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, ObjectInfo, UploadedPart
 from cachetier.remote.bodies import ReadableView, first_byte, read_slices
+from cachetier.remote.boto_client import Credentials, Profile, Timeouts, connect, report_connections
+from cachetier.remote.boto_errors import judged
 from cachetier.remote.checksums import from_base64, to_base64
-from cachetier.remote.connecting import Credentials, Profile, Timeouts, connect, report_connections
-from cachetier.remote.judged import judged
 
 Verify = Literal["checksum", "readback"]
 Answer = dict[str, Any]  # what a boto3 call returns

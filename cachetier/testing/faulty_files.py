@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from cachetier.errors import FencedError
-from cachetier.local.files import Files
+from cachetier.local.files.data_files import Files
 
 FileOperation = Literal[
     "create",

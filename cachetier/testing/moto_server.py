@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cachetier.remote.connecting import Credentials
+from cachetier.remote.boto_client import Credentials
 from cachetier.testing.s3_endpoint import DEFAULT_BUCKET, S3Endpoint
 
 

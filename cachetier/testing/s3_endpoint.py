@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, replace
 
-from cachetier.remote.connecting import Credentials, Timeouts, connect
+from cachetier.remote.boto_client import Credentials, Timeouts, connect
 from cachetier.remote.s3 import S3ObjectStore, Verify
 
 DEFAULT_BUCKET = "cachetier"

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from cachetier.drain.circuit import Circuit
-from cachetier.drain.pace import Pace, Ticket
+from cachetier.drain.pace.circuit_breaker import Circuit
+from cachetier.drain.pace.pace import Pace, Ticket
 from cachetier.errors import TransientError
 
 BODY_BYTES = 1 << 20

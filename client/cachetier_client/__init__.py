@@ -51,13 +51,13 @@ from cachetier_client.errors import (
     WaitError,
     error_for,
 )
-from cachetier_client.traced import traced
+from cachetier_client.trace_context import traced
 
 if TYPE_CHECKING:
     from cachetier_client.checkpoint import Checkpoint
     from cachetier_client.client import Client
     from cachetier_client.default import default_client, get_shard, put_shard, training_step
-    from cachetier_client.reader import ShardReader
+    from cachetier_client.io.ring import Ring
     from cachetier_client.results import (
         Incident,
         LevelReached,
@@ -66,8 +66,8 @@ if TYPE_CHECKING:
         ShardInfo,
         StepInfo,
     )
-    from cachetier_client.ring import Ring
-    from cachetier_client.writer import ShardWriter
+    from cachetier_client.streams.reader import ShardReader
+    from cachetier_client.streams.writer import ShardWriter
 
 # Imported when first asked for: who wants only the errors, or a digest, waits for no transport.
 _HOMES = {
@@ -77,10 +77,10 @@ _HOMES = {
     "LevelReached": "results",
     "PinInfo": "results",
     "Receipt": "results",
-    "Ring": "ring",
+    "Ring": "io.ring",
     "ShardInfo": "results",
-    "ShardReader": "reader",
-    "ShardWriter": "writer",
+    "ShardReader": "streams.reader",
+    "ShardWriter": "streams.writer",
     "StepInfo": "results",
     "default_client": "default",
     "get_shard": "default",

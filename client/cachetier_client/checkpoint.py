@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
-from cachetier_client.amounts import counted
-from cachetier_client.caller import Caller, reaches
+from cachetier_client.calls.caller import Caller, reaches
 from cachetier_client.errors import CachetierClientError, InvalidRequestError, inherited
-from cachetier_client.names import Part, checked_element_size
+from cachetier_client.identity.names import Part, checked_element_size
+from cachetier_client.io.ring import Ring
 from cachetier_client.results import Receipt
-from cachetier_client.ring import Ring
-from cachetier_client.writer import ShardWriter
+from cachetier_client.streams.writer import ShardWriter
+from cachetier_client.units import counted
 
 ABORT_SECONDS = 5.0
 

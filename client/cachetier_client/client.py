@@ -8,28 +8,28 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex, overload
 
-from cachetier_client import saves
-from cachetier_client.blockfile import Files
-from cachetier_client.caller import Caller, checked_ack
+from cachetier_client.calls.caller import Caller, checked_ack
+from cachetier_client.calls.reads import Reads
+from cachetier_client.calls.runs import PUT_SECONDS
 from cachetier_client.checkpoint import Checkpoint
-from cachetier_client.choosing import Fallback, repeating_for
 from cachetier_client.deadline import Clock, SystemClock
-from cachetier_client.doors import DEFAULT_URL, greeting, transport_for
 from cachetier_client.errors import InvalidRequestError
-from cachetier_client.names import (
+from cachetier_client.fallback.policy import Fallback, repeating_for
+from cachetier_client.identity import save_ids
+from cachetier_client.identity.names import (
     Part,
     checked_element_size,
     checked_save_id,
     checked_step,
 )
-from cachetier_client.place import place_of
-from cachetier_client.reader import ShardReader
-from cachetier_client.reads import Reads
+from cachetier_client.identity.ranks import place_of
+from cachetier_client.io.block_file import Files
+from cachetier_client.io.ring import Ring
+from cachetier_client.io.workers import Workers
 from cachetier_client.results import AckLevel, Receipt
-from cachetier_client.ring import Ring
-from cachetier_client.runs import PUT_SECONDS
-from cachetier_client.workers import Workers
-from cachetier_client.writer import ShardWriter
+from cachetier_client.streams.reader import ShardReader
+from cachetier_client.streams.writer import ShardWriter
+from cachetier_client.transport.connect import DEFAULT_URL, greeting, transport_for
 
 
 class Client(Reads):
@@ -105,10 +105,10 @@ class Client(Reads):
             step: Training step.
             name: Unique in the step; ``/`` is allowed.
             run: Default: the client's.
-            rank, world_size: Default: the environment's, see ``cachetier_client.place``.
+            rank, world_size: Default: the environment's, see ``identity/ranks.py``.
             ack: ``local`` survives the loss of power; ``replicated``, ``durable`` that of the node.
             timeout_seconds: Whole call, including waits for room and for a service that is away.
-            save_id: Equal on all ranks, new for every save; see ``cachetier_client.saves``.
+            save_id: Equal on all ranks, new for every save; see ``identity/save_ids.py``.
             overwrite: Replace a step that is published already.
             element_size: Bytes of one value, 2, 4 or 8: a hint for compression that splits planes.
                 Default: that of the arrays or tensors, if one; of bytes and files unknown.
@@ -308,9 +308,9 @@ class Client(Reads):
         place = place_of(os.environ, rank, world_size)
         which_run, which_step = self._run_of(run), checked_step(step)
         if save_id is None:
-            save_id = saves.THIS_PROCESS.derive(os.environ, place)
+            save_id = save_ids.THIS_PROCESS.derive(os.environ, place)
             if overwrite:
-                save_id = saves.THIS_PROCESS.overwriting(save_id, which_run, which_step)
+                save_id = save_ids.THIS_PROCESS.overwriting(save_id, which_run, which_step)
         ids = (which_run, which_step, place.rank, place.world_size, checked_save_id(save_id))
         part = Part(*ids, overwrite)
         return part, place.ranks_on_node
@@ -320,7 +320,7 @@ class Client(Reads):
 
         def count() -> None:
             if part.overwrite:
-                saves.THIS_PROCESS.ended(part.run, part.step)
+                save_ids.THIS_PROCESS.ended(part.run, part.step)
 
         return count
 

@@ -7,10 +7,10 @@ import threading
 from contextlib import AbstractContextManager
 from typing import Any, SupportsIndex
 
+from cachetier_client.calls.reads import GET_SECONDS
+from cachetier_client.calls.runs import PUT_SECONDS
 from cachetier_client.client import Client
-from cachetier_client.reads import GET_SECONDS
 from cachetier_client.results import AckLevel, Receipt
-from cachetier_client.runs import PUT_SECONDS
 
 _lock = threading.Lock()
 _default: Client | None = None

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cachetier import config, config_sources
+from cachetier.config import settings as config
+from cachetier.config import sources as config_sources
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cachetier import config
+from cachetier.config import settings as config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CREDENTIALS = {"CACHETIER_TOKEN": "t" * 40}

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cachetier_client import Client, saves
-from cachetier_client.direct import parts
+from cachetier_client import Client
+from cachetier_client.fallback.direct import parts
+from cachetier_client.identity import save_ids
 
 from tests.client.fake_bucket import FakeBucket
 from tests.client.fake_service import FakeService
@@ -17,7 +18,7 @@ from tests.client.fakes import FakeClock
 @pytest.fixture(autouse=True)
 def fresh_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each test a process of its own, as far as save ids go."""
-    monkeypatch.setattr(saves, "THIS_PROCESS", saves.SaveIds())
+    monkeypatch.setattr(save_ids, "THIS_PROCESS", save_ids.SaveIds())
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def clock() -> FakeClock:
 def bucket(monkeypatch: pytest.MonkeyPatch) -> FakeBucket:
     """Stand in for the bucket that clients go to while the service is away."""
     fake = FakeBucket()
-    monkeypatch.setattr("cachetier_client.direct.objects.Requests", lambda _address: fake)
+    monkeypatch.setattr("cachetier_client.fallback.direct.objects.Requests", lambda _address: fake)
     monkeypatch.setattr(parts, "THIS_PROCESS", parts.Parts())
     monkeypatch.setenv("CACHETIER_REMOTE", "s3://bucket/p")
     return fake

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cachetier_client import digests
-from cachetier_client.wire import (
+from cachetier_client.io import digests
+from cachetier_client.transport.wire import (
     PROTOCOL,
     Frame,
     FrameError,

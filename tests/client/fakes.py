@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cachetier_client.aligned import DirectIO, address_of, switch_to_direct
-from cachetier_client.blockfile import SystemFiles
+from cachetier_client.io.aligned import DirectIO, address_of, switch_to_direct
+from cachetier_client.io.block_file import SystemFiles
 
 
 @dataclass

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from cachetier_client.addresses import Address, StepName, address_of_step, parse, parse_step
 from cachetier_client.errors import InvalidNameError
+from cachetier_client.identity.addresses import (
+    Address,
+    StepName,
+    address_of_step,
+    parse,
+    parse_step,
+)
 
 PLAIN = StepName()
 

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 from cachetier_client import BackgroundError, Client, NotFoundError
-from cachetier_client.background import last_words
+from cachetier_client.calls.background import last_words
 
 from tests.client.fake_service import FakeService
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from cachetier_client import Client, InvalidRequestError
-from cachetier_client.buffers import bytes_of, element_size_of
+from cachetier_client.io.buffers import bytes_of, element_size_of
 
 
 @pytest.mark.parametrize(

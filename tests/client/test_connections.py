@@ -18,9 +18,9 @@ from cachetier_client import (
     ServiceUnavailableError,
     StoppingError,
 )
-from cachetier_client.digests import BLOCK_BYTES
-from cachetier_client.repeating import LONGEST_PAUSE_SECONDS
-from cachetier_client.wire import send_frame
+from cachetier_client.io.digests import BLOCK_BYTES
+from cachetier_client.transport.retrying import LONGEST_PAUSE_SECONDS
+from cachetier_client.transport.wire import send_frame
 
 from tests.client.fake_service import FakeService, Refusal
 from tests.client.fakes import FakeClock

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cachetier_client import digests
-from cachetier_client.digests import BLOCK_BYTES
+from cachetier_client.io import digests
+from cachetier_client.io.digests import BLOCK_BYTES
 
 CHECK = 0xAE8B14860A799888  # of b"123456789", as the algorithm's catalogue has it
 

@@ -12,7 +12,7 @@ from cachetier_client.errors import (
     error_for,
     error_from,
 )
-from cachetier_client.names import checked_name, checked_run
+from cachetier_client.identity.names import checked_name, checked_run
 
 PROTOCOL_CODES = {
     errors.WaitError: ("backpressure", "deadline", "not_durable", "stopping"),

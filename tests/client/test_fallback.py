@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from cachetier_client import Client
 from cachetier_client.deadline import Deadline
-from cachetier_client.direct import parts
-from cachetier_client.direct.address import RemoteAddress, from_environment, from_hello
-from cachetier_client.direct.credentials import Signer
-from cachetier_client.direct.requests import Requests
 from cachetier_client.errors import (
     IntegrityError,
     RemoteRefusedError,
     ServiceUnavailableError,
 )
-from cachetier_client.fallback import FallbackTransport
-from cachetier_client.names import Part
+from cachetier_client.fallback.direct import parts
+from cachetier_client.fallback.direct.address import RemoteAddress, from_environment, from_hello
+from cachetier_client.fallback.direct.credentials import Signer
+from cachetier_client.fallback.direct.requests import Requests
+from cachetier_client.fallback.transport import FallbackTransport
+from cachetier_client.identity.names import Part
 
 from tests.client.fake_bucket import FakeBucket, error
 from tests.client.fake_service import FakeService, Refusal

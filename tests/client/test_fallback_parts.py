@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
+from cachetier_client.bucket_format.documents import Entry
 from cachetier_client.deadline import Deadline, SystemClock
-from cachetier_client.direct import parts
-from cachetier_client.direct.documents import Entry
-from cachetier_client.direct.objects import Found
-from cachetier_client.direct.publisher import is_there
 from cachetier_client.errors import (
     DeadlineError,
     SealedError,
     ServiceUnavailableError,
 )
-from cachetier_client.names import Part
+from cachetier_client.fallback.direct import parts
+from cachetier_client.fallback.direct.objects import Found
+from cachetier_client.fallback.direct.publisher import is_there
+from cachetier_client.identity.names import Part
 
 from tests.client.fake_bucket import FakeBucket, error
 from tests.client.fake_service import FakeService

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from cachetier_client import Client, InvalidRequestError
-from cachetier_client.digests import BLOCK_BYTES
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from tests.client.fake_service import FakeService
 from tests.client.test_puts import kept, patterned

@@ -14,8 +14,8 @@ from cachetier_client import (
     NotFoundError,
     SizeMismatchError,
 )
-from cachetier_client import aligned as memory
-from cachetier_client.digests import BLOCK_BYTES
+from cachetier_client.io import aligned as memory
+from cachetier_client.io.digests import BLOCK_BYTES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

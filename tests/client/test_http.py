@@ -23,7 +23,7 @@ from cachetier_client import (
     ServiceUnavailableError,
     SizeMismatchError,
 )
-from cachetier_client.digests import BLOCK_BYTES
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from tests.client.fake_http import Answer, FakeHttpService
 from tests.client.fakes import FakeClock

@@ -11,8 +11,13 @@ from typing import Any
 import cachetier_client
 import pytest
 from cachetier_client import Client, default
-from cachetier_client.phases import AGAIN_SECONDS, AWAY_SECONDS, QUIET_SECONDS, TrainingPhases
-from cachetier_client.transport import ConnectionLostError
+from cachetier_client.calls.training_hints import (
+    AGAIN_SECONDS,
+    AWAY_SECONDS,
+    QUIET_SECONDS,
+    TrainingPhases,
+)
+from cachetier_client.transport.base import ConnectionLostError
 
 from tests.client.fake_http import Answer, FakeHttpService
 from tests.client.fake_service import FakeService

@@ -21,8 +21,8 @@ from cachetier_client import (
     OpenForWritingError,
     StagedIOError,
 )
-from cachetier_client import aligned as memory
-from cachetier_client.digests import BLOCK_BYTES, digest_of, to_hex
+from cachetier_client.io import aligned as memory
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
 
 from tests.client.fake_service import FakeService, Refusal
 from tests.client.fakes import FaultyFiles

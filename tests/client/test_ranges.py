@@ -18,8 +18,8 @@ from cachetier_client import (
     ServiceUnavailableError,
     SizeMismatchError,
 )
-from cachetier_client.aligned import address_of, aligned_memory
-from cachetier_client.digests import BLOCK_BYTES
+from cachetier_client.io.aligned import address_of, aligned_memory
+from cachetier_client.io.digests import BLOCK_BYTES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

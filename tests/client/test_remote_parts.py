@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from cachetier_client import Client, IntegrityError, SizeMismatchError
-from cachetier_client.digests import BLOCK_BYTES
-from cachetier_client.reader import ShardReader
+from cachetier_client.io.digests import BLOCK_BYTES
+from cachetier_client.streams.reader import ShardReader
 
 from tests.client.fake_service import FakeService
 from tests.client.test_puts import patterned

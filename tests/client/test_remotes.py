@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cachetier_client.direct.address import from_environment
-from cachetier_client.remotes import remote_of
+from cachetier_client.fallback.direct.address import from_environment
+from cachetier_client.identity.remote_url import remote_of
 
 
 @pytest.mark.parametrize(

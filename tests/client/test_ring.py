@@ -16,11 +16,11 @@ from cachetier_client import (
     SizeMismatchError,
     StagedIOError,
 )
-from cachetier_client import aligned as memory
 from cachetier_client.deadline import Deadline, SystemClock
-from cachetier_client.digests import BLOCK_BYTES
-from cachetier_client.ring import Ring
-from cachetier_client.writer import ShardWriter
+from cachetier_client.io import aligned as memory
+from cachetier_client.io.digests import BLOCK_BYTES
+from cachetier_client.io.ring import Ring
+from cachetier_client.streams.writer import ShardWriter
 
 from tests.client.fake_http import FakeHttpService
 from tests.client.fake_service import FakeService

@@ -16,7 +16,7 @@ from cachetier_client import (
     ServiceUnavailableError,
     StagedIOError,
 )
-from cachetier_client.digests import BLOCK_BYTES
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from tests.client.fake_service import FakeService
 from tests.client.fakes import FaultyFiles

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from cachetier_client.wire import (
+from cachetier_client.transport.wire import (
     BODY_LIMIT_BYTES,
     HEADER_LIMIT_BYTES,
     MAGIC,

@@ -9,8 +9,8 @@ from itertools import count
 import pytest
 
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.measured import MeasuredObjectStore
-from cachetier.remote.renewed import RenewedObjectStore
+from cachetier.remote.observed import MeasuredObjectStore
+from cachetier.remote.reconnecting import RenewedObjectStore
 from cachetier.remote.retrying import RetryingObjectStore
 from cachetier.testing.faulty_store import FaultyObjectStore
 from cachetier.testing.memory_store import MemoryObjectStore

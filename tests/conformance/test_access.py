@@ -7,7 +7,7 @@ from awscrt.checksums import crc64nvme
 
 from cachetier.errors import ConfigError, RemoteRefusedError, TransientError
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.connecting import Credentials, Timeouts
+from cachetier.remote.boto_client import Credentials, Timeouts
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint, free_ports
 from cachetier.testing.weed import OWNER, READER

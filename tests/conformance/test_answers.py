@@ -12,8 +12,8 @@ from awscrt.checksums import crc64nvme
 
 from cachetier.errors import RemoteDigestError, RemoteRefusedError, ThrottledError, TransientError
 from cachetier.remote.base import ObjectStore, UploadedPart
+from cachetier.remote.boto_client import Credentials, Timeouts
 from cachetier.remote.checksums import to_base64
-from cachetier.remote.connecting import Credentials, Timeouts
 from cachetier.remote.s3 import S3ObjectStore
 
 BODY = b"0123456789"

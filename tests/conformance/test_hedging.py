@@ -8,9 +8,9 @@ import pytest
 from awscrt.checksums import crc64nvme
 
 from cachetier.remote.base import UploadedPart
-from cachetier.remote.connecting import Timeouts
+from cachetier.remote.boto_client import Timeouts
 from cachetier.remote.hedging import USUAL_FROM, HedgingObjectStore
-from cachetier.remote.stalls import StallWatch
+from cachetier.remote.stall_guard import StallWatch
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, nth

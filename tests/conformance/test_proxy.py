@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 
 from cachetier.errors import PreconditionFailedError, ThrottledError, TransientError
 from cachetier.remote.base import IF_ABSENT, ObjectStore
-from cachetier.remote.connecting import Credentials, connect
+from cachetier.remote.boto_client import Credentials, connect
 from cachetier.remote.retrying import RetryingObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy

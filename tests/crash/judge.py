@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import Clock
 from cachetier.errors import CachetierError, FencedError
-from cachetier.local import queries
+from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import PartState
 from cachetier.model.documents import Manifest
 from cachetier.model.lifecycle import ShardState

@@ -21,8 +21,8 @@ from typing import Self
 
 import apsw
 from cachetier_client import Checkpoint, Client
-from cachetier_client.digests import digest_of
 from cachetier_client.errors import CachetierClientError
+from cachetier_client.io.digests import digest_of
 
 from cachetier.model.documents import Manifest, ManifestState, decode
 from cachetier.model.layout import Layout, rank_of_part

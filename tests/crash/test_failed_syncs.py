@@ -20,7 +20,7 @@ from cachetier.errors import (
     FencedError,
     NotFoundError,
 )
-from cachetier.local.files import DiskFiles
+from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.store import Staged
 from cachetier.model.shard import SaveIds
 from cachetier.testing.fake_clock import FakeClock

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CachetierError, CatalogDamagedError, NotFoundError
-from cachetier.local import wal
+from cachetier.local.catalog import wal
 from cachetier.local.recovery import lock_directory, open_store
 from cachetier.model.shard import SaveIds
 from cachetier.testing.fake_clock import FakeClock

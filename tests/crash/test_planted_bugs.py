@@ -9,10 +9,10 @@ import apsw
 import pytest
 
 from cachetier.errors import CatalogDamagedError
-from cachetier.local import connection, queries
-from cachetier.local.catalog import Committed
-from cachetier.local.committer import Committer
-from cachetier.local.files import DiskFiles
+from cachetier.local.catalog import connection, queries
+from cachetier.local.catalog.catalog import Committed
+from cachetier.local.catalog.committer import Committer
+from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.store import Staged, Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.documents import Part, ShardEntry

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cachetier_client import Client
 
-from cachetier.service import Service
+from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.serving import node_settings, running
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from cachetier_client.buffers import bytes_of
 from cachetier_client.deadline import SystemClock
-from cachetier_client.ring import Ring
+from cachetier_client.io.buffers import bytes_of
+from cachetier_client.io.ring import Ring
 from cachetier_client.torch import CachetierWriter
 from cachetier_client.torch.devices import Copy, HostPassage, Passage
 from cachetier_client.torch.extents import TRAILER, Item, decode_index, index_length

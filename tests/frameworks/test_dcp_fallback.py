@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from cachetier_client import Client
-from cachetier_client.direct import parts
+from cachetier_client.fallback.direct import parts
 from cachetier_client.torch import CachetierReader, CachetierWriter, LazyStager
 from torch.distributed import checkpoint as dcp
 

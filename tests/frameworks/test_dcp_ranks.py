@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from cachetier_client import Client
-from cachetier_client.blockfile import SystemFiles
+from cachetier_client.io.block_file import SystemFiles
 from cachetier_client.torch import CachetierReader, CachetierWriter
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner

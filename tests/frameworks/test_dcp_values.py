@@ -55,7 +55,7 @@ def seeded(seed: int) -> torch.Generator:
 
 def bits(tensor: Tensor) -> bytes:
     """A tensor's bytes in C order: equality that takes no NaN for another."""
-    from cachetier_client.buffers import bytes_of
+    from cachetier_client.io.buffers import bytes_of
 
     return bytes(bytes_of(tensor.detach().contiguous().resolve_conj()))
 

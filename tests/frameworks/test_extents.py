@@ -26,7 +26,7 @@ def piece(name: str, tensor: torch.Tensor, *offsets: int) -> Piece:
 
 def bytes_in(layout: Layout) -> bytes:
     """The shard that a layout stands for."""
-    from cachetier_client.buffers import bytes_of
+    from cachetier_client.io.buffers import bytes_of
 
     pieces = [
         bytes(part)

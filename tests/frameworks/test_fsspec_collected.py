@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
-from cachetier_client.blockfile import SystemFiles
-from cachetier_client.filesystem import CachetierFileSystem
-from cachetier_client.filesystem_saves import Saves
+from cachetier_client.filesystem.filesystem import CachetierFileSystem
+from cachetier_client.filesystem.saves import Saves
+from cachetier_client.io.block_file import SystemFiles
 
 from tests.frameworks.conftest import Node
 

@@ -20,7 +20,7 @@ from cachetier_client.errors import (
     InvalidRequestError,
     SealedError,
 )
-from cachetier_client.filesystem import CachetierFileSystem
+from cachetier_client.filesystem.filesystem import CachetierFileSystem
 
 from tests.frameworks.conftest import Node
 from tests.integration.two_remotes import until

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from cachetier_client.errors import InvalidRequestError
-from cachetier_client.ring import Ring
+from cachetier_client.io.ring import Ring
 from cachetier_client.torch import devices
 from cachetier_client.torch.devices import CudaDevices, HostDevices
 from torch import Tensor

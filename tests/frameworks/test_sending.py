@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 import torch
-from cachetier_client.aligned import address_of
-from cachetier_client.buffers import bytes_of
 from cachetier_client.checkpoint import Checkpoint
 from cachetier_client.deadline import Deadline, SystemClock
 from cachetier_client.errors import DeadlineError, InvalidRequestError
-from cachetier_client.ring import Ring
+from cachetier_client.io.aligned import address_of
+from cachetier_client.io.buffers import bytes_of
+from cachetier_client.io.ring import Ring
 from cachetier_client.torch import sending
 from cachetier_client.torch.devices import HostDevices
 from cachetier_client.torch.layout import Layout, Piece

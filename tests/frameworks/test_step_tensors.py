@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from cachetier_client import Client, NotFoundError
-from cachetier_client.digests import BLOCK_BYTES
 from cachetier_client.errors import IntegrityError, InvalidRequestError
+from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.torch.reader import CachetierReader
 from cachetier_client.torch.step_tensors import (
     MemoryBudgetError,

@@ -12,11 +12,11 @@ from pathlib import Path
 import zstandard
 
 from cachetier.drain.loop import Size
-from cachetier.local import queries
+from cachetier.local.catalog import queries
 from cachetier.model.shard import SaveIds
 from cachetier.model.stored import Stored
 from cachetier.remote.base import ObjectStore
-from cachetier.restore import Restore
+from cachetier.restore.restore import Restore
 from tests.integration.drain_node import REMOTE, Node
 
 SIZE = Size(uploads=4, parts=4, threads=2)

@@ -12,8 +12,8 @@ import pytest
 
 from cachetier.doctor.checks import REMOTE_CHECKS, examine
 from cachetier.doctor.findings import Finding
-from cachetier.doctor.patient import Patient
-from cachetier.remote.connecting import Credentials, connect
+from cachetier.doctor.subject import Patient
+from cachetier.remote.boto_client import Credentials, connect
 from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.s3_endpoint import S3Endpoint
 

@@ -11,25 +11,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cachetier_client import digests
+from cachetier_client.io import digests
 
-from cachetier.changes import Changes
-from cachetier.checkpoints import Checkpoints
 from cachetier.clock import Clock, SystemClock
-from cachetier.drain.agenda import Agenda
-from cachetier.drain.board import Board, DrainObserver
-from cachetier.drain.books import DurableBooks
 from cachetier.drain.channel import AskingEnd
-from cachetier.drain.desk import Desk
-from cachetier.drain.fairness import EQUAL, Weights
-from cachetier.drain.link import DrainLink
 from cachetier.drain.loop import Drain, Signals, Size
-from cachetier.drain.office import Office
-from cachetier.drain.traffic import Traffic
-from cachetier.incidents import Incidents
-from cachetier.ingest import Ingest
-from cachetier.local import queries
-from cachetier.local.records import Incident
+from cachetier.drain.pace.traffic import Traffic
+from cachetier.drain.schedule.fair_queue import EQUAL, Weights
+from cachetier.drain.schedule.queue_state import Agenda
+from cachetier.drain.serve.context import Office
+from cachetier.drain.serve.dispatcher import Desk
+from cachetier.drain.serve.link import DrainLink
+from cachetier.drain.serve.remote_state import DurableBooks
+from cachetier.drain.serve.stats import Board, DrainObserver
+from cachetier.ingest.ingest import Ingest
+from cachetier.ingest.write_through import WriteThrough
+from cachetier.local.catalog import queries
+from cachetier.local.catalog.records import Incident
 from cachetier.local.recovery import open_store
 from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
@@ -39,10 +37,12 @@ from cachetier.model.layout import Layout
 from cachetier.model.levels import Level
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Content, Receipt, SaveIds, Shard
+from cachetier.notifier import Changes
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
-from cachetier.views import StepView
-from cachetier.write_through import WriteThrough
+from cachetier.steps.incidents import Incidents
+from cachetier.steps.operations import Checkpoints
+from cachetier.steps.views import StepView
 
 BLOCK = digests.BLOCK_BYTES
 REMOTE = "durable"

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from cachetier_client import Client
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 from prometheus_client.parser import text_string_to_metric_families
 
 from cachetier.clock import SystemClock
-from cachetier.exposure import PATIENCE_SECONDS
-from cachetier.housekeeping import COLLECT_SECONDS
-from cachetier.local import queries
-from cachetier.local.watched_files import WatchedFiles
+from cachetier.local.catalog import queries
+from cachetier.local.files.watched_files import WatchedFiles
 from cachetier.model.shard import BLOCK_BYTES
-from cachetier.series import PREFIX
-from cachetier.service import Service
+from cachetier.reclaim.loop import COLLECT_SECONDS
+from cachetier.service.service import Service
+from cachetier.status.exposure import PATIENCE_SECONDS
+from cachetier.telemetry.metric_table import PREFIX
 from cachetier.testing.faulty_files import FaultyFiles, refuse
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.troubles import Fault, Trouble, first

@@ -17,7 +17,7 @@ from typing import Self
 
 import pytest
 from cachetier_client import Client
-from cachetier_client.direct import parts
+from cachetier_client.fallback.direct import parts
 
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.layout import Layout

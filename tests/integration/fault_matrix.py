@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cachetier.clock import SystemClock
-from cachetier.drain.pace import Pace
-from cachetier.local import queries
+from cachetier.drain.pace.pace import Pace
+from cachetier.local.catalog import queries
 from cachetier.model.documents import ManifestState
 from cachetier.model.layout import Layout
 from cachetier.model.shard import SaveIds
 from cachetier.remote.base import ObjectStore
+from cachetier.remote.boto_client import Timeouts
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.connecting import Timeouts
 from cachetier.remote.paced import PacedObjectStore
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.testing.s3_endpoint import S3Endpoint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cachetier.drain.loop import Size
-from cachetier.local import queries
+from cachetier.local.catalog import queries
 from cachetier.model.documents import ShardSummary
 from cachetier.model.shard import SaveIds
 from cachetier.model.stored import InPack

@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import Clock, SystemClock
-from cachetier.config import load
-from cachetier.drain.agenda import Agenda
-from cachetier.local import queries
-from cachetier.local.records import Backlog
+from cachetier.config.settings import load
+from cachetier.drain.schedule.queue_state import Agenda
+from cachetier.local.catalog import queries
+from cachetier.local.catalog.records import Backlog
 from cachetier.model.layout import Layout
 from cachetier.model.names import DURABLE
 from cachetier.model.uploads import object_metadata
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.measured import MeasuredObjectStore, Observe
-from cachetier.service import Service
+from cachetier.remote.observed import MeasuredObjectStore, Observe
+from cachetier.service.service import Service
 from cachetier.testing.memory_store import MemoryObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint
 

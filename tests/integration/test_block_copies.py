@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.loop import Size
 from cachetier.errors import CopiesRefusedError, SourceChangedError

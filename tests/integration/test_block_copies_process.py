@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.local import queries
+from cachetier.local.catalog import queries
 from cachetier.model.layout import Layout
 from cachetier.testing.http_wire import Head
 from cachetier.testing.s3_endpoint import S3Endpoint

@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
-from cachetier_client.digests import BLOCK_BYTES, digest_of
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
-from cachetier.config import load
-from cachetier.drain import cgroup
-from cachetier.drain.buffers import Buffers
-from cachetier.drain.courtesy import AUTOGROUP_NICE
+from cachetier.config.settings import load
 from cachetier.drain.loop import Size
-from cachetier.drain.pressure import Standing
-from cachetier.drain.source import FileSource, _set_direct
-from cachetier.drain.supervisor import DrainSettings, Supervisor
+from cachetier.drain.priority import cgroup
+from cachetier.drain.priority.apply import AUTOGROUP_NICE
+from cachetier.drain.priority.policy import Standing
+from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
+from cachetier.drain.upload.buffers import Buffers
+from cachetier.drain.upload.source import FileSource, _set_direct
 from cachetier.model.composing import pieces
 from cachetier.model.shard import SaveIds
 from cachetier.model.uploads import PART_BYTES
-from cachetier.service import Service
+from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.drain_node import Node, patterned
 from tests.integration.page_cache import drop_from_cache, resident_bytes

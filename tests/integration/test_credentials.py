@@ -18,7 +18,7 @@ from cachetier_client import Client
 
 from cachetier.errors import ConfigError, RemoteRefusedError
 from cachetier.model.shard import SaveIds
-from cachetier.remote import connecting, renewed
+from cachetier.remote import boto_client, reconnecting
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryPolicy
 from cachetier.remote.settings import RemoteSettings
@@ -153,8 +153,8 @@ def source(
 def test_a_program_that_hangs_when_it_is_asked_again_is_ended_and_run_anew(
     no_credentials: Path, moto_s3: S3Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "PROGRAM_SECONDS", 1.0)
-    monkeypatch.setattr(renewed, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(boto_client, "PROGRAM_SECONDS", 1.0)
+    monkeypatch.setattr(reconnecting, "PAUSE_SECONDS", 0.0)
     program, runs = no_credentials.with_name("program"), no_credentials.with_name("runs")
     program.write_text(
         f"""#!/bin/sh
@@ -183,13 +183,13 @@ echo '{json.dumps({"Version": 1, "SessionToken": "t", **KEYS})[:-1]}, "Expiratio
 def test_a_program_that_gives_the_keys_for_a_role_is_ended_too(
     no_credentials: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "PROGRAM_SECONDS", 0.5)
+    monkeypatch.setattr(boto_client, "PROGRAM_SECONDS", 0.5)
     no_credentials.write_text(
         "[default]\nrole_arn = arn:aws:iam::1:role/r\nsource_profile = base\n"
         "[profile base]\ncredential_process = sleep 1000\n"
     )
     with pytest.raises(ConfigError, match=r"no answer in 0\.5 s, it was ended"):
-        connecting.connect(endpoint="http://127.0.0.1:1")
+        boto_client.connect(endpoint="http://127.0.0.1:1")
 
 
 @contextmanager

@@ -17,10 +17,10 @@ import pytest
 from cachetier.doctor import rawdisk
 from cachetier.doctor.checks import NODE_CHECKS, examine
 from cachetier.doctor.findings import Finding, State
-from cachetier.doctor.patient import Patient
-from cachetier.doctor.saves import largest_known
+from cachetier.doctor.save_size import largest_known
 from cachetier.doctor.scratch import PREFIX, scratch
-from cachetier.local.peek import largest_save, peeked
+from cachetier.doctor.subject import Patient
+from cachetier.local.repair.peek import largest_save, peeked
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import ALWAYS, Fault, Trouble

@@ -12,7 +12,7 @@ import pytest
 
 from cachetier.doctor.checks import examine
 from cachetier.doctor.findings import State
-from cachetier.remote.connecting import connect
+from cachetier.remote.boto_client import connect
 from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy

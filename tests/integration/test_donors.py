@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.drain.books import DurableBooks
-from cachetier.drain.copies import Offer, offer_of_reply
-from cachetier.drain.donors import Donors
+from cachetier.drain.serve.donors import Donors
+from cachetier.drain.serve.remote_state import DurableBooks
+from cachetier.drain.upload.server_copies import Offer, offer_of_reply
 from cachetier.model.shard import SaveIds
 from cachetier.model.stored import Codec, InPack, Stored
 from cachetier.testing.memory_store import MemoryObjectStore

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import (
     NotDurableError,

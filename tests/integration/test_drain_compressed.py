@@ -320,7 +320,7 @@ def test_a_damaged_object_of_another_node_is_written_again(
 
 def replace_bytes(objects: FaultyObjectStore, key: str, at: int) -> None:
     """Put the same object with one byte changed, and a digest that says so."""
-    from cachetier_client.digests import digest_of
+    from cachetier_client.io.digests import digest_of
 
     info = objects.head(key)
     assert info is not None

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.drain import link
-from cachetier.drain.circuit import PROBE_SECONDS
+from cachetier.drain.pace.circuit_breaker import PROBE_SECONDS
+from cachetier.drain.serve import link
 from cachetier.errors import RemoteError, RemoteRefusedError, TransientError
 from cachetier.model.shard import SaveIds
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy

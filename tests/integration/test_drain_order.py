@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cachetier.drain.eta import etas
-from cachetier.drain.fairness import EQUAL, Weights
 from cachetier.drain.loop import Size
+from cachetier.drain.schedule.fair_queue import EQUAL, Weights
+from cachetier.drain.serve.eta import etas
 from cachetier.errors import LocalOnlyError
-from cachetier.local import queries
+from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import SaveIds

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.drain import circuit
+from cachetier.drain.pace import circuit_breaker
 from cachetier.model.shard import SaveIds
-from cachetier.remote.measured import MeasuredObjectStore
+from cachetier.remote.observed import MeasuredObjectStore
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
@@ -35,7 +35,7 @@ class Calls:
 
 @pytest.fixture(autouse=True)
 def frequent_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit, "PROBE_SECONDS", PROBE_SECONDS)
+    monkeypatch.setattr(circuit_breaker, "PROBE_SECONDS", PROBE_SECONDS)
 
 
 @pytest.fixture

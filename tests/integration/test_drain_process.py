@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from cachetier.drain import cgroup
 from cachetier.drain.loop import Size
+from cachetier.drain.priority import cgroup
 from cachetier.drain.process import LOCK_NAME
-from cachetier.drain.supervisor import DrainSettings, Supervisor
-from cachetier.local import queries
+from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
+from cachetier.local.catalog import queries
 from cachetier.model.shard import SaveIds
 from cachetier.remote.factory import open_remote
 from cachetier.remote.settings import RemoteSettings

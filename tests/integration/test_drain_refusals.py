@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cachetier.drain import circuit
 from cachetier.drain.channel import AskingEnd, Reply
 from cachetier.drain.loop import Drain
+from cachetier.drain.pace import circuit_breaker
 from cachetier.model.shard import SaveIds
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
@@ -40,7 +40,7 @@ STATE_OF = {
 
 @pytest.fixture(autouse=True)
 def frequent_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit, "PROBE_SECONDS", PROBE_SECONDS)
+    monkeypatch.setattr(circuit_breaker, "PROBE_SECONDS", PROBE_SECONDS)
 
 
 @pytest.fixture

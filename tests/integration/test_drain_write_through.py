@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import (
     BackpressureError,
@@ -16,7 +16,7 @@ from cachetier.errors import (
     SizeMismatchError,
     StepPublishedError,
 )
-from cachetier.ingest import RemoteStage
+from cachetier.ingest.ingest import RemoteStage
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState

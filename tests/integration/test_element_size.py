@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cachetier_client import Client, InvalidRequestError
 
-from cachetier.local import queries
+from cachetier.local.catalog import queries
 from tests.integration.serving import Served, client_by, serving, shard_path
 from tests.integration.test_cli import run
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
-from cachetier_client.direct import parts
 from cachetier_client.errors import (
     SaveSupersededError,
     SealedError,
     StepPublishedError,
 )
+from cachetier_client.fallback.direct import parts
 
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.fallbacks import RUN, Place, place, until

@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cachetier.clock import SystemClock
 from cachetier.model.names import DURABLE
-from cachetier.series import PREFIX, REMOTE_STATES, SERIES, Kind, Series
-from cachetier.service import Service
+from cachetier.service.service import Service
+from cachetier.telemetry.metric_table import PREFIX, REMOTE_STATES, SERIES, Kind, Series
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.two_remotes import RUN, Node, running, site, until
 

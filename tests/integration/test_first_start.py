@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from cachetier import config
-from cachetier.config import Settings
+from cachetier.config import settings as config
+from cachetier.config.settings import Settings
 from cachetier.errors import ConfigError
-from cachetier.first_start import refuse_wrong_remote
 from cachetier.local.recovery import CATALOG_NAME
+from cachetier.service.first_start import refuse_wrong_remote
 
 HERE = IPv4Address("127.0.0.1")
 EMPTY = "<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>"
@@ -140,7 +140,7 @@ def test_what_may_pass_is_told_and_the_service_starts(
 ) -> None:
     store.status, store.code = status, code
 
-    with caplog.at_level(logging.WARNING, logger="cachetier.first_start"):
+    with caplog.at_level(logging.WARNING, logger="cachetier.service.first_start"):
         refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
 
     assert events_in(caplog) == [event]
@@ -150,7 +150,7 @@ def test_what_may_pass_is_told_and_the_service_starts(
 def test_a_store_that_is_away_or_well_holds_up_no_start(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, logger="cachetier.first_start"):
+    with caplog.at_level(logging.WARNING, logger="cachetier.service.first_start"):
         refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
         assert not caplog.records
         refuse_wrong_remote(settings_for("http://127.0.0.1:1", tmp_path / "new"))
@@ -192,7 +192,7 @@ def test_credentials_that_cannot_be_had_just_now_hold_up_no_start(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
 
-    with caplog.at_level(logging.WARNING, logger="cachetier.first_start"):
+    with caplog.at_level(logging.WARNING, logger="cachetier.service.first_start"):
         refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
 
     assert "remote durable refuses us" in caplog.text
@@ -225,7 +225,7 @@ def test_a_program_that_never_ends_holds_up_no_start(
     ending = tmp_path / "ending"
     os.mkfifo(ending)
     failing_program(tmp_path, monkeypatch, f"cat {ending}")  # until somebody opens the other end
-    monkeypatch.setattr("cachetier.first_start.LOOK_SECONDS", 1.0)
+    monkeypatch.setattr("cachetier.service.first_start.LOOK_SECONDS", 1.0)
     caplog.set_level(logging.WARNING, "cachetier")
 
     refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
@@ -254,8 +254,8 @@ def test_an_answer_that_never_ends_holds_up_no_start(
     ended = threading.Event()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-secret")
-    monkeypatch.setattr("cachetier.first_start.LOOK_SECONDS", 0.2)
-    monkeypatch.setattr("cachetier.first_start.Inquiry.look", lambda *_: ended.wait(60.0))
+    monkeypatch.setattr("cachetier.service.first_start.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("cachetier.service.first_start.Inquiry.look", lambda *_: ended.wait(60.0))
     caplog.set_level(logging.WARNING, "cachetier")
 
     refuse_wrong_remote(settings_for("http://127.0.0.1:1", tmp_path / "new"))
@@ -270,7 +270,7 @@ def test_what_went_wrong_in_a_way_we_do_not_know_holds_up_no_start(
     def look(*_: object) -> None:
         raise ValueError("an answer in no known form")
 
-    monkeypatch.setattr("cachetier.first_start.Inquiry.look", look)
+    monkeypatch.setattr("cachetier.service.first_start.Inquiry.look", look)
     caplog.set_level(logging.WARNING, "cachetier")
 
     refuse_wrong_remote(settings_for("http://127.0.0.1:1", tmp_path / "new"))
@@ -436,7 +436,7 @@ def test_a_certificate_of_an_authority_that_was_named_is_trusted(
     store.socket = context.wrap_socket(store.socket, server_side=True)
     monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
 
-    with caplog.at_level(logging.WARNING, logger="cachetier.first_start"):
+    with caplog.at_level(logging.WARNING, logger="cachetier.service.first_start"):
         refuse_wrong_remote(settings_for(store.url.replace("http:", "https:"), tmp_path / "new"))
 
     assert (len(store.asked), caplog.records) == (1, [])

@@ -19,8 +19,8 @@ from cachetier_client.errors import (
     SealedError,
 )
 
-from cachetier.drain.save_reports import SaveReports
-from cachetier.drain.work import Kind
+from cachetier.drain.schedule.tasks import Kind
+from cachetier.drain.serve.save_reports import SaveReports
 from cachetier.model.shard import SaveIds
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.s3_endpoint import S3Endpoint

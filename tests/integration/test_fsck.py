@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from cachetier.cli.app import app
 from cachetier.clock import SystemClock
-from cachetier.config import load
+from cachetier.config.remotes import remote_settings
+from cachetier.config.settings import load
 from cachetier.local.recovery import open_store
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.factory import open_remote
-from cachetier.remotes import remote_settings
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.serving import node_settings, running
 

@@ -11,7 +11,7 @@ import pytest
 
 from cachetier.doors.http.door import HttpDoor
 from cachetier.errors import ConfigError
-from cachetier.local.records import Incident
+from cachetier.local.catalog.records import Incident
 from cachetier.model.lifecycle import ShardEvent
 from tests.integration.serving import Served, serving, shard_path
 
@@ -116,7 +116,7 @@ def test_incidents_reach_the_client_they_concern(served: Served) -> None:
 
 
 def _damage(served: Served, name: str) -> None:
-    from cachetier.local import queries
+    from cachetier.local.catalog import queries
 
     store = served.service.store
     shard = store.read(lambda sql: queries.visible_shard(sql, "r", 1, name))

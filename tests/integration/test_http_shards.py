@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cachetier_client.digests import digest_of, to_hex
+from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.model.shard import BLOCK_BYTES, INLINE_BYTES
 from tests.integration.serving import Answer, Served, received, serving, shard_path
@@ -256,7 +256,7 @@ def test_an_evicted_shard_comes_from_the_remote(served: Served) -> None:
 
 
 def _evict(served: Served) -> None:
-    from cachetier.local import queries
+    from cachetier.local.catalog import queries
 
     store = served.service.store
     for shard in store.read(queries.clean_local_shards):

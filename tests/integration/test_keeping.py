@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from cachetier_client import NotFoundError, PinInfo, PinnedError
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import SystemClock
 from cachetier.errors import TransientError

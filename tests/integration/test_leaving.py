@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from cachetier_client import Client, StoppingError
 
-from cachetier.changes import Changes
+from cachetier.notifier import Changes
 from cachetier.remote.factory import open_store
 from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.moto_server import moto_server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachetier.series import SERIES
+from cachetier.telemetry.metric_table import SERIES
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.driving import SCENARIOS, Scenario
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cachetier_client import Client
 
-from cachetier.phases import Hints
+from cachetier.training_hints import Hints
 from tests.integration.serving import Served, serving
 from tests.integration.test_unix_door import Rank
 

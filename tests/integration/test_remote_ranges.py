@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from cachetier_client import Client, IntegrityError
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
-from cachetier.local import queries
+from cachetier.local.catalog import queries
 from cachetier.model.shard import BLOCK_BYTES
 from cachetier.remote.wrapped import Operation
 from tests.integration.serving import Served, client_by, serving, shard_path

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from cachetier_client import CachetierClientError, NotDurableError
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.model.documents import ManifestState
 from cachetier.testing.moto_server import moto_server

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.drain import circuit, link, multipart, upload
-from cachetier.remote import s3, stalls
+from cachetier.drain.pace import circuit_breaker
+from cachetier.drain.serve import link
+from cachetier.drain.upload import multipart, uploader
+from cachetier.remote import s3, stall_guard
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Trouble
@@ -51,10 +53,10 @@ def stage(seaweed_s3: S3Endpoint) -> Iterator[Stage]:
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> Iterator[None]:
     monkeypatch.setattr(link, "QUIET_SECONDS", 0.002)
-    monkeypatch.setattr(circuit, "PROBE_SECONDS", 0.02)
-    monkeypatch.setattr(stalls, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(circuit_breaker, "PROBE_SECONDS", 0.02)
+    monkeypatch.setattr(stall_guard, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(s3, "LONG_ANSWERS", {})
-    monkeypatch.setattr(upload, "SINGLE_PUT_BYTES", SINGLE_PUT_BYTES)
+    monkeypatch.setattr(uploader, "SINGLE_PUT_BYTES", SINGLE_PUT_BYTES)
     monkeypatch.setattr(multipart, "part_bytes_for", lambda *_args, **_named: PART_BYTES)
     yield
     stage.proxy.troubles.clear()

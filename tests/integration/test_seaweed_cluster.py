@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import TransientError
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.connecting import Timeouts
+from cachetier.remote.boto_client import Timeouts
 from cachetier.testing.seaweed_cluster import SeaweedCluster, seaweed_cluster
 from tests.integration.needs import needs_weed
 

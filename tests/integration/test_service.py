@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 from cachetier_client import CachetierClientError, Client, StoppingError
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
-from cachetier import service as service_module
-from cachetier import tracing
-from cachetier.config import load
+from cachetier.config.settings import load
 from cachetier.doors.http.door import CUT_OFF_SECONDS
-from cachetier.drain.metered import DrainMetrics
-from cachetier.drain.supervisor import KILLED_SECONDS
+from cachetier.drain.serve.metrics import DrainMetrics
+from cachetier.drain.serve.supervisor import KILLED_SECONDS
 from cachetier.errors import ConfigError, DirectoryInUseError
-from cachetier.service import Service
+from cachetier.service import service as service_module
+from cachetier.service.service import Service
+from cachetier.telemetry import tracing
 from tests.integration.serving import IdleDrain, Served, serving, shard_path
 from tests.integration.test_http_shards import LARGE, noise
 

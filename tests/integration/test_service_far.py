@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from cachetier_client import Client, NotDurableError, RemoteRefusedError
 
-from cachetier.config import load
-from cachetier.service import Service
+from cachetier.config.settings import load
+from cachetier.service.service import Service
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.serving import Caller, node_settings

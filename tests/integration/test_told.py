@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cachetier_client import BackpressureError
 
-from cachetier.events import Event
+from cachetier.telemetry.events import Event
 from tests.integration.serving import Served, client_by, serving
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -18,10 +18,10 @@ from cachetier_client import Client, traced
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from cachetier import service as services
+from cachetier.service import service as services
+from cachetier.telemetry.tracing import open_tracing
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
-from cachetier.tracing import open_tracing
 from examples.trace_tree import tree
 from tests.integration.serving import node_settings, running
 from tests.integration.test_leaving import ended, started
@@ -204,7 +204,8 @@ import cachetier.service, cachetier.cli.serve
 from cachetier.tracing import open_tracing
 open_tracing(False, "store", Path("."))()
 found = [name for name in sys.modules
-         if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter", "cachetier.spans"))]
+         if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))
+         or name == "cachetier.telemetry.spans"]
 assert not found, found
 """
 

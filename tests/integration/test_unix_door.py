@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cachetier_client.digests import digest_of, pack, to_hex
-from cachetier_client.wire import (
+from cachetier_client.io.digests import digest_of, pack, to_hex
+from cachetier_client.transport.wire import (
     MAGIC,
     PREFIX,
     ConnectionClosedError,
@@ -27,12 +27,12 @@ from cachetier.doors.unix import door as door_module
 from cachetier.doors.unix.door import UnixDoor
 from cachetier.doors.unix.session import STAGED_LIMIT
 from cachetier.errors import StoppingError
-from cachetier.garbage import Garbage
 from cachetier.model.names import DURABLE
-from cachetier.phases import Phases
-from cachetier.pins import Pins
+from cachetier.reclaim.gc import Garbage
 from cachetier.remote.bucket import Remote
+from cachetier.steps.pins import Pins
 from cachetier.testing.memory_store import MemoryObjectStore
+from cachetier.training_hints import Phases
 from tests.stateful.node import Node
 
 IDS: dict[str, Any] = {"run": "r", "step": 7, "rank": 0, "world_size": 1, "save_id": "s"}

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cachetier_client.digests import digest_of, to_hex
-from cachetier_client.wire import MAGIC, PREFIX, receive_frame, send_frame
+from cachetier_client.io.digests import digest_of, to_hex
+from cachetier_client.transport.wire import MAGIC, PREFIX, receive_frame, send_frame
 
-from cachetier.ingest import Ingest
+from cachetier.ingest.ingest import Ingest
 from cachetier.local.store import Staged
 from tests.integration.test_unix_door import DATA, IDS, Door
 

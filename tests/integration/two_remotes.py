@@ -14,12 +14,12 @@ from typing import Any
 
 from cachetier_client import Client
 
-from cachetier.local import queries
+from cachetier.local.catalog import queries
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.layout import Layout
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
-from cachetier.service import Service
+from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from tests.integration import serving

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from cachetier_client import Client
 
-from cachetier.config import load
-from cachetier.service import Service
+from cachetier.config.settings import load
+from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.two_remotes import Node, Site, site
 from tests.operate.prometheus import Prometheus, adapted, prometheus

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from cachetier_client import BackgroundError, BackpressureError, NotDurableError
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint, free_ports

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import Clock
 from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
-from cachetier.drain.publisher import Ended, Located, Publisher
+from cachetier.drain.publish.publisher import Ended, Located, Publisher
 from cachetier.errors import PreconditionFailedError, UploadGoneError
-from cachetier.local import queries
-from cachetier.local.among import small_of
-from cachetier.local.records import FinishedPart, Incident
+from cachetier.local.catalog import queries
+from cachetier.local.catalog.filters import small_of
+from cachetier.local.catalog.records import FinishedPart, Incident
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.composing import pieces

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import Clock
-from cachetier.drain.books import ReplicaBooks
-from cachetier.drain.publisher import Ended, Located, Publisher
+from cachetier.drain.publish.publisher import Ended, Located, Publisher
+from cachetier.drain.serve.remote_state import ReplicaBooks
 from cachetier.errors import RemoteError
-from cachetier.local import queries
+from cachetier.local.catalog import queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.documents import ShardEntry

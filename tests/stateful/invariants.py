@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Set as AbstractSet
 
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
-from cachetier.local.ledger import ledger
+from cachetier.local.catalog.node_totals import ledger
 from cachetier.model.lifecycle import ShardState
 from tests.stateful.node import Node
 from tests.stateful.reading import bytes_of

@@ -8,27 +8,27 @@ from collections.abc import Callable
 from pathlib import Path
 
 import apsw
-from cachetier_client.digests import block_lengths, combine, digest_of
+from cachetier_client.io.digests import block_lengths, combine, digest_of
 
-from cachetier.changes import Changes
-from cachetier.checkpoints import Checkpoints
 from cachetier.clock import Clock
-from cachetier.evict import Evictor, Watermarks
-from cachetier.incidents import Incidents
-from cachetier.ingest import Ingest
-from cachetier.local import queries
-from cachetier.local.files import Files
+from cachetier.ingest.ingest import Ingest
+from cachetier.local.catalog import queries
+from cachetier.local.files.data_files import Files
 from cachetier.local.recovery import lock_directory, open_store
 from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.layout import Layout
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import INLINE_BYTES, Content, Receipt, SaveIds, Shard
+from cachetier.notifier import Changes
+from cachetier.reclaim.evict import Evictor, Watermarks
+from cachetier.reclaim.retention import Retention
 from cachetier.remote import presence
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
-from cachetier.restore import Restore
-from cachetier.retention import Retention
+from cachetier.restore.restore import Restore
+from cachetier.steps.incidents import Incidents
+from cachetier.steps.operations import Checkpoints
 from tests.stateful.fake_drain import REMOTE, FakeDrain
 from tests.stateful.reading import whole
 

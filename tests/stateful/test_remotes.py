@@ -9,20 +9,20 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cachetier.drain.books import ReplicaBooks
+from cachetier.drain.serve.remote_state import ReplicaBooks
 from cachetier.errors import CachetierError, RemoteError
-from cachetier.local import queries
-from cachetier.local.replica_log import ReplicaLog
+from cachetier.local.catalog import queries
+from cachetier.local.catalog.replica_writes import ReplicaLog
 from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds
 from cachetier.remote.bucket import Bucket, Remote
-from cachetier.restore import Restore
-from cachetier.sources import AWAY_SECONDS, Replicas
+from cachetier.restore.replica_choice import AWAY_SECONDS, Replicas
+from cachetier.restore.restore import Restore
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.faulty_store import FaultyObjectStore
 from cachetier.testing.memory_store import MemoryObjectStore

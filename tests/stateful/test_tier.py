@@ -16,22 +16,22 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cachetier.errors import CachetierError
-from cachetier.garbage import Garbage, Kind
-from cachetier.local.queries import saves_of_run
+from cachetier.local.catalog.queries import saves_of_run
 from cachetier.model.checkpoint import Save
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
 from cachetier.model.shard import SaveIds, Shard
-from cachetier.pins import Pins
+from cachetier.reclaim.gc import Garbage, Kind
 from cachetier.remote.bucket import Remote
+from cachetier.steps.pins import Pins
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes, judge_figures, judge_rows

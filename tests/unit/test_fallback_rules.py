@@ -6,12 +6,12 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from cachetier_client.digests import digest_of, to_hex
-from cachetier_client.direct import documents as theirs
-from cachetier_client.direct import layout as their_layout
-from cachetier_client.direct import publication as their_rules
-from cachetier_client.direct import uploads as their_uploads
-from cachetier_client.names import Part as ClientPart
+from cachetier_client.bucket_format import documents as theirs
+from cachetier_client.bucket_format import layout as their_layout
+from cachetier_client.bucket_format import publication as their_rules
+from cachetier_client.fallback.direct import uploads as their_uploads
+from cachetier_client.identity.names import Part as ClientPart
+from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.model import publication
 from cachetier.model.documents import (

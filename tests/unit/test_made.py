@@ -10,7 +10,7 @@ from cachetier_client.version import VERSION
 
 import cachetier
 from cachetier.cli.verbs import VERBS
-from cachetier.config import SETTINGS
+from cachetier.config.settings import SETTINGS
 from tools.made import documents
 from tools.pages import ROOT, with_parts
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TREES = ("cachetier", "client", "tests", "benchmarks", "examples")
-MODULE_LINES = 400
-TEST_MODULE_LINES = 500
+MODULE_LINES = 600
+TEST_MODULE_LINES = 800
 FUNCTION_LINES = 50
 
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

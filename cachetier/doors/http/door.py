@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import uvicorn
 
-from cachetier import events
 from cachetier.doors.http.app import build
 from cachetier.doors.http.limits import Limits
 from cachetier.doors.http.pools import Pools
@@ -18,8 +17,9 @@ from cachetier.doors.http.protocol import protocol_with
 from cachetier.doors.http.routes import NotReady
 from cachetier.doors.operations import Operations
 from cachetier.errors import ConfigError
-from cachetier.events import tell
-from cachetier.grammars import is_loopback
+from cachetier.parsers import is_loopback
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
 
 log = logging.getLogger(__name__)
 

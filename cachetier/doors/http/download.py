@@ -10,14 +10,14 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator
 
-from cachetier_client import digests
+from cachetier_client.io import digests
 
 from cachetier.doors.http.body import Blocks
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.ranges import Span
 from cachetier.errors import IntegrityError
 from cachetier.model.shard import BLOCK_BYTES, Shard
-from cachetier.restore import Opened, Restore
+from cachetier.restore.restore import Opened, Restore
 
 PIECE_BYTES = 1 << 20
 

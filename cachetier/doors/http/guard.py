@@ -14,8 +14,6 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cachetier import callers, events
-from cachetier.callers import called_by
 from cachetier.doors.http.limits import Limits
 from cachetier.doors.http.paths import target_of
 from cachetier.doors.http.problems import (
@@ -29,7 +27,9 @@ from cachetier.doors.http.problems import (
     problem_response,
 )
 from cachetier.errors import CachetierError, DeadlineError, InvalidRequestError, StoppingError
-from cachetier.events import tell
+from cachetier.telemetry import events, trace_context
+from cachetier.telemetry.events import tell
+from cachetier.telemetry.trace_context import called_by
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Guard:
         self._requests += 1
         try:
             async with asyncio.timeout(self._limits.request_seconds):
-                with called_by(Headers(scope=scope).get(callers.FIELD)):
+                with called_by(Headers(scope=scope).get(trace_context.FIELD)):
                     await self._serve(scope, exchange)
         except CachetierError as error:
             await exchange.answer_error(error)

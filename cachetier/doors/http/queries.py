@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from urllib.parse import parse_qsl
 
-from cachetier_client import digests
+from cachetier_client.io import digests
 
 from cachetier.errors import DigestMismatchError, InvalidRequestError
 from cachetier.model.shard import checked_element_size

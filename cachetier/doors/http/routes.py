@@ -14,10 +14,10 @@ from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.waiting import wait_for_flush, wait_for_level
 from cachetier.doors.operations import Operations
 from cachetier.errors import NotDurableError
-from cachetier.metrics import CONTENT_TYPE
 from cachetier.model import names
 from cachetier.model.levels import Level
 from cachetier.model.shard import SaveIds
+from cachetier.telemetry.metrics import CONTENT_TYPE
 
 NotReady = Callable[[], str | None]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
-from cachetier_client import digests
+from cachetier_client.io import digests
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -26,7 +26,7 @@ from cachetier.doors.operations import Operations
 from cachetier.errors import InvalidRequestError
 from cachetier.model.levels import Level, checked_level, covers
 from cachetier.model.shard import INLINE_BYTES, Receipt, SaveIds, Shard
-from cachetier.restore import Opened, Source
+from cachetier.restore.restore import Opened, Source
 
 PUT_PARAMETERS = (
     "rank",

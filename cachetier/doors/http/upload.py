@@ -7,13 +7,13 @@ import os
 from dataclasses import dataclass, replace
 from functools import partial
 
-from cachetier_client import digests
+from cachetier_client.io import digests
 
 from cachetier.doors.http.body import Blocks, Body
 from cachetier.doors.http.pools import Pools
 from cachetier.errors import DigestMismatchError, SizeMismatchError
-from cachetier.ingest import GROWTH_BYTES, Ingest, RemoteStage
-from cachetier.local.files import ALIGNMENT_BYTES
+from cachetier.ingest.ingest import GROWTH_BYTES, Ingest, RemoteStage
+from cachetier.local.files.data_files import ALIGNMENT_BYTES
 from cachetier.local.store import Staged
 from cachetier.model.shard import BLOCK_BYTES, Content, Receipt, SaveIds
 

@@ -8,7 +8,7 @@ from cachetier.doors.http.pools import Pools
 from cachetier.doors.operations import Operations
 from cachetier.errors import NotDurableError
 from cachetier.model.levels import Level
-from cachetier.pending import Pending
+from cachetier.steps.pending import Pending
 
 SLICE_SECONDS = 5.0
 

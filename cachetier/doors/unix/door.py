@@ -18,13 +18,13 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from cachetier_client.wire import send_frame
+from cachetier_client.transport.wire import send_frame
 
-from cachetier import events
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.session import Session
 from cachetier.errors import ConfigError, ForbiddenError, StoppingError
-from cachetier.events import tell
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from cachetier_client import digests
-from cachetier_client.wire import Header
+from cachetier_client.io import digests
+from cachetier_client.transport.wire import Header
 
 from cachetier.errors import DigestMismatchError, InvalidRequestError, SizeMismatchError
 from cachetier.model import names
 from cachetier.model.levels import Level, checked_level
 from cachetier.model.shard import Content, SaveIds, checked_element_size
-from cachetier.restore import Opened
+from cachetier.restore.restore import Opened
 
 LONGEST_WAIT_SECONDS = 7 * 86_400.0
 LATEST_INSTANT = 1e12

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
-from cachetier_client.wire import Header
+from cachetier_client.transport.wire import Header
 
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix import headers

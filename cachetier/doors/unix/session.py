@@ -13,8 +13,8 @@ import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from cachetier_client import digests
-from cachetier_client.wire import (
+from cachetier_client.io import digests
+from cachetier_client.transport.wire import (
     PROTOCOL,
     ConnectionClosedError,
     Frame,
@@ -24,16 +24,17 @@ from cachetier_client.wire import (
     send_frame,
 )
 
-from cachetier import __version__, callers, events
-from cachetier.callers import called_by
+from cachetier import __version__
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix import headers, plain_operations
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
-from cachetier.events import tell
-from cachetier.ingest import RemoteStage
+from cachetier.ingest.ingest import RemoteStage
 from cachetier.local.store import Staged
 from cachetier.model.shard import BLOCK_BYTES, INLINE_BYTES, SaveIds
-from cachetier.restore import Opened
+from cachetier.restore.restore import Opened
+from cachetier.telemetry import events, trace_context
+from cachetier.telemetry.events import tell
+from cachetier.telemetry.trace_context import called_by
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Session:
             self._block(frame)
             return
         try:
-            with called_by(frame.header.get(callers.FIELD)):
+            with called_by(frame.header.get(trace_context.FIELD)):
                 reply = self._dispatch(frame)
         except CachetierError as error:
             self._answer_error(error)

@@ -19,8 +19,8 @@ from cachetier_client.client import Client
 from cachetier_client.deadline import Deadline, SystemClock
 from cachetier_client.default import default_client
 from cachetier_client.errors import InvalidRequestError, NotDurableError
-from cachetier_client.names import checked_step
-from cachetier_client.place import place_of
+from cachetier_client.identity.names import checked_step
+from cachetier_client.identity.ranks import place_of
 from cachetier_client.results import Level, StepInfo
 from cachetier_client.torch.rounds import AgreementError, Group, Round, Store
 

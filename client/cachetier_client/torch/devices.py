@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from cachetier_client.aligned import address_of
-from cachetier_client.amounts import shown_size
 from cachetier_client.errors import InvalidRequestError
-from cachetier_client.ring import Ring
+from cachetier_client.io.aligned import address_of
+from cachetier_client.io.ring import Ring
 from cachetier_client.torch.slices import copy_range
+from cachetier_client.units import shown_size
 
 Copy = Callable[[memoryview, int], Callable[[], None] | None]
 """Puts a tensor's bytes, from an offset on, into memory; what it returns waits until they are."""

@@ -24,9 +24,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cachetier_client.aligned import PAGE_BYTES
-from cachetier_client.digests import BLOCK_BYTES
 from cachetier_client.errors import IntegrityError
+from cachetier_client.io.aligned import PAGE_BYTES
+from cachetier_client.io.digests import BLOCK_BYTES
 
 MAGIC = b"CTTENSR1"
 TRAILER = struct.Struct(">Q8s")

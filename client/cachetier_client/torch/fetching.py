@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cachetier_client.aligned import aligned_memory
-from cachetier_client.buffers import bytes_of
 from cachetier_client.client import Client
 from cachetier_client.deadline import Deadline
+from cachetier_client.io.aligned import aligned_memory
+from cachetier_client.io.buffers import bytes_of
 from cachetier_client.torch.extents import Extent
 from cachetier_client.torch.hyperslabs import Box, Slab, runs, slabs
 

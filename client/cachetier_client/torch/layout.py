@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from cachetier_client.aligned import PAGE_BYTES
-from cachetier_client.buffers import element_size_of
+from cachetier_client.io.aligned import PAGE_BYTES
+from cachetier_client.io.buffers import element_size_of
 from cachetier_client.torch.extents import (
     ALIGNED_FROM_BYTES,
     Item,

@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.staging import AsyncStager
 
+from cachetier_client.calls.runs import PUT_SECONDS
 from cachetier_client.checkpoint import Checkpoint
 from cachetier_client.client import Client
 from cachetier_client.deadline import Clock, Deadline, SystemClock
 from cachetier_client.errors import CachetierClientError, InvalidRequestError
+from cachetier_client.io.ring import Ring
 from cachetier_client.results import Receipt
-from cachetier_client.ring import Ring
-from cachetier_client.runs import PUT_SECONDS
 from cachetier_client.torch.devices import Devices, devices
 from cachetier_client.torch.gated import Gated, staged
 from cachetier_client.torch.lazy_save import LazySave, check_plain, store

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader
 
 from cachetier_client.client import Client
 from cachetier_client.deadline import Deadline
-from cachetier_client.digests import BLOCK_BYTES
+from cachetier_client.io.digests import BLOCK_BYTES
 
 
 def shard_reader(

@@ -26,7 +26,6 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from cachetier_client import digests
 from cachetier_client.client import Client
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
@@ -35,6 +34,7 @@ from cachetier_client.errors import (
     InvalidRequestError,
     NotFoundError,
 )
+from cachetier_client.io import digests
 from cachetier_client.torch import metadata as stored
 from cachetier_client.torch.dcp import DCP_SECONDS, StepStorage, is_address
 from cachetier_client.torch.extents import Extent

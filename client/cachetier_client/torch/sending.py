@@ -19,14 +19,14 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from cachetier_client.buffers import bytes_of
 from cachetier_client.checkpoint import Checkpoint
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError
-from cachetier_client.ring import Ring
+from cachetier_client.io.buffers import bytes_of
+from cachetier_client.io.ring import Ring
+from cachetier_client.streams.writer import ShardWriter
 from cachetier_client.torch.devices import Copy, Devices, Passage, devices
 from cachetier_client.torch.layout import Layout, Piece, Placed, lay_out
-from cachetier_client.writer import ShardWriter
 
 _EAGER_BYTES = 32 << 20
 

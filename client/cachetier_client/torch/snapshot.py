@@ -34,7 +34,7 @@ from cachetier_client.errors import (
     InvalidRequestError,
     WaitError,
 )
-from cachetier_client.ring import Ring
+from cachetier_client.io.ring import Ring
 from cachetier_client.torch import sending
 from cachetier_client.torch.devices import Copy, Passage
 

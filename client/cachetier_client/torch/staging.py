@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from cachetier_client.aligned import PAGE_BYTES, address_of, aligned_memory, view_at
 from cachetier_client.deadline import Deadline, SystemClock
 from cachetier_client.errors import DeadlineError, InvalidRequestError
+from cachetier_client.io.aligned import PAGE_BYTES, address_of, aligned_memory, view_at
 from cachetier_client.torch.extents import ALIGNED_FROM_BYTES, SMALL_ALIGNMENT
 
 SAVES_UNDER_WAY = 2

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch.distributed.checkpoint.metadata import Metadata
 
-from cachetier_client.addresses import StepName, parse_step
 from cachetier_client.client import Client
 from cachetier_client.deadline import Deadline, SystemClock
 from cachetier_client.errors import InvalidRequestError, NotDurableError
+from cachetier_client.identity.addresses import StepName, parse_step
 from cachetier_client.results import LevelReached
 from cachetier_client.torch.dcp import StepStorage
 

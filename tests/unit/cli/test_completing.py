@@ -17,7 +17,7 @@ from cachetier.cli.completing import candidates
 from cachetier.cli.group import built
 from cachetier.cli.offers import offered_for
 from cachetier.cli.verbs import GROUPS, VERBS
-from cachetier.config import SETTINGS
+from cachetier.config.settings import SETTINGS
 
 
 class FakeClient:

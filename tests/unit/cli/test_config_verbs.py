@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cachetier.cli.app import app
-from cachetier.config import SETTINGS, Settings, load
+from cachetier.config.settings import SETTINGS, Settings, load
 
 LEAST = ["--cache-dir", "/data/cache", "--remote", "s3://bucket/prefix"]
 FILE = """\

@@ -16,7 +16,7 @@ from cachetier.cli import serve
 from cachetier.cli.app import app
 from cachetier.cli.group import built
 from cachetier.cli.verbs import ALSO_CALLED, GROUPS, SECTIONS, VERBS
-from cachetier.config import SETTINGS
+from cachetier.config.settings import SETTINGS
 
 ROOT = Path(__file__).parents[3]
 # What takes longer to import than all that a verb needs before its first answer.
@@ -131,8 +131,11 @@ def test_ctrl_c_while_the_command_still_imports_ends_it_without_a_traceback(
 
 def test_settings_and_what_is_wrong_with_them_need_no_client_either() -> None:
     loaded = loaded_by("config", "show", *SETTINGS_GIVEN)
-    assert "cachetier.config" in loaded
-    assert not {"cachetier_client.client", "cachetier_client.wire", "cachetier.service"} & loaded
+    assert "cachetier.config.settings" in loaded
+    assert (
+        not {"cachetier_client.client", "cachetier_client.transport.wire", "cachetier.service.service"}
+        & loaded
+    )
 
 
 def test_the_checks_of_the_node_load_no_store() -> None:

@@ -8,20 +8,20 @@ from collections.abc import Callable
 
 import pytest
 import zstandard
-from cachetier_client.digests import combine, digest_of
+from cachetier_client.io.digests import combine, digest_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachetier.codec import planes
 from cachetier.codec.frames import FrameDecoder, FrameEncoder, stored_frame
 from cachetier.codec.seek_table import decode_table, encode_table
-from cachetier.drain.verified import frames_read_back
+from cachetier.drain.upload.verify import frames_read_back
 from cachetier.errors import IntegrityError
-from cachetier.fetch import RemoteShard
 from cachetier.model.documents import Part, ShardEntry, decode, encode
 from cachetier.model.shard import BLOCK_BYTES, Content
 from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec, Frame, Stored
 from cachetier.model.uploads import compressed_metadata
+from cachetier.restore.remote_shard import RemoteShard
 from cachetier.testing.memory_store import MemoryObjectStore
 
 RAW = b"".join(number.to_bytes(4, "little") for number in range(3000))

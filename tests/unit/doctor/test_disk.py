@@ -11,7 +11,7 @@ from cachetier.doctor.device import Device, Kind
 from cachetier.doctor.findings import State
 from cachetier.doctor.rawdisk import Times
 from cachetier.errors import ConfigError
-from cachetier.local.filesystem import Mount
+from cachetier.local.files.filesystem import Mount
 
 NVME = Device("nvme0n1", "SAMSUNG MZQL2", Kind.NVME, volatile_cache=False)
 

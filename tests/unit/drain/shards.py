@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
-from cachetier.drain.source import DamagedError
+from cachetier.drain.upload.source import DamagedError
 from cachetier.model.shard import BLOCK_BYTES
 from cachetier.model.uploads import PartRange
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from cachetier.fsck.checking import Wanted, fsck
 from cachetier.fsck.findings import Kind, Report
-from cachetier.local import rows
+from cachetier.fsck.run import Wanted, fsck
+from cachetier.local.catalog import rows
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.layout import Layout
 from cachetier.model.names import DURABLE
@@ -21,7 +21,7 @@ from cachetier.testing.fake_clock import FakeClock
 from tests.stateful.fake_drain import FakeDrain
 from tests.stateful.invariants import judge_bytes, judge_rows
 from tests.stateful.node import Node
-from tests.unit.test_checkpoints import LARGE, save_step
+from tests.unit.steps.test_operations import LARGE, save_step
 
 CAPACITY_BYTES = 64 << 20
 

@@ -13,7 +13,7 @@ from cachetier.testing.memory_store import MemoryObjectStore
 from tests.unit.fsck.damage import Patient
 from tests.unit.fsck.test_nothing_is_lost import manifest_of
 from tests.unit.fsck.test_remote_damage import MANIFEST, PART, damaged_manifest, replaced
-from tests.unit.test_checkpoints import LARGE, ids, save_step
+from tests.unit.steps.test_operations import LARGE, ids, save_step
 
 
 @pytest.fixture

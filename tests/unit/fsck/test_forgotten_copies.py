@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cachetier.fsck.findings import Kind
-from cachetier.local import queries
+from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
@@ -17,7 +17,7 @@ from cachetier.testing.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 from tests.unit.fsck.damage import Patient
 from tests.unit.fsck.test_remote_damage import PART, RAW
-from tests.unit.test_checkpoints import LARGE, ids, save_step
+from tests.unit.steps.test_operations import LARGE, ids, save_step
 
 FORGET = "DELETE FROM drains WHERE version = ?"
 

@@ -10,13 +10,13 @@ import pytest
 
 from cachetier.errors import ConfigError, DirectoryInUseError
 from cachetier.fsck.findings import Kind
-from cachetier.local.files import IDENTITY_ATTRIBUTE
+from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.unit.fsck.damage import Patient
-from tests.unit.test_checkpoints import LARGE, ids, save_step
+from tests.unit.steps.test_operations import LARGE, ids, save_step
 
 
 @pytest.fixture

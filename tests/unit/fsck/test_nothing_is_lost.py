@@ -9,7 +9,7 @@ import pytest
 
 from cachetier.errors import TransientError
 from cachetier.fsck.findings import Kind
-from cachetier.local.files import IDENTITY_ATTRIBUTE
+from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from cachetier.model.documents import Manifest, ManifestState, encode
 from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardEvent
@@ -20,7 +20,7 @@ from cachetier.testing.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 from tests.unit.fsck.damage import Patient, flip
 from tests.unit.fsck.test_remote_damage import MANIFEST, damaged_manifest, replaced
-from tests.unit.test_checkpoints import LARGE, ids, save_step
+from tests.unit.steps.test_operations import LARGE, ids, save_step
 
 
 @pytest.fixture

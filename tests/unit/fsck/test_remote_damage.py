@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import RemoteRefusedError, TransientError
 from cachetier.fsck.findings import Finding, Kind
@@ -18,7 +18,7 @@ from cachetier.remote.bucket import MANIFEST_NONCE_KEY
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.unit.fsck.damage import Patient
-from tests.unit.test_checkpoints import LARGE, ids, save_step
+from tests.unit.steps.test_operations import LARGE, ids, save_step
 
 RAW, FRAMES = "tier/run/1/rank-0", "tier/run/1/rank-1"
 MANIFEST = "tier/run/1/.cachetier/manifest.json"

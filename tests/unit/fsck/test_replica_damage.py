@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
-from cachetier.fsck.checking import Wanted, fsck
 from cachetier.fsck.findings import Kind, Report
+from cachetier.fsck.run import Wanted, fsck
 from cachetier.model.documents import ManifestState, encode
 from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState

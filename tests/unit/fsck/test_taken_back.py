@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.garbage import Collection, Kind
-from cachetier.local import queries
+from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import SaveState
+from cachetier.reclaim.gc import Collection, Kind
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes, judge_rows
 from tests.stateful.node import Node
 from tests.unit.fsck.damage import Patient
-from tests.unit.test_checkpoints import LARGE, ids, save_step
-from tests.unit.test_garbage import HOUR, garbage, kinds
+from tests.unit.reclaim.test_gc import HOUR, garbage, kinds
+from tests.unit.steps.test_operations import LARGE, ids, save_step
 
 DAY = 24 * HOUR
 

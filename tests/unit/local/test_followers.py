@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import InvalidRequestError, SealedError
-from cachetier.local import queries
-from cachetier.local.catalog import Catalog
+from cachetier.local.catalog import queries
+from cachetier.local.catalog.catalog import Catalog
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, RankPart, sealed_here
 from cachetier.model.shard import Content, SaveIds

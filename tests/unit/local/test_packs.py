@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
-from cachetier.local import pack_queries, queries, replica_queries
-from cachetier.local.among import Among, beside_small_of, small_of
+from cachetier.local.catalog import pack_queries, queries, replica_queries
+from cachetier.local.catalog.filters import Among, beside_small_of, small_of
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.packs import PACKED_UP_TO_BYTES, Extent

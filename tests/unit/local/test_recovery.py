@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cachetier.errors import IntegrityError
-from cachetier.local import queries
+from cachetier.local.catalog import queries
 from cachetier.local.recovery import Recovered, open_store
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds, Shard

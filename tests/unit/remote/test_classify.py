@@ -21,6 +21,7 @@ from cachetier.errors import (
     TransientError,
     UploadGoneError,
 )
+from cachetier.remote.boto_errors import judged
 from cachetier.remote.classify import (
     KIND_OF_CODE,
     KIND_OF_EXCEPTION,
@@ -30,7 +31,6 @@ from cachetier.remote.classify import (
     kind_of_exception,
     retry_after_seconds,
 )
-from cachetier.remote.judged import judged
 
 WORDS: dict[str, Any] = {"error": "a cause", "endpoint_url": "http://127.0.0.1:1"}
 

@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 from awscrt.checksums import crc64nvme
 
-from cachetier.drain.pace import Pace, Ticket
+from cachetier.drain.pace.pace import Pace, Ticket
 from cachetier.errors import StoppingError, ThrottledError, TransientError
 from cachetier.remote.paced import PacedObjectStore
 from cachetier.testing.fake_clock import FakeClock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cachetier_client.digests import digest_of
+from cachetier_client.io.digests import digest_of
 
 from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState

@@ -1,0 +1,114 @@
+"""Tables of settings as frozen dataclasses: each field says of which kind it is, and what it means.
+
+What a class declares is read from here by the sources, the JSON schema and the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from cachetier.config.types import Kind, Secret, each_read
+from cachetier.nearest import nearest
+
+T = TypeVar("T")
+
+_DECLARED = "declared"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What there is to say of one setting; ``default`` means nothing where it is ``required``."""
+
+    kind: Kind[Any]
+    default: Any
+    required: bool
+    description: str
+
+
+def setting(kind: Kind[T], default: T, description: str = "") -> T:
+    """Declare a field of a frozen, ``kw_only`` dataclass that is read as ``kind``."""
+    told: dict[str, Any] = {_DECLARED: Declared(kind, default, False, description)}
+    if isinstance(default, dict):
+        made: Any = field(default_factory=default.copy, metadata=told)
+    else:
+        made = field(default=default, metadata=told)
+    return cast("T", made)
+
+
+def required(kind: Kind[T], description: str = "") -> T:
+    """Declare a field that has no default."""
+    told = {_DECLARED: Declared(kind, None, True, description)}
+    return cast("T", field(metadata=told))
+
+
+def declared(cls: type) -> dict[str, Declared]:
+    """Return what ``cls`` declares, by name."""
+    return {each.name: each.metadata[_DECLARED] for each in fields(cls)}
+
+
+def read_values(known: Mapping[str, Declared], given: Mapping[str, object]) -> dict[str, Any]:
+    """Return each value of ``given`` as its kind reads it; raise WrongValueError for all others."""
+    return each_read(lambda name, value: known[name].kind.read(value), given)
+
+
+def record(cls: type[T], missing: str) -> Kind[T]:
+    """Return the kind of table that ``cls`` declares; ``missing`` says what must be in it."""
+    known = declared(cls)
+
+    def read(value: object) -> T:
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{value!r} is no table with {_all(known)}")  # noqa: TRY004
+        for key in value:
+            if key not in known:
+                near = nearest(str(key), known) or ", ".join(known)
+                raise ValueError(f"unknown key `{key}`: did you mean {near}?")
+        if any(each.required and name not in value for name, each in known.items()):
+            raise ValueError(missing)
+        return cls(**read_values(known, value))
+
+    return Kind(read, schema_of(cls))
+
+
+def _all(known: Mapping[str, Declared]) -> str:
+    return " and ".join(f"a `{name}`" for name, each in known.items() if each.required)
+
+
+def schema_of(cls: type) -> dict[str, Any]:
+    """Return the JSON schema of the table that ``cls`` declares."""
+    known = declared(cls)
+    properties = {}
+    for name, each in known.items():
+        said: dict[str, Any] = {**each.kind.schema}
+        if each.description:
+            said["description"] = each.description
+        if not each.required and each.default is not None:
+            said["default"] = plain(each.default)
+        properties[name] = said
+    must = [name for name, each in known.items() if each.required]
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": must,
+        "additionalProperties": False,
+    }
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it; a secret stays one."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path | Secret) else value

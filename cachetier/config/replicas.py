@@ -1,0 +1,89 @@
+"""The settings of one replica: a table ``[replicas.<name>]``, or JSON in ``CACHETIER_REPLICAS``.
+
+Source: docs/remotes.md.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from cachetier.config.fields import record, required, setting
+from cachetier.config.types import COMPRESSION, FLAG, REMOTE, TEXT, URL, one_of, optional, table
+from cachetier.model.names import DURABLE
+from cachetier.parsers import remote_of
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaSettings:
+    """A second copy of what is drained: any S3 server, near or elsewhere."""
+
+    remote: str = required(REMOTE, "Where the copies go: `s3://bucket/prefix`.")
+    endpoint: str | None = setting(optional(URL), None, "URL of the S3 server; AWS if not given.")
+    region: str | None = setting(optional(TEXT), None, "Region of the bucket.")
+    verify: Literal["checksum", "readback"] = setting(
+        one_of("checksum", "readback"), "checksum", "As `remote_verify`, of this server."
+    )
+    conditional_writes: bool = setting(FLAG, True, "`off` for a server without `If-None-Match`.")
+    key_layout: Literal["plain", "spread"] = setting(
+        one_of("plain", "spread"), "plain", "As the node's `key_layout`."
+    )
+    compression: str = setting(COMPRESSION, "off", "How shards are stored there.")
+    required: bool = setting(FLAG, False, "`on`: nothing leaves this node before it is there too.")
+    profile: str | None = setting(
+        optional(TEXT), None, "The AWS profile whose credentials it takes."
+    )
+
+    @property
+    def bucket(self) -> str:
+        return remote_of(self.remote)[0]
+
+    @property
+    def prefix(self) -> str:
+        return remote_of(self.remote)[1]
+
+
+REPLICAS = table(record(ReplicaSettings, "`remote` is not set: give it as 's3://bucket/prefix'"))
+
+
+def checked_replicas(
+    replicas: dict[str, ReplicaSettings], durable: tuple[str, str | None]
+) -> dict[str, ReplicaSettings]:
+    """Return ``replicas`` if their names can be told apart everywhere, and so can their places.
+
+    Args:
+        replicas: By name.
+        durable: The durable remote and its endpoint; a copy on top of it would be none.
+
+    Raises:
+        ValueError: Says what is wrong.
+    """
+    places = {_place(*durable): "`remote`"}
+    for name, replica in replicas.items():
+        if not _NAME.fullmatch(name) or name == DURABLE:
+            raise ValueError(
+                f"{name!r} cannot be the name of a replica: a lower-case letter first, then up to "
+                f"30 of a-z 0-9 -, and not {DURABLE!r}"
+            )
+        place = _place(replica.remote, replica.endpoint)
+        if place in places:
+            raise ValueError(
+                f"{name} is the same place as {places[place]}: a second copy there is none"
+            )
+        places[place] = f"replica {name}"
+    return replicas
+
+
+def _place(remote: str, endpoint: str | None) -> tuple[str, str, str]:
+    return (*remote_of(remote), _server(endpoint) if endpoint else "")
+
+
+def _server(endpoint: str) -> str:
+    """Return ``endpoint`` in the one way to write it."""
+    parts = urlsplit(endpoint)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{parts.hostname}:{port}{parts.path.rstrip('/')}"

@@ -1,0 +1,309 @@
+"""Settings of the service, read once: flag > ``CACHETIER_*`` > ``cachetier.toml`` > default.
+
+A setting that nobody knows is an error, with the nearest one that somebody does: a misspelt
+``capacity`` must not fill a disk.
+
+Source: docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cachetier.config.fields import declared, read_values, required, setting
+from cachetier.config.replicas import REPLICAS, ReplicaSettings, checked_replicas
+from cachetier.config.sources import (
+    SettingsFile,
+    config_file,
+    missing,
+    origins_of,
+    read_file,
+    unknown_keys,
+    unknown_variables,
+    values_of_variables,
+    wrong_values,
+)
+from cachetier.config.types import (
+    CAPACITY,
+    COMPRESSION,
+    FLAG,
+    MODE,
+    PATH,
+    REMOTE,
+    SECRET,
+    TEXT,
+    URL,
+    Kind,
+    Secret,
+    checked,
+    listed,
+    number,
+    one_of,
+    optional,
+    table,
+    whole,
+)
+from cachetier.cpus import parsed_cpus
+from cachetier.errors import ConfigError
+from cachetier.model.backpressure import WhenFull
+from cachetier.model.bandwidth import parsed_bandwidth
+from cachetier.model.compression import Rules
+from cachetier.parsers import address_of, capacity_of, is_loopback, remote_of
+
+SOCKET_NAME = "cachetier.sock"
+SOCKET_PATH_LIMIT_BYTES = 107
+
+_UIDS = listed(whole(0, 2**32 - 2), r"[,\s]+")  # the last one means nobody
+
+ADDRESS = checked(TEXT, lambda text: text and address_of(text))
+CPUS = checked(TEXT, parsed_cpus)
+RATE = checked(TEXT, lambda text: parsed_bandwidth(text, ()))
+RULES = checked(table(TEXT), lambda rules: Rules.parsed("off", tuple(rules.items())))
+UIDS = Kind(lambda value: frozenset(_UIDS.read(value)), _UIDS.schema)
+WINDOWS = checked(listed(TEXT, ","), lambda windows: parsed_bandwidth("", windows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the service is told; see ``load``."""
+
+    cache_dir: Path = required(
+        PATH, "Directory of the cache, on a local ext4 or XFS disk. Must be given."
+    )
+    capacity: str = setting(
+        CAPACITY, "80%", "Hard budget: a size (`200 GB`, `1.5 TiB`) or a share of the filesystem."
+    )
+    socket: Path | None = setting(
+        optional(PATH),
+        None,
+        "Unix socket for ranks on this node; default `<cache_dir>/cachetier.sock`.",
+    )
+    socket_mode: int = setting(MODE, 0o600, "Permissions of the socket, in octal.")
+    allowed_uids: frozenset[int] = setting(
+        UIDS, frozenset(), "Users beside the service's own who may use the socket: `1000,1001`."
+    )
+    http: str = setting(
+        ADDRESS,
+        "127.0.0.1:7070",
+        "Address of the HTTP door; empty for none, port 0 for a free one.",
+    )
+    token: Secret | None = setting(
+        optional(SECRET),
+        None,
+        "What HTTP callers send as `Authorization: Bearer`; needed beyond loopback.",
+    )
+    remote: str = required(REMOTE, "Where checkpoints go: `s3://bucket/prefix`. Must be given.")
+    remote_endpoint: str | None = setting(
+        optional(URL),
+        None,
+        "URL of an S3-compatible store; if not given, `AWS_ENDPOINT_URL`, else AWS itself.",
+    )
+    remote_region: str | None = setting(
+        optional(TEXT), None, "Region of the bucket; the AWS chain decides if not given."
+    )
+    remote_verify: Literal["checksum", "readback"] = setting(
+        one_of("checksum", "readback"),
+        "checksum",
+        "`readback` for a store without CRC-64/NVME: objects are read back.",
+    )
+    conditional_writes: bool = setting(
+        FLAG, True, "`off` for a store without `If-None-Match`: nodes may then overwrite."
+    )
+    key_layout: Literal["plain", "spread"] = setting(
+        one_of("plain", "spread"),
+        "plain",
+        "`spread`: shards under sixteen prefixes, for stores that limit each apart.",
+    )
+    replicas: dict[str, ReplicaSettings] = setting(
+        REPLICAS, {}, "Second copies at other S3 servers: a table of name to table; nearest first."
+    )
+    when_full: WhenFull = setting(
+        one_of(*WhenFull),
+        WhenFull.WAIT,
+        "When only dirty bytes remain: `wait`, `write_through`, or `reject`.",
+    )
+    compression: str = setting(
+        COMPRESSION,
+        "off",
+        "How shards are stored: `off`, `auto`, `zstd:1` to `:19`, `planes:1` to `:19`.",
+    )
+    compression_rules: dict[str, str] = setting(
+        RULES, {}, "Compression by run, or by `run/name`: a table of glob to the same."
+    )
+    block_copies: bool = setting(
+        FLAG, True, "`on`: unchanged bytes are copied inside the bucket, where it lets us."
+    )
+    pack: bool = setting(
+        FLAG, False, "`on`: shards of a sealed rank of up to 1 MiB go together, as one object."
+    )
+    high_watermark: float = setting(
+        number(above=0, at_most=1), 0.9, "Share of `capacity` above which clean shards are evicted."
+    )
+    low_watermark: float = setting(
+        number(above=0, at_most=1), 0.8, "Share of `capacity` at which eviction stops."
+    )
+    max_rate: str = setting(RATE, "", "The most the drain sends: `2 GB/s`; empty for no limit.")
+    windows: tuple[str, ...] = setting(
+        WINDOWS, (), "Times of day with a rate of their own: `08:00-20:00 200 MB/s`; `0` pauses."
+    )
+    durable_every: int = setting(
+        whole(1), 1, "Only steps divisible by it are drained; the others are local-only."
+    )
+    supersede: bool = setting(
+        FLAG, False, "`on`: a published step makes older ones not yet begun local-only."
+    )
+    keep_local: int = setting(
+        whole(0), 0, "Complete steps of a run that stay here; 0 for all there is room for."
+    )
+    run_weights: dict[str, float] = setting(
+        table(number(above=0)),
+        {},
+        "Shares of the drain by run: a table of glob to weight; 1 for all others.",
+    )
+    drain_workers: int = setting(whole(1, 64), 8, "Shards that the drain uploads at once.")
+    drain_threads: int | None = setting(
+        optional(whole(1, 256)),
+        None,
+        "Threads that compress at once; a quarter of the CPUs, up to 2.",
+    )
+    drain_cpus: str = setting(CPUS, "", "CPUs the drain may use: `2-3,7`; empty for all.")
+    grace_seconds: float = setting(
+        number(at_least=0, at_most=3600),
+        30.0,
+        "How long a stopping service finishes what is in flight.",
+    )
+    notice_seconds: float = setting(
+        number(at_least=0, at_most=86_400),
+        0.0,
+        "How long SIGTERM lets the node flush before it stops.",
+    )
+    allow_volatile: bool = setting(
+        FLAG, False, "Accept a `cache_dir` in memory (tmpfs): nothing survives a power cut."
+    )
+    exposure_objective: float = setting(
+        number(above=0),
+        1800.0,
+        "Seconds for which a run's newest training may lie on this node alone.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        one_of("debug", "info", "warning", "error"),
+        "info",
+        "How much the log says: `debug`, `info`, `warning` or `error`.",
+    )
+    log_format: Literal["auto", "console", "json"] = setting(
+        one_of("auto", "console", "json"),
+        "auto",
+        "`json` or `console`; `auto`: text on a terminal, JSON elsewhere.",
+    )
+    trace: bool = setting(
+        FLAG, False, "`on`: a trace of each checkpoint, sent where `OTEL_*` variables say."
+    )
+
+    # --- what they mean ------------------------------------------------------------------------
+
+    @property
+    def socket_path(self) -> Path:
+        return self.socket or self.cache_dir / SOCKET_NAME
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        """(host, port) of the HTTP door, or None when it is off."""
+        return address_of(self.http) if self.http else None
+
+    @property
+    def bucket(self) -> str:
+        return remote_of(self.remote)[0]
+
+    @property
+    def prefix(self) -> str:
+        return remote_of(self.remote)[1]
+
+    @property
+    def rules(self) -> Rules:
+        """How to compress which shard."""
+        return Rules.parsed(self.compression, tuple(self.compression_rules.items()))
+
+    def capacity_bytes(self, filesystem_bytes: int) -> int:
+        """Return the budget on a filesystem of ``filesystem_bytes``."""
+        return capacity_of(self.capacity, filesystem_bytes)
+
+    # --- checks --------------------------------------------------------------------------------
+
+    def __post_init__(self) -> None:
+        checked_replicas(self.replicas, (self.remote, self.remote_endpoint))
+        if self.http_address and not self.token and not is_loopback(self.http_address[0]):
+            raise ValueError(
+                f"http {self.http} is open to other machines, and there is no token: "
+                "set `token`, or bind `http` to 127.0.0.1"
+            )
+        if self.low_watermark > self.high_watermark:
+            raise ValueError(
+                f"low_watermark {self.low_watermark:g} is above "
+                f"high_watermark {self.high_watermark:g}"
+            )
+        length = len(os.fsencode(self.socket_path))
+        if length > SOCKET_PATH_LIMIT_BYTES:
+            raise ValueError(
+                f"the socket's path {self.socket_path} has {length} bytes, "
+                f"the system takes {SOCKET_PATH_LIMIT_BYTES}: set a shorter `socket`"
+            )
+
+
+SETTINGS = declared(Settings)
+
+
+@dataclass(frozen=True)
+class Sourced:
+    """What the sources say.
+
+    ``settings`` is None while there are ``problems``; ``origins`` has an entry for each setting.
+    """
+
+    settings: Settings | None
+    origins: Mapping[str, str]
+    problems: tuple[ConfigError, ...]
+    file: Path | None
+
+
+def load(flags: Mapping[str, Any] | None = None, *, config: Path | None = None) -> Settings:
+    """Return the settings; ``flags`` that are None count as not given.
+
+    Raises:
+        ConfigError: A source cannot be read, names an unknown setting, or gives one a bad value.
+        Says which.
+    """
+    found = sourced(flags, config=config)
+    if found.settings is None:
+        raise found.problems[0]
+    return found.settings
+
+
+def sourced(flags: Mapping[str, Any] | None = None, *, config: Path | None = None) -> Sourced:
+    """Return the settings with who set each, or all that is wrong with them."""
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    path = config_file(config)
+    problems = unknown_variables(SETTINGS)
+    file = SettingsFile()
+    if path is not None:
+        try:
+            file = read_file(path)
+            problems += unknown_keys(file, SETTINGS)
+        except ConfigError as error:
+            problems.append(error)
+    origins = origins_of(SETTINGS, given, file)
+    said = {**file.values, **values_of_variables(SETTINGS), **given}
+    said = {name: said[name] for name in SETTINGS if name in said}
+    needed = [name for name, each in SETTINGS.items() if each.required and name not in said]
+    if file.path == path:  # else it may well have them
+        problems += [missing(name) for name in needed]
+    settings = None
+    try:
+        values = read_values(SETTINGS, said)
+        settings = Settings(**values) if not needed else None
+    except ValueError as error:
+        problems += wrong_values(error, origins, file)
+    return Sourced(None if problems else settings, origins, tuple(problems), path)

@@ -1,0 +1,199 @@
+"""Where settings come from: the environment and ``cachetier.toml``, and whom to blame for each.
+
+Source: docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cachetier.config.types import WrongValueError
+from cachetier.errors import ConfigError
+from cachetier.nearest import nearest
+
+PREFIX = "CACHETIER_"
+DEFAULT_FILE = "cachetier.toml"
+DEFAULT = "default"
+FILE_VARIABLE = "CACHETIER_CONFIG"
+# Variables that share the prefix but are not the service's: the client's, the tests', the
+# deployment's.
+FOREIGN_VARIABLES = frozenset(
+    f"{PREFIX}{name}"
+    for name in (
+        "ACCEPTANCE",
+        "BASE_IMAGE",
+        "CONFIG",
+        "FALLBACK",
+        "FALLBACK_AFTER",
+        "HTTP_PORT",
+        "IMAGE",
+        "RUN",
+        "SAVE_ID",
+        "SOCKET_DIR",
+        "URL",
+    )
+)
+FOREIGN_PREFIXES = (f"{PREFIX}BENCH_", f"{PREFIX}CLIENT_", f"{PREFIX}DEMO_", f"{PREFIX}TEST_")
+# What Kubernetes tells every pod of a Service whose name begins with `cachetier`: NAME=value.
+_SERVICE_LINK = re.compile(
+    rf"{PREFIX}(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)=|PORT(_\d+_[A-Z]+(_\w+)?=|=\w+://)).*"
+)
+_SHOWN_CHARACTERS = 300
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"{PREFIX}{name.upper()}"
+
+
+def values_of_variables(names: Iterable[str]) -> dict[str, str]:
+    """Return the values that the environment has."""
+    named = {name: variable_of(name) for name in names}
+    return {name: os.environ[each] for name, each in named.items() if each in os.environ}
+
+
+def unknown_variables(names: Collection[str]) -> list[ConfigError]:
+    """Return one error for each variable that has our prefix and is none of the settings."""
+    problems = []
+    for variable in sorted(os.environ):
+        ours = variable.startswith(PREFIX) and variable not in FOREIGN_VARIABLES
+        if not ours or variable.startswith(FOREIGN_PREFIXES):
+            continue
+        if _SERVICE_LINK.fullmatch(f"{variable}={os.environ[variable]}"):
+            continue
+        if variable.removeprefix(PREFIX).lower() not in names:
+            known = [variable_of(name) for name in names]
+            problems.append(_unknown(f"environment variable {variable}", variable, known))
+    return problems
+
+
+def config_file(config: Path | None) -> Path | None:
+    """Return the file to read: the one given, the environment's, or the usual one if it exists."""
+    if config is not None:
+        return config
+    if os.environ.get(FILE_VARIABLE):
+        return Path(os.environ[FILE_VARIABLE])
+    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).exists() else None
+
+
+@dataclass(frozen=True)
+class SettingsFile:
+    """What a ``cachetier.toml`` says, and where; without ``path`` there is none."""
+
+    path: Path | None = None
+    text: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def place(self, *keys: str) -> str:
+        """Return the path, and the line of the innermost of ``keys`` that can be found."""
+        lines, found = self.text.splitlines(), 0
+        for depth, key in enumerate(keys):
+            for number in range(max(found, 1), len(lines) + 1):
+                if _names(lines[number - 1], key, inner=depth > 0):
+                    found = number
+                    break
+        return f"{self.path}, line {found}" if found else str(self.path)
+
+
+def _names(line: str, key: str, *, inner: bool) -> bool:
+    """Whether ``line`` begins what is said of ``key``, which another may lead to: ``inner``."""
+    name = rf"[\"']?{re.escape(key)}[\"']?\s*"
+    if inner:
+        return re.search(rf"(^|[\s.{{,\[]){name}[=.\]]", line) is not None
+    return re.match(rf"\s*{name}[=.]|\s*\[\s*{name}[.\]]", line) is not None
+
+
+def read_file(path: Path) -> SettingsFile:
+    """Return what a file says.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    import tomllib
+
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+        return SettingsFile(path, text, tomllib.loads(text))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint=_FILE_HINT) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{path} is not UTF-8 (at line {line})", hint=_FILE_HINT) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}", hint=_TOML_HINT) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, and the like
+        raise ConfigError(f"{path} cannot be read as TOML: {error}", hint=_TOML_HINT) from None
+
+
+def unknown_keys(file: SettingsFile, names: Collection[str]) -> list[ConfigError]:
+    """Return one error for each key of a file that is none of the settings ``names``."""
+    return [
+        _unknown(f"setting `{name}` in {file.place(name)}", name, names)
+        for name in file.values
+        if name not in names
+    ]
+
+
+_TOML_HINT = 'Mend that line; what is no plain number stands in quotes: capacity = "80%".'
+_FILE_HINT = "Give a readable TOML file by --config or CACHETIER_CONFIG."
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
+    near = nearest(name, known)
+    meant = f"did you mean {near}?" if near else "see docs/configuration.md for all settings"
+    return ConfigError(f"unknown {what}: {meant}", hint="Correct or remove it, then start again.")
+
+
+def origins_of(
+    names: Iterable[str], given: Mapping[str, Any], file: SettingsFile
+) -> dict[str, str]:
+    """Return who sets each setting: a flag, a variable, a line of the file, or ``default``."""
+    origins = {}
+    for name in names:
+        if name in given:
+            origins[name] = _flag(name)
+        elif variable_of(name) in os.environ:
+            origins[name] = variable_of(name)
+        elif name in file.values:
+            origins[name] = file.place(name)
+        else:
+            origins[name] = DEFAULT
+    return origins
+
+
+def missing(name: str) -> ConfigError:
+    """Say that ``name`` must be given, and all ways to do so."""
+    ways = f"Give {_flag(name)}, set {variable_of(name)}, or write {name} = ... in {DEFAULT_FILE}."
+    return ConfigError(f"`{name}` is not set", hint=ways)
+
+
+def wrong_values(
+    error: ValueError, origins: Mapping[str, str], file: SettingsFile
+) -> list[ConfigError]:
+    """Say which settings are wrong, how, and who set them."""
+    if not isinstance(error, WrongValueError):
+        return [ConfigError(_clipped(str(error)))]
+    problems = []
+    for where, cause in error.causes:
+        name, *within = where.split(".")
+        in_file = origins[name] == file.place(name)
+        origin = file.place(name, *within) if in_file else origins[name]
+        told = f"{'.'.join(within)}: {cause}" if within else cause
+        problems.append(ConfigError(f"`{name}` from {origin}: {_clipped(told)}"))
+    return problems
+
+
+def _clipped(text: str) -> str:
+    """Return begin and end of a text that repeats what somebody gave by mistake: a whole file."""
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    return f"{text[: _SHOWN_CHARACTERS // 2]} ... {text[-_SHOWN_CHARACTERS // 2 :]}"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

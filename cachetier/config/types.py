@@ -1,0 +1,292 @@
+"""Kinds of settings: how each is read from a file, a variable or a flag, and its JSON schema.
+
+A flag and a variable are text, a file knows numbers, lists and tables as well; every kind reads
+both. What it cannot read is a ValueError that says what would do.
+
+This takes the place of a library of validation: that would take longer to import than a command
+needs for all else.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from cachetier.model.compression import parsed_mode
+from cachetier.nearest import nearest
+from cachetier.parsers import capacity_of, mode_of, remote_of, table_of, token_of, url_of
+
+T = TypeVar("T")
+W = TypeVar("W", bound=str)
+
+_A_SIZE_BYTES = 1 << 40  # any filesystem will do to tell whether a capacity is one
+_LEAST_MODE, _MOST_MODE = 0o600, 0o777
+_MOST_WHOLE = 2**63 - 1  # what the catalog can hold
+_ON, _OFF = ("on", "true", "yes", "1", "t", "y"), ("off", "false", "no", "0", "f", "n")
+
+
+class Secret:
+    """A text that is never shown by accident."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return "(hidden)"
+
+
+class WrongValueError(ValueError):
+    """More than one thing is wrong with a value, or something deep within it.
+
+    Attributes:
+        causes: Where, as the keys on the way joined by dots, and what is wrong there.
+    """
+
+    def __init__(self, causes: Sequence[tuple[str, str]]) -> None:
+        super().__init__("; ".join(cause for _, cause in causes))
+        self.causes = tuple(causes)
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """One kind of value.
+
+    Attributes:
+        read: Returns the value, or raises ValueError.
+        schema: What a file may say, in JSON schema.
+    """
+
+    read: Callable[[object], T]
+    schema: Mapping[str, Any]
+
+
+def each_read(read: Callable[[str, object], T], given: Mapping[str, object]) -> dict[str, T]:
+    """Return each value of ``given`` as ``read`` reads it.
+
+    Raises:
+        WrongValueError: With all that is wrong.
+    """
+    values: dict[str, T] = {}
+    causes: list[tuple[str, str]] = []
+    for name, value in given.items():
+        try:
+            values[name] = read(name, value)
+        except WrongValueError as error:
+            causes += [
+                (f"{name}.{where}" if where else name, cause) for where, cause in error.causes
+            ]
+        except ValueError as error:
+            causes.append((name, str(error)))
+    if causes:
+        raise WrongValueError(causes)
+    return values
+
+
+# --- plain values --------------------------------------------------------------------------------
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text: put it in quotes")  # noqa: TRY004  not TypeError
+    return value
+
+
+def _secret(value: object) -> Secret:
+    if not isinstance(value, str):
+        raise ValueError("it is no text: put it in quotes")  # noqa: TRY004  and it is not shown
+    return Secret(token_of(value))
+
+
+def _flag(value: object) -> bool:
+    word = str(value).strip().lower()
+    if not isinstance(value, bool | int | str) or word not in (*_ON, *_OFF):
+        raise ValueError(f"{value!r} is neither 'on' nor 'off'")
+    return word in _ON
+
+
+def _path(value: object) -> Path:
+    if not isinstance(value, str | Path) or str(value) == "":
+        raise ValueError(f"{value!r} is no path")
+    if "\0" in str(value):
+        raise ValueError(f"{value!r} has a NUL in it, which no path has")
+    try:
+        return Path(os.path.abspath(Path(value).expanduser()))
+    except RuntimeError:
+        raise ValueError(f"{value!r} begins with a home that nobody knows: write it out") from None
+
+
+def _mode(value: object) -> int:
+    """Read ``0600`` in octal; TOML writes it ``"0600"`` or ``0o600``."""
+    mode = mode_of(value) if isinstance(value, str) else value
+    if not isinstance(mode, int) or isinstance(mode, bool):
+        raise ValueError(f"{mode!r} is not a file mode such as '0600'")  # noqa: TRY004
+    if not _LEAST_MODE <= mode <= _MOST_MODE:
+        octal = "" if isinstance(value, str) else f"{value!r} is {oct(mode)} in octal; "
+        wanted = "write '0600' to '0777': the service itself must be able to use its socket"
+        raise ValueError(f"{octal}{wanted}")
+    return mode
+
+
+TEXT: Kind[str] = Kind(_text, {"type": "string"})
+FLAG: Kind[bool] = Kind(_flag, {"anyOf": [{"type": "boolean"}, {"enum": ["on", "off"]}]})
+PATH: Kind[Path] = Kind(_path, {"type": "string", "format": "path"})
+MODE: Kind[int] = Kind(
+    _mode, {"type": ["integer", "string"], "minimum": _LEAST_MODE, "maximum": _MOST_MODE}
+)
+SECRET: Kind[Secret] = Kind(_secret, {"type": "string", "format": "password", "writeOnly": True})
+
+
+def checked(kind: Kind[T], check: Callable[[T], object]) -> Kind[T]:
+    """Return ``kind`` for what ``check`` takes as well; the value itself stays."""
+
+    def read(value: object) -> T:
+        found = kind.read(value)
+        check(found)
+        return found
+
+    return Kind(read, kind.schema)
+
+
+def optional(kind: Kind[T]) -> Kind[T | None]:
+    """Return ``kind`` where an empty text counts as not given."""
+    return Kind(lambda value: None if value in ("", None) else kind.read(value), kind.schema)
+
+
+def one_of(*words: W) -> Kind[W]:
+    """Return the kind of value that is one of a few words."""
+    known = {str(word): word for word in words}
+    *most, last = map(repr, known)
+    wanted = f"{', '.join(most)} or {last}"
+
+    def read(value: object) -> W:
+        text = str(value)
+        if text in known:
+            return known[text]
+        near = nearest(text, known)
+        raise ValueError(f"{text!r} is not {wanted}" + (f": did you mean {near}?" if near else ""))
+
+    return Kind(read, {"type": "string", "enum": list(known)})
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+def whole(at_least: int, at_most: int | None = None) -> Kind[int]:
+    """Return the kind of whole numbers within bounds."""
+    bounds = _bounds(minimum=at_least, maximum=at_most)
+
+    def read(value: object) -> int:
+        number = _number(value)
+        if number != int(number):
+            raise ValueError(f"{value!r} is not a whole number")
+        _check(number, bounds)
+        if number > _MOST_WHOLE:
+            raise ValueError(f"{value!r} is too large a number")
+        return int(number)
+
+    return Kind(read, {"type": "integer", **bounds})
+
+
+def number(
+    *, at_least: float | None = None, above: float | None = None, at_most: float | None = None
+) -> Kind[float]:
+    """Return the kind of numbers within bounds."""
+    bounds = _bounds(minimum=at_least, exclusiveMinimum=above, maximum=at_most)
+
+    def read(value: object) -> float:
+        number = _number(value)
+        _check(number, bounds)
+        try:
+            return float(number)
+        except OverflowError:
+            raise ValueError(f"{value!r} is too large a number") from None
+
+    return Kind(read, {"type": "number", **bounds})
+
+
+def _number(value: object) -> int | float:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    try:
+        if isinstance(value, str) and value.strip().removeprefix("-").isdecimal():
+            return int(value)  # exactly
+        if isinstance(value, float | str) and math.isfinite(float(value)):
+            return float(value)
+    except ValueError:
+        pass  # said below
+    raise ValueError(f"{value!r} is not a number")
+
+
+def _bounds(**bounds: float | None) -> dict[str, float]:
+    return {name: bound for name, bound in bounds.items() if bound is not None}
+
+
+_BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
+    "minimum": ("at least", operator.ge),
+    "exclusiveMinimum": ("above", operator.gt),
+    "maximum": ("at most", operator.le),
+}
+
+
+def _check(number: float, bounds: Mapping[str, float]) -> None:
+    if not all(_BOUNDS[name][1](number, bound) for name, bound in bounds.items()):
+        wanted = " and ".join(f"{_BOUNDS[name][0]} {bound}" for name, bound in bounds.items())
+        raise ValueError(f"{number} is not {wanted}")
+
+
+# --- many values ---------------------------------------------------------------------------------
+
+
+def listed(item: Kind[T], separator: str) -> Kind[tuple[T, ...]]:
+    """Return the kind of a list; as a text, its items lie between matches of ``separator``."""
+
+    def read(value: object) -> tuple[T, ...]:
+        if isinstance(value, str):
+            value = [part.strip() for part in re.split(separator, value) if part.strip()]
+        elif not isinstance(value, list | tuple | set | frozenset):
+            value = [value]
+        return tuple(item.read(each) for each in value)
+
+    items = {"type": "array", "items": item.schema}
+    return Kind(read, {"anyOf": [items, item.schema, {"type": "string"}]})
+
+
+def table(of: Kind[T]) -> Kind[dict[str, T]]:
+    """Return the kind of a table of names to values; as a text it is JSON."""
+
+    def read(value: object) -> dict[str, T]:
+        found = table_of(value) if isinstance(value, str) else value
+        if not isinstance(found, Mapping):
+            raise ValueError(f"{found!r} is no table")  # noqa: TRY004  as any other wrong value
+        return each_read(lambda _name, each: of.read(each), found)
+
+    return Kind(read, {"type": "object", "additionalProperties": of.schema})
+
+
+# --- sizes ---------------------------------------------------------------------------------------
+
+
+def _capacity(value: object) -> str:
+    """Read a size or a share; what is written as a fraction of nothing would be a byte or none."""
+    if not isinstance(value, int | str) or isinstance(value, bool):
+        raise ValueError(f"{value!r} is no size: put one in quotes, as '200 GB' or '80%'")  # noqa: TRY004
+    capacity_of(str(value), _A_SIZE_BYTES)
+    return str(value)
+
+
+CAPACITY: Kind[str] = Kind(_capacity, {"type": ["string", "integer"], "minimum": 1})
+
+# --- those of remotes ----------------------------------------------------------------------------
+
+REMOTE = checked(TEXT, remote_of)
+URL = checked(TEXT, url_of)
+COMPRESSION = checked(TEXT, parsed_mode)

@@ -1,0 +1,136 @@
+"""Stay behind training: the drain gets what is left of CPU and disk, and never outlives ``serve``.
+
+``nice`` alone does not reach across sessions: Linux groups processes by session first (autogroup),
+so the group's own nice value counts. A control group of the drain's own, where one can be made,
+reaches as far and yields at once. Each measure is tried, and what took effect is reported.
+
+Last in line on a node whose every core is busy means hardly any CPU at all: two threads that
+compress got 1 MiB/s there, and the exposure would grow. So a starved drain is given a small share
+(``pressure.Standing``), which costs training what docs/courtesy.md says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from cachetier.drain.priority.cgroup import CpuGroup, make_group
+from cachetier.drain.priority.policy import Standing
+
+NICE = 19
+AUTOGROUP_NICE = {Standing.LAST: 19, Standing.SHARE: 18}
+GROUP_TRIES = 3
+AUTOGROUP = Path("/proc/self/autogroup")
+
+_PR_SET_PDEATHSIG = 1
+_IOPRIO_WHO_PROCESS = 1
+_IOPRIO_IDLE = 3 << 13
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+
+
+def die_with(parent: int) -> None:
+    """End this process when the thread that started it ends; at once, if that is over already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise SystemExit(f"process {parent}, which started this drain, is gone")
+
+
+class Courtesy:
+    """This process's place behind everybody else.
+
+    Attributes:
+        report: What took effect, None where the system refused.
+    """
+
+    def __init__(self, report: dict[str, Any], group: CpuGroup | None = None) -> None:
+        self.report = report
+        self._group = group
+
+    def stand(self, standing: Standing) -> None:
+        """Take another place: at the end of the line, or with a small share."""
+        if self._group is not None:
+            self.report["cgroup"] = _tried(lambda: self._stand_group(standing))
+        else:
+            self.report["autogroup"] = _tried(lambda: _autogroup(standing))
+
+    def _stand_group(self, standing: Standing) -> str | None:
+        return self._group.stand(standing) if self._group is not None else None
+
+
+def be_courteous(group: str, cpus: Collection[int] = ()) -> Courtesy:
+    """Step behind everybody else, on ``cpus`` only if any are named.
+
+    Call it before there are other threads: nice values and I/O classes belong to threads, and new
+    ones inherit them.
+
+    Args:
+        group: Name of the control group to make; whoever outlives this process removes it.
+        cpus: Numbers of the CPUs that may be used.
+    """
+    entered = _entered_group(group)
+    courtesy = Courtesy(
+        {
+            "nice": _tried(_nice),
+            "io": _tried(_io_idle),
+            "cpus": _tried(lambda: _pinned(cpus)),
+            "cgroup": None,
+            "autogroup": None,  # groups by session count only where there is no control group
+        },
+        entered,
+    )
+    courtesy.stand(Standing.SHARE)  # for the start; see Stance
+    return courtesy
+
+
+def _tried(measure: Callable[[], Any]) -> Any:
+    try:
+        return measure()
+    except OSError:
+        return None
+
+
+def _entered_group(name: str) -> CpuGroup | None:
+    for _ in range(GROUP_TRIES):
+        group = make_group(name)
+        if group is None:
+            return None
+        try:
+            group.enter()
+        except FileNotFoundError:
+            continue  # swept away by another service, as nobody was in it yet
+        except OSError:
+            return None
+        return group
+    return None
+
+
+def _nice() -> int:
+    os.setpriority(os.PRIO_PROCESS, 0, NICE)
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def _autogroup(standing: Standing) -> int:
+    """Set the nice value of the session's group; needs a session of our own."""
+    AUTOGROUP.write_text(str(AUTOGROUP_NICE[standing]))
+    return int(AUTOGROUP.read_text().rsplit(maxsplit=1)[-1])
+
+
+def _pinned(cpus: Collection[int]) -> list[int] | None:
+    if not cpus:
+        return None
+    os.sched_setaffinity(0, cpus)
+    return sorted(os.sched_getaffinity(0))
+
+
+def _io_idle() -> str | None:
+    number = _IOPRIO_SET.get(platform.machine())
+    if number is None:
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    failed = libc.syscall(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_IDLE)
+    return None if failed else "idle"

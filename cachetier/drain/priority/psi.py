@@ -1,0 +1,85 @@
+"""What the kernel tells of pressure: Linux's PSI, and how long our own threads waited for a CPU.
+
+Everything is optional: a kernel without it, or a container that hides it, gives no signal. What is
+read is bounded, whatever lies there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from cachetier.drain.priority.policy import Sample
+
+PROC = Path("/proc")
+READ_BYTES = 512
+THREADS_LIMIT = 512
+
+_SOME = re.compile(rb"^some .*\btotal=(\d{1,18})\b", re.MULTILINE)
+
+
+def stalled_seconds(text: bytes) -> float | None:
+    """Return for how long at least one task was stalled, from a file of ``/proc/pressure``."""
+    found = _SOME.search(text)
+    return None if found is None else int(found[1]) / 1e6
+
+
+def scheduled_seconds(text: bytes) -> tuple[float, float] | None:
+    """Return (ran, waited) of one thread, from its ``schedstat``."""
+    fields = text.split()[:2]
+    if len(fields) < 2 or not all(field.isdigit() and len(field) <= 20 for field in fields):
+        return None
+    return int(fields[0]) / 1e9, int(fields[1]) / 1e9
+
+
+class Sensors:
+    """Reads the clocks of pressure; used by one thread."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._pressure = proc / "pressure"
+        self._tasks = proc / "self" / "task"
+        self._ended = (0.0, 0.0)
+        self._seen: dict[str, tuple[float, float]] = {}
+
+    def sample(self, at: float, own_io: float) -> Sample:
+        """Return all clocks; ``own_io`` is for how long this process was reading."""
+        used, waited = self._own_cpu()
+        return Sample(
+            at=at,
+            cpu_stalled=stalled_seconds(_start_of(self._pressure / "cpu")),
+            io_stalled=stalled_seconds(_start_of(self._pressure / "io")),
+            own_cpu_waited=waited,
+            own_cpu_used=used,
+            own_io=own_io,
+        )
+
+    def _own_cpu(self) -> tuple[float, float]:
+        """Sum over our threads; those that ended keep counting, or the sum would go back."""
+        now: dict[str, tuple[float, float]] = {}
+        for thread in self._threads():
+            found = scheduled_seconds(_start_of(self._tasks / thread / "schedstat"))
+            if found is not None:
+                now[thread] = found
+        ended = [clocks for thread, clocks in self._seen.items() if thread not in now]
+        self._ended = _sum([self._ended, *ended])
+        self._seen = now
+        return _sum([self._ended, *now.values()])
+
+    def _threads(self) -> list[str]:
+        with suppress(OSError):
+            return os.listdir(self._tasks)[:THREADS_LIMIT]
+        return []
+
+
+def _sum(clocks: list[tuple[float, float]]) -> tuple[float, float]:
+    return sum(ran for ran, _ in clocks), sum(waited for _, waited in clocks)
+
+
+def _start_of(path: Path) -> bytes:
+    try:
+        with path.open("rb", buffering=0) as file:
+            return file.read(READ_BYTES) or b""
+    except OSError:
+        return b""

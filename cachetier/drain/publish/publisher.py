@@ -1,0 +1,342 @@
+"""Bring a save into the bucket: claim its step, write its parts, publish it, delete it.
+
+A library over ``Bucket``, by the rules of ``model.publication``: each method reads the manifest,
+decides, and writes under a condition; whoever loses a race reads again and decides again. What this
+drain wrote itself (``OwnWrites``) is not read before the next write. All of it may be repeated at
+any time, after a crash or a lost reply.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from cachetier.clock import Clock
+from cachetier.drain.publish.own_writes import OwnWrites
+from cachetier.errors import IntegrityError, RemoteRefusedError, TransientError
+from cachetier.model import publication
+from cachetier.model.checkpoint import SaveState
+from cachetier.model.documents import (
+    Manifest,
+    ManifestState,
+    Part,
+    PartReference,
+    ShardEntry,
+)
+from cachetier.model.publication import Claimant, Standing
+from cachetier.remote.batch import Each
+from cachetier.remote.bucket import Bucket, SeenManifest
+from cachetier.remote.ownership import belongings
+from cachetier.remote.presence import is_object_of
+
+RACES = 20
+LEADER = 0  # the rank that others may follow
+SWEEPS = 5
+
+Ours = Callable[[Sequence[str]], set[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a save ended; ``message`` is for its clients, empty where nothing went wrong."""
+
+    state: SaveState
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The save may write, at ``location``."""
+
+    location: str
+
+
+class LostShardsError(Exception):
+    """Shards that were verified are not in the bucket any more; ``names`` says which."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"not in the bucket any more: {', '.join(names[:5])}")
+        self.names = tuple(names)
+
+
+class Publisher:
+    """Claims, publishes and deletes saves in one bucket. Thread-safe."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        clock: Clock,
+        *,
+        each: Each = map,
+        nonce: Callable[[], str] = lambda: secrets.token_hex(8),
+    ) -> None:
+        self._bucket = bucket
+        self._clock = clock
+        self._each = each
+        self._nonce = nonce
+        self._own = OwnWrites(clock)
+
+    def claim(self, save: Claimant) -> Located | Ended:
+        """Secure the step for ``save``, and with it the location of its objects.
+
+        Raises:
+            TransientError: Others keep changing the manifest.
+        """
+        for seen in self._tries(save):
+            standing = publication.standing(save, _manifest(seen))
+            if standing is Standing.CLAIM:
+                claimed = publication.claim(
+                    save, _manifest(seen), self._nonce(), spread=self._bucket.layout.spread
+                )
+                written = self._bucket.put_manifest(claimed, seen)
+                if written is None:
+                    continue
+                self._own.claimed(written)
+                return Located(claimed.location)
+            if standing in (Standing.SUPERSEDED, Standing.REFUSED, Standing.DELETED):
+                return _ended(save, standing, _manifest(seen))
+            spread = self._bucket.layout.spread
+            return Located(publication.location_of(save, _manifest(seen), spread=spread))
+        raise _too_many_races(save)
+
+    def write_part(
+        self, save: Claimant, location: str, rank: int, shards: Sequence[ShardEntry]
+    ) -> None:
+        """Write the part of ``rank``, after a HEAD of each object that holds its ``shards``.
+
+        Raises:
+            LostShardsError: Some are not there as they were verified.
+            IntegrityError: Another part of this rank is there.
+        """
+        lost = self._lost(save, location, shards)
+        if lost:
+            self._bucket.objects.check()  # a bucket that is gone looks the same
+            raise LostShardsError(lost)
+        part = publication.part_of(save, rank, shards)
+        body = self._bucket.put_part(part, location)
+        self._own.wrote_part(save.run, location, rank, body)
+
+    def publish(self, save: Claimant, location: str) -> Ended | None:
+        """Publish ``save`` if its every rank's part is there; None while it is not whole.
+
+        Raises:
+            IntegrityError: Its objects are elsewhere, or a part is damaged.
+            TransientError: Others keep changing the manifest.
+        """
+        if self._publish_own(save, location):
+            return Ended(SaveState.PUBLISHED)
+        for seen in self._tries(save):
+            manifest = _manifest(seen)
+            standing = publication.standing(save, manifest)
+            if standing not in (Standing.HOLD, Standing.CLAIM, Standing.REPLACE_WHEN_WHOLE):
+                return _ended(save, standing, manifest)
+            whole = self._whole(save, location)
+            if whole is None:
+                return None
+            if self._bucket.put_manifest(self._publication(save, location, seen, whole), seen):
+                return Ended(SaveState.PUBLISHED)
+        raise _too_many_races(save)
+
+    def follow(self, save: Claimant, location: str) -> Ended | bool:
+        """Return whether rank 0 of ``save`` has sealed, by its part, or how the save ended.
+
+        Raises:
+            IntegrityError: Its part is damaged.
+        """
+        manifest = _manifest(self._bucket.manifest(save.run, save.step))
+        standing = publication.standing(save, manifest)
+        if standing not in (Standing.HOLD, Standing.CLAIM, Standing.REPLACE_WHEN_WHOLE):
+            return _ended(save, standing, manifest)
+        if LEADER not in self._bucket.part_ranks(save.run, location):
+            return False
+        return not _of_others(save, [self._part(save, location, LEADER)])
+
+    def location_of(self, save: Claimant) -> str | None:
+        """Return where the manifest says the objects of ``save`` are; None if it says nothing."""
+        manifest = _manifest(self._bucket.manifest(save.run, save.step))
+        return manifest.location if manifest and manifest.save_id == save.save_id else None
+
+    def delete(self, save: Claimant, location: str, ours: Ours) -> tuple[str, ...]:
+        """Take ``save`` off the bucket: its tombstone first, then its objects.
+
+        What says which they are goes last, so that it may be repeated after a crash anywhere.
+
+        Args:
+            save: What to delete.
+            location: Where its objects are.
+            ours: As for ``sweep``.
+
+        Returns:
+            The keys of objects there that are not the save's: they stay.
+
+        Raises:
+            TransientError: Others keep changing the manifest.
+        """
+        self._own.forget(save, location)
+        for seen in self._tries(save):
+            tombstone = publication.tombstone(save, location, _manifest(seen), self._nonce())
+            if tombstone is None or self._bucket.put_manifest(tombstone, seen) is not None:
+                break
+        else:
+            raise _too_many_races(save)
+        self.sweep(save, location, ours)
+        found = belongings(self._bucket, save, location, each=self._each)
+        for keys in (found.shards, found.packs, found.parts):
+            for _ in self._each(self._bucket.objects.delete, keys):
+                pass
+        return found.others
+
+    def sweep(self, save: Claimant, location: str, ours: Ours) -> None:
+        """Abort what ``save``, which has ended, left unfinished: uploads of lost replies or kills.
+
+        Whoever else has an upload under way beside it, or in it, keeps it. Where the store does not
+        let us list uploads there is nothing to be done.
+
+        Args:
+            save: Whose uploads.
+            location: Where its objects are.
+            ours: Picks from names those that are shards of the save on this node.
+
+        Raises:
+            TransientError: Some uploads that the store said it aborted are still there.
+        """
+        for prefix in self._bucket.layout.shard_prefixes(save.run, location):
+            self._sweep_prefix(save, prefix, ours)
+
+    def _sweep_prefix(self, save: Claimant, prefix: str, ours: Ours) -> None:
+        for _ in range(SWEEPS):
+            try:
+                found = list(self._bucket.objects.list_uploads(prefix))
+            except RemoteRefusedError:
+                return
+            names = {key.removeprefix(prefix) for key, _ in found if key.startswith(prefix)}
+            wanted = ours(sorted(names)) if names else set()
+            left = [(key, upload) for key, upload in found if key.removeprefix(prefix) in wanted]
+            if not left:
+                return
+            for key, upload_id in left:
+                self._bucket.objects.abort_upload(key, upload_id)
+        raise TransientError(f"uploads of {prefix} do not go away", run=save.run, step=save.step)
+
+    # --- claiming and publishing -----------------------------------------------------------------
+
+    def _tries(self, save: Claimant) -> Iterator[SeenManifest | None]:
+        """Yield the manifest as it is now, again after each lost race."""
+        for _ in range(RACES):
+            yield self._bucket.manifest(save.run, save.step)
+
+    def _lost(self, save: Claimant, location: str, shards: Sequence[ShardEntry]) -> list[str]:
+        """Return the names of ``shards`` whose object is not there as it was verified.
+
+        A pack is asked for once, whatever number of them it holds.
+        """
+        held = {self._object_key(save, location, shard): shard for shard in shards}
+        found = self._each(lambda held: self._is_there(save, *held), held.items())
+        there = dict(zip(held, found, strict=True))
+        return [s.name for s in shards if not there[self._object_key(save, location, s)]]
+
+    def _object_key(self, save: Claimant, location: str, shard: ShardEntry) -> str:
+        return self._bucket.layout.object_key(save.run, location, shard.name, shard.pack_name)
+
+    def _is_there(self, save: Claimant, key: str, shard: ShardEntry) -> bool:
+        info = self._bucket.objects.head(key)
+        return info is not None and is_object_of(
+            info, save.save_id, int(shard.digest, 16), shard.stored()
+        )
+
+    def _publish_own(self, save: Claimant, location: str) -> bool:
+        """Publish over our own claim what we wrote all of; False where it has to be looked at."""
+        seen, ranks = self._own.claim(save), range(save.world_size)
+        own = (self._own.part(save.run, location, rank) for rank in ranks)
+        if seen is None or any(body is None for body in own):
+            return False
+        parts = [self._part(save, location, rank) for rank in ranks]
+        if _of_others(save, parts):
+            return False
+        self._own.forget(save, location)
+        return (
+            self._bucket.put_manifest(self._publication(save, location, seen, parts), seen)
+            is not None
+        )
+
+    def _part(self, save: Claimant, location: str, rank: int) -> tuple[Part, str]:
+        body = self._own.part(save.run, location, rank)
+        if body is None:
+            return self._bucket.part_with_digest(save.run, location, rank)
+        return self._bucket.part_of(body, save.run, location, rank)
+
+    def _whole(self, save: Claimant, location: str) -> list[tuple[Part, str]] | None:
+        """Return every rank's part, or None; those of another save do not count."""
+        ranks = range(save.world_size)
+        if not self._bucket.part_ranks(save.run, location).issuperset(ranks):
+            return None
+        parts = list(self._each(lambda rank: self._part(save, location, rank), ranks))
+        return None if _of_others(save, parts) else parts
+
+    def _publication(
+        self,
+        save: Claimant,
+        location: str,
+        seen: SeenManifest | None,
+        parts: list[tuple[Part, str]],
+    ) -> Manifest:
+        manifest = _manifest(seen)
+        if manifest is not None and manifest.save_id == save.save_id:
+            if manifest.location != location:
+                raise IntegrityError(
+                    f"step {save.step} is claimed at {manifest.location}, not at {location}",
+                    run=save.run,
+                    step=save.step,
+                )
+            claimed = manifest
+        else:
+            claimed = publication.claim(save, manifest, "").model_copy(
+                update={"location": location}
+            )
+        return publication.published(
+            claimed,
+            at=self._clock.now(),
+            nonce=self._nonce(),
+            world_size=save.world_size,
+            parts=tuple(_reference(part, digest) for part, digest in parts),
+            shards=tuple(shard.summary() for part, _ in parts for shard in part.shards),
+        )
+
+
+def _manifest(seen: SeenManifest | None) -> Manifest | None:
+    return seen.manifest if seen is not None else None
+
+
+def _of_others(save: Claimant, parts: Iterable[tuple[Part, str]]) -> bool:
+    ours = (save.step, save.save_id, save.world_size)
+    return any((part.step, part.save_id, part.world_size) != ours for part, _ in parts)
+
+
+def _reference(part: Part, digest: str) -> PartReference:
+    return PartReference(
+        rank=part.rank,
+        digest=digest,
+        shards=len(part.shards),
+        size_bytes=sum(shard.size_bytes for shard in part.shards),
+    )
+
+
+def _ended(save: Claimant, standing: Standing, seen: Manifest | None) -> Ended:
+    other = seen.save_id if seen is not None else ""
+    what = f"save {save.save_id} of step {save.step}"
+    if standing is Standing.PUBLISHED:
+        return Ended(SaveState.PUBLISHED)
+    if standing is Standing.DELETED:
+        return Ended(SaveState.DELETED)
+    if standing is Standing.REFUSED:
+        return Ended(SaveState.REFUSED, f"{what} is refused: save {other} is published")
+    published = seen is not None and seen.state is ManifestState.PUBLISHED
+    message = f"{what} is superseded: the newer save {other} is published" if published else ""
+    return Ended(SaveState.SUPERSEDED, message)
+
+
+def _too_many_races(save: Claimant) -> TransientError:
+    return TransientError(
+        f"the manifest of step {save.step} changes all the time", run=save.run, step=save.step
+    )

@@ -1,0 +1,1 @@
+"""What to drain next: a pure decision over a snapshot of what is unfinished."""

@@ -1,0 +1,218 @@
+"""What bears on the schedule and dies with the process: what is in flight, put off, or in a hurry.
+
+Attempts of uploads are counted in the catalog as well; forgetting when to try again only makes the
+next attempt come sooner.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from itertools import count
+
+from cachetier.clock import Clock
+from cachetier.drain.schedule.fair_queue import EQUAL, Fairness, Weights
+from cachetier.drain.schedule.scheduler import Situation
+from cachetier.drain.schedule.tasks import Key, Kind, Work, name_key
+from cachetier.errors import BackpressureError
+from cachetier.model.checkpoint import Save
+from cachetier.training_hints import Phases
+
+BACKOFF_LIMIT_SECONDS = 30.0
+HURRY_SECONDS = 600.0
+RECHECKED = (Kind.FOLLOW, Kind.PUBLISH)  # these look what other nodes have done meanwhile
+
+Wish = tuple[str | None, int | None]
+
+
+def backoff_seconds(attempt: int, fraction: float) -> float:
+    """Return how long to wait after ``attempt`` (from 1) failed: full jitter, up to 30 s."""
+    return fraction * min(BACKOFF_LIMIT_SECONDS, 2.0 ** min(attempt - 1, 10))
+
+
+def recheck_seconds(round_: int) -> float:
+    """Return how long to wait after looking in vain for the ``round_``-th time (from 1)."""
+    return min(BACKOFF_LIMIT_SECONDS, 2.0 ** min(round_ - 1, 10))
+
+
+class Agenda:
+    """The drain's in-memory state on the side of ``serve``. Thread-safe."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        fraction: Callable[[], float] = random.random,
+        weights: Weights = EQUAL,
+        phases: Phases | None = None,
+    ) -> None:
+        """Make an empty one; ``phases`` is shared by the drains of a node."""
+        self._clock = clock
+        self._fraction = fraction
+        self.weights = weights
+        self.phases = phases or Phases(clock)
+        self._fairness = Fairness()
+        self._changed = threading.Condition()
+        self._numbers = count(1)
+        self._in_flight: dict[int, Work] = {}
+        self._held: set[Key] = set()
+        self._busy: set[Key] = set()
+        self._not_before: dict[Key, float] = {}
+        self._rounds: dict[Key, int] = {}
+        self._wishes: dict[Wish, float] = {}
+
+    # --- in flight -------------------------------------------------------------------------------
+
+    def take(self, work: Work) -> int | None:
+        """Hand out ``work`` and return the number of its task; None if its key is taken."""
+        with self._changed:
+            if work.key in self._busy:
+                return None
+            number = next(self._numbers)
+            self._in_flight[number] = work
+            self._busy.add(work.key)
+            return number
+
+    def work(self, number: int) -> Work | None:
+        """Return the work in flight as task ``number``."""
+        return self._in_flight.get(number)
+
+    def finish(self, number: int) -> None:
+        """Take a task off the list, done or not."""
+        with self._changed:
+            work = self._in_flight.pop(number, None)
+            if work is not None:
+                self._busy.discard(work.key)
+                self._changed.notify_all()
+
+    def forget_tasks(self) -> None:
+        """The drain is gone, and with it everything it had in flight."""
+        with self._changed:
+            self._in_flight.clear()
+            self._busy = set(self._held)
+            self._changed.notify_all()
+
+    def in_flight(self) -> list[Work]:
+        with self._changed:
+            return list(self._in_flight.values())
+
+    def hold(self, number: int, name: str, timeout_seconds: float) -> None:
+        """Keep the drain off one object, while somebody else writes it, until ``release``.
+
+        Raises:
+            BackpressureError: It is being written, and that did not end in time.
+        """
+        key = name_key(number, name)
+        with self._changed:
+            if not self._changed.wait_for(lambda: key not in self._busy, timeout_seconds):
+                raise BackpressureError(f"shard {name} is on its way to the remote", name=name)
+            self._held.add(key)
+            self._busy.add(key)
+
+    def release(self, number: int, name: str) -> None:
+        """End ``hold``."""
+        key = name_key(number, name)
+        with self._changed:
+            self._held.discard(key)
+            self._busy.discard(key)
+            self._changed.notify_all()
+
+    def names_in_flight(self, number: int) -> set[str]:
+        """Return the names of a save's shards that are being written, by anybody."""
+        with self._changed:
+            return {key[2] for key in self._busy if key[:2] == (number, Kind.UPLOAD)}
+
+    # --- put off ---------------------------------------------------------------------------------
+
+    def put_off(self, key: Key, seconds: float) -> None:
+        """Let nobody take ``key`` for ``seconds``."""
+        with self._changed:
+            self._not_before[key] = self._clock.monotonic() + seconds
+
+    def back_off(self, key: Key, attempt: int | None = None) -> None:
+        """Put ``key`` off after a failure: ``attempt``, or as many as were counted here."""
+        tried = self._next_round(key) if attempt is None else attempt
+        self.put_off(key, backoff_seconds(tried, self._fraction()))
+
+    def recheck(self, key: Key, patience_limit_seconds: float = BACKOFF_LIMIT_SECONDS) -> None:
+        """Put ``key`` off after looking in vain, longer each time."""
+        wait_seconds = recheck_seconds(self._next_round(key))
+        self.put_off(key, min(wait_seconds, patience_limit_seconds))
+
+    def forgive(self, key: Key) -> None:
+        """Forget the failures of ``key``: something changed."""
+        with self._changed:
+            self._not_before.pop(key, None)
+            self._rounds.pop(key, None)
+
+    def succeeded(self, key: Key) -> None:
+        """Forget the failures of ``key``, unless it was put off while it was being done."""
+        with self._changed:
+            if key not in self._not_before:
+                self._rounds.pop(key, None)
+
+    def forgive_all(self) -> None:
+        """Let everything be tried at once: the remote is back."""
+        with self._changed:
+            self._not_before.clear()
+            self._rounds.clear()
+
+    def _next_round(self, key: Key) -> int:
+        with self._changed:
+            self._rounds[key] = self._rounds.get(key, 0) + 1
+            return self._rounds[key]
+
+    # --- in a hurry ------------------------------------------------------------------------------
+
+    def hurry(self, run: str | None, step: int | None) -> None:
+        """Put a step, a run, or (None) everything first for a while, and publish without delay."""
+        with self._changed:
+            now = self._clock.monotonic()
+            self._wishes = {wish: until for wish, until in self._wishes.items() if until > now}
+            self._wishes[run, step] = now + HURRY_SECONDS
+            rechecks = [key for key in self._not_before if key[1] in RECHECKED]
+            for key in rechecks:
+                del self._not_before[key]
+
+    def is_hurried(self) -> bool:
+        """Return whether somebody waits for anything to be drained."""
+        now = self._clock.monotonic()
+        return any(until > now for until in tuple(self._wishes.values()))
+
+    def hurried(self, save: Save) -> bool:
+        now = self._clock.monotonic()
+        return any(
+            until > now and run in (None, save.run) and step in (None, save.step)
+            for (run, step), until in tuple(self._wishes.items())
+        )
+
+    # --- for the scheduler -----------------------------------------------------------------------
+
+    def situation(self, *, wants_room: bool) -> Situation:
+        """Return everything the scheduler needs beside the catalog."""
+        with self._changed:
+            now = self._clock.monotonic()
+            self._not_before = {key: at for key, at in self._not_before.items() if at > now}
+            return Situation(
+                now=self._clock.now(),
+                monotonic=now,
+                in_flight=frozenset(self._busy),
+                not_before=dict(self._not_before),
+                hurried=self.hurried,
+                wants_room=wants_room,
+                fairness=self._fairness,
+                weights=self.weights,
+            )
+
+    def handed_out(self, fairness: Fairness) -> None:
+        """Remember how the shares stand after a plan."""
+        self._fairness = fairness
+
+    def blocked(self) -> dict[int, int]:
+        """Return how many shards of each save are in flight or put off."""
+        counted: dict[int, int] = {}
+        with self._changed:
+            for key in self._busy | self._not_before.keys():
+                if key[1] is Kind.UPLOAD:
+                    counted[key[0]] = counted.get(key[0], 0) + 1
+        return counted

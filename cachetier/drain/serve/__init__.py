@@ -1,0 +1,1 @@
+"""The side of ``serve``: keeps drain processes running, hands them tasks, records their reports."""

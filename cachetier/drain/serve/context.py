@@ -1,0 +1,99 @@
+"""Where the side of ``serve`` works: what is common to everything that answers the drain."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cachetier.clock import Clock
+from cachetier.drain.channel import Reply
+from cachetier.drain.schedule.queue_state import Agenda
+from cachetier.drain.serve.remote_state import Books
+from cachetier.drain.serve.stats import Board, DrainObserver
+from cachetier.drain.upload.stopwatch import Phases
+from cachetier.errors import IntegrityError, NotFoundError, PreconditionFailedError
+from cachetier.local.catalog import queries
+from cachetier.local.catalog.records import Incident
+from cachetier.local.store import Store
+from cachetier.model.checkpoint import Save
+from cachetier.model.shard import Shard
+from cachetier.model.stored import Stored
+from cachetier.notifier import Changes
+from cachetier.steps.incidents import Incidents
+from cachetier.telemetry import events
+from cachetier.telemetry.events import of, tell
+
+log = logging.getLogger(__name__)
+
+Request = dict[str, Any]
+Answers = dict[str, Callable[[Request], Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """Everything on the side of ``serve``, for one remote.
+
+    ``packing``: small shards of a rank go there together.
+    """
+
+    store: Store
+    agenda: Agenda
+    board: Board
+    changes: Changes
+    incidents: Incidents
+    clock: Clock
+    observer: DrainObserver
+    books: Books
+    packing: bool = False
+
+    @property
+    def remote(self) -> str:
+        """The name of the remote."""
+        return self.books.remote
+
+    def shard(self, version: int) -> Shard:
+        """Return a shard, or raise NotFoundError."""
+        shard = self.store.read(lambda sql: queries.shard_by_version(sql, version))
+        if shard is None:
+            raise NotFoundError(f"shard version {version} was replaced or deleted")
+        return shard
+
+    def save(self, number: int) -> Save:
+        """Return a save as this remote's drain sees it, or raise NotFoundError."""
+        save = self.books.save(number)
+        if save is None:
+            raise NotFoundError(f"there is no save {number}")
+        return save
+
+    def note_drained(
+        self, shard: Shard, stored: Stored, seconds: float, phases: Phases | None = None
+    ) -> None:
+        """Show and count a shard that was verified as ``stored``, after so many seconds.
+
+        ``phases`` says what took how long: see ``timing``.
+        """
+        size_bytes = shard.content.size_bytes
+        told = {"rank": shard.rank, "name": shard.name, "size_bytes": size_bytes}
+        sent = {"stored_bytes": stored.size_bytes, "codec": stored.codec, "pack": stored.pack_name}
+        took = {"seconds": seconds, "phases": phases, "remote": self.remote}
+        tell(log, events.SHARD_DRAINED, **of(shard), **told, **sent, **took)
+        self.board.drained(shard.version, size_bytes, seconds)
+        self.board.stored(size_bytes, stored)
+        self.observer.drained(self.remote, size_bytes, seconds)
+        self.observer.reached(self.remote, max(0.0, self.clock.now() - shard.committed_at))
+        self.observer.saved(self.remote, size_bytes - stored.size_bytes)
+
+    def add_incident(self, of: Shard | Save, message: str, hint: str) -> None:
+        """Let clients hear of what went wrong with a shard or a save."""
+        name, rank = (of.name, of.rank) if isinstance(of, Shard) else (None, None)
+        code = PreconditionFailedError.code if isinstance(of, Shard) else IntegrityError.code
+        incident = Incident(code, message, hint, of.run, of.step, name, rank)
+        self.store.drain_log.add_incident(incident, self.clock.now())
+        self.announce()
+
+    def announce(self) -> None:
+        """Let those who wait look again, and clients see what is new."""
+        self.incidents.refresh()
+        self.changes.ring()

@@ -1,0 +1,73 @@
+"""The drains of a node as one: a process for each remote, so that none waits for another.
+
+The durable remote's is the one whose state is shown as ``drain``, whose agenda a write-through put
+reserves its object at, and whose pace says when a step will be durable. Each of the others is shown
+with its remote.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cachetier.drain.schedule.queue_state import Agenda
+from cachetier.drain.serve.base import Drain
+from cachetier.local.catalog.records import Backlog
+
+
+class Drains:
+    """A ``Drain`` made of several."""
+
+    def __init__(self, durable: Drain, replicas: Sequence[tuple[Drain, bool]]) -> None:
+        """Combine the drain of the durable remote and those of ``replicas``: (drain, required)."""
+        self._durable = durable
+        self._replicas = tuple(drain for drain, _ in replicas)
+        self._required = tuple(drain for drain, required in replicas if required)
+        self._all = (durable, *self._replicas)
+        self.agenda: Agenda = durable.agenda
+
+    def start(self) -> None:
+        for drain in self._all:
+            drain.start()
+
+    def ask_to_end(self) -> None:
+        for drain in self._all:
+            drain.ask_to_end()
+
+    def stop(self, grace_seconds: float) -> None:
+        """Stop all of them at once; they share the grace time."""
+        stoppers = [
+            threading.Thread(target=drain.stop, args=(grace_seconds,), name="drain-stop")
+            for drain in self._all
+        ]
+        for stopper in stoppers:
+            stopper.start()
+        for stopper in stoppers:
+            stopper.join()
+
+    def hurry(self, run: str | None, step: int | None) -> None:
+        for drain in (self._durable, *self._required):
+            drain.hurry(run, step)
+
+    def hurry_replicas(self, run: str | None, step: int | None) -> None:
+        for drain in self._replicas:
+            drain.hurry(run, step)
+
+    def nudge(self) -> None:
+        self._durable.nudge()  # they share one bell
+
+    def passed_by(self, size_bytes: int) -> None:
+        self._durable.passed_by(size_bytes)
+
+    def etas(self, backlog: Sequence[Backlog]) -> Mapping[int, float]:
+        return self._durable.etas(backlog)
+
+    def state(self) -> dict[str, Any]:
+        described = self._durable.state()
+        remotes = list(described.pop("remotes", ()))
+        for drain in self._replicas:
+            state = drain.state()
+            (remote,) = state.pop("remotes")
+            remotes.append({**remote, "drain": state})
+        return {**described, "remotes": remotes}

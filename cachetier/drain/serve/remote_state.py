@@ -1,0 +1,230 @@
+"""What is written down of one remote: where each save lies there, and what it has reached.
+
+The desk, the snapshot and the reports work on ``Books`` and know of no roles. ``DurableBooks`` is
+the system of record: what ends a save there ends it. ``ReplicaBooks`` shows each save with the
+state and the location it has at the replica, and what ends it there ends it nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from cachetier.local.catalog import queries, replica_queries
+from cachetier.local.catalog.filters import ALL, Among
+from cachetier.local.catalog.records import Incident
+from cachetier.local.store import Store
+from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.names import DURABLE
+from cachetier.model.replication import ReplicaState, ended_there
+from cachetier.model.shard import Shard
+from cachetier.model.stored import InPack, Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a report that a save ended: whether it is news, and shards whose files go.
+
+    ``wait``: it has not ended for all that, as the durable remote has not decided yet.
+    """
+
+    news: bool
+    removed: tuple[Shard, ...] = ()
+    wait: bool = False
+
+
+class Books(Protocol):
+    """The catalog as it concerns one remote. Thread-safe."""
+
+    @property
+    def remote(self) -> str:
+        """The name of the remote."""
+
+    @property
+    def decides(self) -> bool:
+        """Whether clients hear of how saves end here: at the durable remote."""
+
+    def unfinished(self) -> list[Save]:
+        """Return saves that the drain of the remote owes something, by arrival."""
+
+    def save(self, number: int) -> Save | None: ...
+
+    def parts(self, number: int) -> list[RankPart]: ...
+
+    def wanted(self, number: int, limit: int, among: Among = ALL) -> list[Shard]:
+        """Return up to ``limit`` shards of a save that are to be sent, oldest first."""
+
+    def wants(self, shard: Shard) -> bool:
+        """Return whether ``shard`` is still to be sent."""
+
+    def out_of_reach(self, save: Save, /) -> bool:
+        """Return whether the remote can never get what this node had of ``save``."""
+
+    def locate(self, number: int, location: str) -> None: ...
+
+    def part_uploaded(self, number: int, rank: int) -> None: ...
+
+    def followed(self, number: int) -> None:
+        """Record that rank 0 has sealed, wherever it is."""
+
+    def ended(
+        self, number: int, state: SaveState, incident: Incident | None, now: float, /
+    ) -> Outcome: ...
+
+    def give_up(self, number: int, now: float, /) -> bool:
+        """Record that it never gets the save whole; return whether that is news."""
+
+    def verified(self, version: int, now: float, stored: Stored) -> None:
+        """Record a verified copy; raises ForbiddenTransitionError for a quarantined shard."""
+
+    def packed(self, packs: Mapping[int, InPack], now: float) -> list[Shard]:
+        """Record a verified pack by its members, and return those that were recorded."""
+
+    def lost(self, version: int) -> ShardState: ...
+
+    def removed(self, number: int) -> None: ...
+
+    def swept(self, number: int) -> None: ...
+
+
+class DurableBooks:
+    """The system of record."""
+
+    decides = True
+
+    def __init__(self, store: Store, remote: str = DURABLE) -> None:
+        self.remote = remote
+        self._store = store
+        self._log = store.drain_log
+
+    def unfinished(self) -> list[Save]:
+        read = self._store.read
+        return [*read(queries.unfinished_saves), *read(queries.unswept_saves)]
+
+    def save(self, number: int) -> Save | None:
+        return self._store.read(lambda sql: queries.save_by_number(sql, number))
+
+    def parts(self, number: int) -> list[RankPart]:
+        return self._store.read(lambda sql: queries.parts_of(sql, number))
+
+    def wanted(self, number: int, limit: int, among: Among = ALL) -> list[Shard]:
+        remote = self.remote
+        return self._store.read(
+            lambda sql: queries.dirty_shards_of(sql, number, limit, remote, among)
+        )
+
+    def wants(self, shard: Shard) -> bool:
+        return shard.state is ShardState.DIRTY
+
+    def out_of_reach(self, _save: Save, /) -> bool:
+        return False  # its bytes are never evicted before they are there
+
+    def locate(self, number: int, location: str) -> None:
+        self._log.record_location(number, location)
+
+    def part_uploaded(self, number: int, rank: int) -> None:
+        self._log.record_part_uploaded(number, rank)
+
+    def followed(self, number: int) -> None:
+        self._log.record_followed(number)
+
+    def ended(
+        self, number: int, state: SaveState, incident: Incident | None, now: float
+    ) -> Outcome:
+        before = self.save(number)
+        removed = self._log.record_outcome(number, state, incident, now)
+        return Outcome(before is not None and before.state is not state, tuple(removed))
+
+    def give_up(self, _number: int, _now: float, /) -> bool:
+        return False
+
+    def verified(self, version: int, now: float, stored: Stored) -> None:
+        self._log.record_verified(version, self.remote, [self.remote], now, stored)
+
+    def packed(self, packs: Mapping[int, InPack], now: float) -> list[Shard]:
+        return self._log.record_packed(packs, self.remote, [self.remote], now)
+
+    def lost(self, version: int) -> ShardState:
+        return self._log.record_lost(version, self.remote)
+
+    def removed(self, number: int) -> None:
+        self._log.forget_save(number)
+
+    def swept(self, number: int) -> None:
+        self._log.record_swept(number)
+
+
+class ReplicaBooks:
+    """A second copy, near or elsewhere."""
+
+    decides = False
+
+    def __init__(self, store: Store, remote: str, durable: str = DURABLE) -> None:
+        self.remote = remote
+        self._durable = durable
+        self._store = store
+        self._log = store.replica_log
+
+    def unfinished(self) -> list[Save]:
+        due = self._store.read(lambda sql: replica_queries.due_saves(sql, self.remote))
+        return [save for save in due if save.state is not SaveState.LOCAL_ONLY]
+
+    def save(self, number: int) -> Save | None:
+        return self._store.read(lambda sql: replica_queries.save_at(sql, number, self.remote))
+
+    def parts(self, number: int) -> list[RankPart]:
+        return self._store.read(lambda sql: replica_queries.parts_at(sql, number, self.remote))
+
+    def wanted(self, number: int, limit: int, among: Among = ALL) -> list[Shard]:
+        remote = self.remote
+        return self._store.read(
+            lambda sql: replica_queries.shards_wanted_at(sql, number, remote, limit, among)
+        )
+
+    def wants(self, shard: Shard) -> bool:
+        return shard.state in (ShardState.DIRTY, ShardState.CLEAN)
+
+    def out_of_reach(self, save: Save) -> bool:
+        number, remote = save.number, self.remote
+        return self._store.read(lambda sql: replica_queries.is_out_of_reach(sql, number, remote))
+
+    def locate(self, number: int, location: str) -> None:
+        self._log.record_location(number, self.remote, location)
+
+    def part_uploaded(self, number: int, rank: int) -> None:
+        self._log.record_part_uploaded(number, self.remote, rank)
+
+    def followed(self, number: int) -> None:
+        self._store.drain_log.record_followed(number)
+
+    def ended(
+        self, number: int, state: SaveState, _incident: Incident | None, now: float, /
+    ) -> Outcome:
+        decided = self._store.read(lambda sql: queries.save_by_number(sql, number))
+        hopeful = (*OPEN_STATES, SaveState.PUBLISHED)
+        if state is SaveState.REFUSED and decided is not None and decided.state in hopeful:
+            # Once it is durable it goes before any other: a save that is published by now was not
+            # when the replica was asked.
+            return Outcome(news=False, wait=True)
+        news = self._log.record_outcome(number, self.remote, ended_there(state), now)
+        return Outcome(news)
+
+    def give_up(self, number: int, now: float) -> bool:
+        return self._log.record_outcome(number, self.remote, ReplicaState.GIVEN_UP, now)
+
+    def verified(self, version: int, now: float, stored: Stored) -> None:
+        self._store.drain_log.record_verified(version, self.remote, [self._durable], now, stored)
+
+    def packed(self, packs: Mapping[int, InPack], now: float) -> list[Shard]:
+        return self._store.drain_log.record_packed(packs, self.remote, [self._durable], now)
+
+    def lost(self, version: int) -> ShardState:
+        return self._log.record_lost(version, self.remote)
+
+    def removed(self, number: int) -> None:
+        self._log.forget(number, self.remote)
+
+    def swept(self, number: int) -> None:
+        self._log.record_swept(number, self.remote)

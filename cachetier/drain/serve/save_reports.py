@@ -1,0 +1,158 @@
+"""What the drain asks and reports of saves, as ``serve`` answers it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from cachetier.drain.channel import Reply
+from cachetier.drain.schedule.tasks import Kind
+from cachetier.drain.serve.context import Answers, Office, Request
+from cachetier.drain.upload import part_entries
+from cachetier.errors import SaveSupersededError, StepPublishedError
+from cachetier.local.catalog import queries
+from cachetier.local.catalog.records import Incident
+from cachetier.model.checkpoint import Save, SaveState, sealed_here
+from cachetier.telemetry import events
+from cachetier.telemetry.events import of, tell
+
+log = logging.getLogger(__name__)
+
+PUBLISH_IN_A_HURRY_SECONDS = 2.0
+PUBLISH_UNSEALED_SECONDS = 30.0
+UNDECIDED_SECONDS = 5.0
+
+
+class SaveReports:
+    """Answers requests about saves. Thread-safe."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._store = office.store
+        self._books = office.books
+
+    def answers(self) -> Answers:
+        """Return what is answered, by the name of the request."""
+        return {
+            "entries": self._entries,
+            "located": self._located,
+            "part_written": self._part_written,
+            "followed": self._followed,
+            "ended": self._ended,
+            "removed": self._removed,
+            "not_yet": self._not_yet,
+            "ours": self._ours,
+            "swept": self._swept,
+        }
+
+    def _entries(self, request: Request) -> Reply:
+        number, rank, after = request["save"], request["rank"], request["after"]
+        return part_entries.page(self._store, self._office.remote, number, rank, after)
+
+    def _located(self, request: Request) -> Reply:
+        self._books.locate(request["save"], request["location"])
+        return Reply({})
+
+    def _part_written(self, request: Request) -> Reply:
+        self._books.part_uploaded(request["save"], request["rank"])
+        self._tell_part(request)
+        self._office.agenda.forgive((request["save"], Kind.PUBLISH, ""))
+        return Reply({})
+
+    def _followed(self, request: Request) -> Reply:
+        self._books.followed(request["save"])
+        self._office.changes.ring()
+        return Reply({})
+
+    def _ended(self, request: Request) -> Reply:
+        number, state = request["save"], SaveState(request["state"])
+        save = self._office.save(number)
+        incident = _incident_of_end(save, state, request["message"])
+        now = self._office.clock.now()
+        outcome = self._books.ended(number, state, incident, now)
+        self._store.drop(outcome.removed)
+        if outcome.wait:
+            for kind in (Kind.CLAIM, Kind.FOLLOW, Kind.PUBLISH):
+                self._office.agenda.put_off((number, kind, ""), UNDECIDED_SECONDS)
+        if outcome.news:
+            self._tell_end(save, state, request)
+        if state is SaveState.PUBLISHED and outcome.news:
+            self._office.board.published()
+            if self._books.decides:
+                age_seconds = max(0.0, now - save.started_at)
+                self._office.observer.published(save.run, save.step, age_seconds)
+        self._office.announce()
+        return Reply({})
+
+    def _removed(self, request: Request) -> Reply:
+        save = self._books.save(request["save"])
+        self._books.removed(request["save"])
+        if save is not None:
+            tell(log, events.SAVE_DELETED, **self._ends(save))
+        if save is not None and request["left"]:
+            left = {"count": request["left"], "key": request["example"]}
+            tell(log, events.OBJECTS_LEFT, **of(save), remote=self._office.remote, **left)
+        self._office.announce()
+        return Reply({})
+
+    def _tell_part(self, request: Request) -> None:
+        save = self._office.save(request["save"])
+        counted = {name: request.get(name, 0) for name in ("shards", "size_bytes", "seconds")}
+        told = {"remote": self._office.remote, "age_seconds": self._age_seconds(save)}
+        tell(log, events.PART_DRAINED, rank=request["rank"], **of(save), **counted, **told)
+
+    def _tell_end(self, save: Save, state: SaveState, request: Request) -> None:
+        told = self._ends(save)
+        if state is SaveState.PUBLISHED:
+            here = self._store.read(lambda sql: queries.summary_of(sql, save.number))
+            counted = {"shards": here.shards, "size_bytes": here.size_bytes}
+            took = {"seconds": request.get("seconds"), "world_size": save.world_size}
+            tell(log, events.SAVE_PUBLISHED, **told, **counted, **took)
+        elif request["message"]:
+            tell(log, events.SAVE_REFUSED, **told, state=state, reason=request["message"])
+        else:
+            tell(log, events.SAVE_ENDED, **told, state=state)
+
+    def _ends(self, save: Save) -> dict[str, Any]:
+        """Return what is told of any end; where it ``decides`` it ends the save."""
+        where = {"remote": self._office.remote, "decides": self._books.decides}
+        return {**of(save), **where, "age_seconds": self._age_seconds(save)}
+
+    def _age_seconds(self, save: Save) -> float:
+        return max(0.0, self._office.clock.now() - save.started_at)
+
+    def _not_yet(self, request: Request) -> Reply:
+        """A step is not whole yet: another node's part is missing. Look again, less and less."""
+        save = self._office.save(request["save"])
+        parts = self._books.parts(save.number)
+        key = (save.number, Kind(request["kind"]), "")
+        if self._office.agenda.hurried(save):
+            self._office.agenda.recheck(key, PUBLISH_IN_A_HURRY_SECONDS)
+        elif sealed_here(parts) or key[1] is Kind.FOLLOW:
+            self._office.agenda.recheck(key)
+        else:
+            self._office.agenda.put_off(key, PUBLISH_UNSEALED_SECONDS)
+        return Reply({})
+
+    def _ours(self, request: Request) -> Reply:
+        """Answer which names are, or were, shards of a save here."""
+        number, names = request["save"], request["names"]
+        found = self._store.read(lambda sql: queries.names_of_save(sql, number, names))
+        return Reply({}, json.dumps(found).encode())
+
+    def _swept(self, request: Request) -> Reply:
+        self._books.swept(request["save"])
+        return Reply({})
+
+
+def _incident_of_end(save: Save, state: SaveState, message: str) -> Incident | None:
+    """Return what clients must hear of; ``message`` is empty where nothing went wrong."""
+    kinds = {
+        SaveState.SUPERSEDED: SaveSupersededError,
+        SaveState.REFUSED: StepPublishedError,
+    }
+    if state not in kinds or not message:
+        return None
+    kind = kinds[state]
+    return Incident(kind.code, message, kind.hint, save.run, save.step)

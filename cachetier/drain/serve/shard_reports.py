@@ -1,0 +1,151 @@
+"""What the drain asks and reports of shards, as ``serve`` answers it."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from cachetier_client.io import digests
+
+from cachetier.drain.channel import Reply
+from cachetier.drain.serve.context import Answers, Office, Request
+from cachetier.drain.upload.reports import finished_of_report, report_of_finished, stored_of_report
+from cachetier.errors import NotFoundError
+from cachetier.local.catalog import queries
+from cachetier.local.catalog.records import Incident
+from cachetier.local.store import LocalCopy
+from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
+from cachetier.model.shard import Shard
+from cachetier.model.stored import Codec
+from cachetier.telemetry import events
+from cachetier.telemetry.events import of, tell
+
+log = logging.getLogger(__name__)
+
+
+class ShardReports:
+    """Answers requests about shards. Thread-safe."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._store = office.store
+        self._books = office.books
+
+    def answers(self) -> Answers:
+        """Return what is answered, by the name of the request."""
+        return {
+            "open": self._open,
+            "parts": self._parts,
+            "upload_begun": self._upload_begun,
+            "upload_gone": self._upload_gone,
+            "parts_done": self._parts_done,
+            "verified": self._verified,
+            "damaged": self._damaged,
+            "lost": self._lost,
+        }
+
+    # --- what a worker needs to know -------------------------------------------------------------
+
+    def _open(self, request: Request) -> Reply:
+        shard = self._office.shard(request["version"])
+        if not self._books.wants(shard):
+            raise NotFoundError(f"shard version {shard.version} is {shard.state}")
+        copy = self._local_copy(shard)
+        remote = self._office.remote
+        progress = self._store.read(lambda sql: queries.progress_of(sql, shard.version, remote))
+        fields = {
+            "inline": copy.body is not None,
+            "upload_id": progress.upload_id,
+            "part_bytes": progress.part_bytes,
+            "codec": progress.codec,
+            "element_size": progress.element_size,
+        }
+        if copy.body is not None:
+            return Reply(fields, copy.body)
+        return Reply(fields, digests.pack(shard.content.block_digests), copy.descriptor)
+
+    def _local_copy(self, shard: Shard) -> LocalCopy:
+        try:
+            copy = self._store.local_copy(shard)
+        except FileNotFoundError:
+            if self._office.shard(shard.version).file_id == shard.file_id:
+                self._quarantine(shard, "its data file is missing")
+            copy = None
+        if copy is None:
+            raise NotFoundError(f"shard version {shard.version} has no bytes here")
+        return copy
+
+    def _parts(self, request: Request) -> Reply:
+        version, remote = request["version"], self._office.remote
+        progress = self._store.read(lambda sql: queries.progress_of(sql, version, remote))
+        parts = [report_of_finished(part) for part in progress.parts]
+        return Reply({}, json.dumps(parts).encode())
+
+    # --- reports on shards -----------------------------------------------------------------------
+
+    def _upload_begun(self, request: Request) -> Reply:
+        self._store.drain_log.begin_upload(
+            request["version"],
+            self._office.remote,
+            request["upload_id"],
+            request["part_bytes"],
+            Codec(request["codec"]),
+            request["element_size"],
+        )
+        return Reply({})
+
+    def _upload_gone(self, request: Request) -> Reply:
+        self._store.drain_log.forget_upload(request["version"], self._office.remote)
+        return Reply({})
+
+    def _parts_done(self, request: Request) -> Reply:
+        parts = [finished_of_report(part) for part in request["parts"]]
+        self._store.drain_log.record_parts(request["version"], self._office.remote, parts)
+        self._office.board.progressed()
+        return Reply({})
+
+    def _verified(self, request: Request) -> Reply:
+        version = request["version"]
+        shard, stored = self._office.shard(version), stored_of_report(request["stored"])
+        try:
+            self._books.verified(version, self._office.clock.now(), stored)
+        except ForbiddenTransitionError:
+            return Reply({})  # a reader met damage meanwhile: the shard stays quarantined
+        self._office.note_drained(shard, stored, request["seconds"], request.get("phases"))
+        self._office.changes.ring()
+        return Reply({})
+
+    def _damaged(self, request: Request) -> Reply:
+        self._quarantine(self._office.shard(request["version"]), request["message"])
+        return Reply({})
+
+    def _quarantine(self, shard: Shard, what: str) -> None:
+        incident = Incident(
+            code="integrity",
+            message=f"shard {shard.name} is damaged on this node and was not sent: {what}",
+            hint="Save the step again, or restore another one.",
+            run=shard.run,
+            step=shard.step,
+            name=shard.name,
+            rank=shard.rank,
+        )
+        now = self._office.clock.now()
+        told = {"rank": shard.rank, "name": shard.name, "reason": what}
+        tell(log, events.SHARD_QUARANTINED, **told, **of(shard))
+        before = self._store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, now)
+        if before.state is ShardState.CLEAN:  # another remote has it: only the local bytes go
+            self._store.drop([before])
+        else:
+            self._office.board.quarantined()
+            self._office.observer.quarantined(shard.run, shard.step, shard.name)
+        self._office.announce()
+
+    def _lost(self, request: Request) -> Reply:
+        """A shard that was verified is gone from the remote: send it again, if it is here."""
+        shard = self._office.shard(request["version"])
+        state = self._books.lost(shard.version)
+        new = self._office.board.conflict(shard.version, request["message"])
+        if new and self._books.decides and state is not ShardState.DIRTY:
+            hint = "Its bytes are not on this node any more: save the step again."
+            self._office.add_incident(shard, request["message"], hint)
+        return Reply({})

@@ -1,0 +1,113 @@
+"""What the scheduler looks at, read from the books of one remote: bounded, whatever lies there.
+
+The reads follow one another, so each save is seen parts first: nothing is added to a sealed part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from cachetier.drain.schedule.scheduler import SaveView
+from cachetier.drain.serve.remote_state import Books
+from cachetier.errors import CatalogDamagedError
+from cachetier.local.catalog import drain_queries, queries
+from cachetier.local.catalog.filters import ALL, beside_small_of, small_of
+from cachetier.local.store import Store
+from cachetier.model.checkpoint import PartState, Save, SaveState
+from cachetier.model.composing import contents_of_twins
+from cachetier.model.packs import Member, Packable, next_pack
+
+WINDOW_SHARDS = 32
+PACKABLE_SHARDS = 256
+
+NamesInFlight = Callable[[int], Collection[str]]
+
+
+def unfinished(
+    store: Store,
+    books: Books,
+    blocked: Mapping[int, int],
+    on_damage: Callable[[Save, CatalogDamagedError], None],
+    count: int = 0,
+    *,
+    beside_packs: NamesInFlight | None = None,
+    copying: bool = False,
+) -> list[SaveView]:
+    """Return every unfinished save with a window of the shards to send, and what to sweep up.
+
+    Args:
+        store: Where from.
+        books: What the remote has of it.
+        blocked: How many shards of each save cannot be taken now; the window is wider by as many,
+            so that they do not hide the others.
+        on_damage: Told of a save whose rows are damaged; it must not keep the others waiting.
+        count: How many items are asked for; a save that has as many shows them all, so that none of
+            a later one goes between.
+        beside_packs: Where small shards of sealed ranks go in packs, and are shown rank by rank:
+            names of a save's shards that are on their way already.
+        copying: The remote copies for us: it is shown which shards have the same bytes.
+    """
+    views = []
+    window = max(WINDOW_SHARDS, count)
+    for save in books.unfinished():
+        try:
+            limit = window + blocked.get(save.number, 0)
+            view = _view(store, books, save, limit, beside_packs=beside_packs)
+            views.append(_with_twins(store, books, view) if copying else view)
+        except CatalogDamagedError as error:
+            on_damage(save, error)
+    return views
+
+
+def out_of_reach(books: Books, views: list[SaveView]) -> list[Save]:
+    """Return the saves among ``views`` that the remote can never get whole."""
+    open_saves = (view.save for view in views if view.save.state is SaveState.OPEN)
+    return [save for save in open_saves if books.out_of_reach(save)]
+
+
+def _view(
+    store: Store, books: Books, save: Save, limit: int, *, beside_packs: NamesInFlight | None
+) -> SaveView:
+    if save.state is not SaveState.OPEN:
+        return SaveView(save)
+    number = save.number
+    parts = tuple(books.parts(number))
+    sealed = [part.rank for part in parts if part.state is PartState.SEALED]
+    packable = _packable(books, number, sealed, beside_packs(number)) if beside_packs else ()
+    among = beside_small_of([each.rank for each in packable]) if packable else ALL
+    dirty = tuple(books.wanted(number, limit, among))
+    has_all = len(dirty) < limit
+    unsound: frozenset[int] = frozenset()
+    if has_all and any(p.state is PartState.SEALED and not p.uploaded for p in parts):
+        unsound = store.read(lambda sql: queries.unsound_ranks(sql, number))
+    return SaveView(save, parts, dirty, has_all, unsound, packable)
+
+
+def _with_twins(store: Store, books: Books, view: SaveView) -> SaveView:
+    """Show in ``view`` what several of its shards have in common and the remote has not yet."""
+    number, remote = view.save.number, books.remote
+    missing = frozenset(
+        twins
+        for twins in contents_of_twins(view.dirty)
+        if not store.read(
+            partial(drain_queries.has_content, number=number, twins=twins, remote=remote)
+        )
+    )
+    return replace(view, twins=missing)
+
+
+def _packable(
+    books: Books, number: int, ranks: Sequence[int], busy: Collection[str]
+) -> tuple[Packable, ...]:
+    """Return those of ``ranks`` that have small shards to send; their size is the least it is."""
+    found = []
+    for rank in ranks:
+        wanted = books.wanted(number, PACKABLE_SHARDS + len(busy), small_of(rank))
+        small = [shard for shard in wanted if shard.name not in busy]
+        if small:
+            members = next_pack(map(Member.of, small))
+            size_bytes = sum(member.size_bytes for member in members)
+            found.append(Packable(rank, size_bytes, small[0].committed_at))
+    return tuple(found)

@@ -1,0 +1,275 @@
+"""Keeps a drain process for one remote running beside ``serve``, and says how it is.
+
+The drain may die at any time; what it had in flight is handed to its successor, which goes on from
+the last recorded part.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cachetier.clock import Clock
+from cachetier.drain.loop import Size
+from cachetier.drain.priority import cgroup
+from cachetier.drain.process import LOCK_NAME
+from cachetier.drain.schedule.fair_queue import Weights
+from cachetier.drain.schedule.queue_state import Agenda
+from cachetier.drain.serve.context import Office
+from cachetier.drain.serve.dispatcher import Desk
+from cachetier.drain.serve.eta import etas
+from cachetier.drain.serve.link import DrainLink
+from cachetier.drain.serve.remote_state import Books, DurableBooks, ReplicaBooks
+from cachetier.drain.serve.stats import Board, DrainObserver
+from cachetier.drain.serve.stderr_relay import Said
+from cachetier.local.catalog.records import Backlog
+from cachetier.local.store import Store
+from cachetier.model.compression import UNCOMPRESSED, Rules
+from cachetier.notifier import Changes
+from cachetier.remote.settings import RemoteSettings
+from cachetier.steps.incidents import Incidents
+from cachetier.telemetry import events, log_format
+from cachetier.telemetry.events import tell
+from cachetier.training_hints import Phases
+
+log = logging.getLogger(__name__)
+
+RESTART_SECONDS = 0.2
+RESTART_LIMIT_SECONDS = 10.0
+STEADY_SECONDS = 10.0
+KILLED_SECONDS = 3.0
+# glibc keeps memory for each thread that ever allocated; two arenas are enough for ours. Frames of
+# 4 MiB come from memory that is kept, as touching fresh pages costs a tenth of compressing them.
+ENVIRONMENT = {
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(8 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DrainSettings:
+    """Where to drain to, and how much at once."""
+
+    remote: RemoteSettings
+    cache_dir: Path
+    size: Size = field(default_factory=Size)
+    cpus: tuple[int, ...] = ()
+    max_rate: str = ""
+    windows: tuple[str, ...] = ()
+    run_weights: tuple[tuple[str, float], ...] = ()
+    compression: Rules = UNCOMPRESSED
+    packing: bool = False
+
+
+def open_desk(office: Office, settings: DrainSettings) -> Desk:
+    """Return the desk of ``serve``; a drain on threads, as in tests, sits at one too."""
+    return Desk(
+        office,
+        {
+            "remote": settings.remote.as_json(),
+            "store_id": office.store.store_id,
+            "lock": str(settings.cache_dir / _own_name(LOCK_NAME, settings.remote)),
+            "size": asdict(settings.size),
+            "bandwidth": {"max_rate": settings.max_rate, "windows": settings.windows},
+            "log_level": log_format.level(),
+        },
+        settings.compression,
+    )
+
+
+def _own_name(name: str, remote: RemoteSettings) -> str:
+    """Return ``name`` for one of several drains; the durable one's stays as it is."""
+    return name if remote.role == "durable" else f"{name}-{remote.name}"
+
+
+def _books(store: Store, remote: RemoteSettings) -> Books:
+    if remote.role == "durable":
+        return DurableBooks(store, remote.name)
+    return ReplicaBooks(store, remote.name)
+
+
+class Supervisor:
+    """Starts, watches, restarts and stops the drain process of one remote."""
+
+    def __init__(
+        self,
+        store: Store,
+        changes: Changes,
+        incidents: Incidents,
+        clock: Clock,
+        settings: DrainSettings,
+        *,
+        observer: DrainObserver | None = None,
+        phases: Phases | None = None,
+    ) -> None:
+        self.agenda = Agenda(clock, weights=Weights(settings.run_weights), phases=phases)
+        self._board = Board(settings.remote.name, clock)
+        self._observer = observer or DrainObserver()
+        office = Office(
+            store,
+            self.agenda,
+            self._board,
+            changes,
+            incidents,
+            clock,
+            self._observer,
+            _books(store, settings.remote),
+            settings.packing,
+        )
+        self._desk = open_desk(office, settings)
+        self._changes = changes
+        group = _own_name(f"{cgroup.NAME}{store.store_id}", settings.remote)
+        self._arguments = [group, ",".join(map(str, settings.cpus))]
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher = threading.Thread(
+            target=self._watch, name=f"drain-watch-{settings.remote.name}", daemon=True
+        )
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the drain, and keep it running until ``stop``."""
+        self._watcher.start()
+
+    def stop(self, grace_seconds: float) -> None:
+        """Let the drain finish the parts in flight, for up to ``grace_seconds``, then end it."""
+        self.ask_to_end()
+        if self._watcher.ident is None:
+            return
+        self._watcher.join(grace_seconds)
+        if self._watcher.is_alive():
+            self._send(signal.SIGKILL)
+            self._watcher.join(KILLED_SECONDS)
+
+    def ask_to_end(self) -> None:
+        """Let the drain finish the parts in flight and end; it is not started again."""
+        self._stopping.set()
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: int) -> None:
+        process = self._process
+        if process is not None:
+            process.send_signal(number)
+
+    def _watch(self) -> None:
+        """Run one drain after the other; this thread stays, as the kernel ends a drain with it."""
+        failures = 0
+        while not self._stopping.is_set():
+            started_at = self._clock.monotonic()
+            try:
+                self._run_one(again=failures > 0)
+            except (OSError, RuntimeError) as error:  # no memory, descriptor or thread is left
+                remote = self._board.remote
+                tell(log, events.DRAIN_NOT_STARTED, remote=remote, error=error)
+            if self._stopping.is_set():
+                break
+            steady = self._clock.monotonic() - started_at > STEADY_SECONDS
+            failures = 1 if steady else failures + 1
+            pause_seconds = RESTART_SECONDS * 2.0 ** min(failures - 1, 10)
+            self._stopping.wait(min(RESTART_LIMIT_SECONDS, pause_seconds))
+
+    def _run_one(self, *, again: bool) -> None:
+        """Start a drain, and return when it has ended.
+
+        Raises:
+            OSError, RuntimeError: It could not be started, or not be listened to and was ended.
+        """
+        cgroup.sweep()  # what was left when a service was killed
+        ours, theirs = socket.socketpair()
+        link = DrainLink(ours, self._desk, self._changes)
+        process = None
+        try:
+            with theirs:
+                link.start()
+                process = self._process = _spawn(theirs, self._arguments)
+            self._board.process_started(process.pid, again=again)
+            if again:
+                self._observer.restarted()
+            tell(log, events.DRAIN_STARTED, remote=self._board.remote, pid=process.pid)
+            if self._stopping.is_set():
+                process.terminate()
+            self._follow(process)
+        finally:
+            self._process = None
+            self._board.process_ended()
+            link.close()
+            if process is not None:
+                _end(process)
+            self.agenda.forget_tasks()
+            cgroup.sweep()
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+        """Log what the process says, until it has ended."""
+        assert process.stderr is not None
+        said = Said(process.stderr, self._board.remote)
+        status = process.wait()
+        said.close()
+        if not self._stopping.is_set():
+            ended = {"remote": self._board.remote, "pid": process.pid, "status": status}
+            tell(log, events.DRAIN_DIED, **ended)
+
+    # --- asked by serve --------------------------------------------------------------------------
+
+    def hurry(self, run: str | None, step: int | None) -> None:
+        """Drain a step, a run, or (None) everything first."""
+        self.agenda.hurry(run, step)
+        self.nudge()
+
+    def hurry_replicas(self, run: str | None, step: int | None) -> None:
+        """Drain it first to the replicas: this is one remote's drain, and knows of none."""
+
+    def nudge(self) -> None:
+        """Let the drain look for work soon: a put waits for room."""
+        self._changes.ring()
+
+    def passed_by(self, size_bytes: int) -> None:
+        """Count a shard that was written straight to the remote, past the drain."""
+        self._board.passed_by(size_bytes)
+        self._observer.drained(self._board.remote, size_bytes, 0.0)
+
+    def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:
+        """Return in how many seconds each save of ``backlog`` will be durable, where known."""
+        rate = self._board.rate(self.agenda.in_flight())
+        return etas(backlog, rate, self.agenda.hurried, self.agenda.weights)
+
+    def state(self) -> dict[str, Any]:
+        """Return ``drain`` of the status object, and of ``remotes`` the one drained to."""
+        return self._board.as_json(self.agenda.in_flight())
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Make sure that a drain has ended; most have by now."""
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def _spawn(theirs: socket.socket, arguments: list[str]) -> subprocess.Popen[bytes]:
+    """Start a drain in a session of its own, which gives it a scheduling group of its own."""
+    descriptor = theirs.fileno()
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "cachetier.drain.process"),
+            *(str(descriptor), str(os.getpid())),
+            *arguments,
+        ],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=(descriptor,),
+        start_new_session=True,
+        env={**os.environ, **ENVIRONMENT},
+    )

@@ -1,0 +1,123 @@
+"""How each shard is stored: decided when its upload begins, by its mode and by what it shrinks to.
+
+Whether ``auto`` compresses is arithmetic (``worth``) over a sample and the link as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import wait
+
+from cachetier.drain.upload.compression_log import Decisions
+from cachetier.drain.upload.compression_model import Link, Means, Sample, judge, together
+from cachetier.drain.upload.compressor import Compressor, Recipe
+from cachetier.drain.upload.encoding import SAMPLED, AutoEncoding, Encoding
+from cachetier.drain.upload.frame_packer import FRAMES_AT_ONCE
+from cachetier.drain.upload.source import Source
+from cachetier.drain.upload.target import Target
+from cachetier.model.compression import AUTO_LEVEL, Method
+from cachetier.model.shard import BLOCK_BYTES, ELEMENT_SIZES, blocks_of
+from cachetier.model.stored import COMPRESSED_FROM_BYTES, WORTHWHILE_RATIO, Codec
+from cachetier.model.uploads import SINGLE_PUT_BYTES
+
+# Of a large shard more than its first block is sampled: parts of it may be of another kind.
+TWO_SAMPLES_BLOCKS, THREE_SAMPLES_BLOCKS = 16, 64
+
+
+class Chooser:
+    """Decides how shards are stored. Thread-safe."""
+
+    def __init__(
+        self,
+        compressor: Compressor,
+        decisions: Decisions,
+        link: Callable[[], Link | None] = lambda: None,
+        allowed: Callable[[], tuple[int, float]] | None = None,
+    ) -> None:
+        """Make one.
+
+        Args:
+            compressor: Makes the frames.
+            decisions: Told of what ``auto`` decided, and why.
+            link: What the link takes now, or None.
+            allowed: How many threads may compress now, and how long each has to pause before a
+                frame; all of them and not at all without it.
+        """
+        self._compressor = compressor
+        self._decisions = decisions
+        self._link = link
+        self._allowed = allowed or (lambda: (compressor.threads, 0.0))
+
+    def choose(self, target: Target, source: Source) -> Encoding:
+        """Return how to store a shard whose upload begins.
+
+        Raises:
+            DamagedError: The local bytes fail their digest.
+        """
+        mode = target.mode
+        if mode.method is Method.OFF or target.size_bytes < COMPRESSED_FROM_BYTES:
+            return Encoding(self._compressor)
+        if mode.method is Method.AUTO:
+            return self._judged(target, source)
+        encoding = self._encoding(target)
+        if target.size_bytes <= SINGLE_PUT_BYTES:
+            return encoding  # the whole is judged once it is there
+        recipe = Recipe(mode.level, encoding.element_size, sampled=True)
+        ratio = self._sample(target, source, recipe).ratio
+        return encoding if ratio <= WORTHWHILE_RATIO else Encoding(self._compressor)
+
+    def follow(self, target: Target, codec: Codec, element_size: int = 0) -> Encoding:
+        """Return how to go on with an upload of this codec, whatever the mode says by now."""
+        mode = target.mode
+        if codec is Codec.RAW:
+            return Encoding(self._compressor)
+        if mode.method is Method.AUTO and codec is Codec.ZSTD:
+            return AutoEncoding(self._compressor, target, self.means, self._decisions)
+        return Encoding(self._compressor, codec, Recipe(mode.level or AUTO_LEVEL, element_size))
+
+    def may_follow(self, target: Target, codec: Codec, element_size: int = 0) -> Encoding | None:
+        """Return how to store a shard like an object of this codec; None if its mode forbids it."""
+        if codec is not Codec.RAW:
+            if target.mode.method is Method.OFF or target.size_bytes < COMPRESSED_FROM_BYTES:
+                return None
+            wanted = self._encoding(target)
+            if (wanted.codec, wanted.element_size) != (codec, element_size):
+                return None
+        return self.follow(target, codec, element_size)
+
+    def means(self) -> Means:
+        """Return what ``auto`` has to work with now."""
+        allowed, pause_seconds = self._allowed()
+        busy = max(FRAMES_AT_ONCE, self._compressor.begun)
+        threads = max(1, min(allowed, self._compressor.threads, busy))
+        return Means(self._link(), threads, pause_seconds / BLOCK_BYTES)
+
+    def _encoding(self, target: Target) -> Encoding:
+        """Return what the mode asks for, if it pays."""
+        mode, element_size = target.mode, target.content.element_size
+        if mode.method is Method.PLANES and element_size in ELEMENT_SIZES:
+            return Encoding(self._compressor, Codec.PLANES, Recipe(mode.level, element_size))
+        return Encoding(self._compressor, Codec.ZSTD, Recipe(mode.level))
+
+    def _judged(self, target: Target, source: Source) -> Encoding:
+        """Sample, and do the arithmetic of ``auto``."""
+        sample = self._sample(target, source, SAMPLED)
+        verdict = judge(sample, self.means())
+        self._decisions.note(target.run, verdict)
+        if verdict.sure and not verdict.compress:
+            self._decisions.count(compressed=False, blocks=blocks_of(target.size_bytes))
+            return Encoding(self._compressor)
+        return AutoEncoding(self._compressor, target, self.means, self._decisions, sample)
+
+    def _sample(self, target: Target, source: Source, recipe: Recipe) -> Sample:
+        """Return what compressing some of a few blocks gives, the first among them."""
+        size_bytes, blocks = target.size_bytes, blocks_of(target.size_bytes)
+        sampled = {0}
+        if blocks >= THREE_SAMPLES_BLOCKS:
+            sampled |= {blocks // 3, 2 * blocks // 3}
+        elif blocks >= TWO_SAMPLES_BLOCKS:
+            sampled |= {blocks // 2}
+        made = [self._compressor.submit(source, size_bytes, block, recipe) for block in sampled]
+        wait(made)  # the caller may close the source
+        samples = [sample for each in made if (sample := each.result().sample) is not None]
+        return together(samples)

@@ -1,0 +1,214 @@
+"""Frames in order to parts: what an upload of frames sends, one part after the other.
+
+Runs of frames that a donor has are left out, to be copied: each of them is a part of its own.
+
+The memory is that of the part that is being filled, and what ``compressor`` holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Protocol
+
+from cachetier_client.io.digests import digest_of, joined
+
+from cachetier.codec.seek_table import encode_table
+from cachetier.drain.upload.source import Source
+from cachetier.model.composing import DonorFrames, FrameRun
+from cachetier.model.shard import BLOCK_BYTES, blocks_of
+from cachetier.model.stored import FRAME_LIMIT_BYTES, Frame
+
+# Of one upload: two are compressed while the next is read; more would wait for their turn.
+FRAMES_AT_ONCE = 3
+# Keeps the report of one part small; so many frames have more than the 5 MiB that S3 wants.
+FRAMES_A_PART = 1 << 16
+
+
+class Frames(Protocol):
+    """Where the frames of one upload come from."""
+
+    def submit(self, source: Source, size_bytes: int, block: int) -> Future[bytes]:
+        """Begin to turn one block of a shard of ``size_bytes`` into a frame.
+
+        The future raises DamagedError if the local bytes fail their digest.
+        """
+
+    def part_room(self, room_bytes: int) -> int:
+        """Return how much of so much room the next part may fill: that of three blocks at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Whole frames one after the other, perhaps with the seek table behind; ``number`` from 1."""
+
+    number: int
+    view: memoryview
+    digest: int
+    raw_start: int
+    raw_bytes: int
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Whole frames of the donor, perhaps with its seek table behind; ``start`` is where they lie.
+
+    The rest is as in ``Packed``.
+    """
+
+    number: int
+    start: int
+    size_bytes: int
+    digest: int
+    raw_start: int
+    raw_bytes: int
+    frames: tuple[Frame, ...]
+
+
+class Packer:
+    """Cuts one shard into parts of frames, in order; for one thread at a time.
+
+    Where the frames of ``donor`` can be copied next, ``next_copied`` says so; else ``next_part``
+    packs what comes.
+    """
+
+    def __init__(
+        self,
+        made: Frames,
+        source: Source,
+        size_bytes: int,
+        frames: Sequence[Frame] = (),
+        parts: int = 0,
+        *,
+        ended: bool = False,
+        donor: DonorFrames | None = None,
+    ) -> None:
+        """Go on behind ``frames``, in so many ``parts``; ``ended`` if the table is there."""
+        self._donor = donor
+        self._made = made
+        self._source = source
+        self._size_bytes = size_bytes
+        self._blocks = blocks_of(size_bytes)
+        self._frames = list(frames)
+        self._parts = parts
+        self._tail: FrameRun | None = None
+        self.ended = ended
+
+    def next_part(self, buffer: memoryview) -> Packed:
+        """Fill ``buffer``: with as many frames as surely fit, and the table behind the last one.
+
+        Raises:
+            DamagedError: The local bytes fail their digest. Nothing more comes then.
+        """
+        first = len(self._frames)
+        buffer = buffer[: self._made.part_room(len(buffer))]
+        try:
+            filled, digest = self._fill(buffer)
+        except BaseException:
+            self.ended = True
+            raise
+        frames = tuple(self._frames[first:])
+        table = self._table()
+        if table and filled + len(table) <= len(buffer):  # else it is a part of its own
+            buffer[filled : filled + len(table)] = table
+            filled, digest = filled + len(table), digest_of(table, digest)
+            self.ended = True
+        self._parts += 1
+        return Packed(self._parts, buffer[:filled], digest, *self._raw_range(first), frames)
+
+    def next_copied(self) -> Copied | None:
+        """Pass over the frames that can be copied next; None if there are none."""
+        first = len(self._frames)
+        run, tail = self._next_run(first)
+        if run is None or self._donor is None:
+            return None
+        self._frames += run.frames
+        digest = joined((frame.digest, frame.size_bytes) for frame in (*tail, *run.frames))
+        size_bytes, table = run.size_bytes, self._table()
+        if table and self._donor.has_table_of(self._frames):
+            size_bytes, digest = size_bytes + len(table), digest_of(table, digest)
+            self.ended = True
+        self._parts += 1
+        raw_range = self._raw_range(first)
+        return Copied(self._parts, run.start, size_bytes, digest, *raw_range, run.frames)
+
+    def _next_run(self, first: int) -> tuple[FrameRun | None, tuple[Frame, ...]]:
+        """Return what can be copied next, and what of it is left of a frame that was cut."""
+        tail, self._tail = self._tail, None
+        if self._donor is None or tail is None:
+            return self._run_at(first), ()
+        run = self._donor.run_at(first, tail.size_bytes)
+        assert run is not None  # or nothing would have been cut
+        whole = FrameRun(tail.start, tail.size_bytes + run.size_bytes, run.frames)
+        return whole, tail.frames
+
+    def _head_of(self, frame: memoryview, made: Frame, filled: int) -> memoryview:
+        """Return how much of the next frame the part takes that has ``filled`` bytes so far.
+
+        All of it; or, if the donor has the very same frame in a run, what the part lacks to the
+        least size: the rest is then copied with the run.
+        """
+        block = len(self._frames)
+        run = self._run_at(block)
+        if self._donor is None or run is None or run.frames[0] != made:
+            return frame
+        lacking = self._donor.least_bytes - filled
+        if not 0 < lacking < len(frame) or run.size_bytes - lacking < self._donor.least_bytes:
+            return frame
+        rest = frame[lacking:]
+        self._tail = FrameRun(run.start + lacking, len(rest), (Frame(len(rest), digest_of(rest)),))
+        return frame[:lacking]
+
+    def _run_at(self, block: int) -> FrameRun | None:
+        return self._donor.run_at(block) if self._donor is not None else None
+
+    def _may_end(self, filled: int) -> bool:
+        """Return whether a part of so many bytes may have others behind it."""
+        return self._donor is not None and filled >= self._donor.least_bytes
+
+    def _raw_range(self, first: int) -> tuple[int, int]:
+        """Return where the blocks from ``first`` to the last one packed begin, and their bytes."""
+        start = min(first * BLOCK_BYTES, self._size_bytes)
+        return start, min(len(self._frames) * BLOCK_BYTES, self._size_bytes) - start
+
+    def _fill(self, buffer: memoryview) -> tuple[int, int]:
+        """Append frames until none more surely fits; return the bytes filled and their digest.
+
+        A part that is large enough ends where frames can be copied.
+        """
+        filled, digest, begun = 0, 0, len(self._frames)
+        last = min(self._blocks, begun + FRAMES_A_PART)
+        pending: deque[Future[bytes]] = deque()
+        try:
+            while True:
+                room = (len(buffer) - filled) // FRAME_LIMIT_BYTES
+                if not pending and self._may_end(filled) and self._run_at(begun):
+                    return filled, digest
+                while begun < last and len(pending) < min(room, FRAMES_AT_ONCE):
+                    if pending and (filled or len(pending) > 1) and self._run_at(begun):
+                        break  # behind one frame it is wanted for sure, else perhaps not
+                    pending.append(self._made.submit(self._source, self._size_bytes, begun))
+                    begun += 1
+                if not pending:
+                    return filled, digest
+                frame = memoryview(pending.popleft().result())
+                made = Frame(len(frame), digest_of(frame))
+                head = self._head_of(frame, made, filled)
+                buffer[filled : filled + len(head)] = head
+                head_digest = made.digest if len(head) == len(frame) else digest_of(head)
+                digest = joined(((digest, filled), (head_digest, len(head))))
+                filled += len(head)
+                self._frames.append(made)
+                if self._tail is not None:
+                    return filled, digest
+        finally:
+            wait(pending)  # nobody may read the source once the caller closes it
+
+    def _table(self) -> bytes:
+        """Return the seek table once every frame is there."""
+        if len(self._frames) < self._blocks:
+            return b""
+        return encode_table([frame.size_bytes for frame in self._frames], self._size_bytes)

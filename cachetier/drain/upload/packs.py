@@ -1,0 +1,186 @@
+"""Send small shards of a rank as one object, each of them checked first.
+
+A pack is built in one borrowed buffer and goes in one conditional put. Its key holds its digest, so
+whatever is repeated writes the same object; it counts once a read-side call has confirmed it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+
+from cachetier_client.io import digests
+
+from cachetier.drain.channel import AskingEnd
+from cachetier.drain.priority.gates import ComputeSlots
+from cachetier.drain.schedule.tasks import Task
+from cachetier.drain.upload.buffers import Buffers
+from cachetier.drain.upload.source import DamagedError, FileSource, InlineSource
+from cachetier.drain.upload.target import Target, look
+from cachetier.errors import NotFoundError, PreconditionFailedError, RemoteDigestError
+from cachetier.model.packs import PACKED_UP_TO_BYTES, Member, pack_name
+from cachetier.model.shard import Content
+from cachetier.model.stored import Stored
+from cachetier.model.uploads import PartRange, object_metadata
+from cachetier.remote.base import IF_ABSENT, Condition
+from cachetier.remote.bucket import Bucket
+
+ROUNDS = 3
+
+SendAlone = Callable[[Task, Member], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pack:
+    """The members in a row, where each begins, and what the whole is."""
+
+    rank: int
+    size_bytes: int
+    digest: int
+    starts: tuple[tuple[Member, int], ...]
+
+    @property
+    def name(self) -> str:
+        return pack_name(self.rank, self.digest)
+
+    @property
+    def content(self) -> Content:
+        return Content(self.size_bytes, self.digest, ())
+
+
+class PackSender:
+    """Sends packs. Thread-safe."""
+
+    def __init__(
+        self,
+        channel: AskingEnd,
+        bucket: Bucket,
+        buffers: Buffers,
+        store_id: str,
+        reads: ComputeSlots | None = None,
+    ) -> None:
+        """Make one; data files are read inside slots of ``reads``."""
+        self._channel = channel
+        self._layout = bucket.layout
+        self._store = bucket.objects
+        self._buffers = buffers
+        self._store_id = store_id
+        self._reads = reads
+
+    def send(self, task: Task, send_alone: SendAlone) -> None:
+        """Send the next pack of a rank, and report its members; a single one goes by itself.
+
+        Raises:
+            ConflictError: Something else lies under the key of the pack.
+            RemoteError: Try again later.
+        """
+        began_at = time.monotonic()
+        members = self._members(task)
+        if len(members) > 1:
+            members = self._send_together(task, members, began_at)
+        for member in members:
+            send_alone(task, member)
+
+    def _members(self, task: Task) -> list[Member]:
+        reply = self._channel.ask("pack_members", save=task.save, rank=task.rank)
+        return [Member(*fields) for fields in json.loads(reply.body)]
+
+    def _send_together(
+        self, task: Task, members: Sequence[Member], began_at: float
+    ) -> list[Member]:
+        """Send and report a pack; return the members that turned out to be alone."""
+        before: _Pack | None = None
+        condition: Condition = IF_ABSENT
+        for _ in range(ROUNDS):
+            pack = self._put(task, members, before, condition)
+            if len(pack.starts) < 2:
+                return [member for member, _ in pack.starts]
+            sent, target = Stored.raw(pack.content), self._target(task, pack)
+            found = look(self._store, target, self._buffers.lend, sent)
+            if isinstance(found, Stored):
+                self._report(task, pack, time.monotonic() - began_at)
+                return []
+            before, condition = pack, found
+        raise RemoteDigestError(f"rank {task.rank}: a pack does not keep what was sent")
+
+    def _put(
+        self, task: Task, members: Sequence[Member], before: _Pack | None, condition: Condition
+    ) -> _Pack:
+        """Build the pack and put it, unless fewer than two members are sound; return what it is.
+
+        ``condition`` is that of the pack ``before``: of another, as a member went bad since then,
+        nothing is known yet.
+        """
+        with self._buffers.lend(_room_for(members)) as buffer:
+            pack = self._filled(task, members, buffer)
+            if len(pack.starts) > 1:
+                target = self._target(task, pack)
+                # Perhaps our own success whose reply was lost; else the next round mends it.
+                with suppress(PreconditionFailedError, RemoteDigestError):
+                    self._store.put(
+                        target.key,
+                        buffer[: pack.size_bytes],
+                        digest=pack.digest,
+                        metadata=target.metadata,
+                        condition=condition if pack == before else IF_ABSENT,
+                    )
+        return pack
+
+    def _filled(self, task: Task, members: Sequence[Member], buffer: memoryview) -> _Pack:
+        """Read the members that are sound into ``buffer``; report the others."""
+        scratch = buffer[-PACKED_UP_TO_BYTES:]
+        end, starts = 0, []
+        for member in members:
+            with suppress(NotFoundError):  # replaced, deleted, or found to be missing
+                if self._read(member, scratch, buffer[end : end + member.size_bytes]):
+                    starts.append((member, end))
+                    end += member.size_bytes
+        digest = digests.joined((member.digest, member.size_bytes) for member, _ in starts)
+        return _Pack(task.rank, end, digest, tuple(starts))
+
+    def _read(self, member: Member, scratch: memoryview, into: memoryview) -> bool:
+        """Fill ``into`` with a member's bytes; False if they are damaged, which is reported.
+
+        A data file is read by way of ``scratch``, which begins at a page.
+        """
+        whole = PartRange(1, 0, member.size_bytes)
+        opened = self._channel.ask("open", version=member.version)
+        try:
+            if opened.descriptor is None:
+                view, _ = InlineSource(opened.body, member.digest).read(whole, scratch)
+            else:
+                source = FileSource(opened.descriptor, member.block_digests, self._reads)
+                with closing(source):
+                    view, _ = source.read(whole, scratch)
+        except DamagedError as error:
+            self._channel.ask("damaged", version=member.version, message=str(error))
+            return False
+        into[:] = view
+        return True
+
+    def _target(self, task: Task, pack: _Pack) -> Target:
+        save = task.claimant
+        assert task.location is not None  # serve claims before anything else
+        key = self._layout.pack_key(save.run, task.location, pack.name)
+        metadata = object_metadata(save.save_id, self._store_id, 0, pack.content)
+        return Target(key, metadata, pack.content)
+
+    def _report(self, task: Task, pack: _Pack, seconds: float) -> None:
+        self._channel.ask(
+            "packed",
+            save=task.save,
+            members=[[member.version, start] for member, start in pack.starts],
+            pack=[pack.name, pack.size_bytes, pack.digest],
+            seconds=seconds,
+        )
+
+
+def _room_for(members: Sequence[Member]) -> int:
+    """Return the room for a pack, in whole pages, and behind it the room to read a member into."""
+    size_bytes = sum(member.size_bytes for member in members)
+    pages = -(-size_bytes // os.sysconf("SC_PAGE_SIZE"))
+    return pages * os.sysconf("SC_PAGE_SIZE") + PACKED_UP_TO_BYTES

@@ -1,0 +1,121 @@
+"""What a multipart upload has sent so far, and what object its parts make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+from cachetier_client.io.digests import joined
+
+from cachetier.model.shard import Content
+from cachetier.model.stored import Codec, Frame, Stored
+from cachetier.remote.base import UploadedPart
+
+
+@dataclass(frozen=True, slots=True)
+class SentPart:
+    """A part that the store acknowledged, and the raw bytes it holds: of zstd, whole frames."""
+
+    part: UploadedPart
+    raw_start: int
+    raw_bytes: int
+    frames: tuple[Frame, ...] = ()
+
+
+class Progress(Protocol):
+    """Where a multipart upload is remembered, synced.
+
+    Any of them may raise NotFoundError: the shard was replaced or deleted.
+    """
+
+    @property
+    def upload_id(self) -> str | None:
+        """The upload begun before, if any."""
+
+    @property
+    def part_bytes(self) -> int | None:
+        """The size of its parts; of compressed ones, the room for each."""
+
+    @property
+    def codec(self) -> Codec:
+        """How its parts are encoded: all of them the same way."""
+
+    def parts(self) -> list[SentPart]:
+        """Return its parts that were finished, in order."""
+
+    @property
+    def element_size(self) -> int:
+        """The size of the elements whose planes its parts hold, or 0."""
+
+    def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
+        """Remember a new upload."""
+
+    def part_done(self, part: SentPart) -> None:
+        """Remember a finished part, soon; called by many threads."""
+
+    def flush(self) -> None:
+        """Remember the finished parts now."""
+
+    def gone(self) -> None:
+        """Forget the upload."""
+
+
+def contiguous(parts: Iterable[SentPart]) -> list[SentPart]:
+    """Return the parts from the first on without a gap: where the next frame goes depends on it."""
+    kept: list[SentPart] = []
+    reached = 0
+    for sent in sorted(parts, key=lambda sent: sent.part.number):
+        if sent.part.number != len(kept) + 1 or sent.raw_start != reached:
+            break
+        kept.append(sent)
+        reached += sent.raw_bytes
+    return kept
+
+
+def whole_frames(parts: Iterable[SentPart]) -> list[SentPart]:
+    """Return the parts without a gap, up to the last that ends with a frame: there it goes on."""
+    kept = contiguous(parts)
+    sizes = accumulate(sent.part.size_bytes for sent in kept)
+    ends = accumulate(sum(frame.size_bytes for frame in sent.frames) for sent in kept)
+    whole = [
+        number
+        for number, (has, needs) in enumerate(zip(sizes, ends, strict=True), 1)
+        if has >= needs
+    ]
+    return kept[: whole[-1]] if whole else []
+
+
+def frames_of(parts: Iterable[SentPart]) -> tuple[Frame, ...]:
+    return tuple(frame for sent in parts for frame in sent.frames)
+
+
+def stored_of(
+    codec: Codec, parts: Iterable[SentPart], content: Content, element_size: int = 0
+) -> Stored:
+    """Return what the object of these parts is."""
+    if codec is Codec.RAW:
+        return Stored.raw(content)
+    ordered = sorted(parts, key=lambda sent: sent.part.number)
+    size_bytes = sum(sent.part.size_bytes for sent in ordered)
+    digest = joined((sent.part.digest, sent.part.size_bytes) for sent in ordered)
+    return Stored(codec, size_bytes, digest, frames_of(ordered), element_size)
+
+
+def is_whole(stored: Stored, content: Content) -> bool:
+    """Return whether ``stored`` is all of a shard, with its seek table."""
+    try:
+        stored.check(content.size_bytes)
+    except ValueError:
+        return False
+    return True
+
+
+def sent_before(progress: Progress, content: Content) -> Stored | None:
+    """Return what an upload of frames that was sent to its end has made, if it is known."""
+    if progress.upload_id is None or progress.codec is Codec.RAW:
+        return None
+    parts = contiguous(progress.parts())
+    stored = stored_of(progress.codec, parts, content, progress.element_size)
+    return stored if is_whole(stored, content) else None

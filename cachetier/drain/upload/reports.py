@@ -1,0 +1,59 @@
+"""What an upload has sent and made, as it crosses the channel: lists of numbers and texts.
+
+Frames go in base64: a request has room for those of the largest shard.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from typing import Any
+
+from cachetier.drain.upload.progress import SentPart
+from cachetier.local.catalog.records import FinishedPart
+from cachetier.model.stored import Codec, Frame, InPack, Stored, pack_frames, unpack_frames
+from cachetier.remote.base import UploadedPart
+
+Report = list[Any]
+
+
+def report_of_part(sent: SentPart) -> Report:
+    part, frames = sent.part, _packed(sent.frames)
+    raw_start, raw_bytes = sent.raw_start, sent.raw_bytes
+    return [part.number, part.etag, part.size_bytes, part.digest, raw_start, raw_bytes, frames]
+
+
+def part_of_report(report: Report) -> SentPart:
+    number, etag, size_bytes, digest, raw_start, raw_bytes, packed = report
+    part = UploadedPart(number, etag, size_bytes, digest)
+    return SentPart(part, raw_start, raw_bytes, _unpacked(packed))
+
+
+def report_of_finished(part: FinishedPart) -> Report:
+    uploaded = UploadedPart(part.number, part.etag, part.size_bytes, part.digest)
+    return report_of_part(SentPart(uploaded, part.raw_start, part.raw_bytes, part.frames))
+
+
+def finished_of_report(report: Report) -> FinishedPart:
+    number, etag, size_bytes, digest, raw_start, raw_bytes, packed = report
+    frames = _unpacked(packed)
+    return FinishedPart(number, etag, size_bytes, digest, raw_start, raw_bytes, frames)
+
+
+def report_of_stored(stored: Stored) -> Report:
+    frames, pack = _packed(stored.frames), stored.pack
+    in_pack = [pack.name, pack.start, pack.size_bytes, pack.digest] if pack is not None else None
+    return [stored.codec, stored.size_bytes, stored.digest, frames, stored.element_size, in_pack]
+
+
+def stored_of_report(report: Report) -> Stored:
+    codec, size_bytes, digest, packed, element_size, in_pack = report
+    pack = InPack(*in_pack) if in_pack is not None else None
+    return Stored(Codec(codec), size_bytes, digest, _unpacked(packed), element_size, pack)
+
+
+def _packed(frames: tuple[Frame, ...]) -> str:
+    return b64encode(pack_frames(frames)).decode()
+
+
+def _unpacked(text: str) -> tuple[Frame, ...]:
+    return unpack_frames(b64decode(text))

@@ -1,0 +1,168 @@
+"""What lies in the bucket already, and need not be sent again: looked up, checked, and counted.
+
+A donor is trusted as far as it was verified: HEAD must still show the object that was recorded, its
+ETag goes along with each copy, and the object that comes of it is verified like any other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cachetier_client.io import digests
+
+from cachetier.clock import Clock
+from cachetier.drain.channel import Reply
+from cachetier.drain.upload.target import Target
+from cachetier.model.composing import DONOR_FROM_BYTES, DonorFrames
+from cachetier.model.layout import Layout
+from cachetier.model.shard import Content, blocks_of
+from cachetier.model.stored import Codec, Stored, unpack_frames
+from cachetier.model.uploads import codec_found
+from cachetier.remote.base import CopyRange, ObjectInfo, ObjectStore
+from cachetier.remote.presence import is_object_of
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
+
+log = logging.getLogger(__name__)
+
+# A policy is mended by a person; until then a look now and then costs one request.
+REFUSED_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An object that was verified once, and the shard that it holds."""
+
+    key: str
+    save_id: str
+    content: Content
+    stored: Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Donor:
+    """An object that is there now, and which blocks of a shard lie in it at the same place."""
+
+    key: str
+    etag: str
+    stored: Stored
+    unchanged: tuple[bool, ...]
+
+    def frames_for(self, raw_bytes: int) -> DonorFrames:
+        """Return its frames as a shard of ``raw_bytes`` may take them over."""
+        return DonorFrames(self.stored.frames, self.unchanged, raw_bytes)
+
+    def range(self, start: int, size_bytes: int) -> CopyRange:
+        return CopyRange(self.key, self.etag, start, size_bytes)
+
+
+Ask = Callable[[], Offer | None]
+
+
+def nobody() -> None:
+    """Offer nothing."""
+
+
+def offer_of_reply(reply: Reply, layout: Layout) -> Offer | None:
+    """Return what ``serve`` offers, if anything."""
+    fields: dict[str, Any] = reply.fields
+    if not fields["found"]:
+        return None
+    blocks_end = 8 * blocks_of(fields["size_bytes"])
+    body = memoryview(reply.body)
+    stored = Stored(
+        Codec(fields["codec"]),
+        fields["stored_bytes"],
+        fields["stored_digest"],
+        unpack_frames(bytes(body[blocks_end:])),
+        fields["element_size"],
+    )
+    blocks = digests.unpack(body[:blocks_end])
+    content = Content(fields["size_bytes"], fields["digest"], blocks)
+    key = layout.shard_key(fields["run"], fields["location"], fields["name"])
+    return Offer(key, fields["save_id"], content, stored)
+
+
+class Copies:
+    """Finds donors in one store, while it lets us copy. Thread-safe."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, *, enabled: bool = True) -> None:
+        self._store = store
+        self._clock = clock
+        self._enabled = enabled
+        self._lock = threading.Lock()
+        self._refused_until = 0.0
+        self._refused = False
+        self._copied_bytes = 0
+        self._told: str | None = None
+
+    @property
+    def state(self) -> str:
+        """``off`` by setting, ``refused`` by the store, else ``on``."""
+        if not self._enabled:
+            return "off"
+        return "refused" if self._refused else "on"
+
+    def find(self, target: Target, ask: Ask) -> Donor | None:
+        """Return an object that has bytes of ``target`` and is there now, if any."""
+        if target.size_bytes < DONOR_FROM_BYTES or not self._may_try():
+            return None
+        offer = ask()
+        if offer is None or offer.key == target.key:
+            return None
+        unchanged = _unchanged(target.content, offer.content)
+        if not any(unchanged):
+            return None
+        info = self._store.head(offer.key)
+        if info is None or not _is_offered(info, offer):
+            return None
+        return Donor(offer.key, info.etag, offer.stored, unchanged)
+
+    def refused(self, why: Exception) -> None:
+        """Let nobody try to copy for a while: the store does not let us."""
+        with self._lock:
+            if not self._refused:
+                tell(log, events.COPIES_REFUSED, reason=str(why))
+            self._refused = True
+            self._refused_until = self._clock.monotonic() + REFUSED_SECONDS
+
+    def copied(self, size_bytes: int) -> None:
+        """Count bytes that were copied."""
+        with self._lock:
+            self._refused = False
+            self._copied_bytes += size_bytes
+
+    def news(self) -> dict[str, Any] | None:
+        """Return what ``serve`` shows of it since the last time; None if there is nothing."""
+        with self._lock:
+            if not self._copied_bytes and self.state == self._told:
+                return None
+            copied_bytes, self._copied_bytes = self._copied_bytes, 0
+            self._told = self.state
+            return {"state": self.state, "copied_bytes": copied_bytes}
+
+    def _may_try(self) -> bool:
+        return self._enabled and (
+            not self._refused or self._clock.monotonic() >= self._refused_until
+        )
+
+
+def _unchanged(ours: Content, theirs: Content) -> tuple[bool, ...]:
+    """Return which blocks are the same in both; the last one of either may be shorter."""
+    same = [a == b for a, b in zip(ours.block_digests, theirs.block_digests, strict=False)]
+    if ours.size_bytes != theirs.size_bytes and same:
+        same[-1] = False  # it would have to be as long, too
+    return (*same, *[False] * (len(ours.block_digests) - len(same)))
+
+
+def _is_offered(info: ObjectInfo, offer: Offer) -> bool:
+    """Return whether HEAD shows what was verified."""
+    stored = offer.stored
+    codec = stored.codec, stored.element_size
+    return is_object_of(info, offer.save_id, offer.content.digest, stored) and (
+        codec_found(info.metadata) == codec
+    )

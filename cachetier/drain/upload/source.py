@@ -1,0 +1,149 @@
+"""The local bytes of a shard, checked block by block before anybody may send them.
+
+A data file is read with O_DIRECT where the disk takes it, so that the drain does not push training
+data out of the page cache; where it does not, what was read is dropped from the cache again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from cachetier_client.io.digests import combine, digest_of, joined
+
+from cachetier.drain.priority.gates import ComputeSlots, unlimited
+from cachetier.model.shard import BLOCK_BYTES
+from cachetier.model.uploads import PartRange
+
+_UNREADABLE = (errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EUCLEAN)
+
+
+class DamagedError(Exception):
+    """The local bytes are not those that were committed; they must not be sent."""
+
+
+class Source(Protocol):
+    """The bytes of one shard."""
+
+    def read(self, part: PartRange, buffer: memoryview) -> tuple[memoryview, int]:
+        """Return the bytes of ``part``, in ``buffer`` or elsewhere, and their digest.
+
+        ``buffer`` has room for the blocks that the part touches, in whole pages.
+
+        Raises:
+            DamagedError: They fail a digest, or the disk cannot read them.
+        """
+
+
+class InlineSource:
+    """A small shard, in memory."""
+
+    def __init__(self, body: bytes | bytearray | memoryview, digest: int) -> None:
+        self._body = body
+        self._digest = digest
+
+    def read(self, part: PartRange, _buffer: memoryview) -> tuple[memoryview, int]:
+        if part.size_bytes != len(self._body) or digest_of(self._body) != self._digest:
+            raise DamagedError("the copy in the catalog fails its digest")
+        return memoryview(self._body), self._digest
+
+
+class FileSource:
+    """A data file, by its descriptor, which it owns until ``close``. Threads may read at once."""
+
+    def __init__(
+        self, descriptor: int, block_digests: Sequence[int], reads: ComputeSlots | None = None
+    ) -> None:
+        """Take over ``descriptor``; each part is read inside a slot of ``reads``."""
+        self._descriptor = descriptor
+        self._block_digests = block_digests
+        self._reads = reads or unlimited()
+        self._direct = _set_direct(descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    @property
+    def direct(self) -> bool:
+        """Whether the page cache is left alone."""
+        return self._direct
+
+    def read(self, part: PartRange, buffer: memoryview) -> tuple[memoryview, int]:
+        around = self._whole_blocks(part)
+        try:
+            with self._reads.slot():
+                self._fill(around, buffer)
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            raise DamagedError(f"the disk cannot read it: {error.strerror}") from error
+        view = buffer[: around.size_bytes]
+        expected = self._block_digests[part.first_block : part.first_block + part.blocks]
+        for number, digest in enumerate(expected):
+            block = view[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
+            if digest_of(block) != digest:
+                raise DamagedError(f"block {part.first_block + number} fails its digest")
+        if around == part:
+            return view, combine(expected, part.size_bytes)
+        return _cut(view, part.start - around.start, part.size_bytes, expected)
+
+    def _whole_blocks(self, part: PartRange) -> PartRange:
+        """Return the blocks that ``part`` touches: only whole ones can be verified."""
+        start = part.first_block * BLOCK_BYTES
+        last = part.first_block + part.blocks - 1
+        end = part.end if last + 1 >= len(self._block_digests) else (last + 1) * BLOCK_BYTES
+        return PartRange(part.number, start, end - start)
+
+    def _fill(self, part: PartRange, buffer: memoryview) -> None:
+        filled = 0
+        while filled < part.size_bytes:
+            count = self._read_at(part.start + filled, buffer[filled:])
+            reached = filled + count
+            if self._direct and reached < part.size_bytes:
+                reached -= reached % mmap.PAGESIZE  # a read may begin only at a page
+            if reached <= filled:
+                raise DamagedError(f"the file ends at byte {part.start + filled + count}")
+            filled = reached
+        if not self._direct:
+            with suppress(OSError):
+                advice = os.POSIX_FADV_DONTNEED
+                os.posix_fadvise(self._descriptor, part.start, part.size_bytes, advice)
+
+    def _read_at(self, offset: int, buffer: memoryview) -> int:
+        try:
+            return os.preadv(self._descriptor, [buffer], offset)
+        except OSError as error:
+            if not self._direct or error.errno != errno.EINVAL:
+                raise
+        self._direct = _set_direct(self._descriptor, wanted=False)  # it took the flag, and lied
+        return os.preadv(self._descriptor, [buffer], offset)
+
+
+def _cut(
+    view: memoryview, skip: int, size_bytes: int, blocks: Sequence[int]
+) -> tuple[memoryview, int]:
+    """Return ``size_bytes`` of verified ``blocks``, and their digest: only of edges it is taken."""
+    pieces, at, end = [], skip, skip + size_bytes
+    while at < end:
+        block, within = divmod(at, BLOCK_BYTES)
+        until = min(end, (block + 1) * BLOCK_BYTES)
+        whole = within == 0 and until == min(len(view), (block + 1) * BLOCK_BYTES)
+        pieces.append((blocks[block] if whole else digest_of(view[at:until]), until - at))
+        at = until
+    return view[skip:end], joined(pieces)
+
+
+def _set_direct(descriptor: int, *, wanted: bool = True) -> bool:
+    """Switch O_DIRECT on or off, and return whether it is on."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    try:
+        new = flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, new)
+    except OSError:
+        return False
+    return wanted

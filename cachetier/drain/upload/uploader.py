@@ -1,0 +1,179 @@
+"""Bring one shard to the remote and make sure that it is there, whatever lies there already.
+
+Small shards go in one conditional put, larger ones in parts; compressed where that pays, which is
+decided before an upload begins and holds for all of it. Nothing is sent that fails its digest here,
+nothing is overwritten but an older version from this very store, and nothing counts as sent before
+a read-side call has confirmed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+
+from cachetier.drain.upload import stopwatch
+from cachetier.drain.upload.buffers import Buffers
+from cachetier.drain.upload.compression_choice import Chooser
+from cachetier.drain.upload.frame_packer import Packer
+from cachetier.drain.upload.multipart import Multipart
+from cachetier.drain.upload.part_sender import ROUNDS
+from cachetier.drain.upload.progress import Progress
+from cachetier.drain.upload.server_copies import Ask, Copies, nobody
+from cachetier.drain.upload.source import Source
+from cachetier.drain.upload.target import Target, look
+from cachetier.drain.upload.verify import is_verified
+from cachetier.errors import PreconditionFailedError, RemoteDigestError, UploadGoneError
+from cachetier.model.stored import (
+    Codec,
+    Stored,
+    is_worthwhile,
+    limit_bytes,
+)
+from cachetier.model.uploads import (
+    PART_BYTES,
+    SINGLE_PUT_BYTES,
+    PartRange,
+    compressed_metadata,
+    content_encoding,
+    packed_part_bytes_for,
+)
+from cachetier.remote.base import (
+    IF_ABSENT,
+    Condition,
+    Metadata,
+    ObjectStore,
+    UploadedPart,
+)
+
+
+class Uploader:
+    """Uploads shards to one store. Thread-safe."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        buffers: Buffers,
+        parts: Executor,
+        *,
+        stopping: Callable[[], bool] = lambda: False,
+        chooser: Chooser | None = None,
+        usual_part_bytes: Callable[[], int] = lambda: PART_BYTES,
+        copies: Copies | None = None,
+    ) -> None:
+        """Make one; ``parts`` runs the parts of all its uploads.
+
+        ``chooser`` says how each shard is stored, raw without one; ``usual_part_bytes`` is asked
+        for each upload that begins; without ``copies`` every byte is sent.
+        """
+        self._store = store
+        self._chooser = chooser
+        self._buffers = buffers
+        self._multipart = Multipart(
+            store,
+            buffers,
+            parts,
+            stopping=stopping,
+            chooser=chooser,
+            usual_part_bytes=usual_part_bytes,
+            copies=copies,
+        )
+
+    def upload(
+        self, target: Target, source: Source, progress: Progress, ask: Ask = nobody
+    ) -> Stored:
+        """Return as what the shard is verified at the remote; ``ask`` names a donor.
+
+        Raises:
+            DamagedError: The local bytes are not what was committed; none of the damage was sent.
+            ConflictError: Something else lies there; it was left alone.
+            NotFoundError: The shard was replaced or deleted: ``clear_away`` is next.
+            StoppingError: The drain stops; a multipart upload can go on later.
+            RemoteError: Try again later.
+        """
+        if target.size_bytes <= SINGLE_PUT_BYTES:
+            return self.put(target, source)
+        return self._multipart.send(target, source, progress, ask)
+
+    def complete_streamed(
+        self, target: Target, upload_id: str, parts: Sequence[UploadedPart]
+    ) -> None:
+        """Finish an upload whose digest nobody knew when it began; return once it is verified.
+
+        Raises:
+            ConflictError: Something else lies there; it was left alone.
+            RemoteDigestError: The object is not what it should be.
+        """
+        digest = target.content.digest
+        self._look(target)
+        try:
+            self._store.complete_upload(target.key, upload_id, parts, digest=digest)
+        except UploadGoneError:
+            pass  # perhaps completed by a call whose reply was lost
+        info = self._store.head(target.key)
+        lend, size_bytes = self._buffers.lend, target.size_bytes
+        there = info is not None and target.wrote(info)
+        if info is None or not (there and is_verified(self._store, info, size_bytes, digest, lend)):
+            raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
+
+    def clear_away(self, target: Target, upload_id: str | None) -> None:
+        """Remove what was sent of a shard that is not wanted any more."""
+        if upload_id is not None:
+            self._store.abort_upload(target.key, upload_id)
+        info = self._store.head(target.key)
+        if info is not None and target.wrote(info):
+            self._store.delete(target.key)
+
+    def _look(self, target: Target, sent: Stored | None = None) -> Stored | Condition:
+        return look(self._store, target, self._buffers.lend, sent)
+
+    # --- in one put ------------------------------------------------------------------------------
+
+    def put(self, target: Target, source: Source) -> Stored:
+        """Return as what a shard of at most one part is verified; raises as ``upload`` does."""
+        found: Stored | Condition = IF_ABSENT
+        for _ in range(ROUNDS):
+            if isinstance(found, Stored):
+                return found
+            found = self._put_once(target, source, found)
+        if isinstance(found, Stored):
+            return found
+        raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
+
+    def _put_once(self, target: Target, source: Source, condition: Condition) -> Stored | Condition:
+        with self._body(target, source) as (view, sent, metadata):
+            # Perhaps our own success whose reply was lost; else the next round mends it.
+            with suppress(PreconditionFailedError, RemoteDigestError):
+                self._store.put(
+                    target.key,
+                    view,
+                    digest=sent.digest,
+                    metadata=metadata,
+                    condition=condition,
+                    encoding=content_encoding(sent.codec),
+                )
+        return self._look(target, sent)
+
+    @contextmanager
+    def _body(
+        self, target: Target, source: Source
+    ) -> Iterator[tuple[memoryview, Stored, Metadata]]:
+        """Yield what to put: frames where that pays, else the raw bytes."""
+        encoding = self._chooser.choose(target, source) if self._chooser is not None else None
+        if encoding is not None and encoding.codec is not Codec.RAW:
+            room = min(packed_part_bytes_for(target.size_bytes), limit_bytes(target.size_bytes))
+            with self._buffers.lend(room) as buffer:
+                packer = Packer(encoding, source, target.size_bytes)
+                with stopwatch.phase(stopwatch.COMPRESS):
+                    packed = packer.next_part(buffer)
+                if packer.ended and is_worthwhile(len(packed.view), target.size_bytes):
+                    how = encoding.codec, encoding.element_size
+                    metadata = compressed_metadata(target.metadata, target.size_bytes, *how)
+                    size_bytes, digest = len(packed.view), packed.digest
+                    sent = Stored(how[0], size_bytes, digest, packed.frames, how[1])
+                    yield packed.view, sent, metadata
+                    return
+        whole = PartRange(1, 0, target.size_bytes)
+        with self._buffers.lend(target.size_bytes) as buffer:
+            view, _ = source.read(whole, buffer)
+            yield view, Stored.raw(target.content), target.metadata

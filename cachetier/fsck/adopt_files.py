@@ -1,0 +1,189 @@
+"""Take files of ``lost+found`` back that the catalog cannot account for.
+
+That is for a catalog that was lost, or replaced by an older one: then such a file is an
+acknowledged shard. Its own mark says whose it is, and its bytes must have the digest that it says.
+What comes back is dirty, in a part that nobody has sealed: a person looks at it, and seals it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cachetier.clock import Clock
+from cachetier.errors import CachetierError, IntegrityError
+from cachetier.fsck.findings import Finding, Kind, Outcome
+from cachetier.fsck.reclaim_files import Reclaiming
+from cachetier.fsck.resend import content_of
+from cachetier.local.catalog import queries
+from cachetier.local.lost_and_found import (
+    Identity,
+    LostAndFound,
+    SetAside,
+    superfluous_because,
+)
+from cachetier.local.store import Store
+from cachetier.model.checkpoint import OPEN_STATES
+from cachetier.model.documents import Manifest, ManifestState
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import Content, SaveIds
+from cachetier.remote.bucket import Bucket
+
+
+class Adopting:
+    """Adopts into one store that nobody else uses."""
+
+    def __init__(self, store: Store, cache_dir: Path, durable: Bucket, clock: Clock) -> None:
+        self._store = store
+        self._lost = LostAndFound(cache_dir)
+        self._reclaiming = Reclaiming(store, cache_dir)
+        self._durable = durable
+        self._clock = clock
+        self._manifests: dict[tuple[str, int], Manifest | None] = {}
+        self._parts: dict[tuple[str, int, int], Mapping[str, int]] = {}
+
+    def all(self, say: Callable[[str], None]) -> Iterator[Outcome]:
+        """Adopt every file that may be one of a lost catalog, oldest first."""
+        files = sorted(self._lost.all(), key=self._written_at)
+        for file in files:
+            identity = file.identity
+            why = self._store.read(lambda sql, of=identity: superfluous_because(sql, of))  # type: ignore[misc]
+            finding = _finding(file)
+            if identity is None:
+                yield Outcome(finding, False, "it does not say what it is")
+                continue
+            if why is not None:
+                continue  # nobody needs it
+            say(f"adopt {finding.where}: check its bytes, and take them back")
+            try:
+                there = self._why_it_is_there(identity)
+                if there is not None:
+                    yield Outcome(finding, True, there)
+                    continue
+                if self._reclaimed(identity):
+                    yield Outcome(finding, True, "the shard that was without its bytes has them")
+                    continue
+                self._adopt(file, identity)
+            except (CachetierError, OSError) as error:
+                yield Outcome(finding, False, f"it stays in lost+found: {error}")
+            else:
+                yield Outcome(finding, True, "it is dirty again; seal its rank to complete it")
+
+    def _written_at(self, file: SetAside) -> float:
+        return self._lost.path(file.file_id).stat().st_mtime
+
+    def _adopt(self, file: SetAside, identity: Identity) -> None:
+        self._refuse_if_older(file, identity.ids)
+        content = self._content(file, identity)
+        ids = replace(identity.ids, world_size=self._world_size(identity))
+        if not self._store.space.try_reserve(content.size_bytes):
+            raise IntegrityError("there is no room for it")
+        began_at = min(self._written_at(file), self._clock.now())  # now it would seem the newest
+        self._store.mend_log.take_back(ids.run, ids.step, ids.save_id)
+        self._lost.take_back(file.file_id)
+        self._store.files.sync_name(file.file_id)
+        try:
+            committed = self._store.catalog.commit_shard(
+                ids, identity.name, content, began_at, file_id=file.file_id
+            )
+        except BaseException:
+            self._store.files.set_aside(file.file_id)
+            self._store.space.release(content.size_bytes)
+            raise
+        if committed.repeated:
+            self._store.files.set_aside(file.file_id)
+            self._store.space.release(content.size_bytes)
+
+    def _refuse_if_older(self, file: SetAside, ids: SaveIds) -> None:
+        """Refuse a file of a save that would supersede one that began after it was written."""
+        saves = self._store.read(lambda sql: queries.saves_of(sql, ids.run, ids.step))
+        if any(save.save_id == ids.save_id for save in saves):
+            return
+        for save in saves:
+            since = save.started_at > self._written_at(file)
+            if save.state in OPEN_STATES and since:
+                raise IntegrityError(f"save {save.save_id} of the step came since")
+
+    def _content(self, file: SetAside, identity: Identity) -> Content:
+        descriptor = os.open(self._lost.path(file.file_id), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = content_of(descriptor, identity.size_bytes)
+        finally:
+            os.close(descriptor)
+        if content.digest != identity.digest:
+            raise IntegrityError("its bytes fail their digest")
+        return content
+
+    def _world_size(self, identity: Identity) -> int:
+        """Return how many ranks its save has, from whoever knows."""
+        ids = identity.ids
+        save = self._store.read(lambda sql: queries.save_named(sql, ids.run, ids.step, ids.save_id))
+        if save is not None:
+            return save.world_size
+        if identity.world_size:
+            return identity.world_size
+        manifest = self._manifest(ids)
+        if manifest is None:
+            raise IntegrityError("nothing says how many ranks its save has")
+        return manifest.world_size
+
+    def _reclaimed(self, identity: Identity) -> bool:
+        """Give the file to the row that it is of, if that has no sound bytes."""
+        ids, name = identity.ids, identity.name
+        save = self._store.read(lambda sql: queries.save_named(sql, ids.run, ids.step, ids.save_id))
+        if save is None:
+            return False
+        shard = self._store.read(lambda sql: queries.shard_named(sql, save.number, name))
+        if shard is None or shard.state is not ShardState.QUARANTINED:
+            return False
+        return self._reclaiming.reclaim(shard)
+
+    def _why_it_is_there(self, identity: Identity) -> str | None:
+        """Say why a file is not needed: the remote has its rank's part, or the whole step."""
+        manifest = self._manifest(identity.ids)
+        if manifest is None:
+            return None
+        if manifest.state is ManifestState.PUBLISHED:
+            return "its step is published: the remote has it"
+        if self._shards(manifest, identity.ids).get(identity.name) == identity.digest:
+            return "its rank's part is at the remote, and has it: do not seal the rank again"
+        return None
+
+    def _shards(self, manifest: Manifest, ids: SaveIds) -> Mapping[str, int]:
+        """Return what the part of a rank names that the drain wrote before, with the digests."""
+        key = ids.run, ids.step, ids.rank
+        if key not in self._parts:
+            try:
+                part = self._durable.part(ids.run, manifest.location, ids.rank)
+            except IntegrityError:
+                self._parts[key] = {}
+            else:
+                self._parts[key] = {shard.name: int(shard.digest, 16) for shard in part.shards}
+        return self._parts[key]
+
+    def _manifest(self, ids: SaveIds) -> Manifest | None:
+        """Return the manifest of a save; None where another one has the step, or none."""
+        step = ids.run, ids.step
+        if step not in self._manifests:
+            seen = self._durable.manifest(*step)
+            self._manifests[step] = seen.manifest if seen is not None else None
+        manifest = self._manifests[step]
+        return manifest if manifest is not None and manifest.save_id == ids.save_id else None
+
+
+def _finding(file: SetAside) -> Finding:
+    identity = file.identity
+    if identity is None:
+        return Finding(Kind.FILE_SET_ASIDE, "set aside", file_id=file.file_id)
+    ids = identity.ids
+    return Finding(
+        Kind.FILE_SET_ASIDE,
+        "set aside",
+        ids.run,
+        ids.step,
+        identity.name,
+        file_id=file.file_id,
+        rank=ids.rank,
+    )

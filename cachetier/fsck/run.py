@@ -1,0 +1,218 @@
+"""One run of ``cachetier fsck``: look at everything, and repair it if that is asked for.
+
+Looking needs no lock: beside a running service the catalog is read as SQLite shows it to a second
+reader. Repairing takes the directory's lock, as a service would.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cachetier.clock import Clock
+from cachetier.errors import (
+    CatalogDamagedError,
+    ConfigError,
+    DirectoryInUseError,
+    RemoteError,
+)
+from cachetier.fsck.adopt_files import Adopting
+from cachetier.fsck.findings import Finding, Kind, Outcome, Report
+from cachetier.fsck.local_checks import LocalChecks, Sleep
+from cachetier.fsck.remote_checks import RemoteChecks
+from cachetier.fsck.repairs import ABOUT_TO, AT_START, Repairs
+from cachetier.fsck.row_repairs import repaired_rows
+from cachetier.local.recovery import lock_directory, open_store
+from cachetier.local.repair import rebuild as rebuilding
+from cachetier.local.repair.catalog_view import viewed
+from cachetier.local.store import Store
+from cachetier.model.names import DURABLE
+from cachetier.remote.bucket import Remote
+from cachetier.restore.replica_choice import Replicas
+from cachetier.restore.restore import Restore
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to look at, and whether to do anything about it.
+
+    ``data`` reads every local byte; ``run`` names the only run to look at; ``adopt`` takes files of
+    ``lost+found`` back that the catalog cannot account for; ``rebuild`` does so with a new catalog.
+    """
+
+    data: bool = False
+    run: str | None = None
+    repair: bool = False
+    adopt: bool = False
+    rebuild: bool = False
+
+    @property
+    def changes(self) -> bool:
+        return self.repair or self.adopt or self.rebuild
+
+
+def fsck(
+    cache_dir: Path,
+    remotes: Sequence[Remote],
+    clock: Clock,
+    wanted: Wanted,
+    *,
+    capacity_bytes: int,
+    found: Callable[[Report], None] = lambda _report: None,
+    say: Say = lambda _line: None,
+    sleep: Sleep = time.sleep,
+) -> Report:
+    """Check a cache directory, and repair it.
+
+    Args:
+        cache_dir: Whose.
+        remotes: The durable one first; none to look at this node only.
+        clock: For ages.
+        wanted: See there.
+        capacity_bytes: What may be used when bytes are fetched again.
+        found: Told what was found, before anything is repaired.
+        say: Told of each repair before it is tried.
+        sleep: Seam for tests.
+
+    Raises:
+        ConfigError: There is no cache.
+        DirectoryInUseError: A service runs, and something is to be repaired.
+    """
+    if not (cache_dir / "data").is_dir():
+        raise ConfigError(
+            f"there is no cache in {cache_dir}", hint="Name the service's own: --cache-dir."
+        )
+    report = Report()
+    with _held(cache_dir, report, wanted):
+        report.findings += _looked(cache_dir, remotes, wanted, report, sleep)
+        found(report)
+        if wanted.changes:
+            report.outcomes += _repaired(
+                cache_dir, remotes, clock, wanted, report.findings, capacity_bytes, say
+            )
+    return report
+
+
+@contextmanager
+def _held(cache_dir: Path, report: Report, wanted: Wanted) -> Iterator[None]:
+    """Hold the directory's lock, or find out that a service does."""
+    try:
+        lock = lock_directory(cache_dir)
+    except DirectoryInUseError as error:
+        if wanted.changes:
+            raise DirectoryInUseError(
+                f"a service runs on {cache_dir}",
+                hint="Stop it to repair; without --repair fsck looks beside the running service.",
+            ) from error
+        report.online = True
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _looked(
+    cache_dir: Path, remotes: Sequence[Remote], wanted: Wanted, report: Report, sleep: Sleep
+) -> Iterator[Finding]:
+    try:
+        with viewed(cache_dir, alone=not report.online) as view:
+            here = LocalChecks(
+                view, cache_dir, report, data=wanted.data, run=wanted.run, sleep=sleep
+            )
+            yield from here.all()
+            for remote in remotes:
+                try:
+                    yield from RemoteChecks(view, remote, report, run=wanted.run).all()
+                except RemoteError as error:
+                    report.unanswered.append(f"{remote.name}: {error.message}")
+    except CatalogDamagedError as error:
+        report.unreadable = True
+        message = f"{error.message}; {error.next_move}"
+        yield Finding(Kind.CATALOG_DAMAGED, message)
+
+
+def _repaired(
+    cache_dir: Path,
+    remotes: Sequence[Remote],
+    clock: Clock,
+    wanted: Wanted,
+    findings: Sequence[Finding],
+    capacity_bytes: int,
+    say: Say,
+) -> Iterator[Outcome]:
+    if wanted.repair and not wanted.rebuild:
+        try:
+            durable = remotes[0].bucket if remotes else None
+            yield from repaired_rows(cache_dir, durable, findings, clock.now(), say)
+        except CatalogDamagedError as error:
+            yield from _left(findings, error)
+            return
+        for finding in findings:
+            if finding.kind in AT_START:
+                say(f"repair {finding.where}: {ABOUT_TO[finding.kind]}")
+    if wanted.rebuild:
+        yield from _begun_anew(cache_dir, findings, clock.now(), say)
+    try:
+        store = open_store(cache_dir, capacity_bytes, clock).store
+    except CatalogDamagedError as error:
+        yield from _left(findings, error)
+        return
+    restore = _restore_of(store, remotes, clock)
+    try:
+        if wanted.repair:
+            yield from Repairs(store, cache_dir, list(remotes), restore, clock).all(findings, say)
+        if wanted.adopt or wanted.rebuild:
+            yield from Adopting(store, cache_dir, remotes[0].bucket, clock).all(say)
+    finally:
+        if restore is not None:
+            restore.close()
+        store.close()
+
+
+def _begun_anew(
+    cache_dir: Path, findings: Sequence[Finding], now: float, say: Say
+) -> Iterator[Outcome]:
+    """Put an empty catalog in the place of a damaged one.
+
+    Raises:
+        ConfigError: The catalog is sound: what lies in it alone would be lost.
+    """
+    damaged = [finding for finding in findings if finding.kind is Kind.CATALOG_DAMAGED]
+    if not damaged:
+        raise ConfigError(
+            "the catalog is sound: nothing is rebuilt",
+            hint="Leave out --rebuild; --repair mends what is wrong.",
+        )
+    say("rebuild: begin a new catalog, and keep the old one beside it")
+    kept = rebuilding.begin_anew(cache_dir, now)
+    for finding in damaged:
+        yield Outcome(finding, True, f"begun anew; what was left of it is kept as {kept}")
+
+
+def _left(findings: Sequence[Finding], error: CatalogDamagedError) -> Iterator[Outcome]:
+    """Say of each problem that the catalog stands in the way."""
+    for finding in findings:
+        if finding.is_problem:
+            yield Outcome(finding, False, f"{error.message}; {error.next_move}")
+
+
+def _restore_of(store: Store, remotes: Sequence[Remote], clock: Clock) -> Restore | None:
+    if not remotes:
+        return None
+    durable, *replicas = remotes
+    return Restore(
+        store,
+        durable.bucket,
+        clock,
+        remote=DURABLE,
+        replicas=Replicas(replicas),
+        make_room=lambda: None,
+    )

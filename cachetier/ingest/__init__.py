@@ -1,0 +1,1 @@
+"""Take shards in: admit, stage, check, commit; or send one straight to the remote."""

@@ -1,0 +1,253 @@
+"""Take shards in: admit, stage, check, commit. Every door ends here.
+
+Room is reserved before a byte is written. When there is none, clean shards go first; when only
+dirty bytes remain, ``when_full`` decides: ``wait`` for the drain until the call's deadline,
+``reject`` at once, or ``write_through``: send this one shard straight to the remote.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Protocol
+
+from cachetier_client.io import digests
+
+from cachetier.errors import (
+    BackpressureError,
+    CachetierError,
+    DigestMismatchError,
+    InvalidRequestError,
+    SizeMismatchError,
+)
+from cachetier.local.catalog import queries
+from cachetier.local.store import Staged, Store
+from cachetier.model import names
+from cachetier.model.backpressure import WhenFull
+from cachetier.model.checkpoint import admitted_save
+from cachetier.model.levels import Level
+from cachetier.model.shard import (
+    INLINE_BYTES,
+    SHARD_LIMIT_BYTES,
+    Content,
+    Receipt,
+    SaveIds,
+    Shard,
+    blocks_of,
+    checked_element_size,
+)
+from cachetier.units import shown_size
+
+GROWTH_BYTES = 64 << 20
+
+
+class RemoteStage(Protocol):
+    """A shard on its way straight to the remote, block by block."""
+
+    def write(self, block: bytes | bytearray | memoryview) -> None:
+        """Send the next block."""
+
+    def commit(self, content: Content) -> Shard:
+        """Finish, verify and record the shard; on error leave nothing behind."""
+
+    def abort(self) -> None:
+        """Leave nothing behind remotely."""
+
+
+OpenRemoteStage = Callable[[SaveIds, str, int | None], RemoteStage]
+
+
+class Ingest:
+    """Admission and commit of shards. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        when_full: WhenFull,
+        make_room: Callable[[], None],
+        open_remote_stage: OpenRemoteStage | None = None,
+        on_committed: Callable[[Shard], None] = lambda _shard: None,
+    ) -> None:
+        self._store = store
+        self._when_full = when_full
+        self._make_room = make_room
+        self._open_remote_stage = open_remote_stage
+        self._on_committed = on_committed
+
+    def begin(
+        self, ids: SaveIds, name: str, size_bytes: int | None, timeout_seconds: float
+    ) -> Staged | RemoteStage:
+        """Reserve room for a shard and create its file; ``size_bytes`` None reserves a first step.
+
+        Raises:
+            BackpressureError: No room before the deadline.
+            InvalidNameError, InvalidRequestError: Refused up front.
+        """
+        _check(ids, name, size_bytes)
+        admitted_save(self._store.read(lambda sql: queries.saves_of(sql, ids.run, ids.step)), ids)
+        needed = GROWTH_BYTES if size_bytes is None else size_bytes
+        if not self._admit(needed, timeout_seconds):
+            if self._when_full is WhenFull.WRITE_THROUGH and self._open_remote_stage is not None:
+                return self._open_remote_stage(ids, name, size_bytes)
+            raise self._full(needed)
+        return stage_reserved(self._store, needed)
+
+    def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
+        """Reserve room for ``total_bytes`` of a shard of unknown length.
+
+        Return what is reserved.
+        """
+        if not staged.reserved_bytes <= total_bytes <= SHARD_LIMIT_BYTES:
+            raise InvalidRequestError(
+                f"cannot extend {staged.reserved_bytes} reserved bytes to {total_bytes}"
+            )
+        more = total_bytes - staged.reserved_bytes
+        if not self._admit(more, timeout_seconds):
+            raise self._full(more)
+        try:
+            self._store.extend(staged, total_bytes)
+        except OSError as error:
+            self._store.space.release(more)
+            raise disk_error(error) from error
+        return total_bytes
+
+    def commit(
+        self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
+    ) -> Receipt:
+        """Check what was declared, make the shard safe and promise so; on error nothing is kept."""
+        try:
+            check_content(content)
+            checked_element_size(content.element_size or None, content.size_bytes)
+        except CachetierError:
+            self.abort(staged)
+            raise
+        if isinstance(staged, Staged):
+            shard, level = self._store.commit(staged, ids, name, content).shard, Level.LOCAL
+        else:
+            shard, level = staged.commit(content), Level.DURABLE
+        self._on_committed(shard)
+        return receipt_of(shard, level)
+
+    def refused_by_disk(self, error: OSError) -> BackpressureError:
+        """Return what a put says when the disk does not take what a door writes for it."""
+        return disk_error(error)
+
+    def abort(self, staged: Staged | RemoteStage) -> None:
+        """Leave nothing of a staged shard behind."""
+        if isinstance(staged, Staged):
+            self._store.discard(staged)
+        else:
+            staged.abort()
+
+    def put_inline(
+        self,
+        ids: SaveIds,
+        name: str,
+        body: bytes,
+        digest: int,
+        timeout_seconds: float,
+        *,
+        element_size: int = 0,
+    ) -> Receipt:
+        """Commit a small shard inside the catalog, in one sync.
+
+        Raises:
+            DigestMismatchError: ``body`` is not what ``digest`` says.
+        """
+        _check(ids, name, len(body))
+        if len(body) > INLINE_BYTES:
+            raise InvalidRequestError(f"{len(body)} bytes are too many for an inline shard")
+        if digests.digest_of(body) != digest:
+            raise DigestMismatchError("the bytes do not match their digest", name=name)
+        checked_element_size(element_size or None, len(body))
+        content = Content(len(body), digest, (digest,) if body else (), element_size)
+        if not self._admit(len(body), timeout_seconds):
+            return self._put_through(ids, name, body, content)
+        shard = self._store.commit_inline(ids, name, content, body).shard
+        self._on_committed(shard)
+        return receipt_of(shard, Level.LOCAL)
+
+    def _put_through(self, ids: SaveIds, name: str, body: bytes, content: Content) -> Receipt:
+        if self._when_full is not WhenFull.WRITE_THROUGH or self._open_remote_stage is None:
+            raise self._full(len(body))
+        stage = self._open_remote_stage(ids, name, len(body))
+        stage.write(body)
+        return self.commit(stage, ids, name, content)
+
+    def _admit(self, size_bytes: int, timeout_seconds: float) -> bool:
+        if size_bytes > self._store.space.capacity_bytes:
+            return False
+        patience = timeout_seconds if self._when_full is WhenFull.WAIT else 0.0
+        return self._store.space.reserve(size_bytes, patience, self._make_room)
+
+    def _full(self, size_bytes: int) -> BackpressureError:
+        space = self._store.space
+        return BackpressureError(
+            f"no room for {shown_size(size_bytes)}: {shown_size(space.used_bytes)} of "
+            f"{shown_size(space.capacity_bytes)} in use"
+        )
+
+
+def stage_reserved(store: Store, size_bytes: int) -> Staged:
+    """Create a file for bytes that were reserved; without one they are given back.
+
+    Raises:
+        BackpressureError: The disk is full, or refuses.
+        FencedError: The disk failed a sync before.
+    """
+    try:
+        return store.stage(size_bytes)
+    except OSError as error:
+        store.space.release(size_bytes)
+        raise disk_error(error) from error
+    except BaseException:
+        store.space.release(size_bytes)
+        raise
+
+
+def check_content(content: Content) -> None:
+    """Refuse block digests that do not cover the size or do not combine to the digest."""
+    blocks = blocks_of(content.size_bytes)
+    if blocks != len(content.block_digests):
+        raise SizeMismatchError(
+            f"{content.size_bytes} bytes have {blocks} blocks, not {len(content.block_digests)}"
+        )
+    if digests.combine(content.block_digests, content.size_bytes) != content.digest:
+        raise DigestMismatchError("the block digests do not combine to the shard's digest")
+
+
+def receipt_of(shard: Shard, level: Level) -> Receipt:
+    return Receipt(
+        run=shard.run,
+        step=shard.step,
+        name=shard.name,
+        save_id=shard.save_id,
+        size_bytes=shard.content.size_bytes,
+        digest=shard.content.digest,
+        level=level,
+    )
+
+
+def _check(ids: SaveIds, name: str, size_bytes: int | None) -> None:
+    ids.checked()
+    names.checked_name(name)
+    if size_bytes is not None and not 0 <= size_bytes <= SHARD_LIMIT_BYTES:
+        raise InvalidRequestError(
+            f"a shard has 0 to {SHARD_LIMIT_BYTES} bytes, not {size_bytes}",
+            hint="Split the shard.",
+            name=name,
+        )
+
+
+def disk_error(error: OSError) -> BackpressureError:
+    """Return what a put says when the disk does not take its bytes."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return BackpressureError(
+            "the disk under cache_dir is full, below its `capacity`",
+            hint="Free space on the disk, or lower `capacity`.",
+        )
+    return BackpressureError(
+        f"the disk refused to stage a file: {error.strerror}",
+        hint="Look at the disk and at the service's open-file limit.",
+    )

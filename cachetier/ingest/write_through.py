@@ -1,0 +1,312 @@
+"""Send a shard straight to the remote, when the cache is full of bytes that only this node has.
+
+The blocks are uploaded as they come, from memory of one part for each stream, and the shard is
+acknowledged once it is verified remotely: its row is evicted from birth. A shard that is committed
+already is never replaced this way, so nothing acknowledged is overwritten remotely.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+
+from cachetier_client.io.digests import digest_of
+
+from cachetier.clock import Clock
+from cachetier.drain.publish.publisher import Ended, Publisher
+from cachetier.drain.schedule.queue_state import Agenda
+from cachetier.drain.upload.buffers import Buffers
+from cachetier.drain.upload.source import InlineSource
+from cachetier.drain.upload.target import ConflictError, Target
+from cachetier.drain.upload.uploader import Uploader
+from cachetier.errors import (
+    AbortedError,
+    BackpressureError,
+    CachetierError,
+    DigestMismatchError,
+    InvalidRequestError,
+    RemoteError,
+    RemoteRefusedError,
+    SaveSupersededError,
+    SizeMismatchError,
+    StepPublishedError,
+)
+from cachetier.ingest.ingest import RemoteStage
+from cachetier.local.catalog import queries
+from cachetier.local.store import Store
+from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.publication import claimant_of
+from cachetier.model.shard import BLOCK_BYTES, Content, SaveIds, Shard
+from cachetier.model.uploads import DIGEST_KEY, PART_LIMIT, object_metadata, part_bytes_for
+from cachetier.remote.base import UploadedPart
+from cachetier.remote.bucket import Bucket
+
+STREAMS = 4
+PATIENCE_SECONDS = 30.0
+
+
+class WriteThrough:
+    """Opens streams to the remote; ``open`` is an ``OpenRemoteStage``. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        bucket: Bucket,
+        agenda: Agenda,
+        clock: Clock,
+        *,
+        remote: str,
+        on_drained: Callable[[int], None] = lambda _size_bytes: None,
+    ) -> None:
+        """Make one.
+
+        Args:
+            store: Where the shards are recorded.
+            bucket: Where their bytes go.
+            agenda: The drain's, to keep it off what is being written.
+            clock: For the rows.
+            remote: What the catalog calls ``bucket``.
+            on_drained: Told the size of each shard that is verified there.
+        """
+        self.store = store
+        self.bucket = bucket
+        self.clock = clock
+        self.remote = remote
+        self.on_drained = on_drained
+        self._agenda = agenda
+        self._publisher = Publisher(bucket, clock)
+        self._slots = threading.Semaphore(STREAMS)
+        self._parts = ThreadPoolExecutor(1, thread_name_prefix="write-through")  # never starts one
+        self.uploader = Uploader(bucket.objects, Buffers(), self._parts)
+
+    def open(self, ids: SaveIds, name: str, size_bytes: int | None) -> RemoteStage:
+        """Begin to send one shard; ``size_bytes`` None when its size is not known yet.
+
+        Raises:
+            BackpressureError: The remote cannot be reached, or has enough streams already.
+            RemoteRefusedError: A person has to mend the remote.
+            SaveSupersededError, StepPublishedError, AbortedError: The save has no future.
+        """
+        save = self.store.catalog.admit(ids, self.clock.now())
+        existing = self.store.read(lambda sql: queries.shard_named(sql, save.number, name))
+        if existing is not None:
+            return _Repeat(existing)
+        with ExitStack() as held:
+            held.enter_context(self._slot())
+            with _as_backpressure():
+                location = self._location(save, ids)
+            self._agenda.hold(save.number, name, PATIENCE_SECONDS)
+            held.callback(self._agenda.release, save.number, name)
+            key = self.bucket.layout.shard_key(ids.run, location, name)
+            version = self.store.catalog.reserve_version()
+            return _Stream(self, ids, name, key, version, size_bytes, held.pop_all())
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        if not self._slots.acquire(timeout=PATIENCE_SECONDS):
+            raise BackpressureError(f"{STREAMS} shards are on their way to the remote already")
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+    def _location(self, save: Save, ids: SaveIds) -> str:
+        if save.location is not None:
+            return save.location
+        replaced = self.store.read(lambda sql: queries.replaced_by(sql, save))
+        claimed = self._publisher.claim(claimant_of(save, replaced))
+        if isinstance(claimed, Ended):
+            now = self.clock.now()
+            log = self.store.drain_log
+            self.store.drop(log.record_outcome(save.number, claimed.state, None, now))
+            raise _ended(claimed, ids)
+        self.store.drain_log.record_location(save.number, claimed.location)
+        return claimed.location
+
+
+class _Repeat:
+    """A put of a name that is committed already: the same bytes, or they have to wait for room."""
+
+    def __init__(self, existing: Shard) -> None:
+        self._existing = existing
+        self._digests = _Digests()
+
+    def write(self, block: bytes | bytearray | memoryview) -> None:
+        self._digests.add(memoryview(block))
+
+    def commit(self, content: Content) -> Shard:
+        self._digests.check(content)
+        shard = self._existing
+        remotely = shard.state in (ShardState.CLEAN, ShardState.EVICTED)
+        if shard.content != content or not remotely:
+            raise BackpressureError(
+                f"shard {shard.name} can only be replaced once there is room",
+                run=shard.run,
+                step=shard.step,
+                rank=shard.rank,
+                name=shard.name,
+            )
+        return shard
+
+    def abort(self) -> None:
+        """Nothing was sent."""
+
+
+class _Stream:
+    """One shard on its way. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        through: WriteThrough,
+        ids: SaveIds,
+        name: str,
+        key: str,
+        version: int,
+        size_bytes: int | None,
+        held: ExitStack,
+    ) -> None:
+        self._through = through
+        self._objects = through.bucket.objects
+        self._ids = ids
+        self._name = name
+        self._key = key
+        self._version = version
+        self._held = held
+        self._buffer = memoryview(bytearray(part_bytes_for(size_bytes or 0)))
+        self._filled_bytes = 0
+        self._digests = _Digests()
+        self._upload_id: str | None = None
+        self._parts: list[UploadedPart] = []
+        self._may_be_there = False
+
+    def write(self, block: bytes | bytearray | memoryview) -> None:
+        rest = memoryview(block)
+        while rest:
+            if self._filled_bytes == len(self._buffer):
+                with _as_backpressure():
+                    self._send_part(self._begin())
+            piece = rest[: len(self._buffer) - self._filled_bytes]
+            self._buffer[self._filled_bytes : self._filled_bytes + len(piece)] = piece
+            self._filled_bytes += len(piece)
+            self._digests.add(piece)
+            rest = rest[len(piece) :]
+
+    def commit(self, content: Content) -> Shard:
+        """Finish the object, verify it remotely, and record the shard; on error nothing is kept."""
+        try:
+            self._digests.check(content)
+            with _as_backpressure():
+                self._finish(content)
+            through = self._through
+            committed = through.store.catalog.commit_remote(
+                self._ids, self._name, content, through.remote, through.clock.now()
+            )
+        except BaseException:
+            self.abort()
+            raise
+        self._held.close()
+        through.on_drained(content.size_bytes)
+        return committed.shard
+
+    def abort(self) -> None:
+        """Leave nothing behind remotely; what the remote will not remove now goes at publishing."""
+        with self._held, suppress(RemoteError):
+            if self._may_be_there:
+                self._may_be_there = False
+                target = self._target(Content(0, 0, ()))
+                self._through.uploader.clear_away(target, self._upload_id)
+
+    def _target(self, content: Content) -> Target:
+        store_id = self._through.store.store_id
+        metadata = object_metadata(self._ids.save_id, store_id, self._version, content)
+        return Target(self._key, metadata, content)
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def _finish(self, content: Content) -> None:
+        target, uploader = self._target(content), self._through.uploader
+        self._may_be_there = True
+        if self._upload_id is None:
+            body = self._buffer[: self._filled_bytes]
+            uploader.put(target, InlineSource(body, content.digest))
+            return
+        self._send_part(self._upload_id)
+        uploader.complete_streamed(target, self._upload_id, self._parts)
+
+    def _begin(self) -> str:
+        if self._upload_id is None:
+            metadata = dict(self._target(Content(0, 0, ())).metadata)
+            del metadata[DIGEST_KEY]  # nobody knows it yet
+            self._upload_id = self._objects.create_upload(self._key, metadata)
+            self._may_be_there = True
+        return self._upload_id
+
+    def _send_part(self, upload_id: str) -> None:
+        number = len(self._parts) + 1
+        if number > PART_LIMIT:
+            raise InvalidRequestError(
+                f"a stream of unknown size has at most {PART_LIMIT * len(self._buffer)} bytes",
+                hint="Declare the size up front.",
+            )
+        view = self._buffer[: self._filled_bytes]
+        part = self._objects.upload_part(self._key, upload_id, number, view, digest=digest_of(view))
+        self._parts.append(part)
+        self._filled_bytes = 0
+
+
+class _Digests:
+    """Digests of the blocks as they come, to hold against what the rank declares."""
+
+    def __init__(self) -> None:
+        self._size_bytes = 0
+        self._blocks: list[int] = []
+
+    def add(self, data: memoryview) -> None:
+        while data:
+            reached = self._size_bytes % BLOCK_BYTES
+            piece = data[: BLOCK_BYTES - reached]
+            if reached:
+                self._blocks[-1] = digest_of(piece, self._blocks[-1])
+            else:
+                self._blocks.append(digest_of(piece))
+            self._size_bytes += len(piece)
+            data = data[len(piece) :]
+
+    def check(self, content: Content) -> None:
+        """Refuse ``content`` if it does not describe what came."""
+        if content.size_bytes != self._size_bytes:
+            raise SizeMismatchError(
+                f"{content.size_bytes} bytes were declared, {self._size_bytes} came"
+            )
+        if content.block_digests != tuple(self._blocks):
+            raise DigestMismatchError("the bytes that came do not have the declared digests")
+
+
+@contextmanager
+def _as_backpressure() -> Iterator[None]:
+    """A remote that is away is no room: the caller may come again, unless a person has to act."""
+    try:
+        yield
+    except ConflictError as error:
+        raise RemoteRefusedError(
+            str(error), hint="Move the foreign object away or delete it, then save again."
+        ) from error
+    except RemoteRefusedError:
+        raise
+    except RemoteError as error:
+        raise BackpressureError(
+            f"the cache is full, and the remote does not take the shard: {error.message}"
+        ) from error
+
+
+def _ended(ended: Ended, ids: SaveIds) -> CachetierError:
+    kinds: dict[SaveState, type[CachetierError]] = {
+        SaveState.SUPERSEDED: SaveSupersededError,
+        SaveState.REFUSED: StepPublishedError,
+    }
+    kind = kinds.get(ended.state, AbortedError)
+    message = ended.message or f"save {ids.save_id} of step {ids.step} is {ended.state}"
+    return kind(message, run=ids.run, step=ids.step, rank=ids.rank)

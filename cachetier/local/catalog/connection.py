@@ -1,0 +1,114 @@
+"""Open the catalog's database: one connection that writes, others that read, one schema.
+
+The one that writes also checkpoints. apsw brings its own SQLite, as the versions that distributions
+ship may lose a commit when the WAL is reset (fixed in 3.51.3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from pathlib import Path
+
+import apsw
+
+from cachetier.errors import CatalogDamagedError, ConfigError
+from cachetier.local.catalog import schema
+
+SAFE_SQLITE = 3_051_003
+WAL_PAGES = 4096
+JOURNAL_LIMIT_BYTES = 64 << 20
+
+# What SQLite says of a disk that fails, or of bytes that are not what was written. All else that it
+# says to who reads is a defect of ours.
+UNREADABLE = (apsw.CorruptError, apsw.NotADBError, apsw.IOError, apsw.CantOpenError)
+
+
+def open_writer(path: Path, now: float, vfs: str | None = None) -> apsw.Connection:
+    """Open (or create) the catalog for writing, migrated to the current schema.
+
+    Raises:
+        CatalogDamagedError: It is not a database, is damaged, or was written by a newer cachetier.
+    """
+    if apsw.SQLITE_VERSION_NUMBER < SAFE_SQLITE:
+        raise ConfigError(
+            f"apsw brings SQLite {apsw.sqlite_lib_version()}, which may lose commits",
+            hint="Install the pinned requirements: SQLite 3.51.3 or newer is needed.",
+        )
+    try:
+        connection = apsw.Connection(str(path), vfs=vfs)
+    except apsw.Error as error:
+        raise _unusable(path, error) from error
+    try:
+        _configure(connection)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        _migrate(connection, now)
+    except apsw.Error as error:
+        abandon(connection)
+        raise _unusable(path, error) from error
+    except BaseException:
+        abandon(connection)
+        raise
+    return connection
+
+
+def abandon(connection: apsw.Connection) -> None:
+    """Close a catalog that is not to be used, and leave its files as they are."""
+    with contextlib.suppress(apsw.Error):
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.close()
+
+
+def _unusable(path: Path, error: apsw.Error) -> CatalogDamagedError:
+    return CatalogDamagedError(f"the catalog {path.name} cannot be opened: {error}")
+
+
+def sqlite_version() -> str:
+    """Return the version of the SQLite that apsw brings."""
+    return str(apsw.sqlite_lib_version())
+
+
+def open_reader(path: Path, vfs: str | None = None) -> apsw.Connection:
+    """Open the catalog for reading only."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
+    connection.set_busy_timeout(5_000)
+    _keep_plans(connection)
+    return connection
+
+
+def store_id_of(connection: apsw.Connection) -> str:
+    """Return the id that ties the catalog to its data files."""
+    return str(connection.execute("SELECT id FROM store").get)
+
+
+def _keep_plans(connection: apsw.Connection) -> None:
+    """Plan each statement once: by default SQLite plans joins anew for every value bound."""
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+
+
+def _configure(connection: apsw.Connection) -> None:
+    connection.set_busy_timeout(5_000)
+    _keep_plans(connection)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+    connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_LIMIT_BYTES}")
+
+
+def _migrate(connection: apsw.Connection, now: float) -> None:
+    found = int(connection.pragma("user_version"))
+    if found > schema.VERSION:
+        raise CatalogDamagedError(
+            f"the catalog has schema {found}, this cachetier knows {schema.VERSION}",
+            hint="Start the newer cachetier again, or drain and empty the cache directory first.",
+        )
+    if found == schema.VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    for statements in schema.MIGRATIONS[found:]:
+        connection.execute(statements)
+    if found == 0:
+        connection.execute("INSERT INTO store VALUES (?, ?)", (secrets.token_hex(8), now))
+    connection.pragma("user_version", schema.VERSION)
+    connection.execute("COMMIT")

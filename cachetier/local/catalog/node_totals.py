@@ -1,0 +1,140 @@
+"""Everything that the catalog says of the node at one instant, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import apsw
+
+from cachetier.local.catalog import exposure_queries, pin_queries, replica_queries, room_queries
+from cachetier.local.catalog.exposure_queries import (
+    Damage,
+    Dirty,
+    DurableStep,
+    Kept,
+    OpenSave,
+    OtherSave,
+    Run,
+)
+from cachetier.local.catalog.pin_queries import PinTotals
+from cachetier.local.catalog.replica_queries import Lag
+from cachetier.model.names import DURABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What a remote is owed; ``since``: when the first of it was sealed, None if nothing is."""
+
+    lag: Lag
+    since: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What lies here and how far it is: what is not durable, by what becomes of it.
+
+    ``dirty`` is to be drained, ``kept`` stays here by a policy, ``unwanted`` belongs to saves that
+    were superseded or refused, and goes with them. ``evictable_bytes`` go when room is needed.
+    """
+
+    dirty: Dirty
+    kept: Dirty
+    unwanted: Dirty
+    unwanted_saves: tuple[tuple[str, int], ...]  # (run, step)
+    oldest_dirty_at: float | None
+    clean_bytes: int
+    evictable_bytes: int
+    damage: Damage
+    policy: Kept
+    pins: PinTotals
+    saves: tuple[OpenSave, ...]
+    runs: tuple[Run, ...]
+    durable: Mapping[str, DurableStep]
+    dirty_bytes_by_run: Mapping[str, int]
+    owed: Mapping[str, Owed]
+
+
+def ledger(sql: apsw.Connection, remotes: Sequence[str], active_since: float) -> Ledger:
+    """Return what the catalog says.
+
+    Args:
+        sql: A connection that reads.
+        remotes: The remotes of the settings.
+        active_since: Runs whose newest save began before are left out, unless they have something
+            here that is not durable.
+    """
+    sql.execute("BEGIN")  # one transaction, so that the figures belong together
+    try:
+        return _ledger(sql, remotes, active_since)
+    finally:
+        if sql.in_transaction:
+            sql.execute("ROLLBACK")  # nothing was written; a COMMIT reads, and may fail as well
+
+
+def _ledger(sql: apsw.Connection, remotes: Sequence[str], active_since: float) -> Ledger:
+    by_save = exposure_queries.dirty_by_save(sql)
+    saves = exposure_queries.open_saves(sql, by_save)
+    ended = by_save.keys() - {save.number for save in saves}
+    others = exposure_queries.other_saves(sql, by_save, sorted(ended))
+    awaited: list[OpenSave | OtherSave] = [each for each in saves if not each.local_only]
+    awaited += [each for each in others if each.wanted]
+    dirty = _sum(each.dirty for each in awaited)
+    by_run = _dirty_by_run(awaited)
+    runs = _runs(sql, {save.run for save in saves} | by_run.keys(), active_since)
+    return Ledger(
+        dirty=dirty,
+        kept=_sum(each.dirty for each in saves if each.local_only),
+        unwanted=_sum(each.dirty for each in others if not each.wanted),
+        unwanted_saves=tuple((each.run, each.step) for each in others if not each.wanted),
+        oldest_dirty_at=exposure_queries.committed_at(sql, dirty.oldest),
+        clean_bytes=room_queries.clean_bytes(sql),
+        evictable_bytes=room_queries.evictable_bytes(sql, saves),
+        damage=exposure_queries.damage(sql),
+        policy=exposure_queries.kept_by_policy(sql),
+        pins=pin_queries.totals(sql),
+        saves=tuple(saves),
+        runs=tuple(runs),
+        durable=_durable(sql, runs),
+        dirty_bytes_by_run=by_run,
+        owed={name: _owed(sql, name, saves) for name in remotes},
+    )
+
+
+def _dirty_by_run(saves: Iterable[OpenSave | OtherSave]) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for save in saves:
+        if save.dirty.shards:
+            counted[save.run] = counted.get(save.run, 0) + save.dirty.size_bytes
+    return counted
+
+
+def _runs(sql: apsw.Connection, at_stake: Collection[str], active_since: float) -> list[Run]:
+    runs = exposure_queries.every_run(sql)
+    return [run for run in runs if run.newest_at >= active_since or run.name in at_stake]
+
+
+def _durable(sql: apsw.Connection, runs: Iterable[Run]) -> dict[str, DurableStep]:
+    found = ((run.name, exposure_queries.durable_step(sql, run.name)) for run in runs)
+    return {name: step for name, step in found if step is not None}
+
+
+def _owed(sql: apsw.Connection, remote: str, saves: Iterable[OpenSave]) -> Owed:
+    if remote != DURABLE:
+        lag = replica_queries.lag_of(sql, remote)
+        return Owed(lag, replica_queries.waiting_since(sql, remote) if lag.shards else None)
+    waiting = [save for save in saves if save.dirty.shards and not save.local_only]
+    since = min((save.sealed_at for save in waiting if save.sealed_at is not None), default=None)
+    if any(replica_queries.configured(sql).values()):  # dirty may mean: there, but not at a replica
+        return Owed(replica_queries.durable_lag(sql, remote), since)
+    dirty = _sum(save.dirty for save in waiting)
+    return Owed(Lag(len(waiting), dirty.shards, dirty.size_bytes, 0), since)
+
+
+def _sum(parts: Iterable[Dirty]) -> Dirty:
+    found = list(parts)
+    return Dirty(
+        sum(each.shards for each in found),
+        sum(each.size_bytes for each in found),
+        min((each.oldest for each in found if each.oldest is not None), default=None),
+    )

@@ -1,0 +1,364 @@
+"""Reads of the catalog.
+
+Each function takes a connection, so that decisions inside a transaction and reads outside of it see
+rows through the same eyes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import apsw
+
+from cachetier.local.catalog import pin_queries, rows
+from cachetier.local.catalog.filters import ALL, Among
+from cachetier.local.catalog.records import (
+    Backlog,
+    Incident,
+    LocalOnly,
+    Summary,
+    Totals,
+    UploadProgress,
+)
+from cachetier.model.checkpoint import PartState, RankPart, Save, sealed_here, visible_save
+from cachetier.model.shard import Shard
+from cachetier.model.stored import Codec, Stored
+
+_STORED = ", ".join(f"drains.{column}" for column in rows.STORED_COLUMNS.split(", "))
+_SHARDS = f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save"
+
+
+def saves_of(sql: apsw.Connection, run: str, step: int) -> list[Save]:
+    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE run = ? AND step = ? ORDER BY number"
+    return [rows.save_of(row) for row in sql.execute(query, (run, step))]
+
+
+def save_named(sql: apsw.Connection, run: str, step: int, save_id: str) -> Save | None:
+    return next((save for save in saves_of(sql, run, step) if save.save_id == save_id), None)
+
+
+def save_by_number(sql: apsw.Connection, number: int) -> Save | None:
+    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE number = ?"
+    row = sql.execute(query, (number,)).fetchone()
+    return rows.save_of(row) if row else None
+
+
+def saves_of_run(sql: apsw.Connection, run: str) -> list[Save]:
+    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE run = ? ORDER BY step, number"
+    return [rows.save_of(row) for row in sql.execute(query, (run,))]
+
+
+def unfinished_saves(sql: apsw.Connection) -> list[Save]:
+    """Return saves that the drain still owes something: open, or deleted with objects left."""
+    query = (
+        f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE state = 'open' "
+        "OR (state = 'deleted' AND location IS NOT NULL) ORDER BY number"
+    )
+    return [rows.save_of(row) for row in sql.execute(query)]
+
+
+def open_saves_of(sql: apsw.Connection, run: str) -> list[Save]:
+    """Return the saves of a run that the drain still has to bring to the remote."""
+    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE run = ? AND state = 'open'"
+    return [rows.save_of(row) for row in sql.execute(query, (run,))]
+
+
+def saves_with_bytes(sql: apsw.Connection) -> list[Save]:
+    """Return the saves that readers may see and that have bytes on this node, by arrival."""
+    query = (
+        f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE number IN ("
+        "SELECT save FROM shards WHERE state = 'dirty' UNION SELECT save FROM shards "
+        "WHERE state = 'clean' AND (file_id IS NOT NULL OR inline)) "
+        "AND state IN ('open', 'local_only', 'published') ORDER BY number"
+    )
+    return [rows.save_of(row) for row in sql.execute(query)]
+
+
+def clean_local_shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
+    """Return the shards of a save whose local bytes may go."""
+    query = (
+        f"{_SHARDS} WHERE shards.save = ? AND shards.state = 'clean' "
+        "AND (shards.file_id IS NOT NULL OR shards.inline)"
+    )
+    return [rows.shard_of(row) for row in sql.execute(query, (number,))]
+
+
+def never_durable_runs(sql: apsw.Connection, every: int, least: int) -> list[str]:
+    """Return runs of which ``least`` steps and more were kept from S3, and none was let go."""
+    query = (
+        "SELECT run FROM saves GROUP BY run "
+        "HAVING sum(local_only_at IS NOT NULL) >= ? AND sum(step % ? = 0 OR wanted) = 0 "
+        "ORDER BY run"
+    )
+    return [row[0] for row in sql.execute(query, (least, every))]
+
+
+def backlog(sql: apsw.Connection) -> list[Backlog]:
+    """Return what is owed to each unfinished save, by arrival.
+
+    One that is published is among them while a required replica does not have it all.
+    """
+    found = []
+    for save in [*unfinished_saves(sql), *_published_dirty_saves(sql)]:
+        summary, parts = summary_of(sql, save.number), parts_of(sql, save.number)
+        ranks = {part.rank for part in parts if part.state is PartState.SEALED}
+        found.append(
+            Backlog(
+                save=save,
+                shards=summary.shards,
+                size_bytes=summary.size_bytes,
+                dirty_shards=summary.dirty_shards,
+                dirty_bytes=summary.dirty_bytes,
+                sealed=sealed_here(parts),
+                whole=ranks == set(range(save.world_size)),
+            )
+        )
+    return found
+
+
+def _published_dirty_saves(sql: apsw.Connection) -> list[Save]:
+    query = (
+        f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE state = 'published' "
+        "AND number IN (SELECT save FROM shards WHERE state = 'dirty') ORDER BY number"
+    )
+    return [rows.save_of(row) for row in sql.execute(query)]
+
+
+def unswept_saves(sql: apsw.Connection) -> list[Save]:
+    """Return saves that ended, and may have left unfinished uploads at the remote."""
+    query = (
+        f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE NOT swept AND location IS NOT NULL "
+        "AND state IN ('published', 'superseded', 'refused') ORDER BY number"
+    )
+    return [rows.save_of(row) for row in sql.execute(query)]
+
+
+def names_of_save(sql: apsw.Connection, number: int, names: Sequence[str]) -> list[str]:
+    """Return those of ``names`` that are, or were, shards of a save on this node."""
+    query = (
+        "SELECT ?2 WHERE EXISTS (SELECT 1 FROM shards WHERE save = ?1 AND name = ?2) "
+        "OR EXISTS (SELECT 1 FROM leftovers WHERE save = ?1 AND name = ?2)"
+    )
+    return [name for name in names if sql.execute(query, (number, name)).fetchone()]
+
+
+def superfluous_saves(sql: apsw.Connection, before: float) -> list[Save]:
+    """Return superseded and refused saves with shards here that may be collected.
+
+    They may once their step is published, or when they began before ``before``.
+    """
+    query = (
+        f"SELECT {rows.SAVE_COLUMNS} FROM saves AS old WHERE state IN ('superseded', 'refused') "
+        "AND EXISTS (SELECT 1 FROM shards WHERE save = old.number) "
+        "AND (started_at < ? OR EXISTS (SELECT 1 FROM saves AS new WHERE new.run = old.run "
+        "AND new.step = old.step AND new.state = 'published'))"
+    )
+    return [rows.save_of(row) for row in sql.execute(query, (before,))]
+
+
+def runs(sql: apsw.Connection) -> list[str]:
+    """Return every run there ever was a save of."""
+    return [row[0] for row in sql.execute("SELECT DISTINCT run FROM saves ORDER BY run")]
+
+
+def runs_with_steps(sql: apsw.Connection) -> list[str]:
+    """Return the runs with a save that is not deleted."""
+    query = "SELECT DISTINCT run FROM saves WHERE state <> 'deleted' ORDER BY run"
+    return [row[0] for row in sql.execute(query)]
+
+
+def parts_of(sql: apsw.Connection, number: int) -> list[RankPart]:
+    query = f"SELECT {rows.PART_COLUMNS} FROM parts WHERE save = ? ORDER BY rank"
+    return [rows.part_of(row) for row in sql.execute(query, (number,))]
+
+
+def shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
+    query = f"{_SHARDS} WHERE shards.save = ? ORDER BY shards.version"
+    return [rows.shard_of(row) for row in sql.execute(query, (number,))]
+
+
+def summary_of(sql: apsw.Connection, number: int) -> Summary:
+    query = (
+        "SELECT count(*), coalesce(sum(size_bytes), 0), coalesce(sum(state = 'dirty'), 0), "
+        "coalesce(sum(iif(state = 'dirty', size_bytes, 0)), 0), "
+        "coalesce(sum(state = 'quarantined'), 0) FROM shards WHERE save = ?"
+    )
+    row = sql.execute(query, (number,)).fetchone()
+    assert row is not None
+    return Summary(*row)
+
+
+def dirty_shards_of(
+    sql: apsw.Connection,
+    number: int,
+    limit: int = -1,
+    remote: str | None = None,
+    among: Among = ALL,
+) -> list[Shard]:
+    """Return the dirty shards of a save, oldest first; up to ``limit`` unless it is negative.
+
+    Of a ``remote`` those that are not verified there yet: the others wait for another one.
+    """
+    query = (
+        f"{_SHARDS} WHERE shards.save = ? AND shards.state = 'dirty' AND NOT EXISTS (SELECT 1 "
+        "FROM drains WHERE version = shards.version AND remote = ? AND verified_at IS NOT NULL) "
+        f"AND {among.clause} ORDER BY shards.version LIMIT ?"
+    )
+    values = (number, remote, *among.values, limit)
+    return [rows.shard_of(row) for row in sql.execute(query, values)]
+
+
+def shards_of_rank(
+    sql: apsw.Connection, number: int, rank: int, after: int, limit: int
+) -> list[Shard]:
+    """Return up to ``limit`` shards of a rank's part with versions above ``after``, ascending."""
+    query = (
+        f"{_SHARDS} WHERE shards.save = ? AND shards.rank = ? AND shards.version > ? "
+        "ORDER BY shards.version LIMIT ?"
+    )
+    return [rows.shard_of(row) for row in sql.execute(query, (number, rank, after, limit))]
+
+
+def stored_shards_of_rank(
+    sql: apsw.Connection, number: int, rank: int, remote: str, after: int, limit: int
+) -> list[tuple[Shard, Stored | None]]:
+    """Return what ``shards_of_rank`` does, each shard with as what ``remote`` holds it."""
+    shards = shards_of_rank(sql, number, rank, after, limit)
+    return [(shard, stored_of(sql, shard.version, remote)) for shard in shards]
+
+
+def quarantined_shards(sql: apsw.Connection) -> list[Shard]:
+    """Return the shards whose local bytes are damaged."""
+    # The plus keeps SQLite from walking all shards by version, to spare itself sorting these few.
+    query = f"{_SHARDS} WHERE shards.state = 'quarantined' ORDER BY +shards.version"
+    return [rows.shard_of(row) for row in sql.execute(query)]
+
+
+def unsound_ranks(sql: apsw.Connection, number: int) -> frozenset[int]:
+    """Return the ranks of a save that have a quarantined shard."""
+    query = "SELECT DISTINCT rank FROM shards WHERE save = ? AND state = 'quarantined'"
+    return frozenset(row[0] for row in sql.execute(query, (number,)))
+
+
+def replaced_by(sql: apsw.Connection, save: Save) -> tuple[str, ...]:
+    """Return the ids of the saves of the step that this node saw before ``save``."""
+    query = "SELECT save_id FROM saves WHERE run = ? AND step = ? AND number < ? ORDER BY number"
+    return tuple(row[0] for row in sql.execute(query, (save.run, save.step, save.number)))
+
+
+def shard_named(sql: apsw.Connection, number: int, name: str) -> Shard | None:
+    query = f"{_SHARDS} WHERE shards.save = ? AND shards.name = ?"
+    row = sql.execute(query, (number, name)).fetchone()
+    return rows.shard_of(row) if row else None
+
+
+def shard_by_version(sql: apsw.Connection, version: int) -> Shard | None:
+    row = sql.execute(f"{_SHARDS} WHERE shards.version = ?", (version,)).fetchone()
+    return rows.shard_of(row) if row else None
+
+
+def visible_shard(sql: apsw.Connection, run: str, step: int, name: str) -> Shard | None:
+    """Return the shard that readers of the step see."""
+    save = visible_save(saves_of(sql, run, step))
+    return shard_named(sql, save.number, name) if save else None
+
+
+def body_of(sql: apsw.Connection, version: int) -> bytes | None:
+    row = sql.execute("SELECT body FROM bodies WHERE version = ?", (version,)).fetchone()
+    return bytes(row[0]) if row else None
+
+
+def clean_local_shards(sql: apsw.Connection) -> list[Shard]:
+    """Return every shard whose local bytes may go, save by save, oldest first."""
+    query = (
+        f"{_SHARDS} WHERE shards.state = 'clean' AND (shards.file_id IS NOT NULL OR shards.inline) "
+        f"AND {pin_queries.NOT_PINNED} ORDER BY shards.save, shards.version"
+    )
+    return [rows.shard_of(row) for row in sql.execute(query)]
+
+
+def files(sql: apsw.Connection) -> Iterator[tuple[str, int, int]]:
+    """Yield (file_id, version, size_bytes) of every data file that must be there."""
+    query = "SELECT file_id, version, size_bytes FROM shards WHERE file_id IS NOT NULL"
+    yield from sql.execute(query)
+
+
+def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadProgress:
+    row = sql.execute(
+        "SELECT upload_id, part_bytes, attempts, verified_at, codec, element_size FROM drains "
+        "WHERE version = ? AND remote = ?",
+        (version, remote),
+    ).fetchone()
+    if row is None:
+        return UploadProgress(None, None, 0, None)
+    parts = sql.execute(
+        f"SELECT {rows.UPLOADED_PART_COLUMNS} FROM uploaded_parts "
+        "WHERE version = ? AND remote = ? ORDER BY number",
+        (version, remote),
+    )
+    finished = tuple(rows.finished_part_of(part) for part in parts)
+    upload_id, part_bytes, attempts, verified_at, codec, element_size = row
+    return UploadProgress(
+        upload_id, part_bytes, attempts, verified_at, Codec(codec), element_size, finished
+    )
+
+
+def stored_of(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
+    """Return as what ``remote`` holds a shard, or None where nobody verified that it does."""
+    query = (
+        f"SELECT size_bytes, {_STORED} FROM drains JOIN shards USING (version) "
+        "WHERE version = ? AND remote = ? AND stored_bytes IS NOT NULL"
+    )
+    row = sql.execute(query, (version, remote)).fetchone()
+    return rows.stored_of(row) if row else None
+
+
+def verified_remotes(sql: apsw.Connection, version: int) -> set[str]:
+    query = "SELECT remote FROM drains WHERE version = ? AND verified_at IS NOT NULL"
+    return {row[0] for row in sql.execute(query, (version,))}
+
+
+def totals(sql: apsw.Connection) -> Totals:
+    """Return what lies here, state by state: a walk over every shard would take too long."""
+    counts = sql.execute(
+        "SELECT CASE WHEN saves.state IN ('superseded', 'refused', 'deleted') THEN 'unwanted' "
+        "WHEN saves.state = 'local_only' THEN 'kept' ELSE 'dirty' END, "
+        "sum(size_bytes), count(*), min(committed_at) "
+        "FROM shards JOIN saves ON saves.number = shards.save "
+        "WHERE shards.state = 'dirty' GROUP BY 1"
+    )
+    by_fate = {row[0]: row[1:] for row in counts}
+    dirty_bytes, dirty_shards, oldest_dirty_at = by_fate.get("dirty", (0, 0, None))
+    kept_bytes, kept_shards, _ = by_fate.get("kept", (0, 0, None))
+    unwanted_bytes, _, _ = by_fate.get("unwanted", (0, 0, None))
+    kept_steps, declared_steps = sql.execute(
+        "SELECT coalesce(sum(state = 'local_only'), 0), count(*) FROM saves "
+        "WHERE local_only_at IS NOT NULL"
+    ).get
+    clean_bytes = sql.execute(
+        "SELECT coalesce(sum(size_bytes), 0) FROM shards "
+        "WHERE state = 'clean' AND (file_id IS NOT NULL OR inline)"
+    ).get
+    quarantined_bytes, quarantined_shards = sql.execute(
+        "SELECT coalesce(sum(size_bytes), 0), count(*) FROM shards WHERE state = 'quarantined'"
+    ).get
+    return Totals(
+        local_bytes=clean_bytes + dirty_bytes + kept_bytes + unwanted_bytes + quarantined_bytes,
+        dirty_bytes=dirty_bytes,
+        dirty_shards=dirty_shards,
+        oldest_dirty_at=oldest_dirty_at,
+        quarantined_shards=quarantined_shards,
+        local_only=LocalOnly(kept_steps, kept_shards, kept_bytes, declared_steps),
+    )
+
+
+def incidents_after(sql: apsw.Connection, number: int, limit: int = 100) -> list[Incident]:
+    query = (
+        "SELECT code, message, hint, run, step, name, rank, number, at FROM incidents "
+        "WHERE number > ? ORDER BY number LIMIT ?"
+    )
+    return [Incident(*row) for row in sql.execute(query, (number, limit))]
+
+
+def newest_incident(sql: apsw.Connection) -> int:
+    return int(sql.execute("SELECT coalesce(max(number), 0) FROM incidents").get)

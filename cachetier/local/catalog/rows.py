@@ -1,0 +1,172 @@
+"""Rows of the catalog to the model's objects and back.
+
+Every shard row carries a digest of its identity.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from awscrt.checksums import crc64nvme
+
+from cachetier.errors import CatalogDamagedError
+from cachetier.local.catalog.records import FinishedPart
+from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import Content, Shard
+from cachetier.model.stored import Codec, InPack, Stored, pack_frames, unpack_frames
+
+Row = tuple[Any, ...]
+
+SAVE_COLUMNS = (
+    "number, run, step, save_id, state, world_size, overwrite, started_at, location, "
+    "published_at, local_only_at, wanted"
+)
+PART_COLUMNS = "rank, state, ranks_on_node, sealed_at, uploaded, follows"
+UPLOADED_PART_COLUMNS = "number, etag, size_bytes, digest, raw_start, raw_bytes, frames"
+STORED_COLUMNS = (
+    "codec, element_size, stored_bytes, stored_digest, frames, "
+    "pack, pack_start, pack_bytes, pack_digest"
+)
+SHARD_COLUMNS = (
+    "shards.version, saves.run, saves.step, saves.save_id, shards.name, shards.rank, "
+    "shards.size_bytes, shards.digest, shards.block_digests, shards.element_size, shards.state, "
+    "shards.file_id, shards.inline, shards.committed_at, shards.row_digest"
+)
+
+
+def packed(digest: int) -> bytes:
+    return digest.to_bytes(8, "big")
+
+
+def unpacked(digest: bytes) -> int:
+    return int.from_bytes(digest, "big")
+
+
+def packed_blocks(content: Content) -> bytes:
+    return struct.pack(f"!{len(content.block_digests)}Q", *content.block_digests)
+
+
+def row_digest(save_id: str, name: str, rank: int, content: Content) -> bytes:
+    """Return the digest of what a shard row promises; its state and place may change."""
+    identity = f"{save_id}\0{name}\0{rank}\0{content.size_bytes}\0{content.digest}\0".encode()
+    return packed(int(crc64nvme(identity + packed_blocks(content))))
+
+
+def row_of_part(part: FinishedPart) -> tuple[object, ...]:
+    return (
+        part.number,
+        part.etag,
+        part.size_bytes,
+        packed(part.digest),
+        part.raw_start,
+        part.raw_bytes,
+        pack_frames(part.frames),
+    )
+
+
+def finished_part_of(row: Row) -> FinishedPart:
+    number, etag, size_bytes, digest, raw_start, raw_bytes, packed_frames = row
+    frames = unpack_frames(packed_frames)
+    return FinishedPart(number, etag, size_bytes, unpacked(digest), raw_start, raw_bytes, frames)
+
+
+def stored_of(row: Row) -> Stored:
+    """Read what a remote holds of a shard.
+
+    Raises:
+        CatalogDamagedError: The row contradicts itself, or the shard's size.
+    """
+    raw_bytes, codec, element_size, stored_bytes, stored_digest, packed_frames, *in_pack = row
+    try:
+        stored = Stored(
+            Codec(codec),
+            stored_bytes,
+            unpacked(stored_digest),
+            unpack_frames(packed_frames or b""),
+            element_size,
+            _pack_of(*in_pack),
+        )
+        stored.check(raw_bytes)
+    except ValueError as error:
+        message = f"the catalog's row of a remote copy is damaged: {error}"
+        raise CatalogDamagedError(message) from None
+    return stored
+
+
+def row_of_stored(stored: Stored) -> tuple[object, ...]:
+    """Return the values of ``STORED_COLUMNS``."""
+    pack = stored.pack
+    return (
+        stored.codec,
+        stored.element_size,
+        stored.size_bytes,
+        packed(stored.digest),
+        pack_frames(stored.frames) or None,
+        *((pack.name, pack.start, pack.size_bytes, packed(pack.digest)) if pack else (None,) * 4),
+    )
+
+
+def _pack_of(
+    name: str | None, start: int | None, size_bytes: int | None, digest: bytes | None
+) -> InPack | None:
+    if name is None or start is None or size_bytes is None or digest is None:
+        return None
+    return InPack(name, start, size_bytes, unpacked(digest))
+
+
+def save_of(row: Row) -> Save:
+    number, run, step, save_id, state, world_size, overwrite, started_at, *rest = row
+    location, published_at, local_only_at, wanted = rest
+    return Save(
+        number=number,
+        run=run,
+        step=step,
+        save_id=save_id,
+        state=SaveState(state),
+        world_size=world_size,
+        overwrite=bool(overwrite),
+        started_at=started_at,
+        location=location,
+        published_at=published_at,
+        local_only_at=local_only_at,
+        wanted=bool(wanted),
+    )
+
+
+def part_of(row: Row) -> RankPart:
+    rank, state, ranks_on_node, sealed_at, uploaded, follows = row
+    return RankPart(rank, PartState(state), ranks_on_node, sealed_at, bool(uploaded), bool(follows))
+
+
+def shard_of(row: Row) -> Shard:
+    """Read a shard row.
+
+    Raises:
+        CatalogDamagedError: The row is not what was written.
+    """
+    version, run, step, save_id, name, rank, size, digest, blocks, element_size, *rest = row
+    state, file_id, inline, committed_at, checked = rest
+    block_digests = struct.unpack(f"!{len(blocks) // 8}Q", blocks[: len(blocks) // 8 * 8])
+    content = Content(size, unpacked(digest), block_digests, element_size)
+    if row_digest(save_id, name, rank, content) != checked:
+        raise CatalogDamagedError(
+            f"the catalog's row of shard {name} does not match its own digest",
+            run=run,
+            step=step,
+            name=name,
+        )
+    return Shard(
+        version=version,
+        run=run,
+        step=step,
+        save_id=save_id,
+        name=name,
+        rank=rank,
+        content=content,
+        state=ShardState(state),
+        file_id=file_id,
+        inline=bool(inline),
+        committed_at=committed_at,
+    )

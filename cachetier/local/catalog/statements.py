@@ -1,0 +1,191 @@
+"""Statements that several operations share; each runs inside its caller's transaction."""
+
+from __future__ import annotations
+
+import apsw
+
+from cachetier.errors import NotFoundError
+from cachetier.local.catalog import queries, rows
+from cachetier.local.catalog.records import Incident, NewShard
+from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.policy import Policy
+from cachetier.model.shard import Shard
+from cachetier.model.stored import Stored
+
+
+def insert_save(sql: apsw.Connection, save: Save) -> int:
+    sql.execute(
+        "INSERT INTO saves (run, step, save_id, state, world_size, overwrite, "
+        "started_at, location, local_only_at, swept) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            save.run,
+            save.step,
+            save.save_id,
+            save.state,
+            save.world_size,
+            int(save.overwrite),
+            save.started_at,
+            save.location,
+            save.local_only_at,
+            int(save.location is not None),  # known from the bucket: this node left nothing there
+        ),
+    )
+    return sql.last_insert_rowid()
+
+
+def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) -> Shard:
+    """Insert a shard and return it."""
+    sql.execute(
+        "INSERT INTO shards (save, name, rank, size_bytes, digest, block_digests, element_size, "
+        "file_id, inline, state, committed_at, row_digest) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            save.number,
+            new.name,
+            new.rank,
+            new.content.size_bytes,
+            rows.packed(new.content.digest),
+            rows.packed_blocks(new.content),
+            new.content.element_size,
+            new.file_id,
+            int(new.body is not None),
+            new.state,
+            now,
+            rows.row_digest(save.save_id, new.name, new.rank, new.content),
+        ),
+    )
+    version = sql.last_insert_rowid()
+    if new.body is not None:
+        sql.execute("INSERT INTO bodies VALUES (?, ?)", (version, new.body))
+    for copy in new.copies:
+        insert_stored(sql, version, copy.remote, copy.stored, now)
+    return Shard(
+        version=version,
+        run=save.run,
+        step=save.step,
+        save_id=save.save_id,
+        name=new.name,
+        rank=new.rank,
+        content=new.content,
+        state=new.state,
+        file_id=new.file_id,
+        inline=new.body is not None,
+        committed_at=now,
+    )
+
+
+def insert_stored(
+    sql: apsw.Connection, version: int, remote: str, stored: Stored, verified_at: float
+) -> None:
+    """Remember that ``remote`` holds a shard, and as what."""
+    columns = rows.STORED_COLUMNS.split(", ")
+    news = ", ".join(f"{column} = excluded.{column}" for column in columns)
+    sql.execute(
+        f"INSERT INTO drains (version, remote, verified_at, {rows.STORED_COLUMNS}) "
+        f"VALUES (?, ?, ?{', ?' * len(columns)}) ON CONFLICT (version, remote) DO UPDATE SET "
+        f"verified_at = excluded.verified_at, {news}",
+        (version, remote, verified_at, *rows.row_of_stored(stored)),
+    )
+
+
+def insert_incident(sql: apsw.Connection, incident: Incident, now: float) -> None:
+    sql.execute(
+        "INSERT INTO incidents (at, code, message, hint, run, step, name, rank) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            now,
+            incident.code,
+            incident.message,
+            incident.hint,
+            incident.run,
+            incident.step,
+            incident.name,
+            incident.rank,
+        ),
+    )
+
+
+def publish(sql: apsw.Connection, number: int, at: float, location: str | None) -> None:
+    """Mark a save published; whatever was published or open before it is superseded."""
+    sql.execute(
+        "UPDATE saves SET state = 'superseded' WHERE number <> ?1 AND "
+        "state IN ('published', 'replicated') AND "
+        "(run, step) = (SELECT run, step FROM saves WHERE number = ?1)",
+        (number,),
+    )
+    sql.execute(
+        "UPDATE saves SET state = 'published', published_at = ?, "
+        "location = coalesce(location, ?) WHERE number = ?",
+        (at, location, number),
+    )
+
+
+def skip_older(sql: apsw.Connection, policy: Policy, number: int, now: float) -> None:
+    """Declare local-only what save ``number``, which is published, makes superfluous remotely."""
+    published = require_save(sql, number)
+    for save in policy.skipped_by(published, queries.open_saves_of(sql, published.run)):
+        sql.execute(
+            "UPDATE saves SET state = 'local_only', local_only_at = ? WHERE number = ?",
+            (now, save.number),
+        )
+
+
+def want(sql: apsw.Connection, number: int) -> None:
+    """Let a save be drained, whatever the policies say."""
+    sql.execute(
+        "UPDATE saves SET wanted = 1, state = iif(state = 'local_only', 'open', state) "
+        "WHERE number = ?",
+        (number,),
+    )
+
+
+def delete_replications(sql: apsw.Connection, number: int) -> None:
+    """Let a save that is deleted go from the replicas too.
+
+    An empty location is one that nobody here knows: whoever deletes looks for it there.
+    """
+    sql.execute(
+        "INSERT INTO replications (save, remote, state, location) "
+        "SELECT ?, name, 'deleted', '' FROM replicas WHERE true "
+        "ON CONFLICT (save, remote) DO UPDATE SET state = 'deleted', due = 1, "
+        "location = coalesce(location, '')",
+        (number,),
+    )
+
+
+def insert_replication(
+    sql: apsw.Connection, number: int, remote: str, location: str, published_at: float
+) -> None:
+    """Remember that a save is published at a replica; what this node does there itself stays."""
+    sql.execute(
+        "INSERT OR IGNORE INTO replications (save, remote, state, location, published_at, due) "
+        "VALUES (?, ?, 'published', ?, ?, 0)",
+        (number, remote, location, published_at),
+    )
+
+
+def forget_leftovers(sql: apsw.Connection, number: int) -> None:
+    """Forget what a save may have left unfinished, once no remote is to be swept any more."""
+    sql.execute(
+        "DELETE FROM leftovers WHERE save = ?1 AND NOT EXISTS (SELECT 1 FROM saves "
+        "WHERE number = ?1 AND location IS NOT NULL AND NOT swept) AND NOT EXISTS "
+        "(SELECT 1 FROM replications WHERE save = ?1 AND location IS NOT NULL AND due)",
+        (number,),
+    )
+
+
+def set_state(sql: apsw.Connection, number: int, state: SaveState) -> None:
+    sql.execute("UPDATE saves SET state = ? WHERE number = ?", (state, number))
+
+
+def require(sql: apsw.Connection, version: int) -> Shard:
+    shard = queries.shard_by_version(sql, version)
+    if shard is None:
+        raise NotFoundError(f"shard version {version} was replaced or deleted")
+    return shard
+
+
+def require_save(sql: apsw.Connection, number: int) -> Save:
+    save = queries.save_by_number(sql, number)
+    assert save is not None
+    return save

@@ -1,0 +1,199 @@
+"""Reads of a catalog that may be damaged: nothing in it is taken on trust."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import apsw
+
+from cachetier.errors import CatalogDamagedError
+from cachetier.local.catalog import queries, replica_queries, rows
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.names import DURABLE
+from cachetier.model.shard import Shard
+from cachetier.model.stored import Stored
+
+COMPLAINTS = 20
+PAGE_ROWS = 500
+_HERE = "(file_id IS NOT NULL OR inline)"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRow:
+    """A row of a shard: ``shard`` is None where the row is not what was written.
+
+    ``remotes`` are those that were verified to hold it; ``unreadable`` those of the settings among
+    them of which the catalog does not say any more as what. ``settled``: it is dirty, and no
+    remote that it waits for lacks it.
+    """
+
+    version: int
+    number: int
+    run: str
+    step: int
+    save_state: str
+    name: str
+    file_id: str | None
+    body_bytes: int | None
+    shard: Shard | None
+    remotes: tuple[str, ...]
+    unreadable: tuple[str, ...]
+    settled: bool
+
+
+def complaints(sql: apsw.Connection) -> list[str]:
+    """Return what SQLite itself finds wrong with the catalog's pages, tables and references."""
+    found = [str(row[0]) for row in sql.execute(f"PRAGMA integrity_check({COMPLAINTS})")]
+    lost = [str(row[0]) for row in sql.execute("PRAGMA foreign_key_check").fetchall()]
+    return [
+        *(line for line in found if line != "ok"),
+        *(f"rows of {table} belong to nothing" for table in dict.fromkeys(lost)),
+    ]
+
+
+def checked_rows(
+    sql: apsw.Connection, after: int, limit: int = PAGE_ROWS, run: str | None = None
+) -> list[CheckedRow]:
+    """Return up to ``limit`` rows of shards with versions above ``after``, ascending."""
+    query = (
+        f"SELECT {rows.SHARD_COLUMNS}, saves.number, saves.state, "
+        "(SELECT length(body) FROM bodies WHERE bodies.version = shards.version) "
+        "FROM shards JOIN saves ON saves.number = shards.save "
+        "WHERE shards.version > ?1 AND (?2 IS NULL OR saves.run = ?2) "
+        "ORDER BY shards.version LIMIT ?3"
+    )
+    return [_checked(sql, tuple(row)) for row in sql.execute(query, (after, run, limit)).fetchall()]
+
+
+def rows_of_save(
+    sql: apsw.Connection, number: int, after: int, remote: str, limit: int = PAGE_ROWS
+) -> list[tuple[CheckedRow, Stored | None]]:
+    """Return rows of a save likewise, each with as what ``remote`` holds the shard."""
+    query = (
+        f"SELECT {rows.SHARD_COLUMNS}, saves.number, saves.state, NULL "
+        "FROM shards JOIN saves ON saves.number = shards.save "
+        "WHERE shards.save = ? AND shards.version > ? ORDER BY shards.version LIMIT ?"
+    )
+    found = sql.execute(query, (number, after, limit)).fetchall()
+    checked = [_checked(sql, tuple(row)) for row in found]
+    return [(row, stored_at(sql, row.version, remote)) for row in checked]
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRow:
+    """What is left of a shard's row that fails its own digest; ``body`` if that is inside."""
+
+    name: str
+    rank: int
+    row_digest: bytes
+    body: bytes | None
+
+
+def damaged_row(sql: apsw.Connection, version: int) -> DamagedRow | None:
+    """Return what a row says that cannot be trusted, or None where it is gone."""
+    query = (
+        "SELECT name, rank, row_digest, (SELECT body FROM bodies WHERE version = shards.version) "
+        "FROM shards WHERE version = ?"
+    )
+    row = sql.execute(query, (version,)).fetchone()
+    if row is None:
+        return None
+    name, rank, row_digest, body = row
+    return DamagedRow(str(name), int(rank), bytes(row_digest), bytes(body) if body else None)
+
+
+def names_of(sql: apsw.Connection, number: int) -> set[str]:
+    """Return the names of the shards of a save that this node knows."""
+    query = "SELECT name FROM shards WHERE save = ?"
+    return {str(row[0]) for row in sql.execute(query, (number,))}
+
+
+def row_named(
+    sql: apsw.Connection, number: int, name: str, remote: str
+) -> tuple[Shard, Stored] | None:
+    """Return a shard of a save, and as what ``remote`` holds it; None if either is not known."""
+    try:
+        shard = queries.shard_named(sql, number, name)
+    except CatalogDamagedError:
+        return None
+    stored = stored_at(sql, shard.version, remote) if shard is not None else None
+    return (shard, stored) if shard is not None and stored is not None else None
+
+
+def checked_row(sql: apsw.Connection, version: int) -> CheckedRow | None:
+    """Return one row, or None where it is gone."""
+    found = checked_rows(sql, version - 1, 1)
+    return found[0] if found and found[0].version == version else None
+
+
+def _checked(sql: apsw.Connection, row: tuple[object, ...]) -> CheckedRow:
+    *columns, number, save_state, body_bytes = row
+    try:
+        shard = rows.shard_of(tuple(columns))
+    except (CatalogDamagedError, ValueError, TypeError):
+        shard = None
+    version, run, step, _, name = columns[:5]
+    state, file_id = columns[10:12]
+    assert isinstance(version, int)
+    assert isinstance(number, int)
+    assert isinstance(step, int)
+    remotes = sorted(queries.verified_remotes(sql, version))
+    asked = replica_queries.present_remotes(sql, version, DURABLE)
+    return CheckedRow(
+        version,
+        number,
+        str(run),
+        step,
+        str(save_state),
+        str(name),
+        file_id if isinstance(file_id, str) else None,
+        body_bytes if isinstance(body_bytes, int) else None,
+        shard,
+        tuple(remotes),
+        tuple(name for name in sorted(asked) if stored_at(sql, version, name) is None),
+        state == ShardState.DIRTY and replica_queries.is_everywhere(sql, version, DURABLE),
+    )
+
+
+def stored_at(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
+    """Return as what ``remote`` holds a shard; None where that is unknown, or damaged."""
+    try:
+        return queries.stored_of(sql, version, remote)
+    except (CatalogDamagedError, ValueError):
+        return None
+
+
+def has_file(sql: apsw.Connection, file_id: str) -> bool:
+    """Return whether a row names a data file; a walk over all of them."""
+    query = "SELECT 1 FROM shards WHERE file_id = ?"
+    return sql.execute(query, (file_id,)).fetchone() is not None
+
+
+def accounts(sql: apsw.Connection) -> tuple[int, int]:
+    """Return the local bytes by the indexes, as they are accounted, and by a walk over the rows."""
+    walked = sql.execute(
+        "SELECT coalesce(sum(size_bytes), 0) FROM shards NOT INDEXED "
+        f"WHERE state IN ('dirty', 'quarantined') OR (state = 'clean' AND {_HERE})"
+    ).get
+    return queries.totals(sql).local_bytes, int(walked)
+
+
+def pack_of(
+    sql: apsw.Connection, number: int, remote: str, pack: str, names: Sequence[str] = ()
+) -> list[Shard]:
+    """Return the shards of a save in a pack, in the order of its bytes: those of ``names`` if any.
+
+    Raises:
+        CatalogDamagedError: The row of one is damaged.
+    """
+    if names:
+        found = [queries.shard_named(sql, number, name) for name in names]
+    else:
+        query = (
+            "SELECT version FROM drains JOIN shards USING (version) WHERE pack = ? AND remote = ? "
+            "AND save = ? ORDER BY pack_start, size_bytes, version"
+        )
+        versions = [int(row[0]) for row in sql.execute(query, (pack, remote, number))]
+        found = [queries.shard_by_version(sql, version) for version in versions]
+    return [shard for shard in found if shard is not None]

@@ -1,0 +1,109 @@
+"""The small languages of settings; each function raises ValueError for what is none of it."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from cachetier.units import parsed_size
+
+_ADDRESS = re.compile(r"(?:\[([\w.:%]+)\]|([\w.-]+)):(\d{1,5})", re.ASCII)
+_LAST_PORT = 65535
+
+
+def capacity_of(text: str, filesystem_bytes: int) -> int:
+    """Return the bytes of a size, or of a share of a filesystem: ``1.5 TiB``, ``80%``."""
+    share = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    if share is None:
+        size_bytes = parsed_size(text)
+    elif 0 < float(share.group(1)) <= 100:
+        size_bytes = int(filesystem_bytes * float(share.group(1)) / 100)
+    else:
+        raise ValueError(f"{text!r} is not a share above 0% and up to 100%")
+    if size_bytes < 1:
+        raise ValueError(f"{text!r} leaves no room at all")
+    return size_bytes
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Return (host, port) of ``127.0.0.1:7070`` or ``[::1]:7070``."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[3]) > _LAST_PORT:
+        raise ValueError(f"{text!r} is not an address such as '127.0.0.1:7070' or '[::1]:7070'")
+    return match[1] or match[2], int(match[3])
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def remote_of(text: str) -> tuple[str, str]:
+    """Return (bucket, prefix) of ``s3://bucket/prefix``; the error says which part is wrong."""
+    from cachetier_client.identity import remote_url  # as ranks read it who go past the service
+
+    return remote_url.remote_of(text)
+
+
+def url_of(text: str) -> str:
+    """Return ``text`` if it is the URL of an S3 server, and shows no secret."""
+    from cachetier_client.identity import remote_url
+
+    shown = remote_url.without_secret(text)
+    if shown != text:
+        raise ValueError(f"{shown!r} has credentials in it, which come from the AWS chain alone")
+    if not _is_server(text):
+        raise ValueError(f"{text!r} is not a URL such as 'http://127.0.0.1:8333'")
+    return text
+
+
+def _is_server(url: str) -> bool:
+    if not re.fullmatch(r"https?://[!-~]+", url):
+        return False
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0 and not parts.query and not parts.fragment
+    except ValueError:  # no such port, or half an IPv6 address
+        return False
+
+
+def token_of(text: str) -> str:
+    """Return ``text`` if a header can carry it; the error does not show it."""
+    if not re.fullmatch(r"[!-~]+", text):
+        raise ValueError(
+            "no header can carry it: take letters, digits and signs of ASCII, no space"
+        )
+    return text
+
+
+def mode_of(text: str) -> int:
+    """Return the file mode that ``0600`` or ``0o600`` writes in octal."""
+    if not re.fullmatch(r"(?:0o)?[0-7]{3,4}", text):
+        raise ValueError(f"{text!r} is not a file mode such as '0600'")
+    return int(text.removeprefix("0o"), 8)
+
+
+def table_of(text: str) -> Any:
+    """Return what ``text`` says in JSON; nothing at all is an empty table."""
+    twice: list[str] = []
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        twice.extend(name for name in names if names.count(name) > 1)
+        return dict(pairs)
+
+    try:
+        found = json.loads(text or "{}", object_pairs_hook=once)
+    except (ValueError, RecursionError):
+        raise ValueError(f"""{text!r} is not JSON such as '{{"name": "value"}}'""") from None
+    if twice:
+        raise ValueError(f"{twice[0]!r} is there twice")
+    return found

@@ -1,0 +1,1 @@
+"""What goes: bytes for room or by policy, rubbish, saves that nobody can complete."""

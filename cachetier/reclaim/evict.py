@@ -1,0 +1,108 @@
+"""Make room: local bytes go last, when the remote was asked again and nobody reads them.
+
+Above the high watermark clean shards go, least recently used first, until the low watermark. Saves
+that a newer one replaced are collected too: at once when their step is published, after a grace
+period otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cachetier.clock import Clock
+from cachetier.errors import NotFoundError, PinnedError, RemoteError
+from cachetier.local.catalog import queries
+from cachetier.local.store import Store
+from cachetier.model.lifecycle import ForbiddenTransitionError
+from cachetier.model.shard import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """Fractions of the capacity: eviction starts above ``high`` and stops below ``low``."""
+
+    high: float = 0.9
+    low: float = 0.8
+
+
+class Evictor:
+    """Evicts clean shards.
+
+    ``still_remote`` asks the remote for the shard just before its bytes go.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        still_remote: Callable[[Shard], bool],
+        *,
+        watermarks: Watermarks = Watermarks(),
+        collect_after_seconds: float = 86_400.0,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._still_remote = still_remote
+        self._watermarks = watermarks
+        self._collect_after_seconds = collect_after_seconds
+        self._used_at: dict[int, float] = {}
+        self._one_round = threading.Lock()
+
+    def touch(self, shard: Shard) -> None:
+        """Remember that ``shard`` was used now."""
+        self._used_at[shard.version] = self._clock.now()
+
+    def make_room(self) -> int:
+        """Evict what callers wait for, and down to the low watermark once above the high one.
+
+        Returns the bytes that went; fewer than wanted when the rest is dirty, or being read.
+        """
+        with self._one_round:
+            space = self._store.space
+            target = space.capacity_bytes - space.wanted_bytes
+            if space.used_bytes > self._high_bytes:
+                target = min(target, self._low_bytes)
+            return self._evict_until(target) if space.used_bytes > target else 0
+
+    def evict(self, shard: Shard) -> bool:
+        """Drop the local bytes of a clean shard, if the remote has it and nobody reads them."""
+        try:
+            return self._still_remote(shard) and self._store.evict(shard)
+        except (RemoteError, NotFoundError, PinnedError, ForbiddenTransitionError, OSError):
+            # The remote cannot say, the shard changed or was pinned meanwhile, or no descriptor is
+            # left to see whether somebody reads it: its bytes stay.
+            return False
+
+    def collect(self) -> int:
+        """Drop the shards of saves that a newer save replaced; return how many went."""
+        before = self._clock.now() - self._collect_after_seconds
+        collected = 0
+        for save in self._store.read(lambda sql: queries.superfluous_saves(sql, before)):
+            shards = self._store.catalog.collect(save.number)
+            self._store.drop(shards)
+            collected += len(shards)
+        return collected
+
+    @property
+    def _high_bytes(self) -> int:
+        return int(self._store.space.capacity_bytes * self._watermarks.high)
+
+    @property
+    def _low_bytes(self) -> int:
+        return int(self._store.space.capacity_bytes * self._watermarks.low)
+
+    def _evict_until(self, target_bytes: int) -> int:
+        freed = 0
+        for shard in self._least_recently_used():
+            if self._store.space.used_bytes <= target_bytes:
+                break
+            if self.evict(shard):
+                freed += shard.content.size_bytes
+        return freed
+
+    def _least_recently_used(self) -> list[Shard]:
+        shards = self._store.read(queries.clean_local_shards)
+        self._used_at = {s.version: self._used_at.get(s.version, s.committed_at) for s in shards}
+        return sorted(shards, key=lambda shard: self._used_at[shard.version])

@@ -1,0 +1,271 @@
+"""A boto3 client as this project needs it.
+
+What it is made to do, and why:
+
+- **No retries**: ``RetryingObjectStore`` is the one place that retries.
+- **No payload signing**: it hashes every byte twice as slowly as the wire takes them; the
+  CRC-64/NVME in a signed header protects them instead.
+- **No** ``Expect: 100-continue``: it costs every put a round trip, and a second where a server
+  does not know it.
+- **Connections that can be cut**: each tells ``StallWatch`` which call it serves.
+- **Programs that give credentials are ended** when they hang: all else that is asked for them has
+  a timeout of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import boto3.session
+from botocore.awsrequest import (
+    AWSHTTPConnection,
+    AWSHTTPConnectionPool,
+    AWSHTTPSConnection,
+    AWSHTTPSConnectionPool,
+)
+from botocore.config import Config
+from botocore.credentials import ProcessProvider, RefreshableCredentials
+from botocore.exceptions import BotoCoreError, CredentialRetrievalError
+from botocore.handlers import add_expect_header
+
+from cachetier.errors import ConfigError
+from cachetier.remote.boto_errors import in_a_line
+from cachetier.remote.stall_guard import StallWatch
+
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client
+
+DEFAULT_REGION = "us-east-1"  # what S3-compatible stores expect where nobody names a region
+
+PROGRAM_SECONDS = 60.0  # one may ask somebody else; calls that need its answer wait as long
+
+_SOURCE = "Mend the program, profile or agent that the AWS configuration takes credentials from."
+_SETTINGS = "Correct the remote's settings, or the AWS profile and files that they lead to."
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """An access key of its own; without one the usual AWS chain decides."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long to wait for a connection, and for a call that ``stalls`` sees not get on."""
+
+    connect_seconds: float = 10.0
+    read_seconds: float = 30.0
+    stalls: StallWatch = field(default_factory=StallWatch, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A profile of the AWS configuration; it goes before the environment's keys."""
+
+    name: str
+
+
+def connect(
+    *,
+    endpoint: str | None = None,
+    region: str | None = None,
+    credentials: Credentials | Profile | None = None,
+    max_connections: int = 32,
+    timeouts: Timeouts | None = None,
+) -> S3Client:
+    """Return a boto3 client set up as this module needs it. It opens no connection to the store.
+
+    It looks for credentials: files are read, a program may be run, a metadata service asked.
+
+    Raises:
+        ConfigError: The endpoint is no URL, the AWS profile does not exist, whoever is to give
+            credentials fails, or the certificates to trust cannot be read.
+    """
+    config = _config("path" if endpoint else "auto", max_connections, timeouts or Timeouts())
+    try:
+        session = _session(credentials)
+        client = session.client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name=region or session.region_name or DEFAULT_REGION,
+            config=config,
+        )
+    except CredentialRetrievalError as error:
+        raise ConfigError(f"cannot set up the remote: {in_a_line(error)}", hint=_SOURCE) from error
+    except OSError as error:  # of a program: botocore lets it through
+        raise ConfigError(f"cannot get credentials: {error}", hint=_SOURCE) from error
+    except (BotoCoreError, ValueError) as error:
+        said = in_a_line(error)
+        raise ConfigError(f"cannot set up the remote: {said}", hint=_SETTINGS) from error
+    if client.meta.endpoint_url.startswith("https:"):
+        _check_authorities(session)
+    client.meta.events.unregister("before-call.s3", add_expect_header)
+    if endpoint:
+        client.meta.events.register("before-call.s3", _follow_no_redirect)
+    return client
+
+
+def _config(
+    addressing_style: Literal["path", "auto"], max_connections: int, timeouts: Timeouts
+) -> Config:
+    return Config(
+        connect_timeout=timeouts.connect_seconds,
+        read_timeout=timeouts.read_seconds,
+        max_pool_connections=max_connections,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        retries={"mode": "standard", "total_max_attempts": 1},
+        s3={"addressing_style": addressing_style, "payload_signing_enabled": False},
+        tcp_keepalive=True,
+    )
+
+
+def _check_authorities(session: boto3.session.Session) -> None:
+    """Read the certificates that botocore will trust; it would do so at the first call only.
+
+    Raises:
+        ConfigError: They cannot be read, or are none.
+    """
+    configured = session._session.get_config_variable("ca_bundle")  # botocore tells it nowhere else
+    path = configured or os.environ.get("REQUESTS_CA_BUNDLE")
+    if not path:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except OSError as error:  # SSLError is one
+        raise ConfigError(
+            f"cannot read certificates from {path}: {error.strerror or error}",
+            hint="Correct AWS_CA_BUNDLE (or `ca_bundle` of the AWS profile): a readable PEM file.",
+        ) from error
+
+
+def _session(credentials: Credentials | Profile | None) -> boto3.session.Session:
+    session = _plain_session(credentials)
+    # Both are private to botocore; tests/integration/test_credentials.py notices if they go.
+    for provider in session._session.get_component("credential_provider").providers:
+        if isinstance(provider, ProcessProvider):
+            provider._popen = _Program  # type: ignore[attr-defined]
+        builder = getattr(provider, "_profile_provider_builder", None)  # of a role's own source
+        if builder is not None:
+            builder._create_process_provider = lambda profile: ProcessProvider(
+                profile, lambda: session._session.full_config, _Program
+            )
+    return session
+
+
+class _Program(subprocess.Popen[bytes]):
+    """A program that gives credentials, for ``PROGRAM_SECONDS`` at most."""
+
+    def communicate(
+        self,
+        input: bytes | None = None,  # noqa: A002  its name in subprocess
+        timeout: float | None = None,
+    ) -> tuple[bytes, bytes]:
+        try:
+            return super().communicate(input, timeout or PROGRAM_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise CredentialRetrievalError(
+                provider=ProcessProvider.METHOD,
+                error_msg=f"no answer in {PROGRAM_SECONDS:g} s, it was ended",
+            ) from None
+        finally:
+            if self.poll() is None:
+                self.kill()
+                self.wait()
+            for pipe in (self.stdout, self.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _plain_session(credentials: Credentials | Profile | None) -> boto3.session.Session:
+    match credentials:
+        case Profile(name):
+            return boto3.session.Session(profile_name=name)
+        case Credentials():
+            return boto3.session.Session(
+                aws_access_key_id=credentials.access_key,
+                aws_secret_access_key=credentials.secret_key,
+                aws_session_token=credentials.session_token,
+            )
+    return boto3.session.Session()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCredentials:
+    """Which credentials the AWS chain found; never the secret.
+
+    Args:
+        source: botocore's name of where they are from: ``env``, ``iam-role``, ``assume-role``...
+        access_key: The id of the key.
+        temporary: Whether they end.
+        renewed: Whether botocore fetches new ones by itself.
+        expires_at: When the present ones end, UTC seconds; None where they do not say.
+    """
+
+    source: str
+    access_key: str
+    temporary: bool
+    renewed: bool
+    expires_at: float | None
+
+
+def found_among(credentials: Credentials | Profile | None) -> FoundCredentials | None:
+    """Return what a client would sign with; may ask a metadata service. None if there is nothing.
+
+    Raises:
+        BotoCoreError: A source is there and cannot be used.
+    """
+    found = _session(credentials).get_credentials()
+    if found is None:
+        return None
+    frozen = found.get_frozen_credentials()
+    renewed = isinstance(found, RefreshableCredentials)
+    expiry: Any = getattr(found, "_expiry_time", None)  # botocore does not tell otherwise
+    return FoundCredentials(
+        source=str(found.method or "unknown"),
+        access_key=str(frozen.access_key),
+        temporary=bool(frozen.token),
+        renewed=renewed,
+        expires_at=expiry.timestamp() if expiry is not None else None,
+    )
+
+
+def report_connections(client: S3Client, watch: StallWatch) -> None:
+    """Let ``watch`` know on which connection each call goes."""
+
+    class Plain(AWSHTTPConnection):
+        def request(self, *arguments: Any, **options: Any) -> Any:
+            watch.connected(self)
+            return super().request(*arguments, **options)
+
+    class Secure(AWSHTTPSConnection):
+        def request(self, *arguments: Any, **options: Any) -> Any:
+            watch.connected(self)
+            return super().request(*arguments, **options)
+
+    class PlainPool(AWSHTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class SecurePool(AWSHTTPSConnectionPool):
+        ConnectionCls = Secure
+
+    # botocore has no public way to name the connection's class; tests/conformance notice if this
+    # one goes.
+    session = client._endpoint.http_session  # type: ignore[attr-defined]
+    session._pool_classes_by_scheme.update(http=PlainPool, https=SecurePool)
+
+
+def _follow_no_redirect(context: dict[str, Any], **_: object) -> None:
+    """Tell boto3 that it has followed a redirect already.
+
+    Redirects lead to another region of AWS. A store that answers everything with one, as a gateway
+    to https does, would send boto3 round in circles.
+    """
+    context.setdefault("s3_redirect", {})["redirected"] = True

@@ -1,0 +1,85 @@
+"""What a bucket says of itself: its rules, its versions, its clock, and who we are to it.
+
+Only tools that a person runs ask this; nothing that carries bytes depends on an answer.
+"""
+
+from __future__ import annotations
+
+import time
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from cachetier.errors import RemoteError
+from cachetier.remote.boto_client import FoundCredentials, Profile, Timeouts, connect, found_among
+from cachetier.remote.boto_errors import judged
+from cachetier.remote.settings import RemoteSettings
+
+TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=15.0)
+
+
+class Inquiry:
+    """Asks about one remote; used by one thread.
+
+    Every method may raise ThrottledError, TransientError or RemoteRefusedError.
+
+    Raises:
+        ConfigError: The endpoint is no URL, or the AWS profile does not exist.
+    """
+
+    def __init__(self, settings: RemoteSettings) -> None:
+        self._bucket = settings.bucket
+        self._credentials = Profile(settings.profile) if settings.profile is not None else None
+        self._client = connect(
+            endpoint=settings.endpoint,
+            region=settings.region,
+            credentials=self._credentials,
+            max_connections=1,
+            timeouts=TIMEOUTS,
+        )
+        self._asked_at = 0.0
+        self.clock_ahead_seconds: float | None = None
+        self.server = ""
+        self._client.meta.events.register("before-send.s3", self._sending)
+        self._client.meta.events.register("response-received.s3", self._received)
+
+    def credentials(self) -> FoundCredentials | None:
+        """Return what the AWS chain finds for us, None if it finds nothing."""
+        with judged("credentials", None):
+            return found_among(self._credentials)
+
+    def look(self, prefix: str) -> None:
+        """List one key under ``prefix``: unlike HEAD a refusal of it comes with its reason."""
+        with judged("list_objects_v2", None):
+            self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=1)
+
+    def lifecycle(self) -> list[dict[str, Any]]:
+        """Return the bucket's lifecycle rules, as S3 words them."""
+        try:
+            with judged("get_bucket_lifecycle_configuration", None):
+                answer: Any = self._client.get_bucket_lifecycle_configuration(Bucket=self._bucket)
+        except RemoteError as error:
+            if error.context.get("remote_code") == "NoSuchLifecycleConfiguration":
+                return []
+            raise
+        return list(answer.get("Rules", ()))
+
+    def versioning(self) -> str:
+        """Return ``Enabled``, ``Suspended``, or nothing for a bucket that never had versions."""
+        with judged("get_bucket_versioning", None):
+            answer = self._client.get_bucket_versioning(Bucket=self._bucket)
+        return str(answer.get("Status", ""))
+
+    def _sending(self, **_: Any) -> None:
+        self._asked_at = time.time()
+
+    def _received(self, response_dict: dict[str, Any] | None, **_: Any) -> None:
+        """Compare the clocks: a ``Date`` is a whole second, and was written between the two."""
+        if response_dict is None:  # nobody answered
+            return
+        headers = {name.lower(): text for name, text in response_dict["headers"].items()}
+        self.server = headers.get("server", self.server)
+        try:
+            told_at = parsedate_to_datetime(headers["date"]).timestamp() + 0.5
+        except (KeyError, ValueError):
+            return
+        self.clock_ahead_seconds = told_at - (self._asked_at + time.time()) / 2

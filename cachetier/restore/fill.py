@@ -1,0 +1,229 @@
+"""Bring evicted shards back from the nearest remote that has them, each once per node.
+
+The blocks of a shard come in parallel ranged reads, each checked against its digest, into a staged
+file that becomes the shard's clean local copy. A remote copy that fails its digest is passed over
+for the next one, or an error; never data. What lies in a pack brings its neighbours along.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Generic, TypeVar
+
+from cachetier.clock import Clock
+from cachetier.errors import (
+    BackpressureError,
+    CachetierError,
+    DeadlineError,
+    IntegrityError,
+    NotFoundError,
+)
+from cachetier.ingest.ingest import stage_reserved
+from cachetier.local.catalog import queries
+from cachetier.local.store import Staged, Store
+from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
+from cachetier.model.shard import Shard
+from cachetier.restore.readahead import Neighbours, ReadAhead
+from cachetier.restore.remote_shard import Range, RemoteShard
+from cachetier.restore.replica_choice import Sources
+from cachetier.units import shown_size
+
+PARALLEL_RANGES = 4
+
+Key = TypeVar("Key")
+
+_WITHOUT_BYTES = (ShardState.EVICTED, ShardState.QUARANTINED)
+
+
+class Refill:
+    """Gives evicted shards their local bytes back. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        sources: Sources,
+        clock: Clock,
+        *,
+        make_room: Callable[[], None],
+        on_restored: Callable[[Shard], None] = lambda _shard: None,
+    ) -> None:
+        self._store = store
+        self._sources = sources
+        self._clock = clock
+        self._make_room = make_room
+        self._on_restored = on_restored
+        self._ranges = ThreadPoolExecutor(PARALLEL_RANGES, thread_name_prefix="restore")
+        self._flights: SingleFlight[int] = SingleFlight()
+        self._ahead = ReadAhead(store, sources, clock)
+        self._packs: SingleFlight[str] = SingleFlight()
+
+    def close(self) -> None:
+        """Let the range readers go."""
+        self._ranges.shutdown(wait=False, cancel_futures=True)
+
+    def fetch(self, shard: Shard, deadline: float) -> None:
+        """Return once ``shard`` has local bytes, or is replaced or deleted.
+
+        Raises:
+            IntegrityError, NotFoundError: There is no sound remote copy.
+            RemoteError: None that can be reached.
+            BackpressureError: No room for it.
+            DeadlineError: Somebody else's fetch of it did not end in time.
+        """
+        leads = False
+        while not leads:  # whoever waited looks again, and leads if the other one failed
+            left = max(0.0, deadline - self._clock.monotonic())
+            with self._flights.lead_or_wait(shard.version, left) as leads:
+                if leads:
+                    self._fetch_if_it_lasts(shard, deadline)
+
+    def _fetch_if_it_lasts(self, shard: Shard, deadline: float) -> None:
+        """Fetch ``shard``, unless it is replaced or deleted meanwhile: whoever asked looks again.
+
+        Its row goes before its object does, so an object that changed is damage only under a row.
+        """
+        try:
+            self._fetch(shard, deadline)
+        except (IntegrityError, NotFoundError):
+            if self._store.read(lambda sql: queries.shard_by_version(sql, shard.version)):
+                raise
+
+    def _fetch(self, shard: Shard, deadline: float) -> None:
+        """Fetch ``shard``; of a pack one at a time, as it may bring what the others want."""
+        packed = self._ahead.packed(shard)
+        if packed is None:
+            self._bring_back(shard, deadline)
+            return
+        leads = False
+        while not leads and self._is_evicted(shard):
+            left = max(0.0, deadline - self._clock.monotonic())
+            with self._packs.lead_or_wait(packed.key, left) as leads:
+                if leads:
+                    self._bring_back(shard, deadline)
+
+    def _is_evicted(self, shard: Shard) -> bool:
+        known = self._store.read(lambda sql: queries.shard_by_version(sql, shard.version))
+        return known is not None and known.state in _WITHOUT_BYTES
+
+    def _bring_along(self, shard: Shard, source: RemoteShard, deadline: float) -> None:
+        """Keep a neighbour if there is time and room: nobody asked for it, so nobody hears more."""
+        size_bytes = shard.content.size_bytes
+        if self._clock.monotonic() > deadline or not self._store.space.try_reserve(size_bytes):
+            return
+        with suppress(CachetierError, ForbiddenTransitionError):
+            staged = stage_reserved(self._store, size_bytes)
+            try:
+                for wanted in source.ranges():
+                    self._fill_range(staged, shard, source, wanted)
+                self._cut(staged, size_bytes)
+            except BaseException:
+                self._store.discard(staged)
+                raise
+            self._store.restored(staged, shard)
+            self._on_restored(shard)
+
+    def _bring_back(self, shard: Shard, deadline: float) -> None:
+        if not self._is_evicted(shard):
+            return
+        size_bytes = shard.content.size_bytes
+        left = max(0.0, deadline - self._clock.monotonic())
+        if not self._store.space.reserve(size_bytes, left, self._make_room):
+            raise BackpressureError(
+                f"no room to restore {shown_size(size_bytes)}", run=shard.run, step=shard.step
+            )
+        staged = stage_reserved(self._store, size_bytes)
+        with ExitStack() as held:
+
+            def fill(source: RemoteShard) -> Neighbours:
+                window = held.enter_context(self._ahead.reading(shard, source))
+                self._fill(staged, shard, window.asked)
+                return window.neighbours
+
+            try:
+                neighbours = self._sources.first(shard, fill)
+            except BaseException:
+                self._store.discard(staged)
+                raise
+            self._store.restored(staged, shard)
+            self._on_restored(shard)
+            wait([self._ranges.submit(self._bring_along, *each, deadline) for each in neighbours])
+
+    def _fill(self, staged: Staged, shard: Shard, source: RemoteShard) -> None:
+        pending: list[Future[None]] = [
+            self._ranges.submit(self._fill_range, staged, shard, source, wanted)
+            for wanted in source.ranges()
+        ]
+        try:
+            for future in pending:
+                future.result()
+        finally:
+            for future in pending:
+                future.cancel()
+            for future in pending:
+                if not future.cancelled():
+                    future.exception()  # wait: nobody may write once the descriptor is closed
+        self._cut(staged, shard.content.size_bytes)
+
+    def _cut(self, staged: Staged, size_bytes: int) -> None:
+        assert staged.writer is not None
+        os.ftruncate(staged.writer, size_bytes)
+
+    def _fill_range(self, staged: Staged, shard: Shard, source: RemoteShard, wanted: Range) -> None:
+        assert staged.writer is not None
+        try:
+            for offset, block in source.read(wanted):
+                _write_all(staged.writer, memoryview(block), offset)
+                # Begins to write it out, so that the sync at the end has little left to wait for,
+                # and training keeps its page cache.
+                os.posix_fadvise(staged.writer, offset, len(block), os.POSIX_FADV_DONTNEED)
+        except IntegrityError as error:
+            raise _bad_remote_copy(shard, error.message) from error
+
+
+class SingleFlight(Generic[Key]):
+    """Lets one caller do a thing while others who want the same wait for it."""
+
+    def __init__(self) -> None:
+        self._landed = threading.Condition()
+        self._flying: set[Key] = set()
+
+    @contextmanager
+    def lead_or_wait(self, key: Key, timeout_seconds: float) -> Iterator[bool]:
+        """Yield True to the caller who is to do it, False to one for whom it was just done.
+
+        Raises:
+            DeadlineError: The other's flight did not land in time.
+        """
+        with self._landed:
+            leads = key not in self._flying
+            if leads:
+                self._flying.add(key)
+            elif not self._landed.wait_for(lambda: key not in self._flying, timeout_seconds):
+                raise DeadlineError("another restore of the same bytes takes longer than this call")
+        try:
+            yield leads
+        finally:
+            if leads:
+                with self._landed:
+                    self._flying.discard(key)
+                    self._landed.notify_all()
+
+
+def _bad_remote_copy(shard: Shard, message: str) -> IntegrityError:
+    return IntegrityError(
+        message,
+        run=shard.run,
+        step=shard.step,
+        rank=shard.rank,
+        name=shard.name,
+    )
+
+
+def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written

@@ -1,0 +1,142 @@
+"""Bring the neighbours of a packed shard back with it: one ranged read serves many readers.
+
+Who reads one shard of a pack pays for little more than that; who goes on gets windows that grow
+until all of the pack comes at once. Neighbours are only taken along: whatever goes wrong with them
+concerns nobody, and they stay remote.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from cachetier.clock import Clock
+from cachetier.errors import CachetierError
+from cachetier.local.catalog import pack_queries
+from cachetier.local.store import Store
+from cachetier.model.packs import Extent, is_packable, read_along
+from cachetier.model.shard import Shard
+from cachetier.model.stored import InPack, Stored
+from cachetier.remote.base import ObjectStore
+from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
+from cachetier.restore.remote_shard import RemoteShard
+from cachetier.restore.replica_choice import Sources
+
+# Bytes and neighbours, request by request.
+WINDOWS = ((1 << 20, 16), (4 << 20, 64), (16 << 20, 512), (32 << 20, 2048))
+WINDOWS_AT_ONCE = 2
+FORGET_SECONDS = 60.0
+REMEMBERED_PACKS = 1024
+
+Neighbours = tuple[tuple[Shard, RemoteShard], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What one read of a pack brought: the shard that was asked for, and those beside it.
+
+    They are read from memory, and verified as from anywhere.
+    """
+
+    asked: RemoteShard
+    neighbours: Neighbours = ()
+
+
+class ReadAhead:
+    """Reads packed shards with their neighbours. Thread-safe."""
+
+    def __init__(self, store: Store, sources: Sources, clock: Clock) -> None:
+        self._store = store
+        self._sources = sources
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._reads: dict[str, tuple[int, float]] = {}  # by key; those read last at the end
+        self._free = threading.Semaphore(WINDOWS_AT_ONCE)
+
+    def packed(self, shard: Shard) -> RemoteShard | None:
+        """Return the nearest copy of ``shard`` if it is in a pack, and small."""
+        if not is_packable(shard.content.size_bytes):
+            return None
+        nearest = next(iter(self._sources.of(shard)), None)
+        return nearest if nearest is not None and nearest.stored.pack is not None else None
+
+    @contextmanager
+    def reading(self, shard: Shard, source: RemoteShard) -> Iterator[Window]:
+        """Lend what one read of the pack brings; without neighbours nothing is read yet.
+
+        The memory is bounded: where others use it, everybody reads for himself.
+        """
+        pack = source.stored.pack
+        small = is_packable(shard.content.size_bytes)
+        if pack is None or not small or not self._free.acquire(blocking=False):
+            yield Window(source)
+            return
+        try:
+            window = self._read(shard, source, pack)
+            if window.neighbours:
+                yield window
+                return
+        finally:
+            self._free.release()
+        yield window
+
+    def _read(self, shard: Shard, source: RemoteShard, pack: InPack) -> Window:
+        remote, name = source.remote, pack.name
+        evicted = self._store.read(
+            lambda sql: pack_queries.evicted_in_pack(sql, shard.version, remote, name)
+        )
+        asked = next((each for each in evicted if each.version == shard.version), None)
+        if asked is None or any(each.end > pack.size_bytes for each in evicted):
+            return Window(source)
+        along = read_along(evicted, asked, *self._next_window(source.key))
+        if not along:
+            return Window(source)
+        start = min(asked.start, *(each.start for each in along))
+        data = bytearray(max(asked.end, *(each.end for each in along)) - start)
+        try:
+            if data:
+                source.objects.read_into(source.key, start, memoryview(data))
+        except CachetierError:
+            return Window(source)  # the plain read that follows says what is wrong
+        held = replace(source, objects=_Held(source.objects, start, data))
+        found = self._store.read(lambda sql: pack_queries.shards_at(sql, along))
+        return Window(held, tuple(_neighbour(held, shard, extent) for shard, extent in found))
+
+    def _next_window(self, key: str) -> tuple[int, int]:
+        """Return how much to read of a pack now, and count the read."""
+        now = self._clock.monotonic()
+        with self._lock:
+            reads, read_at = self._reads.pop(key, (0, now))
+            if now - read_at > FORGET_SECONDS:
+                reads = 0
+            self._reads[key] = reads + 1, now
+            if len(self._reads) > REMEMBERED_PACKS:
+                del self._reads[next(iter(self._reads))]
+        return WINDOWS[min(reads, len(WINDOWS) - 1)]
+
+
+def _neighbour(held: RemoteShard, shard: Shard, extent: Extent) -> tuple[Shard, RemoteShard]:
+    pack = held.stored.pack
+    assert pack is not None
+    stored = replace(Stored.raw(shard.content), pack=replace(pack, start=extent.start))
+    return shard, replace(held, content=shard.content, stored=stored)
+
+
+class _Held(WrappedObjectStore):
+    """A store of which one range is here already."""
+
+    def __init__(self, store: ObjectStore, start: int, data: bytearray) -> None:
+        super().__init__(store)
+        self._start = start
+        self._data = memoryview(data)
+
+    def _around(
+        self, _operation: Operation, _size_bytes: int, call: Callable[[], Answer], /
+    ) -> Answer:
+        return call()
+
+    def read_into(self, _key: str, start: int, view: memoryview) -> None:
+        at = start - self._start
+        view[:] = self._data[at : at + len(view)]

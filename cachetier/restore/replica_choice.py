@@ -1,0 +1,209 @@
+"""Where the bytes of a shard can come from, beyond this node: verified copies, the nearest first.
+
+Replicas come in the order of the settings, the durable remote last. A copy that is damaged, or
+cannot be reached, is passed over while there is another; a remote that could not be reached is
+asked last for a while, so that one that is cut off does not cost every restore its timeout.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from cachetier.clock import Clock
+from cachetier.errors import (
+    CachetierError,
+    IntegrityError,
+    NotFoundError,
+    ObjectMissingError,
+    RemoteError,
+)
+from cachetier.local.catalog import queries, replica_queries
+from cachetier.local.store import Store
+from cachetier.model.shard import Shard
+from cachetier.model.stored import Stored
+from cachetier.remote.bucket import Remote
+from cachetier.remote.presence import Looks
+from cachetier.restore.remote_shard import RemoteShard
+
+AWAY_SECONDS = 15.0
+
+Result = TypeVar("Result")
+
+
+class Reason(StrEnum):
+    """Why a remote copy was passed over.
+
+    ``missing`` is no damage: whoever runs a replica may thin it out.
+    """
+
+    DAMAGED = "damaged"
+    MISSING = "missing"
+    UNREACHABLE = "unreachable"
+
+
+PassedOver = Callable[[Shard, RemoteShard, Reason, CachetierError], None]
+
+
+def ignore(_shard: Shard, _source: RemoteShard, _reason: Reason, _error: CachetierError) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """The replicas, the nearest first.
+
+    ``on_passed_over`` is told of each copy that was damaged or out of reach where another was left
+    to try.
+    """
+
+    remotes: Sequence[Remote] = ()
+    on_passed_over: PassedOver = ignore
+
+
+NO_REPLICAS = Replicas()
+
+
+class Absences:
+    """Remembers which remotes could not be reached lately. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._until: dict[str, float] = {}
+
+    def note(self, remote: str) -> None:
+        """Remember that ``remote`` could not be reached just now."""
+        with self._lock:
+            self._until[remote] = self._clock.monotonic() + AWAY_SECONDS
+
+    def forget(self, remote: str) -> None:
+        """Remember that ``remote`` answers."""
+        with self._lock:
+            self._until.pop(remote, None)
+
+    def away(self, remote: str) -> bool:
+        """Return whether ``remote`` could not be reached lately."""
+        with self._lock:
+            return self._until.get(remote, 0.0) > self._clock.monotonic()
+
+
+class Sources:
+    """Finds the remote copies of shards. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        durable: Remote,
+        clock: Clock,
+        replicas: Replicas = NO_REPLICAS,
+    ) -> None:
+        self._store = store
+        self._remotes = (*replicas.remotes, durable)
+        self._on_passed_over = replicas.on_passed_over
+        self.absences = Absences(clock)
+        self._looks = Looks(clock)
+
+    def of(self, shard: Shard) -> list[RemoteShard]:
+        """Return the copies of ``shard`` that were verified at a remote, the nearest first.
+
+        Those at a remote that could not be reached lately come last. Empty where there is none.
+        """
+        found = [copy for remote in self._remotes if (copy := self._at(remote, shard)) is not None]
+        return sorted(found, key=lambda copy: self.absences.away(copy.remote))
+
+    def first(self, shard: Shard, read: Callable[[RemoteShard], Result]) -> Result:
+        """Return what ``read`` makes of the nearest copy of ``shard`` that is there and sound.
+
+        Args:
+            shard: Whose copy.
+            read: Reads one, and may be called again with the next.
+
+        Raises:
+            NotFoundError: There is no remote copy.
+            IntegrityError: Every copy is damaged.
+            RemoteError: What is not damaged cannot be reached.
+        """
+        failed: list[CachetierError] = []
+        copies = self.of(shard)
+        for copy in copies:
+            try:
+                result = read(copy)
+            except (IntegrityError, RemoteError) as error:
+                failed.append(error)
+                self._pass_over(shard, copy, error, more=len(failed) < len(copies))
+            else:
+                self.absences.forget(copy.remote)
+                return result
+        for failure in failed:
+            if isinstance(failure, RemoteError):
+                raise failure
+        if failed:
+            raise failed[0]
+        raise NotFoundError(
+            f"shard {shard.name} has no remote copy", run=shard.run, step=shard.step
+        )
+
+    def still_there(self, shard: Shard) -> bool:
+        """Ask whether a remote that had ``shard`` still holds it; the durable one first.
+
+        A replica's word counts only where the durable remote never had it, or cannot be asked.
+
+        Raises:
+            RemoteError: None of them can say.
+        """
+        failed: list[RemoteError] = []
+        for remote in reversed(self._remotes):
+            known = self._known_at(remote, shard)
+            if known is None:
+                continue
+            try:
+                return self._looks.holds(remote, shard, *known)
+            except RemoteError as error:
+                self.absences.note(remote.name)
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        return False
+
+    def _pass_over(
+        self, shard: Shard, copy: RemoteShard, error: CachetierError, *, more: bool
+    ) -> None:
+        reason = _reason_of(error)
+        if reason is Reason.UNREACHABLE:
+            self.absences.note(copy.remote)
+        if more:
+            self._on_passed_over(shard, copy, reason, error)
+
+    def _at(self, remote: Remote, shard: Shard) -> RemoteShard | None:
+        """Return the copy of ``shard`` at ``remote``, if one was verified there."""
+        known = self._known_at(remote, shard)
+        return remote_shard(remote, shard, *known) if known is not None else None
+
+    def _known_at(self, remote: Remote, shard: Shard) -> tuple[str, Stored] | None:
+        """Return where ``remote`` has the objects of the shard's save, and as what the shard."""
+        name, durable = remote.name, remote is self._remotes[-1]
+        location = self._store.read(
+            lambda sql: replica_queries.location_at(sql, shard, name, durable=durable)
+        )
+        stored = self._store.read(lambda sql: queries.stored_of(sql, shard.version, name))
+        return None if location is None or stored is None else (location, stored)
+
+
+def _reason_of(error: CachetierError) -> Reason:
+    if isinstance(error, RemoteError):
+        return Reason.UNREACHABLE
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ObjectMissingError):
+        cause = cause.__cause__
+    return Reason.DAMAGED if cause is None else Reason.MISSING
+
+
+def remote_shard(remote: Remote, shard: Shard, location: str, stored: Stored) -> RemoteShard:
+    """Return the copy of ``shard`` among the objects that a save has at ``location``."""
+    bucket = remote.bucket
+    key = bucket.layout.object_key(shard.run, location, shard.name, stored.pack_name)
+    return RemoteShard(bucket.objects, key, shard.content, stored, remote.name)

@@ -1,0 +1,304 @@
+"""Give bytes back: from this node if they are here and sound, else from the remote, verified.
+
+What this node never saw is looked for in the bucket (``adopt``); what is only remote is brought
+back first (``refill``), so that every reader gets local bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from cachetier.clock import Clock
+from cachetier.errors import (
+    BackpressureError,
+    CachetierError,
+    DeadlineError,
+    IntegrityError,
+    NotFoundError,
+    RemoteError,
+)
+from cachetier.local import copies
+from cachetier.local.catalog import queries
+from cachetier.local.catalog.records import Incident
+from cachetier.local.store import Store
+from cachetier.model.checkpoint import OPEN_STATES, SaveState, visible_save
+from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.shard import Shard
+from cachetier.remote.bucket import Bucket, Remote
+from cachetier.restore.adopt import Adoption
+from cachetier.restore.fill import Refill
+from cachetier.restore.published import PublishedSteps
+from cachetier.restore.remote_blocks import RangeReads, RemoteBlocks
+from cachetier.restore.replica_choice import AWAY_SECONDS, NO_REPLICAS, Replicas, Sources
+
+Source = Literal["local", "remote"]
+ROOM_SECONDS = 2.0  # who reads a part and can go on without does not wait long for room
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A shard ready to be read: a descriptor, which the receiver closes, or its bytes.
+
+    From ``open_part`` it may have neither: then its blocks are read from ``remote`` one by one.
+    """
+
+    shard: Shard
+    descriptor: int | None
+    body: bytes | None
+    source: Source
+    remote: RemoteBlocks | None = None
+
+
+def local_damage(shard: Shard) -> Incident:
+    """Return what clients hear of a shard whose local bytes fail their digest."""
+    return Incident(
+        code="integrity",
+        message=f"the local bytes of shard {shard.name} fail their digest",
+        hint="Save the step again, or restore an older one.",
+        run=shard.run,
+        step=shard.step,
+        name=shard.name,
+        rank=shard.rank,
+    )
+
+
+class Restore:
+    """Opens shards for reading. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        bucket: Bucket,
+        clock: Clock,
+        *,
+        remote: str,
+        replicas: Replicas = NO_REPLICAS,
+        make_room: Callable[[], None],
+        on_used: Callable[[Shard], None] = lambda _shard: None,
+        on_restored: Callable[[Shard], None] = lambda _shard: None,
+    ) -> None:
+        """Make one.
+
+        Args:
+            store: What is here.
+            bucket: The durable remote, which the catalog calls ``remote``.
+            clock: For deadlines and rows.
+            remote: See ``bucket``.
+            replicas: Asked before it.
+            make_room: Called once when there is no room for a shard.
+            on_used: Told of each shard that was opened here.
+            on_restored: Told of each that was brought back.
+        """
+        self._store = store
+        self._clock = clock
+        self._on_used = on_used
+        durable = Remote(remote, bucket)
+        self._durable_name = remote
+        self._asked_at: dict[int, float] = {}
+        self.sources = Sources(store, durable, clock, replicas)
+        absences = self.sources.absences
+        self.published = PublishedSteps(store, durable, replicas.remotes, absences)
+        self._adoption = Adoption(store, durable, self.published, clock)
+        self._range_reads = RangeReads()
+        self._refill = Refill(
+            store, self.sources, clock, make_room=make_room, on_restored=on_restored
+        )
+
+    def close(self) -> None:
+        """Let the range readers go."""
+        self._refill.close()
+
+    def open(self, run: str, step: int, name: str, timeout_seconds: float) -> Opened:
+        """Return the shard that readers of the step see.
+
+        Raises:
+            NotFoundError: Neither this node nor the bucket has it.
+            IntegrityError: The only copy is damaged.
+            BackpressureError: No room to restore it into.
+            DeadlineError: Somebody else's restore of it did not end in time.
+        """
+        deadline = self._clock.monotonic() + timeout_seconds
+        shard = self._find(run, step, name)
+        local = self._local(shard)
+        if local is not None:
+            return local
+        self._refill.fetch(shard, deadline)
+        restored = self._local(self._find(run, step, name))
+        if restored is None:
+            raise BackpressureError(
+                "the restored shard had to make room at once", run=run, step=step, name=name
+            )
+        return Opened(restored.shard, restored.descriptor, restored.body, "remote")
+
+    def open_part(
+        self, run: str, step: int, name: str, blocks: int, timeout_seconds: float
+    ) -> Opened:
+        """Return the shard that readers of the step see, to read ``blocks`` blocks of it.
+
+        One that is only remote stays so while little of it is read, and if there is no room for it.
+        Raises as ``open`` does, but not for lack of room or time.
+        """
+        shard = self._find(run, step, name)
+        local = self._local(shard)
+        if local is not None:
+            return local
+        if not self._range_reads.leave_remote(shard, blocks):
+            with contextlib.suppress(BackpressureError, DeadlineError):
+                return self.open(run, step, name, min(timeout_seconds, ROOM_SECONDS))
+        return Opened(shard, None, None, "remote", RemoteBlocks(shard, self.sources))
+
+    def look(self, run: str, step: int, name: str) -> tuple[Shard, Source]:
+        """Return the shard that readers of the step see, and where its bytes would come from.
+
+        Nothing is fetched. Raises as ``open`` does.
+        """
+        shard = self._find(run, step, name)
+        self._refuse_if_lost(shard)
+        return shard, "local" if shard.inline or shard.file_id is not None else "remote"
+
+    def verify(self, run: str, step: int, name: str) -> bool:
+        """Read the local copy of a shard and return whether it is sound.
+
+        A damaged one is taken out of use.
+        """
+        shard = self._find(run, step, name)
+        try:
+            copy = self._store.local_copy(shard)
+        except FileNotFoundError:
+            with contextlib.suppress(IntegrityError):
+                self._look_into_missing(shard)
+            return False
+        if copy is None:
+            return shard.state is not ShardState.QUARANTINED
+        try:
+            sound = copies.reads_right(copy)
+        finally:
+            copies.close(copy)
+        if not sound:
+            self.report_damage(shard)
+        return sound
+
+    def report_damage(self, shard: Shard) -> ShardState | None:
+        """Take a shard whose local bytes failed their digest out of use.
+
+        A clean one is dropped, so that the next reader gets the remote copy; a dirty one is
+        quarantined. Returns the state it was in, or None if it was replaced or deleted meanwhile.
+        """
+        incident, now = local_damage(shard), self._clock.now()
+        try:
+            before = self._store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, now)
+        except NotFoundError:
+            return None
+        if before.state is ShardState.CLEAN:
+            self._store.drop([before])
+        return before.state
+
+    # --- finding ---------------------------------------------------------------------------------
+
+    def _find(self, run: str, step: int, name: str) -> Shard:
+        shard = self._known(run, step, name)
+        if shard is not None and not self._is_hearsay(shard):
+            return shard
+        save = visible_save(self._store.read(lambda sql: queries.saves_of(sql, run, step)))
+        if save is not None and save.state in OPEN_STATES:
+            raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
+        try:
+            self._adoption.adopt(run, step, name)
+        except (RemoteError, NotFoundError):
+            if shard is None:
+                raise
+        shard = self._known(run, step, name)
+        if shard is None:
+            raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
+        return shard
+
+    def _is_hearsay(self, shard: Shard) -> bool:
+        """Return whether only a replica is known to have the step, and it is time to ask again.
+
+        The durable remote may have it by now, or another save of it.
+        """
+        save = self._store.read(
+            lambda sql: queries.save_named(sql, shard.run, shard.step, shard.save_id)
+        )
+        if save is None or save.state is not SaveState.REPLICATED:
+            return False
+        now, asked_at = self._clock.monotonic(), self._asked_at.get(save.number, float("-inf"))
+        if self.sources.absences.away(self._durable_name) or now - asked_at < AWAY_SECONDS:
+            return False
+        self._asked_at[save.number] = now
+        return True
+
+    def _known(self, run: str, step: int, name: str) -> Shard | None:
+        return self._store.read(lambda sql: queries.visible_shard(sql, run, step, name))
+
+    # --- local -----------------------------------------------------------------------------------
+
+    def _local(self, shard: Shard) -> Opened | None:
+        if shard.state is ShardState.QUARANTINED:
+            self._refuse_if_lost(shard)
+            return None
+        try:
+            copy = self._store.local_copy(shard)
+        except FileNotFoundError:
+            self._look_into_missing(shard)
+            return None
+        if copy is None:
+            return None
+        if not copies.looks_right(copy):
+            copies.close(copy)
+            self._give_up(shard)
+            return None
+        self._on_used(shard)
+        return Opened(shard, copy.descriptor, copy.body, "local")
+
+    def _look_into_missing(self, shard: Shard) -> None:
+        """A file went after its row was read: evicted, which is fine, or lost, which is not."""
+        now = self._store.read(lambda sql: queries.shard_by_version(sql, shard.version))
+        if now is not None and now.file_id == shard.file_id:
+            self._give_up(now)
+
+    def _give_up(self, shard: Shard) -> None:
+        """Take damaged local bytes out of use; raise if there are no others."""
+        self.report_damage(shard)
+        now = self._store.read(lambda sql: queries.shard_by_version(sql, shard.version))
+        if now is not None:
+            self._refuse_if_lost(now)
+
+    def _refuse_if_lost(self, shard: Shard) -> None:
+        """Raise if the local bytes are damaged and no remote has others."""
+        if shard.state is ShardState.QUARANTINED and not self.sources.of(shard):
+            raise _quarantined(shard)
+
+    def bring_back(self, shard: Shard, timeout_seconds: float) -> None:
+        """Give a shard without sound bytes here those of the nearest remote copy.
+
+        Raises:
+            IntegrityError, NotFoundError: There is no sound copy.
+            RemoteError, BackpressureError, DeadlineError: Not now.
+        """
+        self._refill.fetch(shard, self._clock.monotonic() + timeout_seconds)
+
+    def mend(self, timeout_seconds: float) -> int:
+        """Bring back damaged shards that a remote has, so that they reach the others as well.
+
+        Returns how many came back; what cannot be brought back now is tried at the next call.
+        """
+        mended = 0
+        for shard in self._store.read(queries.quarantined_shards):
+            if self.sources.of(shard):
+                with contextlib.suppress(CachetierError):
+                    self._refill.fetch(shard, self._clock.monotonic() + timeout_seconds)
+                    mended += 1
+        return mended
+
+
+def _quarantined(shard: Shard) -> IntegrityError:
+    return IntegrityError(
+        f"shard {shard.name} is damaged on this node and was not yet durable",
+        run=shard.run,
+        step=shard.step,
+        name=shard.name,
+    )

@@ -1,0 +1,401 @@
+"""The composition root: build the node, start it, watch it, stop it in order.
+
+Start-up is recovery, so a clean stop only saves time: it lets what is in flight end within the
+grace time, and loses nothing if it cannot.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from cachetier import __version__
+from cachetier.clock import Clock, Countdown, SystemClock
+from cachetier.config.remotes import remote_settings, replica_settings
+from cachetier.config.settings import Settings
+from cachetier.doors.operations import Operations
+from cachetier.doors.unix.door import UnixDoor
+from cachetier.drain.serve.base import Drain, OpenDrain
+from cachetier.drain.serve.metrics import DrainMetrics
+from cachetier.drain.serve.stats import DrainObserver
+from cachetier.errors import StoppingError
+from cachetier.ingest.ingest import Ingest, OpenRemoteStage
+from cachetier.ingest.instrumented import MeasuredRestore, ReportedFallbacks
+from cachetier.ingest.pending_seals import PendingSeals
+from cachetier.ingest.told import ToldCheckpoints, ToldIngest, tell_ready, tell_recovered
+from cachetier.ingest.write_through import WriteThrough
+from cachetier.local.catalog.connection import sqlite_version
+from cachetier.local.files import data_files
+from cachetier.local.files.filesystem import checked_mount
+from cachetier.local.recovery import open_store
+from cachetier.local.store import Store
+from cachetier.model.backpressure import WhenFull
+from cachetier.model.names import DURABLE
+from cachetier.model.shard import Shard
+from cachetier.notifier import Changes
+from cachetier.reclaim.evict import Evictor, Watermarks
+from cachetier.reclaim.loop import Housekeeping
+from cachetier.reclaim.retention import Retention
+from cachetier.remote.bucket import Bucket, Remote
+from cachetier.remote.factory import open_remote
+from cachetier.remote.retrying import RetryPolicy
+from cachetier.restore.replica_choice import Replicas
+from cachetier.service.leaving import leave
+from cachetier.service.signals import ending_signals
+from cachetier.service.wiring import garbage_of, locked, open_drains, policy_of, told_remote
+from cachetier.status.report import Addresses, Course, Door, Report
+from cachetier.status.warnings import Machine
+from cachetier.steps.incidents import Incidents
+from cachetier.steps.operations import Checkpoints
+from cachetier.steps.pins import Pins
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
+from cachetier.telemetry.metrics import Metrics
+from cachetier.telemetry.node_snapshot import Levels, Standing
+from cachetier.telemetry.tracing import open_tracing
+
+if TYPE_CHECKING:
+    from cachetier.doors.http.door import HttpDoor
+
+log = logging.getLogger(__name__)
+
+MEND_SECONDS = 60.0
+ROUND_SECONDS = 0.5  # for the rest of what is under way at a stop
+# Somebody waits for the answer: the drain, which retries for ever, has more patience.
+ASKING = RetryPolicy(attempts=4, cap_seconds=5.0, deadline_seconds=30.0)
+
+
+class Service:
+    """One node's service. ``start``, then ``run`` or ``stop``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        bucket: Bucket | None = None,
+        open_drain: OpenDrain | None = None,
+    ) -> None:
+        """Prepare a service; ``bucket`` and ``open_drain`` stand in for the real ones in tests."""
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._remote = remote_settings(settings)
+        self._bucket = bucket or open_remote(self._remote, policy=ASKING)
+        self._replica_settings = replica_settings(settings)
+        self._replicas = [
+            Remote(each.name, open_remote(each, policy=ASKING)) for each in self._replica_settings
+        ]
+        self._open_drain = open_drain or self._supervisor
+        self._changes = Changes(self._clock)
+        self._course = Course()
+        self.metrics = Metrics(
+            self._standing,
+            self._levels,
+            [DURABLE, *(each.name for each in self._replica_settings)],
+            version=__version__,
+        )
+        self._grace = Countdown(settings.grace_seconds, self._clock)
+        self._closing = ExitStack()
+
+    # --- start -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Recover the cache directory and open the doors.
+
+        Raises:
+            ConfigError: The directory, the socket or the address cannot be used.
+            DirectoryInUseError: Another service has the directory.
+            CatalogDamagedError: The catalog may have lost acknowledged shards; a person decides.
+        """
+        with ExitStack() as undo:
+            self._open_store(undo)
+            self._build()
+            self._drain.start()
+            undo.callback(lambda: self._drain.stop(self._grace.left()))
+            self._pending_seals.start()
+            undo.callback(lambda: self._pending_seals.stop(ROUND_SECONDS))
+            self._housekeeping.start()
+            undo.callback(lambda: self._housekeeping.stop(ROUND_SECONDS))
+            self._open_doors(undo)
+            self._closing = undo.pop_all()
+        tell_ready(self._settings.cache_dir, self.socket, self.url, self.store.store_id)
+
+    def _open_store(self, undo: ExitStack) -> None:
+        settings = self._settings
+        cache_dir = settings.cache_dir
+        mount = checked_mount(cache_dir, allow_volatile=settings.allow_volatile)
+        undo.callback(os.close, locked(settings))
+        disk = data_files.probe(cache_dir)
+        status = os.statvfs(cache_dir)
+        capacity_bytes = settings.capacity_bytes(status.f_blocks * status.f_frsize)
+        policy = policy_of(settings)
+        recovered = open_store(
+            cache_dir,
+            capacity_bytes,
+            self._clock,
+            policy=policy,
+            on_fence=self._fenced,
+            on_disk_error=self.metrics.write_failed,
+        )
+        self.store = recovered.store
+        undo.callback(self.store.close)
+        self.store.configure_replicas({each.name: each.required for each in self._replica_settings})
+        undo.callback(open_tracing(settings.trace, self.store.store_id, cache_dir))
+        tell_recovered(recovered, cache_dir)
+        self._machine = Machine(
+            cache_dir=str(cache_dir),
+            filesystem=mount.kind,
+            disk=disk,
+            sqlite_version=sqlite_version(),
+            remotes=(self._remote, *self._replica_settings),
+            when_full=settings.when_full,
+            policy=policy,
+            started_at=self._clock.now(),
+            exposure_objective_seconds=settings.exposure_objective,
+        )
+
+    def _build(self) -> None:
+        settings, store, clock = self._settings, self.store, self._clock
+        self._incidents = Incidents(store)
+        self._drain = self._open_drain(
+            store, self._changes, self._incidents, DrainMetrics(self.metrics)
+        )
+        marks = Watermarks(settings.high_watermark, settings.low_watermark)
+        evictor = Evictor(store, clock, self._still_remote, watermarks=marks)
+        self._housekeeping = self._keeper(evictor)
+        ingest = ToldIngest(
+            self.metrics,
+            clock,
+            store,
+            when_full=settings.when_full,
+            make_room=self._make_room,
+            open_remote_stage=self._write_through(),
+            on_committed=self._committed,
+        )
+        self._pending_seals = PendingSeals(store, self._bucket, clock, on_sealed=self._changes.ring)
+        self._fallbacks = ReportedFallbacks(self.metrics)
+        self._restore = MeasuredRestore(
+            self.metrics,
+            clock,
+            store,
+            self._bucket,
+            clock,
+            remote=DURABLE,
+            replicas=Replicas(self._replicas, self._fallbacks),
+            make_room=self._changes.ring,
+            on_used=evictor.touch,
+            on_restored=lambda shard: self.metrics.restored_bytes.inc(shard.content.size_bytes),
+        )
+        self._report = Report(
+            store,
+            clock,
+            self._machine,
+            self._drain,
+            self._course,
+            warnings=self._fallbacks.warnings,
+            flow=self.metrics.flow,
+        )
+        self.operations = self._operations(ingest)
+
+    def _operations(self, ingest: Ingest) -> Operations:
+        settings, store = self._settings, self.store
+        return Operations(
+            store_id=store.store_id,
+            ingest=ingest,
+            restore=self._restore,
+            checkpoints=self._checkpoints(),
+            incidents=self._incidents,
+            phases=self._drain.agenda.phases,
+            pins=Pins(store, self._clock),
+            garbage=garbage_of(settings, store, self._bucket, self._replicas, self._drain.nudge),
+            status=self._report.status,
+            refuse_when_stopping=self._refuse_when_stopping,
+            refuse_when_leaving=self._refuse_when_leaving,
+            fell_back=self._fell_back,
+            failed=self.metrics.answered_with_error,
+            told={"remote": told_remote(self._remote)},
+        )
+
+    def _checkpoints(self) -> Checkpoints:
+        return ToldCheckpoints(
+            self.store,
+            self._bucket,
+            self._changes,
+            self._clock,
+            hurry=self._drain.hurry,
+            hurry_replicas=self._drain.hurry_replicas,
+            published=self._restore.published,
+        )
+
+    def _keeper(self, evictor: Evictor) -> Housekeeping:
+        retention = Retention(
+            self.store,
+            self._settings.keep_local,
+            evictor.evict,
+            on_removed=lambda _save, _bytes: self.metrics.removed_local_only.inc(),
+            on_wanted=self._drain.nudge,
+        )
+        return Housekeeping(
+            evictor,
+            self.store.space,
+            self._changes,
+            self._clock,
+            high_watermark=self._settings.high_watermark,
+            on_evicted=self.metrics.evicted_bytes.inc,
+            retention=retention,
+            mend=lambda: self._restore.mend(MEND_SECONDS),
+        )
+
+    def _open_doors(self, undo: ExitStack) -> None:
+        settings = self._settings
+        undo.callback(self._restore.close)
+        self._unix = UnixDoor(
+            settings.socket_path,
+            self.operations,
+            mode=settings.socket_mode,
+            uids=settings.allowed_uids,
+        )
+        self._http = self._http_door()
+        undo.callback(self._close_doors)  # first of all
+        self._unix.start()
+        if self._http is not None:
+            self._http.start()
+        doors: list[Door] = [self._unix, *([] if self._http is None else [self._http])]
+        self._report.doors_are_open(doors, Addresses(self.socket, self.url))
+
+    def _http_door(self) -> HttpDoor | None:
+        address, token = self._settings.http_address, self._settings.token
+        if address is None:
+            return None
+        # Its web framework takes a third of the start: meanwhile the drain's process starts too.
+        from cachetier.doors.http.door import HttpDoor
+
+        return HttpDoor(
+            address,
+            self.operations,
+            token=token.reveal() if token is not None else None,
+            not_ready=self._report.not_ready,
+            exposition=self.metrics.exposition,
+        )
+
+    def _supervisor(
+        self, store: Store, changes: Changes, incidents: Incidents, observer: DrainObserver
+    ) -> Drain:
+        remotes = (self._remote, *self._replica_settings)
+        return open_drains(
+            self._settings, remotes, store, changes, incidents, self._clock, observer
+        )
+
+    def _write_through(self) -> OpenRemoteStage:
+        return WriteThrough(
+            self.store,
+            self._bucket,
+            self._drain.agenda,
+            self._clock,
+            remote=DURABLE,
+            on_drained=self._drain.passed_by,
+        ).open
+
+    # --- run and stop ----------------------------------------------------------------------------
+
+    @property
+    def socket(self) -> str:
+        return str(self._settings.socket_path)
+
+    @property
+    def url(self) -> str | None:
+        """The address of the HTTP door, or None."""
+        return self._http.url if self._http is not None else None
+
+    def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until SIGTERM or SIGINT, then stop; a second signal ends the process at once.
+
+        SIGTERM leaves the node first: see ``leave``. Who is told by ``on_ready`` may send signals.
+        """
+        with ending_signals() as first_signal:
+            on_ready()
+            number = first_signal()
+            try:
+                if number == signal.SIGTERM:
+                    self.leave()
+            finally:
+                self.stop()
+
+    def leave(self) -> None:
+        """Take no more puts, and flush for up to ``notice_seconds``, if they are set."""
+        notice_seconds = self._settings.notice_seconds
+        if notice_seconds and not self._course.stopping and not self.store.fenced:
+            self._course.leaving = True
+            leave(self.operations.checkpoints, notice_seconds)
+
+    def stop(self) -> None:
+        """Take no new work, let what is in flight end within the grace time, and close in order.
+
+        The doors and the drain have the same grace time, not one after the other. Whatever hangs
+        then, it takes no longer than ten seconds more: see docs/operations.md.
+        """
+        if not self._course.stopping:
+            tell(log, events.SERVICE_STOPPING, grace_seconds=self._settings.grace_seconds)
+            self._course.stopping = True
+            self._changes.close()
+            self._closing.close()
+            tell(log, events.SERVICE_STOPPED)
+
+    def _close_doors(self) -> None:
+        self._drain.ask_to_end()
+        if self._http is not None:
+            self._http.stop(self._grace.left())
+        self._unix.stop(self._grace.left())
+
+    def _refuse_when_stopping(self) -> None:
+        if self._course.stopping:
+            raise StoppingError("the service is stopping")
+
+    def _refuse_when_leaving(self) -> None:
+        self._refuse_when_stopping()
+        if self._course.leaving:
+            raise StoppingError("the node is being left: it takes no more shards")
+
+    def status(self) -> dict[str, Any]:
+        """Return the status object; see docs/http.md."""
+        return self._report.status()
+
+    def not_ready(self) -> str | None:
+        """Return why no work is taken, or None."""
+        return self._report.not_ready()
+
+    def _standing(self) -> Standing:
+        return self._report.standing()
+
+    def _levels(self) -> Levels:
+        return self._report.levels()
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def _fenced(self, reason: str) -> None:
+        tell(log, events.SERVICE_FENCED, reason=reason)
+        self._changes.ring()
+
+    def _committed(self, _shard: Shard) -> None:
+        self._changes.ring()
+
+    def _fell_back(self, shards: int, size_bytes: int) -> None:
+        self._refuse_when_leaving()  # to the client it is as good as away still
+        self.metrics.fallback_shards.inc(shards)
+        self.metrics.fallback_bytes.inc(size_bytes)
+        self._pending_seals.look_soon()
+
+    def _make_room(self) -> None:
+        """Make room for a put: who can wait is helped by housekeeping, others evict themselves."""
+        if self._settings.when_full is WhenFull.WAIT:
+            self._changes.ring()
+            self._drain.nudge()
+        else:
+            self._housekeeping.make_room()
+
+    def _still_remote(self, shard: Shard) -> bool:
+        return self._restore.sources.still_there(shard)

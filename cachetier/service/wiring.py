@@ -1,0 +1,119 @@
+"""What each part of the node is told, from the settings; ``service`` puts the parts together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cachetier.clock import Clock, SystemClock
+from cachetier.config.settings import Settings
+from cachetier.cpus import default_threads, parsed_cpus
+from cachetier.drain.loop import Size
+from cachetier.drain.serve.base import Drain
+from cachetier.drain.serve.drains import Drains
+from cachetier.drain.serve.stats import DrainObserver
+from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
+from cachetier.errors import ConfigError
+from cachetier.local.recovery import lock_directory
+from cachetier.local.store import Store
+from cachetier.model.compression import Rules
+from cachetier.model.names import DURABLE
+from cachetier.model.policy import Policy
+from cachetier.notifier import Changes
+from cachetier.reclaim.gc import Garbage
+from cachetier.remote.bucket import Bucket, Remote
+from cachetier.remote.settings import RemoteSettings
+from cachetier.steps.incidents import Incidents
+from cachetier.training_hints import Phases
+
+
+def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
+    size = Size(
+        uploads=settings.drain_workers,
+        threads=settings.drain_threads or default_threads(),
+        block_copies=settings.block_copies,
+    )
+    return DrainSettings(
+        remote,
+        settings.cache_dir,
+        size,
+        parsed_cpus(settings.drain_cpus),
+        max_rate=settings.max_rate,
+        windows=settings.windows,
+        run_weights=tuple(settings.run_weights.items()),
+        compression=settings.rules,
+        packing=settings.pack,
+    )
+
+
+def replica_drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
+    """Return how a replica is drained to: ``max_rate`` and ``windows`` are for the far link."""
+    mode = settings.replicas[remote.name].compression
+    durable = drain_settings(settings, remote)
+    return replace(durable, max_rate="", windows=(), compression=Rules.parsed(mode, ()))
+
+
+def open_drains(
+    settings: Settings,
+    remotes: Sequence[RemoteSettings],
+    store: Store,
+    changes: Changes,
+    incidents: Incidents,
+    clock: Clock,
+    observer: DrainObserver,
+) -> Drain:
+    """Return a drain to each of ``remotes``, of which the first is the durable one."""
+
+    def supervisor(drain: DrainSettings, phases: Phases | None = None) -> Supervisor:
+        return Supervisor(store, changes, incidents, clock, drain, observer=observer, phases=phases)
+
+    durable, *replicas = remotes
+    first = supervisor(drain_settings(settings, durable))
+    if not replicas:
+        return first
+    phases = first.agenda.phases
+    others = [
+        (supervisor(replica_drain_settings(settings, each), phases), each.required)
+        for each in replicas
+    ]
+    return Drains(first, others)
+
+
+def garbage_of(
+    settings: Settings,
+    store: Store,
+    durable: Bucket,
+    replicas: Sequence[Remote],
+    on_deleted: Callable[[], None],
+) -> Garbage:
+    """Return what collects here and at all remotes; the drain is told of objects to delete."""
+    remotes = (Remote(DURABLE, durable), *replicas)
+    return Garbage(store, settings.cache_dir, remotes, SystemClock(), on_deleted=on_deleted)
+
+
+def told_remote(remote: RemoteSettings) -> dict[str, Any]:
+    """Return what clients are told of the durable remote, for when this service is away."""
+    where = "bucket", "prefix", "endpoint", "region"
+    how = "verify", "conditional_writes", "spread"
+    return {name: getattr(remote, name) for name in where + how}
+
+
+def locked(settings: Settings) -> int:
+    """Lock the cache directory; return the descriptor that holds the lock.
+
+    Raises:
+        ConfigError: It cannot be used.
+        DirectoryInUseError: Another service has it.
+    """
+    try:
+        return lock_directory(settings.cache_dir)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot use cache_dir {settings.cache_dir}: {error.strerror}",
+            hint="Choose a directory that the service's user may create and write.",
+        ) from error
+
+
+def policy_of(settings: Settings) -> Policy:
+    return Policy(settings.durable_every, settings.supersede, settings.keep_local)

@@ -1,0 +1,1 @@
+"""One look at the node, from which status, ``top`` and Prometheus all take their figures."""

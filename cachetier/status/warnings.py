@@ -1,0 +1,125 @@
+"""What a person should know of a node: what was chosen, or found, that weakens a promise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cachetier.local.catalog import queries
+from cachetier.local.store import Store
+from cachetier.model.names import is_hidden
+from cachetier.model.policy import Policy
+from cachetier.remote.settings import RemoteSettings
+from cachetier.telemetry.node_snapshot import Levels, RemoteLevel
+from cachetier.units import counted, shown_size, shown_span
+
+LONG_AWAY_SECONDS = 300.0
+SKIPPED_STEPS = 3  # so many in a row are no accident
+PINNED_SHARE = 0.5
+NAMED_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What start-up found out: it does not change while the service runs."""
+
+    cache_dir: str
+    filesystem: str
+    disk: dict[str, bool]
+    sqlite_version: str
+    remotes: tuple[RemoteSettings, ...]  # the durable one first
+    when_full: str
+    policy: Policy
+    started_at: float
+    exposure_objective_seconds: float
+
+
+def cautions(
+    store: Store,
+    machine: Machine,
+    levels: Levels,
+    found_remotes: Mapping[str, Mapping[str, Any]],
+    now: float,
+) -> list[str]:
+    """Return one sentence for each; ``found_remotes``: by name, as their drains find them."""
+    found = []
+    for remote, level in zip(machine.remotes, levels.remotes, strict=True):
+        found += _of_remote(remote)
+        if remote.role != "durable":
+            found += _of_replica(remote, level, found_remotes.get(remote.name, {}), now)
+    return found + _of_disk(machine) + _of_steps(store, machine.policy, levels)
+
+
+def _of_remote(remote: RemoteSettings) -> list[str]:
+    if remote.conditional_writes:
+        return []
+    where = "" if remote.role == "durable" else f" at {remote.name}"
+    return [
+        f"conditional_writes is off{where}: two nodes that save one step may overwrite each other"
+    ]
+
+
+def _of_replica(
+    remote: RemoteSettings, level: RemoteLevel, described: Mapping[str, Any], now: float
+) -> list[str]:
+    found = []
+    away_seconds = now - described["since"] if described else 0.0
+    if level.state in ("unreachable", "refused") and away_seconds > LONG_AWAY_SECONDS:
+        costs = (
+            "nothing is evicted here until it is back"
+            if remote.required
+            else "steps that are evicted meanwhile never get there"
+        )
+        since = shown_span(away_seconds)
+        found.append(f"replica {remote.name} is {level.state} since {since}: {costs}")
+    if level.given_up_steps:
+        given_up = level.given_up_steps
+        steps = counted(given_up, "step")
+        found.append(
+            f"replica {remote.name} never gets {steps}: bytes left this node before they were "
+            "there; `required = true` would keep them"
+        )
+    return found
+
+
+def _of_disk(machine: Machine) -> list[str]:
+    found = []
+    if machine.filesystem in ("tmpfs", "ramfs"):
+        found.append("the cache is in memory: nothing survives the loss of power")
+    if not machine.disk.get("direct_io", False):
+        found.append("the disk refuses O_DIRECT: puts go through the page cache, slower")
+    if not machine.disk.get("attributes", False):
+        found.append("the disk keeps no extended attributes: a lost catalog could not be rebuilt")
+    return found
+
+
+def _of_steps(store: Store, policy: Policy, levels: Levels) -> list[str]:
+    found = []
+    every = policy.durable_every
+    if every > 1:
+        runs = store.look(lambda sql: queries.never_durable_runs(sql, every, SKIPPED_STEPS))
+        found += [
+            f"durable_every {every} divides no step of {run}: none is drained"
+            for run in runs
+            if not is_hidden(run)
+        ]
+    capacity_bytes = levels.standing.capacity_bytes
+    if levels.pinned_bytes > PINNED_SHARE * capacity_bytes:
+        found.append(
+            f"pinned steps take {shown_size(levels.pinned_bytes)} of "
+            f"{shown_size(capacity_bytes)}: `cachetier pin --list`, then `unpin` some"
+        )
+    if levels.unwanted_shards:
+        found.append(
+            f"{shown_size(levels.unwanted_bytes)} of {_named(levels.unwanted_saves)} are drained "
+            "by nobody: another save of the step came before. They go after a day; `cachetier gc` "
+            "collects them now"
+        )
+    return found
+
+
+def _named(saves: Sequence[tuple[str, int]]) -> str:
+    steps = [f"{run}/{step}" for run, step in saves]
+    more = len(steps) - NAMED_STEPS
+    return ", ".join(steps[:NAMED_STEPS]) + (f" and {more} more" if more > 0 else "")

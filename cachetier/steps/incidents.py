@@ -1,0 +1,72 @@
+"""Bring background failures to the clients they concern: at their next call, and at their exit.
+
+A client hears of incidents of the runs it has used, from the instant it was created; so it also
+hears of what happened while it, or the service, was away.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from cachetier.local.catalog import queries
+from cachetier.local.catalog.records import Incident
+from cachetier.local.store import Store
+
+CLIENT_LIMIT = 10_000
+
+
+@dataclass(slots=True)
+class _Listener:
+    since: float
+    seen: int = 0
+    runs: set[str] = field(default_factory=set)
+
+
+class Incidents:
+    """Which client has heard of which incident. Thread-safe and bounded."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._listeners: OrderedDict[str, _Listener] = OrderedDict()
+        self._newest = 0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look for new incidents; called by whoever records one."""
+        self._newest = self._store.read(queries.newest_incident)
+
+    def listen(self, client_id: str, since: float) -> None:
+        """Remember a client; one that is known keeps its place."""
+        with self._lock:
+            self._listeners.setdefault(client_id, _Listener(since))
+            self._listeners.move_to_end(client_id)
+            while len(self._listeners) > CLIENT_LIMIT:
+                self._listeners.popitem(last=False)
+
+    def used(self, client_id: str, run: str) -> None:
+        """Remember that a client uses ``run``."""
+        listener = self._listeners.get(client_id)
+        if listener is not None:
+            listener.runs.add(run)
+
+    def pending(self, client_id: str) -> int:
+        """Return how many incidents wait for a client; cheap when there are none."""
+        listener = self._listeners.get(client_id)
+        if listener is None or listener.seen >= self._newest:
+            return 0
+        return len(self.take(client_id, clear=False))
+
+    def take(self, client_id: str, *, clear: bool = True) -> list[Incident]:
+        """Return the incidents that wait for a client, and forget them if ``clear``."""
+        listener = self._listeners.get(client_id)
+        if listener is None:
+            return []
+        seen = listener.seen
+        found = self._store.read(lambda sql: queries.incidents_after(sql, seen))
+        concerned = [i for i in found if i.at >= listener.since and i.run in listener.runs]
+        if found and (clear or not concerned):
+            listener.seen = found[-1].number
+        return concerned

@@ -1,0 +1,388 @@
+"""Operations on whole steps, the same for every door: seal, look, wait, flush, delete.
+
+``latest`` at ``local`` is this node's truth: the newest step whose every rank expected here has
+sealed and whose bytes are sound. ``latest`` at ``durable`` is the bucket's: the newest published
+manifest. At ``replicated`` it is what the remotes that answer say together, and this node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cachetier.clock import Clock
+from cachetier.errors import (
+    AbortedError,
+    FencedError,
+    IntegrityError,
+    InvalidRequestError,
+    LocalOnlyError,
+    NotDurableError,
+    NotFoundError,
+    RemoteError,
+    SaveSupersededError,
+    StepPublishedError,
+)
+from cachetier.local.catalog import pin_queries, queries, replica_queries
+from cachetier.local.store import Store
+from cachetier.model import names
+from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState, visible_save
+from cachetier.model.levels import Level
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.names import DURABLE
+from cachetier.model.replication import ReplicaState
+from cachetier.model.shard import SaveIds
+from cachetier.notifier import Changes
+from cachetier.remote.bucket import Bucket, Remote
+from cachetier.restore.adopt import save_of
+from cachetier.restore.published import FoundStep, PublishedSteps
+from cachetier.restore.replica_choice import Absences
+from cachetier.steps.pending import Pending, pending_of
+from cachetier.steps.views import (
+    ShardView,
+    StepView,
+    shard_view,
+    view_of_found,
+    view_of_manifest,
+    view_of_save,
+)
+
+Hurry = Callable[[str | None, int | None], None]
+
+# Another node may publish the step, which rings no bell here.
+LOOK_AT_BUCKET_SECONDS = 2.0
+
+
+class Checkpoints:
+    """Looks at and changes whole steps. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        bucket: Bucket,
+        changes: Changes,
+        clock: Clock,
+        *,
+        hurry: Hurry = lambda _run, _step: None,
+        hurry_replicas: Hurry = lambda _run, _step: None,
+        published: PublishedSteps | None = None,
+        remote: str = DURABLE,
+    ) -> None:
+        """Make one.
+
+        Args:
+            store: What is here.
+            bucket: The durable remote, which the catalog calls ``remote``.
+            changes: Rung by whoever changes anything.
+            clock: For rows and deadlines.
+            hurry: Has the drain bring a step first to where it must be.
+            hurry_replicas: Has it bring it first to the replicas too.
+            published: What all remotes say; of the durable one alone by default.
+            remote: See ``bucket``.
+        """
+        self._store = store
+        self._changes = changes
+        self._clock = clock
+        self._hurry = hurry
+        self._hurry_replicas = hurry_replicas
+        durable = Remote(remote, bucket)
+        self._published = published or PublishedSteps(store, durable, (), Absences(clock))
+        self._remote = remote
+
+    # --- changing --------------------------------------------------------------------------------
+
+    def seal(self, ids: SaveIds, ranks_on_node: int | None, *, follows: bool = False) -> list[int]:
+        """Seal a rank's part; return the ranks sealed here under its save.
+
+        One that ``follows`` may still grow until rank 0 has sealed, and counts only then.
+        """
+        now = self._clock.now()
+        sealed = self._store.catalog.seal(ids.checked(), ranks_on_node, now, follows=follows)
+        self._changes.ring()
+        return sealed
+
+    def abort_rank(self, ids: SaveIds) -> None:
+        """Take back what a rank put, unless it sealed."""
+        self._store.drop(self._store.catalog.abort_rank(ids.checked()))
+        self._changes.ring()
+
+    def delete_shard(self, run: str, step: int, name: str) -> None:
+        """Remove one shard of an unsealed part."""
+        self._store.drop([self._store.catalog.delete_shard(run, step, name)])
+
+    def delete_step(self, run: str, step: int) -> int:
+        """Delete a step here at once, and at every remote as soon as the drains get to it.
+
+        Raises:
+            NotFoundError: Neither this node nor the bucket knows the step.
+            PinnedError: It is pinned here.
+        """
+        saves = self._store.read(lambda sql: queries.saves_of(sql, run, step))
+        visible = visible_save(saves)
+        if visible is None or visible.state is SaveState.REPLICATED:
+            self._adopt_published(run, step, must_exist=not saves)
+        shards = self._store.catalog.delete_step(run, step)
+        self._store.drop(shards)
+        self._changes.ring()
+        return len(shards)
+
+    def _adopt_published(self, run: str, step: int, *, must_exist: bool) -> None:
+        """Learn of the step's save from the remotes, so that it can be deleted there.
+
+        The durable remote must answer: what is deleted at the replicas only would come back.
+        """
+        manifest = self._published.durable(run, step)
+        found = FoundStep(manifest, durable=True) if manifest else self._published.find(run, step)
+        if found is not None:
+            self._store.catalog.adopt(save_of(found), (), self._clock.now())
+        elif must_exist:
+            raise NotFoundError(f"run {run} has no step {step}", run=run, step=step)
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def runs(self) -> list[str]:
+        """Return the runs this node knows a step of, deleted ones left aside."""
+        return self._store.read(queries.runs_with_steps)
+
+    def steps(self, run: str, level: Level | None = None) -> list[StepView]:
+        """Return the run's steps, ascending: this node's, and at ``durable`` the bucket's.
+
+        At ``replicated`` they are both, and those of the replicas.
+        """
+        names.checked_run(run)
+        if level is Level.DURABLE:
+            manifests = list(self._published.durable_steps(run))
+            return [view_of_manifest(manifest) for manifest in reversed(manifests)]
+        views = self._local_views(run)
+        if level is Level.REPLICATED:
+            return sorted(self._replicated(run, views), key=lambda view: view.step)
+        return [view for view in views if level is None or level in view.levels]
+
+    def latest(self, run: str, level: Level) -> StepView | None:
+        """Return the newest step restorable at ``level``, or None."""
+        names.checked_run(run)
+        if level is Level.DURABLE:
+            return next(map(view_of_manifest, self._published.durable_steps(run)), None)
+        if level is Level.REPLICATED:
+            return self._latest_replicated(run)
+        views = (self._view(save) for save in reversed(self._shown_saves(run)))
+        return next((view for view in views if level in view.levels), None)
+
+    def step(self, run: str, step: int) -> tuple[StepView, list[ShardView]]:
+        """Return one step with its shards, from this node or else from the bucket.
+
+        Raises:
+            NotFoundError: Neither knows it.
+        """
+        save = visible_save(self._store.read(lambda sql: queries.saves_of(sql, run, step)))
+        if save is not None:
+            view = self._view(save)
+            number = save.number
+            shards = self._store.read(lambda sql: queries.shards_of(sql, number))
+            if save.state in OPEN_STATES or view.shards:
+                here = [shard_view(shard) for shard in shards]
+                return view, here + self._shards_elsewhere(save, view, here)
+        found = self._published.find(run, step)
+        if found is None:
+            raise NotFoundError(f"run {run} has no step {step}", run=run, step=step)
+        return view_of_found(found), _remote_shards(found)
+
+    def _shards_elsewhere(
+        self, save: Save, view: StepView, here: list[ShardView]
+    ) -> list[ShardView]:
+        """Return what other nodes put into a published save; nothing while no remote answers."""
+        if save.state is not SaveState.PUBLISHED or len(view.ranks) >= save.world_size:
+            return []
+        try:
+            found = self._published.find(save.run, save.step)
+        except RemoteError:
+            return []
+        if found is None or found.manifest.save_id != save.save_id:
+            return []
+        names = {shard.name for shard in here}
+        return [shard for shard in _remote_shards(found) if shard.name not in names]
+
+    def _replicated(self, run: str, local: list[StepView]) -> list[StepView]:
+        """Return every step that some remote has published, this node's view of it first."""
+        views = {view.step: view for view in local if Level.REPLICATED in view.levels}
+        try:
+            newest_first = list(self._published.steps(run))
+        except RemoteError:
+            if not views:
+                raise
+            newest_first = []  # what this node knows to be there is still true
+        for found in newest_first:
+            views.setdefault(found.manifest.step, view_of_found(found))
+        return list(views.values())
+
+    def _latest_replicated(self, run: str) -> StepView | None:
+        here = (self._view(save) for save in reversed(self._shown_saves(run)))
+        known = next((view for view in here if Level.REPLICATED in view.levels), None)
+        try:
+            found = next(self._published.steps(run), None)
+        except RemoteError:
+            if known is None:
+                raise
+            return known
+        if found is None or (known is not None and known.step >= found.manifest.step):
+            return known
+        return view_of_found(found)
+
+    def _local_views(self, run: str) -> list[StepView]:
+        return [self._view(save) for save in self._shown_saves(run)]
+
+    def _shown_saves(self, run: str) -> list[Save]:
+        """Return the save that stands for each step, ascending by step."""
+        saves = self._store.read(lambda sql: queries.saves_of_run(sql, run))
+        by_step: dict[int, list[Save]] = {}
+        for save in saves:
+            if save.state is not SaveState.DELETED:
+                by_step.setdefault(save.step, []).append(save)
+        return [visible_save(group) or group[-1] for _, group in sorted(by_step.items())]
+
+    def _view(self, save: Save) -> StepView:
+        parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
+        summary = self._store.read(lambda sql: queries.summary_of(sql, save.number))
+        there = self._store.read(lambda sql: replica_queries.replications_of(sql, save.number))
+        replicated = any(each.state is ReplicaState.PUBLISHED for each in there)
+        pinned = self._store.read(lambda sql: pin_queries.is_pinned(sql, save.run, save.step))
+        return view_of_save(save, parts, summary, replicated=replicated, pinned=pinned)
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def wait(
+        self, run: str, step: int, name: str | None, level: Level, timeout_seconds: float
+    ) -> float:
+        """Wait until a step, or one shard of it, has reached ``level``; return its age in seconds.
+
+        Raises:
+            NotDurableError: Not in time.
+            IntegrityError, SaveSupersededError, StepPublishedError, AbortedError: It never will.
+            LocalOnlyError: It will not unless it is flushed.
+            NotFoundError: There is no such step or shard.
+        """
+        if level is not Level.LOCAL:
+            self._hurry(run, step)
+        if level is Level.REPLICATED:
+            self._hurry_replicas(run, step)
+
+        def reached() -> bool:
+            if name is not None:
+                return self._shard_reached(run, step, name, level)
+            return self._step_reached(run, step, level)
+
+        if not self._changes.wait_for(reached, timeout_seconds, LOOK_AT_BUCKET_SECONDS):
+            what = f"step {step}" if name is None else f"shard {name} of step {step}"
+            raise NotDurableError(
+                f"{what} is not {level} after {timeout_seconds:g} s", run=run, step=step, name=name
+            )
+        return self._age(run, step)
+
+    def flush(self, run: str | None, step: int | None, timeout_seconds: float) -> Pending:
+        """Wait until nothing dirty is left (of a run, of a step).
+
+        A step that is named is drained even if a policy would keep it here. Return what is pending
+        at the deadline.
+
+        Raises:
+            AbortedError, SaveSupersededError, StepPublishedError: The step named never will be.
+            FencedError: The disk failed: what is drained cannot be recorded.
+        """
+        if step is not None:
+            self._want(run, step)
+        self._hurry(run, step)
+        pending = pending_of(self._store, run, step)
+        if pending and self._store.fenced is not None:
+            raise FencedError(self._store.fenced)
+
+        def ended() -> bool:
+            nonlocal pending
+            pending = pending_of(self._store, run, step)
+            return not pending or self._store.fenced is not None
+
+        self._changes.wait_for(ended, timeout_seconds, LOOK_AT_BUCKET_SECONDS)
+        return pending
+
+    def _want(self, run: str | None, step: int) -> None:
+        if run is None:
+            raise InvalidRequestError("a step can only be flushed with its run", step=step)
+        saves = self._store.read(lambda sql: queries.saves_of(sql, run, step))
+        save = visible_save(saves)
+        if save is None and saves:
+            raise _ended(saves[-1])
+        if save is not None and save.state is SaveState.REPLICATED:
+            raise NotDurableError(
+                f"step {step} of {run} is known from a replica alone: this node has none of it",
+                run=run,
+                step=step,
+            )
+        if save is not None and save.state in OPEN_STATES and not save.wanted:
+            self._store.policy_log.want(save.number)
+
+    def _shard_reached(self, run: str, step: int, name: str, level: Level) -> bool:
+        shard = self._store.read(lambda sql: queries.visible_shard(sql, run, step, name))
+        if shard is None:
+            raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
+        verified = self._store.read(
+            lambda sql: replica_queries.present_remotes(sql, shard.version, self._remote)
+        )
+        if self._remote in verified or (verified and level is Level.REPLICATED):
+            return True
+        if shard.state is ShardState.QUARANTINED:
+            raise IntegrityError(f"shard {name} is damaged", run=run, step=step, name=name)
+        if level is Level.LOCAL:
+            return True
+        self._refuse_local_only(run, step)
+        return False
+
+    def _refuse_local_only(self, run: str, step: int) -> None:
+        save = visible_save(self._store.read(lambda sql: queries.saves_of(sql, run, step)))
+        if save is not None and save.state is SaveState.LOCAL_ONLY:
+            raise LocalOnlyError(
+                f"a policy keeps step {step} of {run} on this node only", run=run, step=step
+            )
+
+    def _step_reached(self, run: str, step: int, level: Level) -> bool:
+        saves = self._store.read(lambda sql: queries.saves_of(sql, run, step))
+        save = visible_save(saves)
+        if save is None:
+            if saves:
+                raise _ended(saves[-1])
+            if level is not Level.LOCAL and self._is_published(run, step, level):
+                return True
+            raise NotFoundError(f"run {run} has no step {step}", run=run, step=step)
+        view = self._view(save)
+        if view.state == "damaged":
+            raise IntegrityError(f"step {step} has damaged shards", run=run, step=step)
+        if level in view.levels:
+            return True
+        if level is not Level.LOCAL:
+            self._refuse_local_only(run, step)
+        return save.state is SaveState.REPLICATED and self._is_published(run, step, level)
+
+    def _is_published(self, run: str, step: int, level: Level) -> bool:
+        if level is Level.DURABLE:
+            return self._published.durable(run, step) is not None
+        return self._published.find(run, step) is not None
+
+    def _age(self, run: str, step: int) -> float:
+        save = visible_save(self._store.read(lambda sql: queries.saves_of(sql, run, step)))
+        return max(0.0, self._clock.now() - save.started_at) if save is not None else 0.0
+
+
+def _remote_shards(found: FoundStep) -> list[ShardView]:
+    return [
+        ShardView(shard.name, shard.rank, shard.size_bytes, shard.digest, "remote")
+        for shard in found.manifest.shards
+    ]
+
+
+def _ended(save: Save) -> Exception:
+    message = f"save {save.save_id} of step {save.step} is {save.state}"
+    if save.state is SaveState.DELETED and save.local_only_at is not None and not save.wanted:
+        message += "; a policy had kept it on this node only"
+    kinds = {
+        SaveState.SUPERSEDED: SaveSupersededError,
+        SaveState.REFUSED: StepPublishedError,
+        SaveState.DELETED: AbortedError,
+    }
+    return kinds[save.state](message, run=save.run, step=save.step)

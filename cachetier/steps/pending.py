@@ -1,0 +1,69 @@
+"""What is not durable yet, step by step: what a flush waits for, and names when it fails."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cachetier.local.catalog import queries
+from cachetier.local.store import Store
+from cachetier.units import counted, shown_size
+
+STEPS_LISTED = 20
+STEPS_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStep:
+    """A step with something left to do; one that only waits to be published counts as a shard."""
+
+    run: str
+    step: int
+    shards: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The steps, oldest first; true while there is any."""
+
+    steps: tuple[PendingStep, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.steps)
+
+    @property
+    def shards(self) -> int:
+        return sum(step.shards for step in self.steps)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(step.size_bytes for step in self.steps)
+
+    def __str__(self) -> str:
+        named = [f"{each.run}/{each.step} ({_counted(each)})" for each in self.steps[:STEPS_NAMED]]
+        if len(self.steps) > STEPS_NAMED:
+            named.append(f"{len(self.steps) - STEPS_NAMED} more")
+        return f"{_counted(self)} of steps {', '.join(named)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what ``flush`` answers; see docs/protocol.md."""
+        return {
+            "pending_shards": self.shards,
+            "pending_bytes": self.size_bytes,
+            "pending_steps": [asdict(step) for step in self.steps[:STEPS_LISTED]],
+        }
+
+
+def _counted(left: Pending | PendingStep) -> str:
+    return f"{counted(left.shards, 'shard')}, {shown_size(left.size_bytes)}"
+
+
+def pending_of(store: Store, run: str | None, step: int | None) -> Pending:
+    """Return what is left of a step, of a run, or (None) of everything."""
+    found = []
+    for each in store.read(queries.backlog):
+        save, shards = each.save, each.dirty_shards or int(each.whole)
+        if shards and run in (None, save.run) and step in (None, save.step):
+            found.append(PendingStep(save.run, save.step, shards, each.dirty_bytes))
+    return Pending(tuple(found))

@@ -1,0 +1,40 @@
+"""Steps that may not leave the node: pinned by a person, until the same person lets them go.
+
+A pin keeps what is on the node there, whatever room is wanted and whatever ``keep_local`` says, and
+no call deletes the step. It brings nothing back that has gone before.
+
+Source: docs/design/0013-pins.md.
+"""
+
+from __future__ import annotations
+
+from cachetier.clock import Clock
+from cachetier.local.catalog import pin_queries
+from cachetier.local.catalog.pin_queries import Pin
+from cachetier.local.store import Store
+from cachetier.model import names
+
+
+class Pins:
+    """Pins and unpins steps of this node. Thread-safe."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def pin(self, run: str, step: int) -> Pin:
+        """Keep a step on this node until it is unpinned; return what is here of it.
+
+        Raises:
+            NotFoundError: This node knows no such step.
+        """
+        where = names.checked_run(run), names.checked_step(step)
+        return self._store.pin_log.pin(*where, self._clock.now())
+
+    def unpin(self, run: str, step: int) -> bool:
+        """Let a step go again; return whether it was pinned."""
+        return self._store.pin_log.unpin(names.checked_run(run), names.checked_step(step))
+
+    def all(self) -> list[Pin]:
+        """Return the pinned steps, by run and step."""
+        return self._store.read(pin_queries.pins)

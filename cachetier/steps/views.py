@@ -1,0 +1,139 @@
+"""How steps and shards are shown, the same at every door."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cachetier.local.catalog.records import Summary
+from cachetier.model.checkpoint import (
+    OPEN_STATES,
+    PartState,
+    RankPart,
+    Save,
+    SaveState,
+    sealed_here,
+)
+from cachetier.model.documents import Manifest
+from cachetier.model.levels import Level
+from cachetier.model.shard import Shard
+from cachetier.restore.published import FoundStep
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """A shard as a listing shows it."""
+
+    name: str
+    rank: int
+    size_bytes: int
+    digest: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """A step as every door shows it; see docs/protocol.md, "Step object"."""
+
+    run: str
+    step: int
+    save_id: str
+    state: str
+    levels: tuple[str, ...]
+    ranks: tuple[int, ...]
+    world_size: int
+    shards: int
+    size_bytes: int
+    dirty_bytes: int
+    started_at: float
+    sealed_at: float | None
+    published_at: float | None
+    pinned: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def view_of_save(
+    save: Save,
+    parts: list[RankPart],
+    summary: Summary,
+    *,
+    replicated: bool = False,
+    pinned: bool = False,
+) -> StepView:
+    """Return how this node shows a save; ``replicated``: it is published at a replica."""
+    sealed = [part for part in parts if part.state is PartState.SEALED]
+    damaged = summary.quarantined_shards > 0
+    here = sealed_here(parts) and not damaged and save.state in (*OPEN_STATES, SaveState.PUBLISHED)
+    durable = save.state is SaveState.PUBLISHED
+    there = (replicated and save.state in OPEN_STATES) or save.state is SaveState.REPLICATED
+    return StepView(
+        run=save.run,
+        step=save.step,
+        save_id=save.save_id,
+        state=_state(save, parts, damaged),
+        levels=_levels(here, there, durable),
+        ranks=tuple(part.rank for part in sealed),
+        world_size=save.world_size,
+        shards=summary.shards,
+        size_bytes=summary.size_bytes,
+        dirty_bytes=summary.dirty_bytes,
+        started_at=save.started_at,
+        sealed_at=max((part.sealed_at or 0.0 for part in sealed), default=None),
+        published_at=save.published_at,
+        pinned=pinned,
+    )
+
+
+def view_of_found(found: FoundStep) -> StepView:
+    """Return how the remotes show a published step."""
+    return view_of_manifest(found.manifest, durable=found.durable)
+
+
+def view_of_manifest(manifest: Manifest, *, durable: bool = True) -> StepView:
+    """Return how a remote shows a published step; ``durable`` where that is the durable one."""
+    return StepView(
+        run=manifest.run,
+        step=manifest.step,
+        save_id=manifest.save_id,
+        state="published" if durable else "replicated",
+        levels=_levels(False, True, durable),
+        ranks=tuple(part.rank for part in manifest.parts),
+        world_size=manifest.world_size,
+        shards=len(manifest.shards),
+        size_bytes=sum(shard.size_bytes for shard in manifest.shards),
+        dirty_bytes=0,
+        started_at=manifest.started_at,
+        sealed_at=None,
+        published_at=manifest.published_at,
+    )
+
+
+def _levels(local: bool, replicated: bool, durable: bool) -> tuple[str, ...]:
+    """Name the levels; what is durable is at a remote, and so replicated."""
+    reached = {
+        Level.LOCAL: local,
+        Level.REPLICATED: replicated or durable,
+        Level.DURABLE: durable,
+    }
+    return tuple(level for level, ok in reached.items() if ok)
+
+
+def _state(save: Save, parts: list[RankPart], damaged: bool) -> str:
+    if save.state not in OPEN_STATES:
+        return str(save.state)
+    if damaged:
+        return "damaged"
+    if any(part.state is PartState.ABORTED for part in parts):
+        return "aborted"
+    if not sealed_here(parts):
+        return "open"
+    return "local_only" if save.state is SaveState.LOCAL_ONLY else "sealed"
+
+
+def shard_view(shard: Shard) -> ShardView:
+    content = shard.content
+    return ShardView(
+        shard.name, shard.rank, content.size_bytes, f"{content.digest:016x}", shard.state
+    )

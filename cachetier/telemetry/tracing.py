@@ -1,0 +1,70 @@
+"""A trace of each checkpoint, if it is wanted: ``trace = "on"``, with the ``OTEL_*`` variables.
+
+Off, nothing of OpenTelemetry's SDK is imported. On, the events of the log are also made into spans:
+see ``spans``. Traces are a convenience: where they cannot be sent, nothing waits for them.
+
+Source: docs/logs.md, "Traces".
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cachetier.errors import ConfigError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+PARENTS_NAME = "traces.json"
+CLOSE_SECONDS = 3.0
+
+
+def open_tracing(
+    wanted: bool, store_id: str, directory: Path, *, exporter: SpanExporter | None = None
+) -> Callable[[], None]:
+    """Begin to trace, if ``wanted``; return what ends it, having sent what there is.
+
+    Args:
+        wanted: The setting.
+        store_id: Which node this is, to tell its spans from those of others in the same trace.
+        directory: Where is kept, over a restart, which trace a save belongs to.
+        exporter: Where spans go; by OTLP over HTTP to where the environment says without it.
+
+    Raises:
+        ConfigError: OpenTelemetry is not installed, or its variables make no sense.
+    """
+    if not wanted:
+        return lambda: None
+    try:
+        from cachetier.telemetry.spans import SaveSpans, provider_for
+
+        provider = provider_for(store_id, exporter)
+    except ImportError as error:
+        raise ConfigError(
+            f"`trace` is on, and OpenTelemetry is not installed: {error}",
+            hint="Install it: pip install 'cachetier[otel]', or set `trace` to off.",
+        ) from error
+    except ValueError as error:
+        raise ConfigError(
+            f"OpenTelemetry refuses its settings: {error}",
+            hint="Correct the OTEL_* variables of the environment, or set `trace` to off.",
+        ) from error
+    spans = SaveSpans(provider, store_id, directory / PARENTS_NAME)
+    ours = logging.getLogger("cachetier")
+    level_before = ours.level
+    ours.addHandler(spans)
+    ours.setLevel(logging.DEBUG)
+
+    def close() -> None:
+        ours.removeHandler(spans)
+        ours.setLevel(level_before)
+        # A collector that does not answer must not hold up the stop of the service.
+        ending = threading.Thread(target=provider.shutdown, name="trace-end", daemon=True)
+        ending.start()
+        ending.join(CLOSE_SECONDS)
+
+    return close

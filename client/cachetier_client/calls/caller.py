@@ -1,0 +1,337 @@
+"""What every public call has in common.
+
+It begins with what failed in the background since the last one; its own failures are told with run,
+step, rank and shard; and it ends by noting what the service said of further incidents.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, SupportsIndex, cast
+
+from cachetier_client import forks
+from cachetier_client.calls.background import EXIT_SECONDS, Background
+from cachetier_client.calls.training_hints import TrainingPhases
+from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.errors import (
+    CachetierClientError,
+    InvalidRequestError,
+    NotDurableError,
+    ProtocolMismatchError,
+)
+from cachetier_client.identity.names import Part, checked_element_size, checked_name
+from cachetier_client.io.buffers import element_size_of, gathered, is_source
+from cachetier_client.io.ring import Ring
+from cachetier_client.io.workers import Workers
+from cachetier_client.results import Incident, LevelReached, Receipt
+from cachetier_client.streams.writer import Destination, ShardWriter
+from cachetier_client.transport.base import ConnectionLostError, Reply, Transport
+from cachetier_client.transport.retrying import RepeatingTransport, unavailable
+from cachetier_client.transport.wire import Header
+from cachetier_client.units import counted, shown_size
+
+ACK_LEVELS = ("local", "replicated", "durable")
+_SHORTEST_EXCHANGE_SECONDS = 1.0
+_STEPS_NAMED = 5
+
+
+class Caller:
+    """Makes calls on a service for one client. Thread-safe and fork-safe."""
+
+    def __init__(
+        self,
+        single: Transport,
+        repeating: RepeatingTransport,
+        hello: Header,
+        clock: Clock,
+        workers: Workers,
+    ) -> None:
+        self.transport = repeating
+        self.clock = clock
+        self.workers = workers
+        self.closed = False
+        self._single = single
+        self._hello = hello
+        self._has_written = False
+        self.background = Background(self._fetch_incidents)
+        self.phases = TrainingPhases(single, clock)
+        forks.own(self)
+
+    # --- the frame of a call ---------------------------------------------------------------------
+
+    @contextmanager
+    def calling(
+        self, operation: str, *, tells: bool = True, **ids: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Do one public call inside; yields the ids, for what is known of them only there.
+
+        Args:
+            operation: Its name.
+            tells: Whether to begin with failures in the background.
+            ids: Run, step, rank and name, as far as they are known.
+        """
+        if self.closed:
+            raise InvalidRequestError("the client is closed", hint="Make a new Client.")
+        failed_before = self.background.take() if tells else None
+        if failed_before is not None:
+            raise failed_before
+        try:
+            yield ids
+        except CachetierClientError as error:
+            error.locate(operation, **ids)
+            raise
+        except ConnectionLostError as lost:
+            told = unavailable(self.transport.url, lost)
+            told.locate(operation, **ids)
+            raise told from lost.__cause__
+        finally:
+            if self._single.noticed_incidents():
+                self.background.collect(EXIT_SECONDS)
+
+    def deadline(self, timeout_seconds: float) -> Deadline:
+        """Begin a call's time."""
+        return Deadline(timeout_seconds, self.clock)
+
+    @property
+    def fallbacks(self) -> tuple[int, int]:
+        """Return how many shards, and bytes, went straight to S3."""
+        return self.transport.fallbacks
+
+    # --- shards ----------------------------------------------------------------------------------
+
+    def put(
+        self,
+        part: Part,
+        name: str,
+        data: Any,
+        ack: str,
+        timeout_seconds: float,
+        element_size: SupportsIndex | None = None,
+    ) -> Receipt:
+        """Store one shard."""
+        self._has_written = True
+        deadline = self.deadline(timeout_seconds)
+        if is_source(data):
+            elements = checked_element_size(element_size, None)
+            return self._put_source(part, name, data, ack, timeout_seconds, elements)
+        shard = gathered(data)
+        if element_size is None:
+            elements = element_size_of(data)
+        else:
+            elements = checked_element_size(element_size, len(shard))
+        reply = self.transport.put(part, checked_name(name), shard, deadline, elements)
+        return self._acknowledged(reply, ack, deadline)
+
+    def open_writer(
+        self,
+        part: Part,
+        name: str,
+        ack: str,
+        timeout_seconds: float,
+        *,
+        size_bytes: int | None = None,
+        element_size: int = 0,
+        ring: Ring | None = None,
+        on_receipt: Callable[[Receipt], None] = lambda _receipt: None,
+    ) -> ShardWriter:
+        """Open a stream that becomes a shard."""
+        if size_bytes is not None and size_bytes < 0:
+            raise InvalidRequestError(f"size_bytes {size_bytes} is not a number of bytes")
+        self._has_written = True
+        self.deadline(timeout_seconds)  # refuse what is none before the first byte comes
+        ids = {"run": part.run, "step": part.step, "rank": part.rank, "name": name}
+
+        def finish(reply: Reply, deadline: Deadline) -> Receipt:
+            receipt = self._acknowledged(reply, ack, deadline)
+            on_receipt(receipt)
+            return receipt
+
+        return ShardWriter(
+            Destination(
+                transport=self.transport,
+                part=part,
+                name=checked_name(name),
+                size_bytes=size_bytes,
+                element_size=element_size,
+                workers=self.workers,
+                ring=ring,
+                guard=lambda: self.calling("open_shard", tells=False, **ids),
+                deadline=lambda: self.deadline(timeout_seconds),
+                finish=finish,
+            )
+        )
+
+    def wait(
+        self, run: str, step: int, name: str | None, level: str, timeout_seconds: float
+    ) -> LevelReached:
+        """Wait until a step, or a shard of it, has reached ``level``."""
+        deadline = self.deadline(max(timeout_seconds, _SHORTEST_EXCHANGE_SECONDS))
+        fields = {
+            "run": run,
+            "step": step,
+            "name": name,
+            "level": level,
+            "timeout_seconds": min(timeout_seconds, deadline.for_service()),
+        }
+        with understood():
+            reply = self.transport.call("wait", fields, deadline)
+            return LevelReached(str(reply["level"]), float(reply["age_seconds"]))
+
+    def flush(self, run: str | None, step: int | None, timeout_seconds: float) -> None:
+        """Wait until nothing of the run, or of anything, is dirty."""
+        deadline = self.deadline(max(timeout_seconds, _SHORTEST_EXCHANGE_SECONDS))
+        patience = min(timeout_seconds, deadline.for_service())
+        fields = {"run": run, "step": step, "timeout_seconds": patience}
+        with understood():
+            reply = self.transport.call("flush", fields, deadline)
+            shards, size_bytes = int(reply["pending_shards"]), int(reply["pending_bytes"])
+            steps = [f"{each['run']}/{each['step']}" for each in reply["pending_steps"]]
+        if shards:
+            more = f" and {len(steps) - _STEPS_NAMED} more" if steps[_STEPS_NAMED:] else ""
+            are = "is" if shards == 1 else "are"
+            of_steps = "of step" if len(steps) == 1 else "of steps"
+            raise NotDurableError(
+                f"{counted(shards, 'shard')} ({shown_size(size_bytes)}) {are} not durable in time, "
+                f"{of_steps} {', '.join(steps[:_STEPS_NAMED])}{more}"
+            )
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def seal(
+        self,
+        part: Part,
+        ranks_on_node: int | None,
+        timeout_seconds: float,
+        *,
+        follows: bool = False,
+    ) -> tuple[int, ...]:
+        """Seal a rank's part; return the ranks of the save that have sealed here."""
+        self._has_written = True
+        fields = {**part.fields(), "ranks_on_node": ranks_on_node, "follows": follows}
+        with understood():
+            reply = self.transport.call("seal", fields, self.deadline(timeout_seconds))
+            return tuple(int(rank) for rank in reply["sealed_ranks"])
+
+    def abort_rank(self, part: Part, timeout_seconds: float) -> None:
+        """Take back what a rank put."""
+        self.transport.call("abort_rank", part.fields(), self.deadline(timeout_seconds))
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def close(self) -> CachetierClientError | None:
+        """Let everything go; return what failed in the background and nobody was told of."""
+        if self.closed:
+            return None
+        self.background.collect(EXIT_SECONDS)
+        untold = self.background.take()
+        self.closed = True
+        self.background.forget()
+        forks.disown(self)
+        self.phases.close()
+        self.transport.close()
+        self.workers.close()
+        return untold
+
+    def abandon(self) -> None:
+        """Be another client in a forked child."""
+        self._has_written = False
+        self._hello.update(client_id=os.urandom(8).hex(), since=self.clock.now())
+        self.background.forget()
+        self.background = Background(self._fetch_incidents)
+        forks.own(self)
+
+    def _fetch_incidents(self, timeout_seconds: float) -> Sequence[Incident]:
+        """Ask what failed. If that fails, it is asked again: the service goes on counting."""
+        if not self._has_written:
+            return ()
+        try:
+            deadline = self.deadline(timeout_seconds)
+            reply = self._single.call("incidents", {"clear": True}, deadline)
+            return [Incident.from_reply(described) for described in reply["incidents"]]
+        except (CachetierClientError, ConnectionLostError, KeyError, TypeError, ValueError):
+            return ()
+
+    def _put_source(
+        self,
+        part: Part,
+        name: str,
+        data: Any,
+        ack: str,
+        timeout_seconds: float,
+        element_size: int,
+    ) -> Receipt:
+        """Store what a file holds, read as it is written."""
+        if isinstance(data, os.PathLike):
+            with _opened(data) as file:
+                size_bytes = os.fstat(file.fileno()).st_size
+                elements = checked_element_size(element_size or None, size_bytes)
+                return self._copy(file, part, name, ack, timeout_seconds, size_bytes, elements)
+        return self._copy(data, part, name, ack, timeout_seconds, None, element_size)
+
+    def _copy(
+        self,
+        file: BinaryIO,
+        part: Part,
+        name: str,
+        ack: str,
+        timeout_seconds: float,
+        size_bytes: int | None,
+        element_size: int,
+    ) -> Receipt:
+        with self.open_writer(
+            part, name, ack, timeout_seconds, size_bytes=size_bytes, element_size=element_size
+        ) as writer:
+            while piece := file.read(1 << 20):
+                writer.write(piece)
+        assert writer.receipt is not None
+        return writer.receipt
+
+    def _acknowledged(self, reply: Reply, ack: str, deadline: Deadline) -> Receipt:
+        with understood():
+            receipt = Receipt.from_reply(reply)
+        if reaches(receipt.level, ack):
+            return receipt
+        try:
+            self.wait(receipt.run, receipt.step, receipt.name, ack, deadline.remaining())
+        except NotDurableError as error:
+            error.hint = (
+                f"The shard is {receipt.level}: wait for {ack}, or put it again (harmless)."
+            )
+            raise
+        return dataclasses.replace(receipt, level=ack)
+
+
+def reaches(level: str, ack: str) -> bool:
+    """Return whether a shard at ``level`` is as safe as ``ack`` asks for."""
+    return level in ACK_LEVELS[ACK_LEVELS.index(ack) :]
+
+
+def checked_ack(ack: str) -> str:
+    """Return ``ack`` if a put can wait for it."""
+    if ack not in ACK_LEVELS:
+        raise InvalidRequestError(
+            f"ack={ack!r} is none of {', '.join(ACK_LEVELS)}", hint="Pass one of these."
+        )
+    return ack
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """Read a reply inside; one that lacks something is of another protocol."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolMismatchError(f"the service's reply is not understood: {error!r}") from error
+
+
+def _opened(path: os.PathLike[str]) -> BinaryIO:
+    try:
+        return cast("BinaryIO", Path(path).open("rb", buffering=0))
+    except OSError as error:
+        raise InvalidRequestError(
+            f"cannot read {os.fspath(path)}", hint="Name a file that this user can read."
+        ) from error

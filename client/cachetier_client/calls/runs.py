@@ -1,0 +1,177 @@
+"""What a client can ask, and do, about runs and whole steps."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, SupportsIndex
+
+from cachetier_client.calls.caller import Caller, understood
+from cachetier_client.errors import InvalidRequestError
+from cachetier_client.identity.names import checked_name, checked_run, checked_step
+from cachetier_client.results import Level, LevelReached, PinInfo, StepInfo
+from cachetier_client.transport.base import Reply
+
+PUT_SECONDS = 60.0
+LOOK_SECONDS = 30.0
+COLLECT_SECONDS = 300.0
+DAY_SECONDS = 86_400.0
+
+
+class Runs:
+    """The part of ``Client`` that is about runs and steps rather than shards."""
+
+    def __init__(self, caller: Caller, run: str | None) -> None:
+        self._caller = caller
+        self._run = run
+
+    def runs(self, *, timeout_seconds: float = LOOK_SECONDS) -> list[str]:
+        """Return the names of the runs this node knows."""
+        with self._caller.calling("runs"), understood():
+            return [str(run) for run in self._ask("runs", {}, timeout_seconds)["runs"]]
+
+    def steps(
+        self,
+        run: str | None = None,
+        level: Level | None = None,
+        *,
+        timeout_seconds: float = LOOK_SECONDS,
+    ) -> list[StepInfo]:
+        """Return a run's steps, ascending: those restorable at ``level``, or all known here."""
+        with self._caller.calling("steps", run=run), understood():
+            fields = {"run": self._run_of(run), "level": level}
+            listed = self._ask("steps", fields, timeout_seconds)["steps"]
+            return [StepInfo.from_reply(described) for described in listed]
+
+    def latest(
+        self,
+        run: str | None = None,
+        level: Level = "durable",
+        *,
+        timeout_seconds: float = LOOK_SECONDS,
+    ) -> StepInfo | None:
+        """Return the newest step that can be restored at ``level``, or None.
+
+        ``durable`` is the bucket's truth, the same on every node; ``local`` is this node's alone.
+        """
+        with self._caller.calling("latest", run=run), understood():
+            fields = {"run": self._run_of(run), "level": level}
+            described = self._ask("latest", fields, timeout_seconds)["step"]
+            return None if described is None else StepInfo.from_reply(described)
+
+    def step(
+        self, run: str | None, step: SupportsIndex, *, timeout_seconds: float = LOOK_SECONDS
+    ) -> StepInfo:
+        """Return one step with its shards.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        with self._caller.calling("step", run=run, step=step), understood():
+            fields = {"run": self._run_of(run), "step": checked_step(step)}
+            return StepInfo.from_reply(self._ask("step", fields, timeout_seconds)["step"])
+
+    def wait(
+        self,
+        run: str | None,
+        step: SupportsIndex,
+        level: Level = "durable",
+        timeout_seconds: float = PUT_SECONDS,
+        *,
+        name: str | None = None,
+    ) -> LevelReached:
+        """Wait until a step, or one shard of it, has reached ``level``.
+
+        Raises:
+            NotDurableError: Not in time; wait again.
+            IntegrityError, AbortedError, SaveSupersededError: It never will.
+            LocalOnlyError: A policy keeps it on the node; ``flush`` sends it after all.
+        """
+        with self._caller.calling("wait", run=run, step=step, name=name):
+            shard = None if name is None else checked_name(name)
+            where = (self._run_of(run), checked_step(step), shard)
+            return self._caller.wait(*where, level, timeout_seconds)
+
+    def flush(
+        self,
+        run: str | None = None,
+        step: SupportsIndex | None = None,
+        timeout_seconds: float = PUT_SECONDS,
+    ) -> None:
+        """Hurry the drain, and wait until nothing is dirty: of a step, of a run, or of all (None).
+
+        A step that is named is sent even where a policy of the service keeps it on the node. Of a
+        step on several nodes every node must be asked, for instance by one rank on each.
+
+        Raises:
+            NotDurableError: Something still is; the message names the steps.
+        """
+        with self._caller.calling("flush", run=run, step=step):
+            which_run = None if run is None else checked_run(run)
+            which_step = None if step is None else checked_step(step)
+            self._caller.flush(which_run, which_step, timeout_seconds)
+
+    def delete_step(
+        self, run: str | None, step: SupportsIndex, *, timeout_seconds: float = LOOK_SECONDS
+    ) -> int:
+        """Delete a step, here at once and remotely in the background; return how many shards."""
+        with self._caller.calling("delete_step", run=run, step=step), understood():
+            fields = {"run": self._run_of(run), "step": checked_step(step)}
+            return int(self._ask("delete_step", fields, timeout_seconds)["deleted_shards"])
+
+    def pin(
+        self, run: str | None, step: SupportsIndex, *, timeout_seconds: float = LOOK_SECONDS
+    ) -> PinInfo:
+        """Keep what is on the node of a step there, and let nobody delete it, until ``unpin``.
+
+        Raises:
+            NotFoundError: The node knows no such step.
+        """
+        with self._caller.calling("pin", run=run, step=step), understood():
+            fields = {"run": self._run_of(run), "step": checked_step(step)}
+            return PinInfo.from_reply(self._ask("pin", fields, timeout_seconds)["pin"])
+
+    def unpin(
+        self, run: str | None, step: SupportsIndex, *, timeout_seconds: float = LOOK_SECONDS
+    ) -> bool:
+        """Let a step go again; return whether it was pinned."""
+        with self._caller.calling("unpin", run=run, step=step), understood():
+            fields = {"run": self._run_of(run), "step": checked_step(step)}
+            return bool(self._ask("unpin", fields, timeout_seconds)["was_pinned"])
+
+    def pins(self, *, timeout_seconds: float = LOOK_SECONDS) -> list[PinInfo]:
+        """Return the pinned steps of the node, by run and step."""
+        with self._caller.calling("pins"), understood():
+            return [PinInfo.from_reply(p) for p in self._ask("pins", {}, timeout_seconds)["pins"]]
+
+    def collect(
+        self,
+        *,
+        dry_run: bool = True,
+        older_than_seconds: float = DAY_SECONDS,
+        timeout_seconds: float = COLLECT_SECONDS,
+    ) -> dict[str, Any]:
+        """Say what nobody needs any more, or with ``dry_run=False`` remove it.
+
+        Returns:
+            What ``cachetier gc --json`` prints; see docs/fsck.md.
+        """
+        with self._caller.calling("collect"), understood():
+            fields = {"dry_run": dry_run, "older_than_seconds": older_than_seconds}
+            return dict(self._ask("collect", fields, timeout_seconds)["collected"])
+
+    def status(self, *, timeout_seconds: float = LOOK_SECONDS) -> dict[str, Any]:
+        """Return what ``cachetier status`` shows; this call raises no background failure."""
+        with self._caller.calling("status", tells=False), understood():
+            return dict(self._ask("status", {}, timeout_seconds)["status"])
+
+    def _ask(self, op: str, fields: dict[str, Any], timeout_seconds: float) -> Reply:
+        return self._caller.transport.call(op, fields, self._caller.deadline(timeout_seconds))
+
+    def _run_of(self, run: str | None) -> str:
+        chosen = run or self._run or os.environ.get("CACHETIER_RUN")
+        if not chosen:
+            raise InvalidRequestError(
+                "no run was named",
+                hint="Pass run=, to the call or to Client, or set CACHETIER_RUN.",
+            )
+        return checked_run(chosen)

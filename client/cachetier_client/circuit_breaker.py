@@ -1,0 +1,116 @@
+"""Whether the service counts as away, so that nobody waits for it again and again.
+
+It opens when a put gave the service up, and closes when the service answers a probe. The probe is
+what tells the service of the shards that went without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from cachetier_client import forks
+from cachetier_client.deadline import Clock
+from cachetier_client.units import counted, shown_size
+
+log = logging.getLogger("cachetier_client")
+
+PROBE_SECONDS = 5.0
+
+Tell = Callable[[int, int], bool]
+
+
+class Breaker:
+    """Counts what goes without the service, and knows whether it has to. Thread-safe, fork-safe.
+
+    Args:
+        url: The service, for the log.
+        tell: Tells the service of so many shards and bytes; returns whether it answered.
+        clock: Times the probes.
+
+    Attributes:
+        shards, size_bytes: What went without the service, in all.
+    """
+
+    def __init__(self, url: str, tell: Tell, clock: Clock) -> None:
+        self.shards = 0
+        self.size_bytes = 0
+        self._url = url
+        self._tell = tell
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._opened_at: float | None = None
+        self._unsaid: tuple[str, Exception] | None = None
+        self._is_said = False
+        self._probe_at = 0.0
+        self._told = (0, 0)
+        forks.own(self)
+
+    def abandon(self) -> None:
+        """Begin anew in a forked child, which tells of its own shards alone."""
+        self._lock = threading.Lock()
+        self.shards = self.size_bytes = 0
+        self._told = (0, 0)
+        forks.own(self)
+
+    def is_open(self) -> bool:
+        """Return whether the service is away; now and then that is found out first."""
+        with self._lock:
+            if self._opened_at is None:
+                return False
+            now = self._clock.monotonic()
+            if now < self._probe_at:
+                return True
+            self._probe_at = now + PROBE_SECONDS
+        return not self.probe()
+
+    def open(self, where: str, because: Exception) -> None:
+        """Note that the service is away; it is said once something went to ``where`` instead."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._opened_at is None:
+                self._opened_at = now
+                self._unsaid = (where, because)
+            self._probe_at = now + PROBE_SECONDS
+
+    def used(self) -> None:
+        """Note that something went another way; the first time it is logged."""
+        with self._lock:
+            news, self._unsaid = self._unsaid, None
+            self._is_said = self._is_said or news is not None
+        if news is not None:
+            where, because = news
+            log.warning("%s is away: shards go straight to %s (%s)", self._url, where, because)
+
+    def probe(self) -> bool:
+        """Tell the service of what it has not heard of; return whether it is back."""
+        with self._lock:
+            shards, size_bytes = self.shards, self.size_bytes
+            news = (shards - self._told[0], size_bytes - self._told[1])
+        if not self._tell(*news):
+            return False
+        with self._lock:
+            opened_at, self._opened_at = self._opened_at, None
+            said, self._is_said = self._is_said, False
+            self._unsaid = None
+            self._told = (shards, size_bytes)
+        if opened_at is not None and said:
+            seconds = self._clock.monotonic() - opened_at
+            log.warning(
+                "%s is back after %.0f s: %s, %s, went straight to S3 so far",
+                *(self._url, seconds, counted(shards, "shard"), shown_size(size_bytes)),
+            )
+        return True
+
+    def count(self, size_bytes: int) -> None:
+        """Count a shard that went without the service."""
+        with self._lock:
+            self.shards += 1
+            self.size_bytes += size_bytes
+        self.used()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the service has not heard of everything."""
+        return self._told != (self.shards, self.size_bytes)

@@ -1,0 +1,99 @@
+"""Which bucket shards go to when they go there directly, and how it wants to be spoken to.
+
+The names are those of the service's settings, so that one environment serves both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from cachetier_client.identity.remote_url import remote_of
+
+_OFF = frozenset({"0", "off", "f", "false", "n", "no"})
+DEFAULT_REGION = "us-east-1"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAddress:
+    """A bucket, where in it runs begin, and what its store can do.
+
+    Args:
+        endpoint: The URL of an S3-compatible store; None for AWS.
+        verify: ``checksum`` where the store keeps and judges CRC-64/NVME, else ``readback``.
+        conditional_writes: False for a store that ignores ``If-None-Match``.
+        spread: Whether new saves spread their shards over several prefixes.
+    """
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str | None = None
+    region: str | None = None
+    verify: str = "checksum"
+    conditional_writes: bool = True
+    spread: bool = False
+
+    @property
+    def url(self) -> str:
+        """The remote as the service's setting says it."""
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+
+def from_environment(environ: Mapping[str, str]) -> RemoteAddress | None:
+    """Return the remote that ``CACHETIER_REMOTE`` and its kin name; None if they name none.
+
+    Raises:
+        ValueError: They name something else.
+    """
+    if not environ.get("CACHETIER_REMOTE"):
+        return None
+    try:
+        bucket, prefix = remote_of(environ["CACHETIER_REMOTE"])
+    except ValueError as error:
+        raise ValueError(f"CACHETIER_REMOTE: {error}") from None
+    verify = environ.get("CACHETIER_REMOTE_VERIFY") or "checksum"
+    if verify not in ("checksum", "readback"):
+        raise ValueError(f"CACHETIER_REMOTE_VERIFY={verify!r} is neither checksum nor readback")
+    endpoint = environ.get("CACHETIER_REMOTE_ENDPOINT") or None
+    if endpoint is not None and not _is_url(endpoint):
+        raise ValueError(f"CACHETIER_REMOTE_ENDPOINT={endpoint!r} is not the URL of an S3 server")
+    return RemoteAddress(
+        bucket=bucket,
+        prefix=prefix,
+        endpoint=endpoint,
+        region=environ.get("CACHETIER_REMOTE_REGION") or None,
+        verify=verify,
+        conditional_writes=environ.get("CACHETIER_CONDITIONAL_WRITES", "on").lower() not in _OFF,
+        spread=environ.get("CACHETIER_KEY_LAYOUT") == "spread",
+    )
+
+
+def from_hello(told: Any) -> RemoteAddress | None:
+    """Return the remote that a service named in its greeting; None if it named none we know."""
+    if not isinstance(told, Mapping):
+        return None
+    bucket, prefix, endpoint, region = (
+        told.get(name) for name in ("bucket", "prefix", "endpoint", "region")
+    )
+    known = isinstance(bucket, str) and bucket and isinstance(prefix, str)
+    if not known or (endpoint is not None and not _is_url(str(endpoint))):
+        return None
+    return RemoteAddress(
+        bucket=str(bucket),
+        prefix=str(prefix),
+        endpoint=str(endpoint) if endpoint else None,
+        region=str(region) if region else None,
+        verify="readback" if told.get("verify") == "readback" else "checksum",
+        conditional_writes=told.get("conditional_writes") is not False,
+        spread=told.get("spread") is True,
+    )
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is no number, too
+        return False

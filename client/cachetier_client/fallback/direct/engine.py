@@ -1,0 +1,210 @@
+"""Save parts straight to the bucket: put, seal and abort as the service does them.
+
+A shard put this way is verified in the bucket, hence durable, when the put returns. A part of which
+the service holds nothing is sealed here: its document is written, and the step published by
+whoever's part is the last. Of any other a *pending seal* is left in the bucket, which the service
+completes once it is back.
+
+Source: docs/fallback.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cachetier_client.bucket_format import documents, layout
+from cachetier_client.bucket_format.documents import Entry
+from cachetier_client.bucket_format.publication import Claimant
+from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.errors import IncompleteError, SealedError
+from cachetier_client.fallback.direct.objects import Objects
+from cachetier_client.fallback.direct.parts import PartState
+from cachetier_client.fallback.direct.publisher import Publisher, is_there
+from cachetier_client.fallback.direct.uploads import Target, Uploads, entry_of
+from cachetier_client.io.digests import to_hex
+from cachetier_client.io.scatter import Gathered
+from cachetier_client.io.workers import Workers
+from cachetier_client.transport.base import Reply
+
+
+class Engine:
+    """Saves to one bucket. Thread-safe."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        workers: Workers,
+        clock: Clock,
+        claiming: Objects | None = None,
+        is_back: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Make one.
+
+        Args:
+            objects: The bucket.
+            workers: Threads to upload with.
+            clock: For documents and pauses.
+            claiming: Claims steps, and may give up while nothing was written yet.
+            is_back: Returns whether the service is: a large shard that begins its part turns back.
+        """
+        self._is_back = is_back
+        self.address = objects.address
+        self.objects = objects
+        self.uploads = Uploads(objects, workers, clock)
+        self._publisher = Publisher(objects, clock)
+        self._claiming = Publisher(claiming or objects, clock)
+        self._workers = workers
+
+    # --- shards ----------------------------------------------------------------------------------
+
+    def put(self, state: PartState, name: str, data: Gathered, deadline: Deadline) -> Reply:
+        """Store one shard; return its receipt.
+
+        Raises:
+            SealedError: The part is sealed, or the service holds other bytes under that name.
+            SaveSupersededError, StepPublishedError, AbortedError: The save has no future.
+            RemoteUnavailableError, RemoteRefusedError: The bucket does not take it.
+        """
+        entry = entry_of(name, data, self._workers)
+        known = self.receipt_of_known(state, entry)
+        if known is not None:
+            return known
+        target = self.target(state, entry, deadline)
+        self.uploads.put(target, data, deadline, lambda: state.turns_back(self._is_back))
+        return self.stored(state, entry)
+
+    def receipt_of_known(self, state: PartState, entry: Entry) -> Reply | None:
+        """Return the receipt of a shard that was put before; None for a new one.
+
+        Raises:
+            SealedError: Other bytes were, and cannot be replaced.
+        """
+        held = state.held.get(entry.name)
+        if held is not None:
+            if (held.size_bytes, held.digest) == (entry.size_bytes, to_hex(entry.digest)):
+                return _receipt(state, entry, "local")
+            raise SealedError(
+                f"the service, which is away, holds other bytes of shard {entry.name}",
+                hint="Save the step again under another save_id, or wait for the service.",
+            )
+        if state.entries.get(entry.name) == entry:
+            return _receipt(state, entry, "durable")
+        if state.final:
+            raise SealedError(
+                f"rank {state.part.rank} has sealed step {state.part.step}",
+            )
+        return None
+
+    def target(self, state: PartState, entry: Entry, deadline: Deadline) -> Target:
+        """Return where a shard goes, with the step claimed."""
+        return Target.of(self.key(state, entry.name, deadline), state.part, entry)
+
+    def key(self, state: PartState, name: str, deadline: Deadline) -> str:
+        """Return the key of a shard, with the step claimed."""
+        part, location = state.part, self._location(state, deadline)
+        with state.locked(deadline):
+            state.begun += 1  # from here on something may lie in the bucket
+        return layout.shard_key(self.address.prefix, part.run, location, name)
+
+    def stored(self, state: PartState, entry: Entry) -> Reply:
+        """Note a shard that is verified in the bucket; return its receipt."""
+        with state.lock:
+            state.entries[entry.name] = entry
+        return _receipt(state, entry, "durable")
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def seal(
+        self, state: PartState, ranks_on_node: int | None, deadline: Deadline, *, follows: bool
+    ) -> bool:
+        """Seal a part; return whether that is done, False where the service has to complete it.
+
+        Raises:
+            IncompleteError: A shard is not in the bucket any more as it was verified.
+            SaveSupersededError, StepPublishedError, AbortedError: The save has no future.
+        """
+        with state.locked(deadline):
+            location = self._location(state, deadline)
+            self._check_all(state, location, deadline)
+            claimant = self._claimant(state)
+            if state.held:
+                if follows and state.entries and not state.pending:
+                    self._publisher.check_growing(claimant, location, deadline)
+                body = documents.pending_document(
+                    state.part,
+                    state.entries.values(),
+                    state.held,
+                    ranks_on_node=ranks_on_node,
+                    follows=follows,
+                )
+                self._publisher.write_pending(state.part, location, body, deadline)
+                state.pending, state.final = True, not follows
+                return False
+            body = documents.part_document(state.part, state.entries.values())
+            if state.sealed not in (None, body):
+                self._publisher.check_growing(claimant, location, deadline)
+            state.sealed = self._publisher.write_part(
+                state.part, location, state.entries.values(), deadline, over=state.sealed
+            )
+            state.final = not follows
+            self._publisher.publish(claimant, location, deadline)
+            return True
+
+    def abort(self, state: PartState, deadline: Deadline) -> None:
+        """Delete what went straight to the bucket of a part that is not sealed for good."""
+        with state.locked(deadline):
+            if state.location is None:
+                return
+            if state.sealed is not None:
+                self._publisher.check_growing(self._claimant(state), state.location, deadline)
+                self._publisher.remove_part(state.part, state.location, deadline)
+                state.sealed = None
+            prefix, run, location = self.address.prefix, state.part.run, state.location
+            names = list(state.entries)
+
+            def delete(number: int) -> None:
+                name = names[number]
+                self.objects.delete(layout.shard_key(prefix, run, location, name), deadline)
+                del state.entries[name]
+
+            self._workers.for_each(len(names), delete)
+
+    def _location(self, state: PartState, deadline: Deadline) -> str:
+        with state.locked(deadline):
+            if state.location is None:
+                state.location = self._claiming.claim(self._claimant(state), deadline)
+                state.address = self.address
+            return state.location
+
+    def _claimant(self, state: PartState) -> Claimant:
+        return Claimant.of(state.part, state.started_at)
+
+    def _check_all(self, state: PartState, location: str, deadline: Deadline) -> None:
+        entries, part = list(state.entries.values()), state.part
+        lost: list[str] = []
+
+        def look(number: int) -> None:
+            entry = entries[number]
+            key = layout.shard_key(self.address.prefix, part.run, location, entry.name)
+            if not is_there(self.objects.head(key, deadline), part.save_id, entry):
+                lost.append(entry.name)
+
+        self._workers.for_each(len(entries), look)
+        for name in lost:
+            del state.entries[name]
+        if lost:
+            raise IncompleteError(
+                f"not in the bucket any more as they were verified: {', '.join(sorted(lost)[:5])}"
+            )
+
+
+def _receipt(state: PartState, entry: Entry, level: str) -> Reply:
+    return {
+        "run": state.part.run,
+        "step": state.part.step,
+        "name": entry.name,
+        "save_id": state.part.save_id,
+        "size_bytes": entry.size_bytes,
+        "digest": to_hex(entry.digest),
+        "level": level,
+    }

@@ -1,0 +1,342 @@
+"""The calls of S3 that a direct save needs: repeated until the deadline, judged by code.
+
+The service has the same in ``remote/``, over boto3.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import http.client
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.errors import (
+    DeadlineError,
+    RemoteRefusedError,
+    RemoteUnavailableError,
+)
+from cachetier_client.fallback.direct.address import RemoteAddress
+from cachetier_client.fallback.direct.requests import Answer, Piece, Requests
+from cachetier_client.io.digests import digest_of
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+_CHECKSUM = "x-amz-checksum-crc64nvme"
+_META = "x-amz-meta-"
+_TRANSIENT_CODES = frozenset(
+    {
+        *("BadDigest", "IncompleteBody", "InvalidDigest", "MalformedXML"),  # damaged on the way
+        *("InternalError", "InternalFailure", "OperationAborted", "RequestTimeout"),
+        *("ServerBusy", "ServiceUnavailable", "SlowDown", "Throttling"),
+        "XAmzContentChecksumMismatch",
+    }
+)
+_TRANSIENT_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+
+
+class PreconditionFailedError(Exception):
+    """The object is not, or no longer, as the write expected it."""
+
+
+class UploadGoneError(Exception):
+    """The store does not know the upload: it was completed, or aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What HEAD said; ``digest`` is None where the store keeps none."""
+
+    size_bytes: int
+    etag: str
+    digest: int | None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class Objects:
+    """One bucket. Thread-safe and fork-safe.
+
+    Every call may raise RemoteUnavailableError when the store does not do it before the deadline,
+    and RemoteRefusedError when it will not do it at all.
+    """
+
+    def __init__(
+        self,
+        address: RemoteAddress,
+        clock: Clock,
+        *,
+        jitter: Callable[[], float] = random.random,
+        requests: Requests | None = None,
+        gives_up: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Make one; nothing is connected yet.
+
+        Args:
+            jitter: Returns the part of the longest pause to sleep, from 0 to 1.
+            requests: Connections to share.
+            gives_up: Asked before a call is repeated.
+        """
+        self.address = address
+        self.keeps_digests = address.verify == "checksum"
+        self.requests = requests or Requests(address)
+        self._gives_up = gives_up
+        self._clock = clock
+        self._jitter = jitter
+
+    def head(self, key: str, deadline: Deadline) -> Found | None:
+        mode = {"x-amz-checksum-mode": "ENABLED"} if self.keeps_digests else {}
+        answer = self._call("HEAD", key, deadline, headers=mode)
+        if answer.status == 404:
+            return None
+        headers = answer.headers
+        metadata = {
+            name.removeprefix(_META): value
+            for name, value in headers.items()
+            if name.startswith(_META)
+        }
+        kept = headers.get(_CHECKSUM) if self.keeps_digests else None
+        digest = None if kept is None or "-" in kept else _from_base64(kept)
+        return Found(int(headers["content-length"]), headers.get("etag", ""), digest, metadata)
+
+    def get(self, key: str, deadline: Deadline) -> tuple[bytes, str] | None:
+        """Return a small object with its ETag; None if there is none."""
+        answer = self._call("GET", key, deadline)
+        return None if answer.status == 404 else (answer.body, answer.headers.get("etag", ""))
+
+    def digest_read_back(self, key: str, deadline: Deadline) -> int | None:
+        """Return the digest of what the store gives back; None if it gives nothing."""
+        digest = 0
+
+        def take(data: bytes) -> None:
+            nonlocal digest
+            digest = digest_of(data, digest)
+
+        def attempt() -> Answer:
+            nonlocal digest
+            digest = 0
+            return self.requests.send("GET", key, deadline, on_data=take)
+
+        return None if self._repeat(attempt, "GET", key, deadline).status == 404 else digest
+
+    def put(
+        self,
+        key: str,
+        body: Sequence[Piece],
+        deadline: Deadline,
+        *,
+        digest: int,
+        metadata: Mapping[str, str] | None = None,
+        over: str | None = None,
+    ) -> str:
+        """Write an object where there is none, or over the version with ETag ``over``.
+
+        Returns:
+            Its ETag.
+
+        Raises:
+            PreconditionFailedError: Another is there; it may be our own, of a lost reply.
+        """
+        headers = _described(metadata) | self._checksum(digest)
+        if self.address.conditional_writes:
+            headers |= {"If-None-Match": "*"} if over is None else {"If-Match": over}
+        else:
+            found = self.head(key, deadline)
+            if (None if found is None else found.etag) != over:
+                raise PreconditionFailedError(key)
+        answer = self._call("PUT", key, deadline, headers=headers, body=body)
+        if answer.status in (404, 412):  # the former to If-Match where there is nothing at all
+            raise PreconditionFailedError(key)
+        return answer.headers.get("etag", "")
+
+    def create_upload(self, key: str, metadata: Mapping[str, str], deadline: Deadline) -> str:
+        headers = _described(metadata)
+        if self.keeps_digests:
+            headers |= {"x-amz-checksum-algorithm": "CRC64NVME"}
+            headers |= {"x-amz-checksum-type": "FULL_OBJECT"}
+        answer = self._call("POST", key, deadline, query={"uploads": ""}, headers=headers)
+        return _only(answer, "UploadId")
+
+    def upload_part(
+        self,
+        key: str,
+        upload_id: str,
+        number: int,
+        body: Sequence[Piece],
+        deadline: Deadline,
+        *,
+        digest: int,
+    ) -> str:
+        """Send a part; return its ETag.
+
+        Raises:
+            UploadGoneError: See the class.
+        """
+        query = {"partNumber": str(number), "uploadId": upload_id}
+        headers = self._checksum(digest)
+        answer = self._call("PUT", key, deadline, query=query, headers=headers, body=body)
+        if answer.status == 404:
+            raise UploadGoneError(key)
+        return answer.headers.get("etag", "")
+
+    def complete_upload(
+        self,
+        key: str,
+        upload_id: str,
+        parts: Sequence[tuple[str, int]],
+        deadline: Deadline,
+        *,
+        digest: int,
+        size_bytes: int,
+    ) -> None:
+        """Make the object of the parts, given as (ETag, digest); what is there then, HEAD tells.
+
+        Raises:
+            UploadGoneError: See the class.
+        """
+        entries = []
+        for number, (etag, part_digest) in enumerate(parts, 1):
+            checksum = f"<ChecksumCRC64NVME>{_to_base64(part_digest)}</ChecksumCRC64NVME>"
+            entries.append(
+                f"<Part><PartNumber>{number}</PartNumber><ETag>{html.escape(etag)}</ETag>"
+                f"{checksum if self.keeps_digests else ''}</Part>"
+            )
+        document = (
+            '<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+            f"{''.join(entries)}</CompleteMultipartUpload>"
+        )
+        headers = self._checksum(digest)
+        if self.keeps_digests:
+            headers |= {"x-amz-checksum-type": "FULL_OBJECT"}
+            headers |= {"x-amz-mp-object-size": str(size_bytes)}
+        query = {"uploadId": upload_id}
+        body = [document.encode()]
+        answer = self._call("POST", key, deadline, query=query, headers=headers, body=body)
+        if answer.status == 404:
+            raise UploadGoneError(key)
+
+    def abort_upload(self, key: str, upload_id: str, deadline: Deadline) -> None:
+        self._call("DELETE", key, deadline, query={"uploadId": upload_id})
+
+    def delete(self, key: str, deadline: Deadline) -> None:
+        self._call("DELETE", key, deadline)
+
+    def list(self, prefix: str, deadline: Deadline) -> list[str]:
+        """Return all keys that begin with ``prefix``."""
+        keys: list[str] = []
+        query = {"list-type": "2", "prefix": prefix}
+        while True:
+            answer = self._call("GET", "", deadline, query=query)
+            if answer.status == 404:
+                raise RemoteRefusedError(f"there is no bucket {self.address.bucket}")
+            text = answer.body.decode()
+            keys += [html.unescape(key) for key in re.findall(r"<Key>(.*?)</Key>", text, re.DOTALL)]
+            more = re.search(r"<NextContinuationToken>(.*?)</NextContinuationToken>", text)
+            if more is None:
+                return keys
+            query["continuation-token"] = html.unescape(more.group(1))
+
+    def close(self) -> None:
+        """Let connections go."""
+        self.requests.close()
+
+    # --- repeating -------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        method: str,
+        key: str,
+        deadline: Deadline,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Sequence[Piece] = (),
+    ) -> Answer:
+        def attempt() -> Answer:
+            return self.requests.send(
+                method, key, deadline, query=query, headers=headers, body=body
+            )
+
+        return self._repeat(attempt, method, key, deadline)
+
+    def _repeat(
+        self, attempt: Callable[[], Answer], method: str, key: str, deadline: Deadline
+    ) -> Answer:
+        """Return the answer if it is good, 404 or 412; repeat what may pass."""
+        attempts = 0
+        cause: Exception | None = None
+        while True:
+            attempts += 1
+            after_seconds = 0.0
+            try:
+                answer = attempt()
+            except DeadlineError as error:
+                raise _unavailable(self.address, f"{method} {key}", "no answer in time") from (
+                    cause or error
+                )
+            except (OSError, http.client.HTTPException) as error:
+                cause, said = error, f"{type(error).__name__}"
+            else:
+                code = _code(answer)
+                if answer.status < 300 and code is None:
+                    return answer
+                said = f"{code or 'an answer without a code'}, {answer.status}"
+                self._refuse_or_return(answer, code, f"{method} {key}", said)
+                if answer.status in (404, 412):
+                    return answer
+                after_seconds = _seconds(answer.headers.get("retry-after"))
+            longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(attempts, 10))
+            pause = max(self._jitter() * longest, after_seconds)
+            if pause >= deadline.remaining() or self._gives_up():
+                raise _unavailable(self.address, f"{method} {key}", said) from cause
+            self._clock.sleep(pause)
+
+    def _refuse_or_return(self, answer: Answer, code: str | None, what: str, said: str) -> None:
+        missing = answer.status == 404 and code != "NoSuchBucket"
+        transient = code in _TRANSIENT_CODES or answer.status in _TRANSIENT_STATUSES
+        if missing or transient or answer.status == 412 or answer.status < 300:
+            return
+        raise RemoteRefusedError(
+            f"{self.address.url} refuses {what} ({said})",
+            hint="Mend the bucket, its policy or this process's AWS credentials.",
+        )
+
+    def _checksum(self, digest: int) -> dict[str, str]:
+        return {_CHECKSUM: _to_base64(digest)} if self.keeps_digests else {}
+
+
+def _described(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    return {f"{_META}{name}": value for name, value in (metadata or {}).items()}
+
+
+def _code(answer: Answer) -> str | None:
+    """Return the code of an error, which may come in the body of a 200 too."""
+    if answer.status < 300 and b"<Error>" not in answer.body[:512]:
+        return None
+    found = re.search(rb"<Code>(.*?)</Code>", answer.body)
+    return found.group(1).decode(errors="replace") if found else None
+
+
+def _only(answer: Answer, tag: str) -> str:
+    found = re.search(f"<{tag}>(.*?)</{tag}>", answer.body.decode(errors="replace"))
+    if found is None:
+        raise RemoteRefusedError(f"the store's answer names no {tag}")
+    return html.unescape(found.group(1))
+
+
+def _unavailable(address: RemoteAddress, what: str, said: str) -> RemoteUnavailableError:
+    return RemoteUnavailableError(f"{address.url} does not take {what} ({said})")
+
+
+def _seconds(header: str | None) -> float:
+    return float(header) if header and header.isascii() and header.isdigit() else 0.0
+
+
+def _to_base64(digest: int) -> str:
+    return base64.b64encode(digest.to_bytes(8, "big")).decode()
+
+
+def _from_base64(text: str) -> int:
+    return int.from_bytes(base64.b64decode(text), "big")

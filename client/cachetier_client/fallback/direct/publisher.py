@@ -1,0 +1,267 @@
+"""Bring a save into the bucket without a service: claim its step, write a part, publish it.
+
+As the service's ``drain/publish/publisher.py`` does: each method reads the manifest, decides by
+the rules of ``publication``, and writes under a condition; whoever loses a race reads again. All
+of it may be repeated at any time.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from cachetier_client.bucket_format import documents, layout, publication
+from cachetier_client.bucket_format.documents import Entry, Manifest
+from cachetier_client.bucket_format.publication import Claimant, Standing
+from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.errors import (
+    AbortedError,
+    CachetierClientError,
+    IntegrityError,
+    RemoteUnavailableError,
+    SaveSupersededError,
+    SealedError,
+    StepPublishedError,
+)
+from cachetier_client.fallback.direct.objects import Found, Objects, PreconditionFailedError
+from cachetier_client.identity.names import Part
+from cachetier_client.io.digests import digest_of, to_hex
+
+RACES = 20
+LEADER = 0  # the rank that others may follow
+_NONCE_KEY = "cachetier-nonce"
+
+
+class Publisher:
+    """Claims and publishes saves in one bucket. Thread-safe."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        clock: Clock,
+        *,
+        nonce: Callable[[], str] = lambda: secrets.token_hex(8),
+    ) -> None:
+        self._objects = objects
+        self._prefix = objects.address.prefix
+        self._spread = objects.address.spread
+        self._clock = clock
+        self._nonce = nonce
+
+    def claim(self, save: Claimant, deadline: Deadline) -> str:
+        """Secure the step for ``save``; return the location of its objects.
+
+        Raises:
+            SaveSupersededError, StepPublishedError, AbortedError: As the service would.
+        """
+        for seen in self._tries(save, deadline):
+            standing = publication.standing(save, seen)
+            if standing is Standing.CLAIM:
+                claimed = publication.claim(save, seen, self._nonce(), spread=self._spread)
+                if self._put_manifest(claimed, seen, deadline):
+                    return claimed.location
+                continue
+            _refuse_ended(save, standing, seen)
+            return publication.location_of(save, seen, spread=self._spread)
+        raise _too_many_races(save)
+
+    def write_part(
+        self,
+        part: Part,
+        location: str,
+        entries: Iterable[Entry],
+        deadline: Deadline,
+        over: bytes | None = None,
+    ) -> bytes:
+        """Write the part of a rank and return it as it lies there; again, nothing changes.
+
+        Args:
+            over: What this client wrote of the part before, which then had fewer shards.
+
+        Raises:
+            IntegrityError: Another part of this rank is there.
+        """
+        key = layout.part_key(self._prefix, part.run, location, part.rank)
+        body = documents.part_document(part, entries)
+        version = None
+        if over is not None and over != body:
+            found = self._objects.get(key, deadline)
+            version = found[1] if found is not None and found[0] == over else None
+        try:
+            self._objects.put(key, [body], deadline, digest=digest_of(body), over=version)
+        except PreconditionFailedError:
+            there = self._objects.get(key, deadline)
+            if there is None or there[0] != body:
+                raise IntegrityError(
+                    f"{key} holds another part than rank {part.rank} put here",
+                    hint="Save the step again, under a save_id of its own.",
+                ) from None
+        return body
+
+    def check_growing(self, save: Claimant, location: str, deadline: Deadline) -> None:
+        """Check that a part which follows rank 0 may still change.
+
+        Raises:
+            SealedError: Rank 0 has sealed: its part is there.
+            SaveSupersededError, StepPublishedError, AbortedError: As the service would.
+        """
+        key = layout.part_key(self._prefix, save.run, location, LEADER)
+        leader = self._objects.get(key, deadline)
+        seen = self._manifest(save, deadline)
+        standing = publication.standing(save, seen)
+        _refuse_ended(save, standing, seen)
+        if leader is not None or standing is Standing.PUBLISHED:
+            raise SealedError(
+                f"rank {LEADER}, which this rank follows, has sealed step {save.step}",
+                hint="Put every rank's shards before rank 0 seals.",
+            )
+
+    def remove_part(self, part: Part, location: str, deadline: Deadline) -> None:
+        """Take back a part that is not final."""
+        key = layout.part_key(self._prefix, part.run, location, part.rank)
+        self._objects.delete(key, deadline)
+
+    def write_pending(self, part: Part, location: str, body: bytes, deadline: Deadline) -> None:
+        """Leave the document that asks the service to seal a part, over an earlier one."""
+        key = layout.pending_key(self._prefix, part.run, location, part.rank)
+        for _ in range(RACES):
+            there = self._objects.get(key, deadline)
+            if there is not None and there[0] == body:
+                return
+            over = None if there is None else there[1]
+            try:
+                self._objects.put(key, [body], deadline, digest=digest_of(body), over=over)
+            except PreconditionFailedError:
+                continue
+            return
+        raise RemoteUnavailableError(f"{key} changes all the time")
+
+    def publish(self, save: Claimant, location: str, deadline: Deadline) -> bool:
+        """Publish ``save`` if its every rank's part is there; False while it is not whole.
+
+        Raises:
+            SaveSupersededError, StepPublishedError, AbortedError: As the service would.
+            IntegrityError: Its objects are elsewhere, or a part is damaged.
+        """
+        for seen in self._tries(save, deadline):
+            standing = publication.standing(save, seen)
+            if standing is Standing.PUBLISHED:
+                return True
+            _refuse_ended(save, standing, seen)
+            parts = self._whole(save, location, deadline)
+            if parts is None:
+                return False
+            claimed = self._claimed(save, location, seen)
+            published = documents.published(claimed, parts, self._clock.now())
+            published = replace(published, nonce=self._nonce(), world_size=save.world_size)
+            if self._put_manifest(published, seen, deadline):
+                return True
+        raise _too_many_races(save)
+
+    # --- the manifest ----------------------------------------------------------------------------
+
+    def _tries(self, save: Claimant, deadline: Deadline) -> Iterator[Manifest | None]:
+        """Yield the manifest as it is now, again after each lost race."""
+        for _ in range(RACES):
+            yield self._manifest(save, deadline)
+
+    def _manifest(self, save: Claimant, deadline: Deadline) -> Manifest | None:
+        key = layout.manifest_key(self._prefix, save.run, save.step)
+        found = self._objects.get(key, deadline)
+        if found is None:
+            return None
+        manifest = documents.manifest_of(*found, key)
+        if (manifest.run, manifest.step) != (save.run, save.step):
+            raise IntegrityError(f"{key} is the manifest of {manifest.run}/{manifest.step}")
+        return manifest
+
+    def _put_manifest(self, manifest: Manifest, over: Manifest | None, deadline: Deadline) -> bool:
+        """Write ``manifest`` if the step's is still ``over``; whether it lies there.
+
+        The nonce tells our own write, whose answer was lost, from another writer's.
+        """
+        key = layout.manifest_key(self._prefix, manifest.run, manifest.step)
+        body = manifest.encode()
+        version = None if over is None else over.etag
+        try:
+            self._objects.put(
+                key,
+                [body],
+                deadline,
+                digest=digest_of(body),
+                metadata={_NONCE_KEY: manifest.nonce},
+                over=version,
+            )
+        except PreconditionFailedError:
+            there = self._objects.get(key, deadline)
+            return there is not None and there[0] == body
+        return True
+
+    def _claimed(self, save: Claimant, location: str, seen: Manifest | None) -> Manifest:
+        if seen is None or seen.save_id != save.save_id:
+            return replace(
+                publication.claim(save, seen, "", spread=self._spread), location=location
+            )
+        if seen.location != location:
+            raise IntegrityError(
+                f"step {save.step} is claimed at {seen.location}, not at {location}"
+            )
+        return seen
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def _whole(
+        self, save: Claimant, location: str, deadline: Deadline
+    ) -> list[tuple[dict[str, Any], bytes]] | None:
+        """Return every rank's part with its bytes, or None; those of another save do not count."""
+        prefix = layout.parts_prefix(self._prefix, save.run, location)
+        there = {layout.rank_of_part(key) for key in self._objects.list(prefix, deadline)}
+        if not there.issuperset(range(save.world_size)):
+            return None
+        parts = []
+        for rank in range(save.world_size):
+            key = layout.part_key(self._prefix, save.run, location, rank)
+            found = self._objects.get(key, deadline)
+            if found is None:
+                return None
+            document = documents.decoded(found[0], key)
+            ids = tuple(document.get(name) for name in ("run", "step", "save_id", "world_size"))
+            if ids != (save.run, save.step, save.save_id, save.world_size):
+                return None
+            if document.get("rank") != rank or not isinstance(document.get("shards"), list):
+                raise IntegrityError(f"{key} is no part of rank {rank}")
+            parts.append((document, found[0]))
+        return parts
+
+
+def is_there(found: Found | None, save_id: str, entry: Entry) -> bool:
+    """Return whether ``found`` is, as far as HEAD can say, the shard that was verified before.
+
+    Where the store keeps no digest, the metadata stands in for it; a stream's has none.
+    """
+    if found is None or found.size_bytes != entry.size_bytes:
+        return False
+    text = to_hex(entry.digest)
+    return (
+        found.digest in (None, entry.digest)
+        and found.metadata.get("cachetier-save") == save_id
+        and found.metadata.get("cachetier-digest", text) == text
+    )
+
+
+def _refuse_ended(save: Claimant, standing: Standing, seen: Manifest | None) -> None:
+    other = seen.save_id if seen is not None else ""
+    what = f"save {save.save_id} of step {save.step}"
+    errors: dict[Standing, CachetierClientError] = {
+        Standing.SUPERSEDED: SaveSupersededError(f"{what} is superseded by save {other}"),
+        Standing.REFUSED: StepPublishedError(f"{what} is refused: save {other} is published"),
+        Standing.DELETED: AbortedError(f"{what} was deleted"),
+    }
+    if standing in errors:
+        raise errors[standing]
+
+
+def _too_many_races(save: Claimant) -> RemoteUnavailableError:
+    return RemoteUnavailableError(f"the manifest of step {save.step} changes all the time")

@@ -1,0 +1,121 @@
+"""A stream that goes straight to the bucket, part by part, holding one part in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cachetier_client.bucket_format.documents import Entry
+from cachetier_client.deadline import Deadline
+from cachetier_client.errors import InvalidRequestError, RemoteUnavailableError
+from cachetier_client.fallback.direct.engine import Engine
+from cachetier_client.fallback.direct.objects import UploadGoneError
+from cachetier_client.fallback.direct.parts import PartState
+from cachetier_client.fallback.direct.uploads import (
+    PART_LIMIT,
+    Target,
+    part_bytes_for,
+    version_to_replace,
+)
+from cachetier_client.io.aligned import Block
+from cachetier_client.io.digests import combine, digest_of
+from cachetier_client.transport.base import Reply
+
+
+class DirectSink:
+    """A shard on its way; used by one thread at a time.
+
+    Its object says nothing of its digest, which is not known when the upload begins. The bucket
+    verifies it all the same, and the part's document has it.
+    """
+
+    parallel = False
+
+    def __init__(
+        self,
+        engine: Engine,
+        state: PartState,
+        name: str,
+        size_bytes: int | None,
+        deadline: Deadline,
+    ) -> None:
+        self._engine = engine
+        self._state = state
+        self._name = name
+        self._size_bytes = size_bytes
+        self._key = engine.key(state, name, deadline)
+        self._pieces: list[bytes] = []
+        self._collected_bytes = 0
+        self._upload_id: str | None = None
+        self._parts: list[tuple[str, int]] = []
+
+    def reserve(self, total_bytes: int, deadline: Deadline) -> None:
+        """Nothing is reserved in a bucket."""
+
+    def write(self, block: Block, size_bytes: int, offset: int, deadline: Deadline) -> None:  # noqa: ARG002 - blocks come in order
+        if self._collected_bytes >= part_bytes_for(self._size_bytes, len(self._parts)):
+            self._send_part(deadline)
+        self._pieces.append(bytes(block.view[:size_bytes]))
+        self._collected_bytes += size_bytes
+
+    def commit(self, size_bytes: int, digests: Sequence[int], deadline: Deadline) -> Reply:
+        """Finish the object; it is verified there when this returns."""
+        whole = combine(digests, size_bytes)
+        entry = Entry(self._name, size_bytes, whole, tuple(digests))
+        target = Target.of(self._key, self._state.part, entry)
+        try:
+            known = self._engine.receipt_of_known(self._state, entry)
+            if known is not None:
+                self.abort(deadline)
+                return known
+            if self._upload_id is None:
+                self._engine.uploads.put_collected(target, self._pieces, deadline)
+            else:
+                self._send_part(deadline)
+                self._engine.uploads.complete(target, self._upload_id, self._parts, deadline)
+                self._engine.uploads.check(target, deadline)
+        except BaseException:
+            self.abort(deadline)
+            raise
+        self._let_go()
+        return self._engine.stored(self._state, entry)
+
+    def abort(self, deadline: Deadline) -> None:  # noqa: ARG002 - the upload's end has its own
+        """Leave nothing behind."""
+        upload_id = self._let_go()
+        if upload_id is not None:
+            self._engine.uploads.abort(self._key, upload_id)
+
+    def _let_go(self) -> str | None:
+        upload_id, self._upload_id = self._upload_id, None
+        self._pieces = []
+        self._collected_bytes = 0
+        return upload_id
+
+    def _send_part(self, deadline: Deadline) -> None:
+        upload_id = self._upload_id or self._begin(deadline)
+        number = len(self._parts) + 1
+        if number > PART_LIMIT:
+            raise InvalidRequestError(f"a shard in the bucket has at most {PART_LIMIT} parts")
+        digest = 0
+        for piece in self._pieces:
+            digest = digest_of(piece, digest)
+        try:
+            etag = self._engine.objects.upload_part(
+                self._key, upload_id, number, self._pieces, deadline, digest=digest
+            )
+        except UploadGoneError:
+            raise RemoteUnavailableError(
+                f"the upload of {self._key} was ended by somebody else",
+                hint="Write the shard again.",
+            ) from None
+        self._parts.append((etag, digest))
+        self._pieces = []
+        self._collected_bytes = 0
+
+    def _begin(self, deadline: Deadline) -> str:
+        nobody_knows_yet = Entry(self._name, 0, 0, ())
+        target = Target.of(self._key, self._state.part, nobody_knows_yet)
+        objects = self._engine.objects
+        version_to_replace(target, objects.head(self._key, deadline))
+        self._upload_id = objects.create_upload(self._key, target.metadata_of_stream, deadline)
+        return self._upload_id

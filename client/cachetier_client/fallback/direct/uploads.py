@@ -1,0 +1,277 @@
+"""Bring one shard's bytes to its key, and trust only what the store then says of them.
+
+As the service's drain does: a key is written once, or over an older put of the same client; small
+shards by one conditional put, large ones in parts, a few at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from cachetier_client.bucket_format.documents import Entry
+from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.errors import (
+    CachetierClientError,
+    IntegrityError,
+    RemoteRefusedError,
+    RemoteUnavailableError,
+)
+from cachetier_client.fallback.direct.objects import (
+    Found,
+    Objects,
+    PreconditionFailedError,
+    UploadGoneError,
+)
+from cachetier_client.fallback.direct.requests import Piece
+from cachetier_client.identity.names import Part
+from cachetier_client.io.digests import BLOCK_BYTES, combine, joined, to_hex
+from cachetier_client.io.scatter import Gathered
+from cachetier_client.io.workers import Workers
+
+SINGLE_PUT_BYTES = 16 << 20
+PART_BYTES = 16 << 20
+PART_LIMIT = 10_000
+GROW_EVERY = 1_000  # parts of a stream, whose end nobody knows, double after so many
+ATTEMPTS = 3
+_ABORT_SECONDS = 5.0
+
+SAVE_KEY = "cachetier-save"
+STORE_KEY = "cachetier-store"
+VERSION_KEY = "cachetier-version"
+DIGEST_KEY = "cachetier-digest"
+
+_Send = Callable[[str | None], None]
+
+_STORE = f"client-{secrets.token_hex(8)}"
+_versions = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a shard goes, and as what."""
+
+    key: str
+    save_id: str
+    store: str
+    entry: Entry
+    version: int
+
+    @classmethod
+    def of(cls, key: str, part: Part, entry: Entry) -> Target:
+        """Return a target newer than any before."""
+        return cls(key, part.save_id, _store_of(part.rank), entry, next(_versions))
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the object says of itself."""
+        return {**self.metadata_of_stream, DIGEST_KEY: to_hex(self.entry.digest)}
+
+    @property
+    def metadata_of_stream(self) -> dict[str, str]:
+        """What it says where its digest is not known in time."""
+        return {SAVE_KEY: self.save_id, STORE_KEY: self.store, VERSION_KEY: str(self.version)}
+
+
+def _store_of(rank: int) -> str:
+    """Return how objects name who wrote them: a rank in this process, not in one forked from it."""
+    return f"{_STORE}-{os.getpid()}-{rank}"
+
+
+def entry_of(name: str, data: Gathered, workers: Workers) -> Entry:
+    """Return what ``data`` is as a shard: its digests, from the caller's memory."""
+    digests = [0] * data.block_count
+
+    def take(number: int) -> None:
+        digests[number] = data.block(number).digest()
+
+    workers.for_each(len(digests), take)
+    return Entry(name, len(data), combine(digests, len(data)), tuple(digests))
+
+
+class Uploads:
+    """Writes shards to one bucket. Thread-safe."""
+
+    def __init__(self, objects: Objects, workers: Workers, clock: Clock) -> None:
+        self._objects = objects
+        self._workers = workers
+        self._clock = clock
+
+    def put(
+        self,
+        target: Target,
+        data: Gathered,
+        deadline: Deadline,
+        turns_back: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Write a shard whose bytes are all here, and return once the store has verified them.
+
+        Args:
+            target: Where it goes.
+            data: What it is.
+            deadline: Until when.
+            turns_back: Asked between parts: whether to leave nothing behind after all.
+
+        Raises:
+            RemoteRefusedError: Something else lies under its key.
+            RemoteUnavailableError: Not in time, or turned back.
+        """
+
+        def send(over: str | None) -> None:
+            if len(data) <= SINGLE_PUT_BYTES:
+                pieces = [block.joined() for block in data.blocks()]
+                self._put_single(target, pieces, over, deadline)
+            else:
+                self._put_parts(target, data, deadline, turns_back)
+
+        self._bring(target, send, deadline)
+
+    def put_collected(self, target: Target, pieces: Sequence[Piece], deadline: Deadline) -> None:
+        """Write a small shard that a stream has collected."""
+
+        def send(over: str | None) -> None:
+            self._put_single(target, pieces, over, deadline)
+
+        self._bring(target, send, deadline)
+
+    def check(self, target: Target, deadline: Deadline) -> None:
+        """Make sure that what was sent in parts is what lies there.
+
+        Raises:
+            IntegrityError: It is not.
+        """
+        if not self._is_verified(target, self._objects.head(target.key, deadline), deadline):
+            raise IntegrityError(
+                f"{target.key} is not in the bucket as it was sent",
+                hint="Put the shard again.",
+            )
+
+    def abort(self, key: str, upload_id: str) -> None:
+        """End an upload that failed, if the store lets us; else the bucket's lifecycle does."""
+        with suppress(CachetierClientError):
+            deadline = Deadline(_ABORT_SECONDS, self._clock)
+            self._objects.abort_upload(key, upload_id, deadline)
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def _bring(self, target: Target, send: _Send, deadline: Deadline) -> None:
+        for _ in range(ATTEMPTS):
+            found = self._objects.head(target.key, deadline)
+            if self._is_verified(target, found, deadline):
+                return
+            with suppress(PreconditionFailedError, UploadGoneError):
+                send(version_to_replace(target, found))
+            found = self._objects.head(target.key, deadline)
+            if self._is_verified(target, found, deadline):
+                return
+        raise IntegrityError(
+            f"{target.key} does not keep the bytes that are sent there",
+            hint="Look after the store: it acknowledges other bytes than it keeps.",
+        )
+
+    def _put_single(
+        self, target: Target, pieces: Sequence[Piece], over: str | None, deadline: Deadline
+    ) -> None:
+        self._objects.put(
+            target.key,
+            pieces,
+            deadline,
+            digest=target.entry.digest,
+            metadata=target.metadata,
+            over=over,
+        )
+
+    def _put_parts(
+        self, target: Target, data: Gathered, deadline: Deadline, turns_back: Callable[[], bool]
+    ) -> None:
+        each = part_bytes_for(len(data)) // BLOCK_BYTES
+        starts = range(0, data.block_count, each)
+        sent: list[tuple[str, int]] = [("", 0)] * len(starts)
+        upload_id = self._objects.create_upload(target.key, target.metadata, deadline)
+
+        def send(at: int) -> None:
+            if turns_back():
+                raise RemoteUnavailableError(f"{target.key} turned back to the service")
+            numbers = range(starts[at], min(starts[at] + each, data.block_count))
+            blocks = [data.block(number) for number in numbers]
+            sizes = (block.size_bytes for block in blocks)
+            known = (target.entry.block_digests[number] for number in numbers)
+            digest = joined(zip(known, sizes, strict=True))
+            pieces = [block.joined() for block in blocks]
+            etag = self._objects.upload_part(
+                target.key, upload_id, at + 1, pieces, deadline, digest=digest
+            )
+            sent[at] = etag, digest
+
+        try:
+            self._workers.for_each(len(starts), send)
+            self.complete(target, upload_id, sent, deadline)
+        except BaseException:
+            self.abort(target.key, upload_id)
+            raise
+
+    def complete(
+        self, target: Target, upload_id: str, parts: Sequence[tuple[str, int]], deadline: Deadline
+    ) -> None:
+        """Make the object of the parts; what came of it, HEAD tells."""
+        entry = target.entry
+        with suppress(UploadGoneError):  # completed, perhaps, and the answer lost
+            self._objects.complete_upload(
+                target.key,
+                upload_id,
+                parts,
+                deadline,
+                digest=entry.digest,
+                size_bytes=entry.size_bytes,
+            )
+
+    # --- judging ---------------------------------------------------------------------------------
+
+    def _is_verified(self, target: Target, found: Found | None, deadline: Deadline) -> bool:
+        if found is None or found.metadata.get(SAVE_KEY) != target.save_id:
+            return False
+        text = to_hex(target.entry.digest)
+        if (found.size_bytes, found.metadata.get(DIGEST_KEY, text)) != (
+            target.entry.size_bytes,
+            text,
+        ):
+            return False
+        if self._objects.keeps_digests:
+            return found.digest == target.entry.digest
+        return self._objects.digest_read_back(target.key, deadline) == target.entry.digest
+
+
+def version_to_replace(target: Target, found: Found | None) -> str | None:
+    """Return the ETag of an older put of ours, which may go; None where there is nothing.
+
+    Raises:
+        RemoteRefusedError: What is there is not ours to replace.
+    """
+    if found is None:
+        return None
+    metadata, version = found.metadata, found.metadata.get(VERSION_KEY, "")
+    ours = metadata.get(SAVE_KEY) == target.save_id and metadata.get(STORE_KEY) == target.store
+    if ours and version.isdigit() and int(version) <= target.version:
+        return found.etag
+    rank = target.store.rpartition("-")[2]
+    raise RemoteRefusedError(
+        f"{target.key} holds other bytes, which rank {rank} of this process did not put there",
+        hint="Save the step again under a save_id of its own, or move that object away.",
+    )
+
+
+def part_bytes_for(size_bytes: int | None, parts: int = 0) -> int:
+    """Return the size of the next part: the usual one, or what keeps a shard to 10,000 parts.
+
+    Args:
+        size_bytes: The shard's; None where nobody knows: then parts grow as it does.
+        parts: How many were sent already.
+    """
+    if size_bytes is None:
+        return PART_BYTES << (parts // GROW_EVERY)
+    least = -(-size_bytes // PART_LIMIT)
+    return max(PART_BYTES, -(-least // BLOCK_BYTES) * BLOCK_BYTES)

@@ -1,0 +1,61 @@
+"""What a client does while its service is away, as it was told: ``wait``, ``fail`` or ``s3``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, get_args
+
+from cachetier_client.deadline import Clock
+from cachetier_client.io.workers import Workers
+from cachetier_client.transport.base import Transport
+from cachetier_client.transport.retrying import RepeatingTransport
+
+if TYPE_CHECKING:
+    from cachetier_client.fallback.direct.address import RemoteAddress
+
+Fallback = Literal["s3", "wait", "fail"]
+
+
+def repeating_for(
+    single: Transport, fallback: str | None, clock: Clock, workers: Workers
+) -> RepeatingTransport:
+    """Return what makes the calls of a client.
+
+    Args:
+        single: Makes single attempts.
+        fallback: What was passed; default ``CACHETIER_FALLBACK``, then ``s3`` as soon as a remote
+            is known, by ``CACHETIER_REMOTE`` or from the service, and ``wait`` until then.
+        clock: Times the waits.
+        workers: Threads to upload with.
+
+    Raises:
+        ValueError: A fallback, a number of seconds or a remote that is none.
+    """
+    chosen = fallback or os.environ.get("CACHETIER_FALLBACK") or None
+    if chosen is not None and chosen not in get_args(Fallback):
+        raise ValueError(f"fallback={chosen!r} is none of 's3', 'wait' and 'fail'")
+    if chosen == "wait" or chosen == "fail":
+        return RepeatingTransport(single, "fail" if chosen == "fail" else "wait", clock)
+    # Imported by those who may need the way past the service: it takes as long as all the rest.
+    from cachetier_client.fallback.direct.address import from_environment, from_hello
+    from cachetier_client.fallback.transport import AFTER_SECONDS, FallbackTransport, Plan
+
+    named = from_environment(os.environ)
+
+    def remote() -> RemoteAddress | None:
+        return named or from_hello(getattr(single, "remote", None))
+
+    after_seconds = _after_seconds(os.environ, AFTER_SECONDS)
+    return FallbackTransport(single, Plan(remote, after_seconds), clock, workers)
+
+
+def _after_seconds(environ: Mapping[str, str], usual: float) -> float:
+    text = environ.get("CACHETIER_FALLBACK_AFTER") or str(usual)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"CACHETIER_FALLBACK_AFTER={text!r} is not a number of seconds")
+    return seconds

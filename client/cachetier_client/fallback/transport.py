@@ -1,0 +1,329 @@
+"""A transport that goes straight to S3 while the service is away.
+
+Only saving does: puts, streams, seals and aborts. What reads waits for the service, as it always
+did. A part of a save of which one shard went straight to S3 goes there to its end, so that one side
+alone decides how it is sealed.
+
+Source: docs/fallback.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from cachetier_client import forks
+from cachetier_client.bucket_format.documents import Held
+from cachetier_client.circuit_breaker import Breaker
+from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.errors import (
+    CachetierClientError,
+    DeadlineError,
+    RemoteRefusedError,
+    RemoteUnavailableError,
+    SealedError,
+    ServiceUnavailableError,
+    StoppingError,
+)
+from cachetier_client.fallback.direct import parts
+from cachetier_client.fallback.direct.address import RemoteAddress
+from cachetier_client.fallback.direct.engine import Engine
+from cachetier_client.fallback.direct.objects import Objects
+from cachetier_client.fallback.direct.parts import PartState
+from cachetier_client.fallback.direct.sink import DirectSink
+from cachetier_client.identity.names import Part
+from cachetier_client.io.aligned import Block
+from cachetier_client.io.scatter import Gathered
+from cachetier_client.io.workers import Workers
+from cachetier_client.transport.base import ConnectionLostError, Reply, Sink, Transport
+from cachetier_client.transport.retrying import RepeatingTransport
+
+AFTER_SECONDS = 10.0
+PROBE_ANSWER_SECONDS = 1.0
+REFUSED_SECONDS = 30.0  # a bucket that lets nobody in is not asked by every put
+_AWAY = (ServiceUnavailableError, StoppingError)
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """When and where shards go without the service.
+
+    ``remote`` returns the bucket as far as it is known now, ``after_seconds`` is how long a call
+    waits for the service first.
+    """
+
+    remote: Callable[[], RemoteAddress | None]
+    after_seconds: float = AFTER_SECONDS
+
+
+class FallbackTransport(RepeatingTransport):
+    """Outlasts a service that is away for a moment; goes to S3 when it is away for longer."""
+
+    def __init__(self, single: Transport, plan: Plan, clock: Clock, workers: Workers) -> None:
+        super().__init__(single, "wait", clock)
+        self._single = single
+        self._brief = RepeatingTransport(single, "wait", clock, patience_seconds=plan.after_seconds)
+        self._plan = plan
+        self._workers = workers
+        self._now = clock.now
+        self._time = clock
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._closed = False
+        self._refused: CachetierClientError = RemoteRefusedError("the bucket refuses")
+        self._refused_until = 0.0
+        self.breaker = Breaker(single.url, self._tell, clock)
+        forks.own(self)
+
+    def abandon(self) -> None:
+        """Renew the lock in a forked child."""
+        self._lock = threading.Lock()
+        forks.own(self)
+
+    # --- shards ----------------------------------------------------------------------------------
+
+    def put(
+        self, part: Part, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
+    ) -> Reply:
+        def by_service(transport: RepeatingTransport) -> Reply:
+            reply = RepeatingTransport.put(transport, part, name, data, deadline, element_size)
+            self._held(part, name, reply)
+            return reply
+
+        def directly(engine: Engine, state: PartState) -> Reply:
+            reply = engine.put(state, name, data, deadline)
+            self.breaker.count(len(data))
+            return reply
+
+        return self._routed(part, by_service, directly)
+
+    def open_sink(
+        self,
+        part: Part,
+        name: str,
+        size_bytes: int | None,
+        deadline: Deadline,
+        element_size: int = 0,
+    ) -> Sink:
+        def by_service(transport: RepeatingTransport) -> Sink:
+            sink = RepeatingTransport.open_sink(
+                transport, part, name, size_bytes, deadline, element_size
+            )
+            return _NotingSink(sink, lambda reply: self._held(part, name, reply))
+
+        def directly(engine: Engine, state: PartState) -> Sink:
+            sink = DirectSink(engine, state, name, size_bytes, deadline)
+            return _NotingSink(sink, lambda reply: self.breaker.count(reply["size_bytes"]))
+
+        return self._routed(part, by_service, directly)
+
+    @property
+    def fallbacks(self) -> tuple[int, int]:
+        return self.breaker.shards, self.breaker.size_bytes
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def call(self, op: str, fields: dict[str, Any], deadline: Deadline) -> Reply:
+        if op == "seal":
+            return self._seal(_part_of(fields), fields, deadline)
+        if op == "abort_rank":
+            return self._abort(_part_of(fields), fields, deadline)
+        return super().call(op, fields, deadline)
+
+    def _seal(self, part: Part, fields: dict[str, Any], deadline: Deadline) -> Reply:
+        def by_service(transport: RepeatingTransport) -> Reply:
+            reply = RepeatingTransport.call(transport, "seal", fields, deadline)
+            self._sealed_by_service(part, follows=bool(fields.get("follows")))
+            return reply
+
+        if parts.THIS_PROCESS.known(part) is None:
+            # What other processes put of this part, nobody here knows: the service does.
+            return by_service(self)
+
+        def directly(engine: Engine, state: PartState) -> Reply:
+            ranks, follows = fields.get("ranks_on_node"), bool(fields.get("follows"))
+            engine.seal(state, ranks, deadline, follows=follows)
+            parts.THIS_PROCESS.ended(state)
+            self.breaker.used()
+            self.breaker.probe()  # if it is back, it hears at once that there is something to seal
+            return {"sealed_ranks": [part.rank]}
+
+        return self._routed(part, by_service, directly)
+
+    def _abort(self, part: Part, fields: dict[str, Any], deadline: Deadline) -> Reply:
+        state = parts.THIS_PROCESS.known(part)
+        if state is None or state.is_sealed_by_service:
+            return super().call("abort_rank", fields, deadline)
+        if state.final or state.pending:
+            raise SealedError(
+                f"rank {part.rank} has sealed its part of step {part.step}; it cannot be aborted",
+                hint="Delete the step instead.",
+            )
+        if not state.direct:
+            parts.THIS_PROCESS.forget(part)
+            if state.is_empty and self.breaker.is_open():
+                return {}
+            return super().call("abort_rank", fields, deadline)
+        engine = self._engine_for(state)
+        assert engine is not None, "what is direct has an address"
+        engine.abort(state, deadline)
+        parts.THIS_PROCESS.forget(part)
+        if state.held:  # else the service collects them as those of a rank that was killed
+            with suppress(CachetierClientError, ConnectionLostError):
+                self._single.call("abort_rank", fields, deadline.at_most(PROBE_ANSWER_SECONDS))
+        return {}
+
+    # --- which way -------------------------------------------------------------------------------
+
+    def _routed(
+        self,
+        part: Part,
+        by_service: Callable[[RepeatingTransport], _Result],
+        directly: Callable[[Engine, PartState], _Result],
+    ) -> _Result:
+        """Do something for a part by the service, or without it if that is away."""
+        state = parts.THIS_PROCESS.of(part, self._now())
+        engine = self._engine_for(state)
+        if engine is None or state.is_sealed_by_service:
+            return by_service(self)
+        if not state.direct and self._time.monotonic() < self._refused_until:
+            return self._waiting(by_service, self._refused)
+        away: Exception = ServiceUnavailableError(f"{self.url} is away")
+        if state.direct:
+            away = ServiceUnavailableError(f"{self.url} was away when this save began")
+        elif not self.breaker.is_open():
+            try:
+                return by_service(self._brief)
+            except _AWAY as error:
+                away = error
+                self.breaker.open(engine.address.url, away)
+        try:
+            return directly(engine, state)
+        except (RemoteRefusedError, RemoteUnavailableError) as remote:
+            if state.direct:
+                raise _both(away, remote) from remote
+            if isinstance(remote, RemoteRefusedError):
+                self._refused = remote
+                self._refused_until = self._time.monotonic() + REFUSED_SECONDS
+            return self._waiting(by_service, remote)
+        except SealedError:
+            if state.direct:
+                raise
+            with suppress(*_AWAY):  # it alone can replace what it holds
+                return by_service(self)
+            raise
+
+    def _waiting(
+        self, by_service: Callable[[RepeatingTransport], _Result], remote: CachetierClientError
+    ) -> _Result:
+        """Wait for the service to its end after all, as the bucket does not do."""
+        try:
+            return by_service(self)
+        except (*_AWAY, DeadlineError) as away:
+            raise _both(away, remote) from remote
+
+    def _engine_for(self, state: PartState) -> Engine | None:
+        """Return what saves to the bucket of a part; None while no bucket is known."""
+        with self._lock:
+            address = state.address  # maybe of another client of this process
+            if address is None and self._engine is None:
+                address = self._plan.remote()
+            if address is not None and (self._engine is None or self._engine.address != address):
+                self._engine = self._engine_at(address)
+            return self._engine
+
+    def _engine_at(self, address: RemoteAddress) -> Engine:
+        def is_back() -> bool:
+            return not self.breaker.is_open()
+
+        objects = Objects(address, self._time)
+        claiming = Objects(address, self._time, requests=objects.requests, gives_up=is_back)
+        return Engine(objects, self._workers, self._time, claiming, is_back)
+
+    def _sealed_by_service(self, part: Part, *, follows: bool) -> None:
+        state = parts.THIS_PROCESS.known(part)
+        if state is None:
+            return
+        state.followed, state.final, state.pending = follows, not follows, False
+        if state.is_sealed_by_service:  # which is all to know: else it would begin anew beside it
+            state.held.clear()
+        parts.THIS_PROCESS.ended(state)
+
+    def _held(self, part: Part, name: str, reply: Reply) -> None:
+        with suppress(KeyError, TypeError, ValueError):  # of another protocol: the caller will say
+            held = Held(int(reply["size_bytes"]), str(reply["digest"]))
+            parts.THIS_PROCESS.of(part, self._now()).held[name] = held
+
+    # --- the service, once it is back ------------------------------------------------------------
+
+    def _tell(self, shards: int, size_bytes: int) -> bool:
+        deadline = Deadline(PROBE_ANSWER_SECONDS, self._time)
+        try:
+            self._single.call("fallback", {"shards": shards, "size_bytes": size_bytes}, deadline)
+        except _AWAY:
+            return False
+        except ConnectionLostError:
+            self._single.forget_idle()
+            return False
+        except CachetierClientError as error:
+            return error.code != "deadline"  # an older service does not know the word, but is there
+        return True
+
+    def close(self) -> None:
+        if self.breaker.has_news and not self._closed:
+            self.breaker.probe()
+        self._closed = True
+        if self._engine is not None:
+            self._engine.objects.close()
+        super().close()
+
+
+class _NotingSink:
+    """A sink that tells of its receipt."""
+
+    def __init__(self, inner: Sink, note: Callable[[Reply], None]) -> None:
+        self._inner = inner
+        self._note = note
+
+    @property
+    def parallel(self) -> bool:
+        return self._inner.parallel
+
+    def reserve(self, total_bytes: int, deadline: Deadline) -> None:
+        self._inner.reserve(total_bytes, deadline)
+
+    def write(self, block: Block, size_bytes: int, offset: int, deadline: Deadline) -> None:
+        self._inner.write(block, size_bytes, offset, deadline)
+
+    def commit(self, size_bytes: int, digests: Any, deadline: Deadline) -> Reply:
+        reply = self._inner.commit(size_bytes, digests, deadline)
+        self._note(reply)
+        return reply
+
+    def abort(self, deadline: Deadline) -> None:
+        self._inner.abort(deadline)
+
+
+def _part_of(fields: Mapping[str, Any]) -> Part:
+    return Part(
+        run=fields["run"],
+        step=fields["step"],
+        rank=fields["rank"],
+        world_size=fields["world_size"],
+        save_id=fields["save_id"],
+        overwrite=fields["overwrite"],
+    )
+
+
+def _both(away: Exception, remote: CachetierClientError) -> ServiceUnavailableError:
+    """Return the error that names what is wrong on both ways."""
+    said = away.message if isinstance(away, CachetierClientError) else str(away)
+    return ServiceUnavailableError(
+        f"the service is away ({said}), and S3 does not do instead ({remote.message})",
+        hint=f"Start `cachetier serve` on this node, or mend the bucket: {remote.hint}",
+    )

@@ -1,0 +1,1 @@
+"""Names and addresses; which save this is, on which rank of which job."""

@@ -1,0 +1,107 @@
+"""Remotes as people write them: ``s3://bucket/prefix``, and what is wrong where one is none."""
+
+from __future__ import annotations
+
+import re
+
+from cachetier_client.units import counted
+
+# Upper case and `_` are in names of old buckets and of other stores than AWS: they pass, unsaid.
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,62}", re.ASCII)
+_NOT_IN_BUCKET = re.compile(r"[^A-Za-z0-9._-]", re.ASCII)
+_BUCKET_RULE = "a bucket's name has 3 to 63 characters of a-z 0-9 . -"
+_SEGMENT = re.compile(r"[A-Za-z0-9._\-=+@]+", re.ASCII)
+_NOT_IN_SEGMENT = re.compile(r"[^A-Za-z0-9._\-=+@]+", re.ASCII)
+_PREFIX_RULE = "a prefix is segments of A-Z a-z 0-9 . _ - = + @ between single slashes"
+_S3 = re.compile(r"s3:/*", re.IGNORECASE)
+_SERVER = re.compile(r"(?:s3|https?)://[^/]+:\d+(?:/|$)|https?://")
+_AWS = re.compile(r"(?:(?P<bucket>.+)\.)?s3[.-](?:.+\.)?amazonaws\.com", re.ASCII)
+_FORM = "s3://bucket/prefix"
+# What stands before an @ in a URL, also with the slashes that secret keys have; a port is none.
+_CREDENTIALS = re.compile(
+    r"^(\s*(?:\w+:/+)?)(?:[^/@:]*:(?!/|\d+(?:/|$))[^@]*@|[^/@]*@)(?:[^/@]*@)*"
+)
+
+
+def remote_of(text: str) -> tuple[str, str]:
+    """Return (bucket, prefix) of ``s3://bucket/prefix``.
+
+    Raises:
+        ValueError: It is none. Says which part breaks which rule, and what may have been meant.
+    """
+    wrong = _wrong(text)
+    if wrong is None:
+        bucket, prefix = _parts(text)
+        return bucket, prefix
+    meant = _meant(text)
+    move = f"did you mean {meant!r}?" if _wrong(meant) is None else f"write it as {_FORM!r}"
+    raise ValueError(f"{without_secret(text)!r} {wrong}: {move}")
+
+
+def _parts(text: str) -> tuple[str, str]:
+    bucket, _, prefix = text.removeprefix("s3://").partition("/")
+    return bucket, prefix.strip("/")
+
+
+def _wrong(text: str) -> str | None:
+    """Return which rule ``text`` breaks, or None if it breaks none."""
+    if _SERVER.match(text) and not _is_aws(text):
+        return "names a server, which is for `remote_endpoint` to say"
+    if not text.startswith("s3://"):
+        return "does not begin with s3://"
+    if _CREDENTIALS.match(text):
+        return "has credentials in it, which come from the AWS chain alone"
+    bucket, prefix = _parts(text)
+    if not bucket:
+        return "names no bucket"
+    if not _BUCKET.fullmatch(bucket):
+        return f"{_wrong_with(bucket)}, but {_BUCKET_RULE}"
+    for segment in prefix.split("/") if prefix else ():
+        if segment in (".", "..") or not _SEGMENT.fullmatch(segment):
+            odd = _NOT_IN_SEGMENT.search(segment)
+            what = f"has {odd[0]!r} in its prefix" if odd else f"has a segment {segment!r}"
+            return f"{what}, but {_PREFIX_RULE}"
+    return None
+
+
+def _wrong_with(bucket: str) -> str:
+    if odd := _NOT_IN_BUCKET.search(bucket):
+        return f"has {odd[0]!r} in its bucket"
+    if not bucket[0].isalnum():
+        return f"has {bucket[0]!r} at the begin of its bucket"
+    return f"has a bucket of {counted(len(bucket), 'character')}"
+
+
+def _meant(text: str) -> str:
+    """Return what is nearest to ``text``; it may be no remote either."""
+    plain = _CREDENTIALS.sub(r"\1", text).strip()
+    if _SERVER.match(plain):
+        plain = _behind_server(plain)
+    elif "://" in plain and not _S3.match(plain):
+        return ""  # of another kind of store
+    elif plain.startswith((".", "/", "~")):
+        return ""  # a directory
+    bucket, _, prefix = _S3.sub("", plain, count=1).partition("/")
+    bucket = re.split(r"[?#]", bucket)[0]
+    bucket = re.sub(r"[^a-z0-9.-]+", "-", bucket.lower()).strip("-.")
+    prefix = re.split(r"[?#]", prefix)[0]
+    segments = (_NOT_IN_SEGMENT.sub("-", each).strip("-") for each in prefix.split("/"))
+    return "/".join(("s3:/", bucket, *(each for each in segments if each.strip("."))))
+
+
+def _behind_server(url: str) -> str:
+    """Return bucket and prefix of the URL of an object, or of a place for some."""
+    _, _, rest = url.partition("://")
+    host, _, path = rest.partition("/")
+    server = _AWS.fullmatch(host)
+    bucket = f"{server['bucket']}/" if server is not None and server["bucket"] else ""
+    return bucket + path
+
+
+def _is_aws(url: str) -> bool:
+    return _AWS.fullmatch(url.partition("://")[2].partition("/")[0]) is not None
+
+
+def without_secret(url: str) -> str:
+    """Return ``url``, whatever it is of, without the credentials that somebody wrote into it."""
+    return _CREDENTIALS.sub(r"\1***@", url)

@@ -1,0 +1,1 @@
+"""Memory, files, threads between them, and the digest of each block."""

@@ -1,0 +1,159 @@
+"""A staged file, written or read block by block, past the page cache while it lets us.
+
+A block goes to the file from the caller's memory where its address allows, else through a
+page-aligned block. It comes back the same way, or through a block in large pages where the disk
+reads so much faster into them. The last block is padded and the file cut to size after. Where the
+file refuses direct I/O, the same blocks go through the page cache, are synced, and are dropped from
+it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+from typing import Protocol
+
+from cachetier_client.io.aligned import (
+    Block,
+    BlockPool,
+    DirectIO,
+    address_of,
+    switch_to_buffered,
+    switch_to_direct,
+)
+from cachetier_client.io.scatter import Stretch
+
+
+class Files(Protocol):
+    """The system calls that move blocks; tests pass ones that fail."""
+
+    def switch_to_direct(self, descriptor: int) -> DirectIO | None:
+        """Have the descriptor bypass the page cache, if it can."""
+
+    def pwrite(self, descriptor: int, data: memoryview, offset: int) -> int:
+        """Write, perhaps less than asked."""
+
+    def preadv(self, descriptor: int, into: memoryview, offset: int) -> int:
+        """Read, perhaps less than asked."""
+
+    def fdatasync(self, descriptor: int) -> None:
+        """Make the written bytes safe."""
+
+
+class SystemFiles:
+    """The system's own calls."""
+
+    def switch_to_direct(self, descriptor: int) -> DirectIO | None:
+        return switch_to_direct(descriptor)
+
+    def pwrite(self, descriptor: int, data: memoryview, offset: int) -> int:
+        return os.pwrite(descriptor, data, offset)
+
+    def preadv(self, descriptor: int, into: memoryview, offset: int) -> int:
+        return os.preadv(descriptor, [into], offset)
+
+    def fdatasync(self, descriptor: int) -> None:
+        os.fdatasync(descriptor)
+
+
+class BlockFile:
+    """A file that blocks are written to or read from, directly while it lets us. Thread-safe."""
+
+    def __init__(self, descriptor: int, pool: BlockPool, files: Files) -> None:
+        self.descriptor = descriptor
+        self._pool = pool
+        self._files = files
+        self._direct = files.switch_to_direct(descriptor)
+
+    def write(self, source: Stretch, offset: int) -> None:
+        """Write one block from where its bytes are."""
+        direct = self._direct
+        if source.in_one_piece:
+            data = source.joined()
+            if direct is None:
+                return self._write_all(data, offset)
+            if direct.takes(address_of(data), len(data)):
+                return self._write_directly(data, data, offset)
+        with self._pool.borrowed() as block:
+            source.copy_to(block)
+            self.write_block(block, source.size_bytes, offset)
+        return None
+
+    def write_block(self, block: Block, size_bytes: int, offset: int) -> None:
+        """Write the first ``size_bytes`` of an aligned block, which this may pad."""
+        direct = self._direct
+        padded = direct.padded(size_bytes) if direct else size_bytes
+        block.zero(size_bytes, padded)
+        if direct is None:
+            self._write_all(block.view[:size_bytes], offset)
+        else:
+            self._write_directly(block.view[:padded], block.view[:size_bytes], offset)
+
+    def read(self, into: memoryview, offset: int) -> None:
+        """Fill ``into`` from ``offset`` on.
+
+        Raises:
+            EOFError: The file is shorter.
+        """
+        direct, address = self._direct, address_of(into)
+        if direct is None:
+            self._read_all(into, offset)
+        elif direct.fills(address, len(into)):
+            self._read_directly(into, into, offset)
+        else:
+            with self._pool.borrowed() as block:
+                self._read_directly(block.view[: direct.padded(len(into))], into, offset)
+                ctypes.memmove(address, block.address, len(into))
+
+    def finish(self, size_bytes: int) -> None:
+        """Cut the file to size; sync it, and drop its pages, if it went through the page cache."""
+        if os.fstat(self.descriptor).st_size != size_bytes:
+            os.ftruncate(self.descriptor, size_bytes)
+        if self._direct is None:
+            self._files.fdatasync(self.descriptor)
+            self.forget()
+
+    def forget(self) -> None:
+        """Leave nothing in the page cache."""
+        if self._direct is None:
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def _write_directly(self, padded: memoryview, plain: memoryview, offset: int) -> None:
+        try:
+            self._write_all(padded, offset)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._give_up_direct()
+            self._write_all(plain, offset)
+
+    def _read_directly(self, padded: memoryview, plain: memoryview, offset: int) -> None:
+        try:
+            self._read_all(padded, offset, least_bytes=len(plain))
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._give_up_direct()
+            self._read_all(padded[: len(plain)], offset)
+
+    def _give_up_direct(self) -> None:
+        """Go on through the page cache; other threads' direct writes in flight end as they are."""
+        switch_to_buffered(self.descriptor)
+        self._direct = None  # only now: who reads None writes from unaligned memory
+
+    def _write_all(self, data: memoryview, offset: int) -> None:
+        while data:
+            written = self._files.pwrite(self.descriptor, data, offset)
+            data, offset = data[written:], offset + written
+
+    def _read_all(self, into: memoryview, offset: int, least_bytes: int | None = None) -> None:
+        least = len(into) if least_bytes is None else least_bytes
+        done = 0
+        while done < least:
+            count = self._files.preadv(self.descriptor, into[done:], offset + done)
+            if not count:
+                raise EOFError(f"the file ends at byte {offset + done}")
+            done += count

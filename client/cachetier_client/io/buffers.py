@@ -1,0 +1,160 @@
+"""See a caller's data as plain bytes, without copying them.
+
+Anything C-contiguous will do: bytes, arrays, CPU tensors of any type (bfloat16 too, which has no
+buffer protocol). torch and numpy are never imported; a tensor is recognised only where its library
+is loaded already.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from cachetier_client.errors import InvalidRequestError
+from cachetier_client.identity.names import ELEMENT_SIZES
+from cachetier_client.io.aligned import address_of, view_at
+from cachetier_client.io.scatter import Gathered
+
+_NUMBERS = frozenset("hHiIlLqQnNefd")
+_COMPLEX = frozenset({"Zf", "Zd"})
+_CONTIGUOUS_HINT = "Pass data.contiguous() (torch) or numpy.ascontiguousarray(data)."
+
+
+def is_source(data: object) -> bool:
+    """Return whether ``data`` is a path or an open file rather than memory."""
+    return isinstance(data, os.PathLike) or callable(getattr(data, "read", None))
+
+
+def bytes_of(data: Any, *, writable: bool = False) -> memoryview:
+    """Return the bytes of ``data`` as a flat view on its memory.
+
+    Args:
+        data: A C-contiguous buffer or CPU tensor.
+        writable: Refuse memory that may not be written.
+
+    Raises:
+        InvalidRequestError: Not memory, not contiguous, not on the CPU, or read-only.
+    """
+    if isinstance(data, str):
+        raise InvalidRequestError(
+            "a str is not a shard's data", hint="Pass bytes, or pathlib.Path(...) for a file."
+        )
+    if _is_tensor(data):
+        return _bytes_of_tensor(data)
+    try:
+        view = memoryview(data)
+    except (TypeError, ValueError) as error:  # ValueError: an array of a type outside the protocol
+        return _bytes_of_array(data, writable, error)
+    if not view.c_contiguous:
+        raise InvalidRequestError("the data are not contiguous in memory", hint=_CONTIGUOUS_HINT)
+    if view.format == "O":
+        raise InvalidRequestError(
+            "the array holds Python objects, not values", hint="Convert it to a numeric type."
+        )
+    if writable and view.readonly:
+        raise InvalidRequestError("the buffer is read-only", hint="Pass writable memory as out=.")
+    return _flat(view)
+
+
+def gathered(data: Any) -> Gathered:
+    """Return ``data``, or the buffers of a list or tuple one after another, as a shard's bytes.
+
+    Raises:
+        InvalidRequestError: As ``bytes_of``, or a list that holds something else than memory.
+    """
+    if not isinstance(data, list | tuple):
+        return Gathered([bytes_of(data)])
+    pieces = []
+    for number, each in enumerate(data):
+        if is_source(each):
+            raise InvalidRequestError(
+                f"buffer {number} of the list is a file, not memory",
+                hint="Put a file by itself, or read it first: in a list only memory can be.",
+            )
+        try:
+            pieces.append(bytes_of(each))
+        except InvalidRequestError as error:
+            error.message = f"buffer {number} of the list: {error.message}"
+            raise
+    return Gathered(pieces)
+
+
+def element_size_of(data: Any) -> int:
+    """Return the size of the values that ``data`` is made of: 2, 4, 8, or 0 for anything else.
+
+    A complex value is two; the buffers of a list must agree. ``data`` is what ``gathered`` takes.
+    """
+    if isinstance(data, list | tuple):
+        sizes = {element_size_of(each) for each in data}
+        return sizes.pop() if len(sizes) == 1 else 0
+    if _is_tensor(data):
+        size_bytes = data.element_size() // (2 if data.is_complex() else 1)
+    else:
+        try:
+            view = memoryview(data)
+            size_bytes = _size_of_format(view.format or "B", view.itemsize)
+        except (TypeError, ValueError):  # outside the buffer protocol: ``ml_dtypes.bfloat16``
+            described = getattr(data, "__array_interface__", {})
+            fields = described.get("descr", [])
+            size_bytes = int(data.itemsize) if len(fields) == 1 else 0
+    return size_bytes if size_bytes in ELEMENT_SIZES else 0
+
+
+def _size_of_format(text: str, itemsize: int) -> int:
+    """Return the size of one value in a buffer of format ``text``; 0 for records and strings."""
+    kind = text.lstrip("@=<>!")
+    if kind in _COMPLEX:
+        return itemsize // 2
+    return itemsize if kind in _NUMBERS else 0
+
+
+def _flat(view: memoryview) -> memoryview:
+    if view.nbytes == 0:
+        return memoryview(bytearray())
+    try:
+        return view.cast("B")
+    except (TypeError, ValueError):  # a format that cast does not know: take the memory itself
+        return view_at(address_of(view), view.nbytes, view)
+
+
+def _is_tensor(data: object) -> bool:
+    torch = sys.modules.get("torch")
+    kind = getattr(torch, "Tensor", None)  # half-way through its import torch has none
+    return kind is not None and isinstance(data, kind)
+
+
+def _bytes_of_tensor(tensor: Any) -> memoryview:
+    if hasattr(tensor, "to_local"):
+        raise InvalidRequestError(
+            "a DTensor is spread over ranks", hint="Pass its local part: data.to_local()."
+        )
+    if tensor.device.type != "cpu" or str(tensor.layout) != "torch.strided":
+        raise InvalidRequestError(
+            f"the tensor is {tensor.layout} on {tensor.device}",
+            hint="Pass a dense tensor in CPU memory: data.cpu().",
+        )
+    if not tensor.is_contiguous():
+        raise InvalidRequestError("the tensor is not contiguous", hint=_CONTIGUOUS_HINT)
+    if tensor.is_conj() or tensor.is_neg():
+        raise InvalidRequestError(
+            "the tensor's memory is not its value (a lazy conjugate or negative)",
+            hint="Pass data.resolve_conj().resolve_neg().",
+        )
+    return view_at(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor)
+
+
+def _bytes_of_array(data: Any, writable: bool, error: Exception) -> memoryview:
+    """Read numpy's own description, for types such as ``ml_dtypes.bfloat16``."""
+    described = getattr(data, "__array_interface__", None)
+    if not isinstance(described, dict) or not described.get("data"):
+        raise InvalidRequestError(
+            f"{type(data).__name__} has no bytes to store: {error}",
+            hint="Pass bytes, an array, a CPU tensor, a pathlib.Path or an open file.",
+        ) from None
+    address, read_only = described["data"]
+    if described.get("strides") is not None:
+        raise InvalidRequestError("the array is not contiguous", hint=_CONTIGUOUS_HINT)
+    if writable and read_only:
+        raise InvalidRequestError("the buffer is read-only", hint="Pass writable memory as out=.")
+    return view_at(address, int(data.nbytes), data)

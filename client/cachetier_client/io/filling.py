@@ -1,0 +1,73 @@
+"""A block that a stream fills, and what its bytes come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cachetier_client.io import digests
+from cachetier_client.io.aligned import Block
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
+
+Wait = Callable[[], None]
+Copy = Callable[[memoryview, int], Wait | None]
+
+
+class Filling:
+    """A block on its way from the caller to the file.
+
+    Bytes that were there when they were taken have their digest from the caller's memory. For those
+    that come later it is taken from the block, by whoever writes it, once they are there.
+    """
+
+    __slots__ = ("_digests", "_waits", "block", "size_bytes")
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.size_bytes = 0
+        self._digests: list[tuple[int | None, int]] = []  # of stretches in order; with their length
+        self._waits: list[Wait] = []
+
+    @property
+    def room_bytes(self) -> int:
+        """How much more it takes."""
+        return BLOCK_BYTES - self.size_bytes
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes so far."""
+        return self.block.view[: self.size_bytes]
+
+    def take(self, source: memoryview) -> None:
+        """Add bytes."""
+        start, self.size_bytes = self.size_bytes, self.size_bytes + len(source)
+        digest, length = self._digests.pop() if self._ends_with(known=True) else (0, 0)
+        digest = digest_of(source, digest or 0)  # before anything else touches them
+        self._digests.append((digest, length + len(source)))
+        self.block.take(source, start)
+
+    def take_later(self, size_bytes: int, copy: Copy, at: int) -> None:
+        """Have ``copy`` add bytes, now or by the time its answer has been waited for."""
+        start, self.size_bytes = self.size_bytes, self.size_bytes + size_bytes
+        _, length = self._digests.pop() if self._ends_with(known=False) else (None, 0)
+        self._digests.append((None, length + size_bytes))
+        wait = copy(self.block.view[start : self.size_bytes], at)
+        if wait is not None:
+            self._waits.append(wait)
+
+    def settle(self) -> None:
+        """Wait until all bytes are there, and nobody copies into the block any more."""
+        while self._waits:
+            self._waits[-1]()
+            self._waits.pop()  # not one that failed: it fails again
+
+    def digest(self) -> int:
+        """Return the digest of the bytes, once they are there."""
+        taken, at = [], 0
+        for digest, length in self._digests:
+            known = digest_of(self.block.view[at : at + length]) if digest is None else digest
+            taken.append((known, length))
+            at += length
+        return taken[0][0] if len(taken) == 1 else digests.joined(taken)
+
+    def _ends_with(self, *, known: bool) -> bool:
+        return bool(self._digests) and (self._digests[-1][0] is not None) == known

@@ -1,0 +1,1 @@
+"""A shard as a stream, in and out, and parts of many shards at once."""

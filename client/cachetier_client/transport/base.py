@@ -1,0 +1,116 @@
+"""What a door's client side offers, one attempt at a time; repeating is ``repeating.py``'s.
+
+Source: docs/protocol.md, "Operations"; docs/http.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from cachetier_client.deadline import Deadline
+from cachetier_client.identity.names import Part
+from cachetier_client.io.aligned import Block
+from cachetier_client.io.scatter import Gathered
+
+Reply = dict[str, Any]
+
+
+class ConnectionLostError(Exception):
+    """The service cannot be reached, or went away before it answered.
+
+    Whether it did what was asked is unknown; every operation may be repeated. ``was_idle`` says
+    that the connection had been kept from an earlier call: the service may merely have restarted
+    since.
+    """
+
+    def __init__(self, message: str, *, was_idle: bool = False) -> None:
+        super().__init__(message)
+        self.was_idle = was_idle
+
+
+class Sink(Protocol):
+    """A shard on its way into the service, block by block."""
+
+    def reserve(self, total_bytes: int, deadline: Deadline) -> None:
+        """Have room for ``total_bytes``; called before they are written."""
+
+    def write(self, block: Block, size_bytes: int, offset: int, deadline: Deadline) -> None:
+        """Take a block; may be called from several threads if ``parallel``."""
+
+    def commit(self, size_bytes: int, digests: Sequence[int], deadline: Deadline) -> Reply:
+        """Make the shard safe; return the receipt."""
+
+    def abort(self, deadline: Deadline) -> None:
+        """Leave nothing behind; does not raise."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether blocks may come out of order."""
+
+
+class Source(Protocol):
+    """A shard opened for reading."""
+
+    size_bytes: int
+    digest: int
+
+    def read_block(self, number: int, into: memoryview, deadline: Deadline) -> None:
+        """Fill ``into`` with a block, verified as far as the door allows."""
+
+    def close(self) -> None:
+        """Let it go; may be called twice."""
+
+
+class Transport(Protocol):
+    """One service, reached by one door. Thread-safe and fork-safe."""
+
+    url: str
+
+    def put(
+        self, part: Part, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
+    ) -> Reply:
+        """Store one shard, of elements of so many bytes (0: unknown); return the receipt."""
+
+    def get(
+        self, run: str, step: int, name: str, out: memoryview | None, deadline: Deadline
+    ) -> memoryview:
+        """Return the shard's bytes, verified, in ``out`` or in fresh memory."""
+
+    def call(self, op: str, fields: dict[str, Any], deadline: Deadline) -> Reply:
+        """Do any other operation of the protocol; return its reply."""
+
+    def open_sink(
+        self,
+        part: Part,
+        name: str,
+        size_bytes: int | None,
+        deadline: Deadline,
+        element_size: int = 0,
+    ) -> Sink:
+        """Begin a shard that comes block by block."""
+
+    def open_source(
+        self,
+        run: str,
+        step: int,
+        name: str,
+        deadline: Deadline,
+        *,
+        restore: bool,
+        blocks: int | None = None,
+    ) -> Source:
+        """Open a shard for reading; one that is only remote is brought back first if ``restore``.
+
+        Else it is left there while little of it is read. Who knows how many ``blocks`` it will be
+        says so: then it need not be found out.
+        """
+
+    def noticed_incidents(self) -> bool:
+        """Return whether a reply spoke of incidents since this was last asked."""
+
+    def forget_idle(self) -> None:
+        """Close the connections nobody is using."""
+
+    def close(self) -> None:
+        """Let everything go; may be called twice."""

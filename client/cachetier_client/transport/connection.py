@@ -1,0 +1,268 @@
+"""One connection of the socket protocol, and the pool of those that nobody is using.
+
+Source: docs/protocol.md, "Frames" and "Versions".
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import threading
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from cachetier_client import forks
+from cachetier_client.deadline import Deadline
+from cachetier_client.errors import (
+    CachetierClientError,
+    DeadlineError,
+    ForbiddenError,
+    ProtocolMismatchError,
+    error_from,
+    inherited,
+)
+from cachetier_client.io.digests import BLOCK_BYTES
+from cachetier_client.trace_context import brought_along
+from cachetier_client.transport import wire
+from cachetier_client.transport.base import ConnectionLostError
+from cachetier_client.transport.wire import ConnectionClosedError, Frame, FrameError, Header
+
+IDLE_LIMIT = 32
+INLINE_BYTES = 65536  # until a service says otherwise
+SOCKET_PATH_LIMIT_BYTES = 107
+_LATE_SECONDS = 0.01
+
+
+class Connection:
+    """Sends a request and reads its reply; used by one thread at a time.
+
+    After any failure to exchange whole frames it is ``broken`` and good for nothing but closing.
+    """
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self._sock = sock
+        self._peer = peer
+        self._inherited = False
+        self.broken = False
+        self.was_idle = False
+        self.noticed_incidents = False
+        self.inline_bytes = INLINE_BYTES
+        self.remote: object = None
+        forks.own(self)
+
+    @classmethod
+    def open(cls, path: str, greeting: Header, deadline: Deadline) -> Connection:
+        """Connect and greet.
+
+        Raises:
+            ConnectionLostError: Nobody answers there.
+            ForbiddenError: The socket, or the service, does not let this user in.
+            ProtocolMismatchError: It speaks another protocol.
+        """
+        connection = cls(_connected(path, deadline), f"unix://{path}")
+        try:
+            hello = connection.request({"op": "hello", **greeting}, deadline).header
+            connection.inline_bytes = _checked_hello(hello)
+            connection.remote = hello.get("remote")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def request(self, header: Header, deadline: Deadline, body: wire.Buffer = b"") -> Frame:
+        """Send a request and return its reply, whose descriptor, if any, is the caller's to close.
+
+        Raises:
+            CachetierClientError: The service refused, in its own words.
+            ConnectionLostError: The connection broke.
+            DeadlineError: No answer in time; the connection is broken then.
+        """
+        frame = self._exchange({**header, **brought_along()}, deadline, body)
+        waiting = frame.header.get("incidents")
+        if isinstance(waiting, int) and waiting > 0:
+            self.noticed_incidents = True
+        if frame.header.get("ok") is True:
+            return frame
+        if frame.descriptor is not None:
+            os.close(frame.descriptor)
+        described = frame.header.get("error")
+        raise error_from(described if isinstance(described, dict) else {})
+
+    def send(self, header: Header, deadline: Deadline, body: wire.Buffer = b"") -> None:
+        """Send a request that has no reply."""
+        self._refuse_inherited()
+        try:
+            wire.send_frame(_TimedSocket(self._sock, deadline), header, body)
+        except (OSError, FrameError, DeadlineError) as error:
+            self._raise_broken(error, deadline)
+        except BaseException:
+            self.broken = True
+            raise
+
+    def close(self) -> None:
+        """Close; the service then removes what was staged here and not committed."""
+        forks.disown(self)
+        self.broken = True
+        self._sock.close()
+
+    def __del__(self) -> None:
+        self._sock.close()  # of a client that was dropped, not closed
+
+    def abandon(self) -> None:
+        """Close the child's copy; the parent's connection lives on."""
+        self._inherited = self.broken = True
+        self._sock.close()
+
+    def _exchange(self, header: Header, deadline: Deadline, body: wire.Buffer) -> Frame:
+        self._refuse_inherited()
+        timed = _TimedSocket(self._sock, deadline)
+        try:
+            try:
+                wire.send_frame(timed, header, body)
+            except ConnectionError:
+                self.broken = True  # it hung up; perhaps it said why before
+            return wire.receive_frame(timed, wire.REPLY_HEADER_LIMIT_BYTES)
+        except (OSError, FrameError, DeadlineError) as error:
+            self._raise_broken(error, deadline)
+        except BaseException:
+            self.broken = True  # interrupted between request and reply
+            raise
+
+    def _raise_broken(self, error: Exception, deadline: Deadline) -> NoReturn:
+        """Note that the connection is lost, and tell the caller in this library's words."""
+        self.broken = True
+        if isinstance(error, TimeoutError | DeadlineError):
+            raise deadline.passed(f"the exchange with {self._peer}") from None
+        if isinstance(error, OSError | ConnectionClosedError):
+            message = f"lost the connection to {self._peer}"
+            raise ConnectionLostError(message, was_idle=self.was_idle) from error
+        raise ProtocolMismatchError(f"{self._peer} does not speak this protocol") from error
+
+    def _refuse_inherited(self) -> None:
+        if self._inherited:
+            raise inherited()
+
+
+class _TimedSocket:
+    """A socket on which each call may take what is left of the deadline.
+
+    The system is told anew only when that has changed by ``_LATE_SECONDS``: an exchange of small
+    frames is over before, and telling costs as much as sending.
+    """
+
+    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
+        self._sock = sock
+        self._deadline = deadline
+        self._told_seconds = math.inf
+
+    def sendmsg(self, buffers: Iterable[wire.Buffer], ancillary: Iterable[Any]) -> int:
+        return self._armed().sendmsg(buffers, ancillary)
+
+    def sendall(self, data: wire.Buffer) -> None:
+        self._armed().sendall(data)
+
+    def recvmsg(
+        self, size_bytes: int, ancillary_bytes: int, flags: int
+    ) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+        return self._armed().recvmsg(size_bytes, ancillary_bytes, flags)
+
+    def recv_into(self, into: memoryview) -> int:
+        return self._armed().recv_into(into)
+
+    def _armed(self) -> socket.socket:
+        left = self._deadline.require("the exchange")
+        if self._told_seconds - left > _LATE_SECONDS:
+            self._sock.settimeout(left)
+            self._told_seconds = left
+        return self._sock
+
+
+class ConnectionPool:
+    """Idle connections to one service, newest first. Thread-safe and fork-safe."""
+
+    def __init__(self, path: str, greeting: Header) -> None:
+        self._path = path
+        self._greeting = greeting
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._noticed_incidents = False
+        self._closed = False
+        forks.own(self)
+
+    def take(self, deadline: Deadline) -> Connection:
+        """Return an idle connection, or a new one."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return Connection.open(self._path, self._greeting, deadline)
+
+    def give_back(self, connection: Connection) -> None:
+        """Keep a connection for the next call, unless it is broken."""
+        connection.was_idle = True
+        with self._lock:
+            self._noticed_incidents |= connection.noticed_incidents
+            connection.noticed_incidents = False
+            if not (connection.broken or self._closed or len(self._idle) >= IDLE_LIMIT):
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def noticed_incidents(self) -> bool:
+        """Return whether a reply spoke of incidents since this was last asked."""
+        noticed, self._noticed_incidents = self._noticed_incidents, False
+        return noticed
+
+    def forget_idle(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def close(self) -> None:
+        """Close, now the idle connections, and the others as they are given back."""
+        self._closed = True
+        forks.disown(self)
+        self.forget_idle()
+
+    def abandon(self) -> None:
+        """Start anew in a child; the connections abandon themselves."""
+        self._lock = threading.Lock()
+        self._idle = []
+        forks.own(self)
+
+
+def _connected(path: str, deadline: Deadline) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(deadline.require(f"connecting to unix://{path}"))
+        sock.connect(path)
+    except TimeoutError:
+        sock.close()
+        raise deadline.passed(f"connecting to unix://{path}") from None
+    except PermissionError as error:
+        sock.close()
+        raise ForbiddenError(
+            f"user {os.geteuid()} may not connect to {path}",
+            hint="Run as the service's user, or let this one in: `socket_mode`, `allowed_uids`.",
+        ) from error
+    except OSError as error:
+        sock.close()
+        raise ConnectionLostError(f"cannot connect to unix://{path}") from error
+    except CachetierClientError:
+        sock.close()
+        raise
+    return sock
+
+
+def _checked_hello(hello: Header) -> int:
+    """Return the service's ``inline_bytes``; refuse a service this client cannot talk to."""
+    inline_bytes = hello.get("inline_bytes")
+    spoken = (hello.get("protocol"), hello.get("block_bytes"))
+    if spoken != (wire.PROTOCOL, BLOCK_BYTES) or not isinstance(inline_bytes, int):
+        raise ProtocolMismatchError(
+            f"the service speaks protocol {spoken[0]!r} with blocks of {spoken[1]!r} bytes, "
+            f"this client {wire.PROTOCOL} and {BLOCK_BYTES}"
+        )
+    return inline_bytes

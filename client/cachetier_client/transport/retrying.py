@@ -1,0 +1,187 @@
+"""Repeat a call whose service was away, until the call's deadline: the one place that retries.
+
+Every operation may be repeated: what a broken connection had staged is gone, and a put or seal that
+did happen gives the same receipt again. Pauses are random from zero up (full jitter), so that ranks
+do not come back in step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.errors import (
+    BusyError,
+    OpenForWritingError,
+    ServiceUnavailableError,
+    StoppingError,
+)
+from cachetier_client.identity.names import Part
+from cachetier_client.io.scatter import Gathered
+from cachetier_client.transport.base import ConnectionLostError, Reply, Sink, Source, Transport
+
+Fallback = Literal["wait", "fail"]
+
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+
+_Result = TypeVar("_Result")
+
+
+class RepeatingTransport:
+    """A transport whose calls outlast a service that is away for a while.
+
+    Args:
+        inner: Makes single attempts.
+        fallback: ``wait`` repeats until the deadline, ``fail`` gives up at the first loss.
+        clock: Sleeps between attempts.
+        jitter: Returns the part of the longest pause to sleep, from 0 to 1.
+        patience_seconds: How long a call waits at most for a service that is away, and never for
+            more than half of its time, so that some is left for another way; None: to its end.
+    """
+
+    def __init__(
+        self,
+        inner: Transport,
+        fallback: Fallback,
+        clock: Clock,
+        jitter: Callable[[], float] = random.random,
+        patience_seconds: float | None = None,
+    ) -> None:
+        self.url = inner.url
+        self._inner = inner
+        self._fallback = fallback
+        self._clock = clock
+        self._jitter = jitter
+        self._patience_seconds = patience_seconds
+
+    def put(
+        self, part: Part, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
+    ) -> Reply:
+        return self._repeat(
+            lambda: self._inner.put(part, name, data, deadline, element_size), deadline
+        )
+
+    def get(
+        self, run: str, step: int, name: str, out: memoryview | None, deadline: Deadline
+    ) -> memoryview:
+        return self._repeat(lambda: self._inner.get(run, step, name, out, deadline), deadline)
+
+    def call(self, op: str, fields: dict[str, Any], deadline: Deadline) -> Reply:
+        return self._repeat(lambda: self._inner.call(op, fields, deadline), deadline)
+
+    def open_sink(
+        self,
+        part: Part,
+        name: str,
+        size_bytes: int | None,
+        deadline: Deadline,
+        element_size: int = 0,
+    ) -> Sink:
+        return self._repeat(
+            lambda: self._inner.open_sink(part, name, size_bytes, deadline, element_size), deadline
+        )
+
+    def open_source(
+        self,
+        run: str,
+        step: int,
+        name: str,
+        deadline: Deadline,
+        *,
+        restore: bool,
+        blocks: int | None = None,
+    ) -> Source:
+        def open_it() -> Source:
+            return self._inner.open_source(
+                run, step, name, deadline, restore=restore, blocks=blocks
+            )
+
+        return _RepeatingSource(self._repeat(open_it, deadline), self._repeat)
+
+    def noticed_incidents(self) -> bool:
+        return self._inner.noticed_incidents()
+
+    @property
+    def fallbacks(self) -> tuple[int, int]:
+        """How many shards, and bytes, went another way."""
+        return (0, 0)
+
+    def forget_idle(self) -> None:
+        self._inner.forget_idle()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _repeat(self, attempt: Callable[[], _Result], deadline: Deadline) -> _Result:
+        attempts = 0
+        held_open = 0
+        left_when_lost: float | None = None
+        while True:
+            attempts += 1
+            try:
+                return attempt()
+            except ConnectionLostError as error:
+                self._inner.forget_idle()  # the others are as old
+                if error.was_idle and attempts == 1:
+                    continue  # the service has restarted since; it may well be there
+                left_when_lost = left_when_lost or deadline.remaining()
+                lost = unavailable(self.url, error)
+                self._pause_or_raise(lost, attempts, deadline, left_when_lost)
+            except StoppingError as error:
+                self._inner.forget_idle()
+                left_when_lost = left_when_lost or deadline.remaining()
+                self._pause_or_raise(error, attempts, deadline, left_when_lost)
+            except BusyError as error:
+                self._inner.forget_idle()
+                self._pause_or_raise(error, attempts, deadline)
+            except OpenForWritingError:
+                held_open += 1
+                if held_open > 1:
+                    raise
+
+    def _pause_or_raise(
+        self,
+        error: ServiceUnavailableError | StoppingError | BusyError,
+        attempts: int,
+        deadline: Deadline,
+        left_when_lost: float | None = None,
+    ) -> None:
+        longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(attempts, 10))
+        pause = self._jitter() * max(longest, error.retry_after_seconds or 0.0)
+        if self._fallback == "fail" or pause >= deadline.remaining():
+            raise error
+        if self._patience_seconds is not None and left_when_lost is not None:
+            waited = left_when_lost - deadline.remaining()
+            if waited + pause >= min(self._patience_seconds, left_when_lost / 2):
+                raise error
+        self._clock.sleep(pause)
+
+
+class _RepeatingSource:
+    """A shard opened for reading, each read of which outlasts a service that is away."""
+
+    def __init__(
+        self, inner: Source, repeat: Callable[[Callable[[], None], Deadline], None]
+    ) -> None:
+        self.size_bytes = inner.size_bytes
+        self.digest = inner.digest
+        self._inner = inner
+        self._repeat = repeat
+
+    def read_block(self, number: int, into: memoryview, deadline: Deadline) -> None:
+        self._repeat(lambda: self._inner.read_block(number, into, deadline), deadline)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def unavailable(url: str, lost: ConnectionLostError) -> ServiceUnavailableError:
+    """Return the error that tells of a lost connection, with its cause."""
+    error = ServiceUnavailableError(str(lost))
+    error.__cause__ = lost.__cause__
+    if url not in error.message:
+        error.message = f"{error.message} ({url})"
+    return error

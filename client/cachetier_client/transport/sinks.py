@@ -1,0 +1,215 @@
+"""Shards on their way in over the socket door: through a descriptor, or as blocks.
+
+A sink owns its connection until the shard is committed or aborted, because what a connection staged
+dies with it.
+
+Source: docs/protocol.md, "Put".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from cachetier_client import forks
+from cachetier_client.deadline import Deadline
+from cachetier_client.errors import (
+    BackpressureError,
+    CachetierClientError,
+    InvalidRequestError,
+    ProtocolMismatchError,
+    StagedIOError,
+)
+from cachetier_client.io import digests
+from cachetier_client.io.aligned import Block
+from cachetier_client.io.block_file import BlockFile
+from cachetier_client.io.scatter import Gathered
+from cachetier_client.io.transfer import write_shard
+from cachetier_client.io.workers import Workers
+from cachetier_client.transport.base import ConnectionLostError, Reply
+from cachetier_client.transport.connection import Connection
+from cachetier_client.transport.wire import Header
+
+_GROWTH_LIMIT_BYTES = 1 << 30
+_ABORT_SECONDS = 1.0
+
+
+class OwnedDescriptor:
+    """A descriptor the service sent, closed once, and closed in every child that inherits it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        forks.own(self)
+
+    def close(self) -> None:
+        """Close it, if it is open."""
+        forks.disown(self)
+        number, self.number = self.number, -1
+        if number >= 0:
+            os.close(number)
+
+    def abandon(self) -> None:
+        """Close the child's copy: it would count as a writer at the parent's commit."""
+        with contextlib.suppress(OSError):
+            self.close()
+
+
+class _StagedSink:
+    """What both planes share: the staging's requests, and giving the connection back at the end."""
+
+    def __init__(
+        self, connection: Connection, begun: Header, give_back: Callable[[Connection], None]
+    ) -> None:
+        self._connection = connection
+        self._staging = begun["staging"]
+        self._give_back: Callable[[Connection], None] | None = give_back
+
+    def commit(self, size_bytes: int, block_digests: Sequence[int], deadline: Deadline) -> Reply:
+        """Make the shard safe; on any error nothing is kept."""
+        try:
+            self._finish(size_bytes)
+            fields: Header = {
+                "size_bytes": size_bytes,
+                "digest": digests.to_hex(digests.combine(block_digests, size_bytes)),
+            }
+            reply = self._request("commit", fields, deadline, digests.pack(block_digests))
+        except BaseException:
+            self.abort(deadline)
+            raise
+        self._release()
+        return reply
+
+    def abort(self, deadline: Deadline) -> None:
+        """Leave nothing behind: by saying so while there is time, else by hanging up."""
+        self._let_go()
+        if self._give_back is None:
+            return
+        try:
+            if deadline.remaining() and not self._connection.broken:
+                self._request("abort", {}, deadline.at_most(_ABORT_SECONDS))
+        except (CachetierClientError, ConnectionLostError):
+            self._connection.broken = True
+        finally:
+            self._release()
+
+    def _finish(self, size_bytes: int) -> None:
+        """Bring what was written into its final form; nothing is written after."""
+
+    def _let_go(self) -> None:
+        """Close what the service would count as a writer."""
+
+    def _request(self, op: str, fields: Header, deadline: Deadline, body: bytes = b"") -> Reply:
+        request = {"op": op, "staging": self._staging, **fields}
+        return self._connection.request(request, deadline, body).header
+
+    def _release(self) -> None:
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back(self._connection)
+
+
+class DescriptorSink(_StagedSink):
+    """A shard whose file this process writes itself."""
+
+    parallel = True
+
+    def __init__(
+        self,
+        connection: Connection,
+        begun: Header,
+        give_back: Callable[[Connection], None],
+        descriptor: OwnedDescriptor,
+        file: BlockFile,
+    ) -> None:
+        super().__init__(connection, begun, give_back)
+        self._reserved_bytes = int(begun["reserved_bytes"])
+        self._descriptor = descriptor
+        self._file = file
+
+    def reserve(self, total_bytes: int, deadline: Deadline) -> None:
+        """Have room for ``total_bytes``: more if there is room at once, else just that."""
+        if total_bytes <= self._reserved_bytes:
+            return
+        more = min(self._reserved_bytes // 2, _GROWTH_LIMIT_BYTES)
+        try:
+            self._extend(max(total_bytes, self._reserved_bytes + more), 0.0, deadline)
+        except BackpressureError:
+            self._extend(total_bytes, deadline.for_service(), deadline)
+
+    def write(self, block: Block, size_bytes: int, offset: int, deadline: Deadline) -> None:
+        deadline.require("writing the shard")
+        with io_errors("written"):
+            self._file.write_block(block, size_bytes, offset)
+
+    def write_whole(self, data: Gathered, workers: Workers, deadline: Deadline) -> list[int]:
+        """Write all blocks of ``data``; return their digests."""
+        with io_errors("written"):
+            return write_shard(self._file, data, workers, deadline)
+
+    def _extend(self, total_bytes: int, patience_seconds: float, deadline: Deadline) -> None:
+        fields = {"reserved_bytes": total_bytes, "timeout_seconds": patience_seconds}
+        self._reserved_bytes = int(self._request("extend", fields, deadline)["reserved_bytes"])
+
+    def _finish(self, size_bytes: int) -> None:
+        with io_errors("written"):
+            self._file.finish(size_bytes)
+        self._descriptor.close()
+
+    def _let_go(self) -> None:
+        self._descriptor.close()
+
+
+class StreamSink(_StagedSink):
+    """A shard that the service sends straight to the remote, because the cache is full."""
+
+    parallel = False
+
+    def __init__(
+        self, connection: Connection, begun: Header, give_back: Callable[[Connection], None]
+    ) -> None:
+        super().__init__(connection, begun, give_back)
+        self._next_offset = 0
+
+    def reserve(self, total_bytes: int, deadline: Deadline) -> None:
+        """Nothing is reserved: the bytes do not stay here."""
+
+    def write(self, block: Block, size_bytes: int, offset: int, deadline: Deadline) -> None:
+        if offset != self._next_offset:
+            raise InvalidRequestError("blocks of a streamed shard must come in order")
+        self._send(block.view[:size_bytes], deadline)
+
+    def write_whole(self, data: Gathered, workers: Workers, deadline: Deadline) -> list[int]:  # noqa: ARG002
+        """Send all blocks of ``data``; return their digests."""
+        taken = []
+        for block in data.blocks():
+            taken.append(block.digest())
+            self._send(block.joined(), deadline)
+        return taken
+
+    def _send(self, block: memoryview, deadline: Deadline) -> None:
+        self._connection.send({"op": "block", "staging": self._staging}, deadline, block)
+        self._next_offset += len(block)
+
+
+def check_plane(begun: Header, descriptor: OwnedDescriptor | None) -> None:
+    """Refuse the answer to a ``begin`` that names no plane we know, or lacks its descriptor."""
+    plane = begun.get("plane")
+    fits = plane == "stream" if descriptor is None else plane == "descriptor"
+    if not fits or "staging" not in begun:
+        raise ProtocolMismatchError(f"the service began a put on plane {plane!r}")
+
+
+@contextlib.contextmanager
+def io_errors(done: str) -> Iterator[None]:
+    """Tell of a file that cannot be read or written in this library's words."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise BackpressureError(
+                "the disk under the service's cache_dir is full, below its `capacity`",
+                hint="Free space on the disk, or lower `capacity`.",
+            ) from error
+        raise StagedIOError(f"the staged file could not be {done}") from error

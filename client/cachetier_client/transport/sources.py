@@ -1,0 +1,230 @@
+"""Shards on their way out over the socket door: every block is checked before it is used.
+
+A local copy that proves damaged is reported, so that the service takes it out of use, and the shard
+opened once more: from the remote if there is a copy, else with an error.
+
+A shard that is only remote may stay so while parts of it are read: then the service fetches block
+by block, until it finds that so much is read that it brings the shard back and hands out its file.
+
+Source: docs/protocol.md, "Get".
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Protocol
+
+from cachetier_client.deadline import Deadline
+from cachetier_client.errors import IntegrityError, ProtocolMismatchError, SizeMismatchError
+from cachetier_client.io import digests
+from cachetier_client.io.aligned import aligned_memory
+from cachetier_client.io.block_file import BlockFile
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
+from cachetier_client.io.transfer import DamagedBlockError, read_block
+from cachetier_client.io.workers import Workers
+from cachetier_client.transport.base import Reply
+from cachetier_client.transport.sinks import OwnedDescriptor, io_errors
+from cachetier_client.transport.wire import Frame, Header
+
+_SMALL_BYTES = 65536
+
+
+class Opener(Protocol):
+    """Where shards are opened: the socket transport."""
+
+    def open_file(
+        self, op: str, fields: Header, deadline: Deadline
+    ) -> tuple[Frame, OwnedDescriptor | None]:
+        """Ask for a shard, or a block; the descriptor, if any, is the caller's to close."""
+
+    def block_file(self, descriptor: OwnedDescriptor) -> BlockFile:
+        """Return the file behind a descriptor."""
+
+    def call(self, op: str, fields: Header, deadline: Deadline) -> Reply:
+        """Do another operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """What the service gave to read from: a file, the bytes themselves, or digests (remote)."""
+
+    size_bytes: int
+    digest: int
+    block_digests: tuple[int, ...]
+    body: memoryview
+    file: BlockFile | None
+    descriptor: OwnedDescriptor | None
+    is_remote: bool
+
+
+class OpenedShard:
+    """A shard opened for reading: from its descriptor, from the bytes that came along, or remotely.
+
+    Blocks may be read from several threads at once.
+
+    Args:
+        opener: Where.
+        ids: Its ``run``, ``step`` and ``name``.
+        deadline: For opening it.
+        restore: Have it brought back whole if it is only remote.
+        blocks: How many blocks will be read, if that is known: with a quarter it is brought back.
+    """
+
+    def __init__(
+        self,
+        opener: Opener,
+        ids: Header,
+        deadline: Deadline,
+        *,
+        restore: bool = True,
+        blocks: int | None = None,
+    ) -> None:
+        self._opener = opener
+        self._ids = ids
+        self._restore = restore
+        self._blocks = blocks
+        self._lock = threading.Lock()
+        self._reported = False
+        self._retried = False
+        self._descriptors: list[OwnedDescriptor] = []  # of earlier copies too: threads may read
+        self._copy = self._open(deadline)
+        self.size_bytes = self._copy.size_bytes
+        self.digest = self._copy.digest
+
+    def read_whole(self, into: memoryview, workers: Workers, deadline: Deadline) -> None:
+        """Fill ``into``, which has the shard's size, with several threads."""
+
+        def read(number: int) -> None:
+            start = number * BLOCK_BYTES
+            self.read_block(number, into[start : start + BLOCK_BYTES], deadline)
+
+        workers.for_each(-(-self.size_bytes // BLOCK_BYTES), read)
+
+    def read_block(self, number: int, into: memoryview, deadline: Deadline) -> None:
+        """Fill ``into``, which has the block's size, with one block."""
+        start = number * BLOCK_BYTES
+        while True:
+            copy = self._copy
+            try:
+                if copy.is_remote:
+                    if self._read_remote(copy, number, into, deadline):
+                        return
+                elif copy.file is None:
+                    into[:] = copy.body[start : start + len(into)]
+                    return
+                else:
+                    deadline.require("reading the shard")
+                    with io_errors("read"):
+                        read_block(copy.file, into, start, copy.block_digests[number])
+                    return
+            except DamagedBlockError as error:
+                self._open_again(copy, error, deadline)
+
+    def close(self) -> None:
+        """Close the descriptors, once no thread reads; may be called twice."""
+        if self._descriptors and self._copy.file is not None:
+            self._copy.file.forget()
+        while self._descriptors:
+            self._descriptors.pop().close()
+
+    def _open(self, deadline: Deadline) -> _Copy:
+        fields = {**self._ids, "restore": self._restore, "blocks": self._blocks or 0}
+        return self._take(*self._opener.open_file("open", fields, deadline))
+
+    def _take(self, frame: Frame, descriptor: OwnedDescriptor | None) -> _Copy:
+        """Return what the service sent as something to read from."""
+        try:
+            is_remote = descriptor is None and frame.header.get("inline") is False
+            size_bytes = int(frame.header["size_bytes"])
+            digest = digests.from_hex(frame.header["digest"])
+            has_body = descriptor is None and not is_remote
+            copy = _Copy(
+                size_bytes=size_bytes,
+                digest=digest,
+                block_digests=() if has_body else digests.unpack(frame.body),
+                body=memoryview(frame.body),
+                file=None if descriptor is None else self._opener.block_file(descriptor),
+                descriptor=descriptor,
+                is_remote=is_remote,
+            )
+            _check(copy)
+        except BaseException as error:
+            if descriptor is not None:
+                descriptor.close()
+            if isinstance(error, KeyError | TypeError | ValueError):
+                raise ProtocolMismatchError(
+                    "the service opened the shard in an unknown way"
+                ) from error
+            raise
+        if descriptor is not None:
+            self._descriptors.append(descriptor)
+        return copy
+
+    def _read_remote(self, copy: _Copy, number: int, into: memoryview, deadline: Deadline) -> bool:
+        """Fill ``into`` with a block that the service fetches; False once it has the whole shard.
+
+        Raises:
+            IntegrityError: The shard was replaced since it was opened, or the bytes changed.
+        """
+        counted = 1 if self._blocks is None else 0  # not once more what was told at the beginning
+        fields = {**self._ids, "block": number, "blocks": counted}
+        frame, descriptor = self._opener.open_file("read_block", fields, deadline)
+        if descriptor is not None or frame.header.get("inline") is not False:
+            brought_back = self._same(self._take(frame, descriptor), "the shard was brought back")
+            with self._lock:
+                if self._copy is copy:
+                    self._copy = brought_back
+            return False
+        if frame.header.get("digest") != digests.to_hex(self.digest):
+            raise IntegrityError("the shard was replaced while it was read")
+        if len(frame.body) != len(into) or digest_of(frame.body) != copy.block_digests[number]:
+            raise IntegrityError("the bytes changed on their way from the service")
+        into[:] = frame.body
+        return True
+
+    def _same(self, copy: _Copy, what: str) -> _Copy:
+        """Return ``copy`` if it is of the shard that was opened first."""
+        if (copy.size_bytes, copy.digest) != (self.size_bytes, self.digest):
+            raise IntegrityError(f"{what}, and the shard was replaced meanwhile")
+        return copy
+
+    def _open_again(self, damaged: _Copy, error: DamagedBlockError, deadline: Deadline) -> None:
+        """Report the damage and open what there is instead; once, whoever finds it first."""
+        with self._lock:
+            if self._copy is not damaged:
+                return
+            if self._retried:
+                raise IntegrityError(f"the stored bytes are damaged: {error}")
+            if not self._reported:
+                self._opener.call("verify", self._ids, deadline)
+                self._reported = True
+            self._copy = self._same(self._open(deadline), str(error))
+            self._retried = True
+
+
+def _check(copy: _Copy) -> None:
+    """Refuse bytes, or digests of blocks, that are not those of the shard's digest."""
+    if copy.file is None and not copy.is_remote:
+        if (len(copy.body), digest_of(copy.body)) != (copy.size_bytes, copy.digest):
+            raise IntegrityError("the bytes changed on their way from the service")
+    elif digests.combine(copy.block_digests, copy.size_bytes) != copy.digest:
+        raise IntegrityError("the block digests do not combine to the shard's digest")
+
+
+def memory_for(out: memoryview | None, size_bytes: int) -> memoryview:
+    """Return where a shard of ``size_bytes`` goes: ``out``, or fresh memory, page-aligned if large.
+
+    Raises:
+        SizeMismatchError: ``out`` has another size; nothing was written to it.
+    """
+    if out is None:
+        if size_bytes <= _SMALL_BYTES:
+            return memoryview(bytearray(size_bytes))
+        return aligned_memory(size_bytes)[:size_bytes]
+    if len(out) != size_bytes:
+        raise SizeMismatchError(
+            f"the shard has {size_bytes} bytes, the buffer {len(out)}",
+            hint="Pass a buffer of exactly the shard's size as out=, or none.",
+        )
+    return out

@@ -1,0 +1,164 @@
+"""The socket door: small shards in one frame, large ones through a descriptor.
+
+Source: docs/protocol.md, "Put" and "Get".
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from cachetier_client.deadline import Deadline
+from cachetier_client.identity.names import Part
+from cachetier_client.io import digests
+from cachetier_client.io.block_file import BlockFile, Files, SystemFiles
+from cachetier_client.io.scatter import Gathered
+from cachetier_client.io.workers import Workers
+from cachetier_client.transport.base import Reply
+from cachetier_client.transport.connection import INLINE_BYTES, Connection, ConnectionPool
+from cachetier_client.transport.sinks import (
+    DescriptorSink,
+    OwnedDescriptor,
+    StreamSink,
+    check_plane,
+)
+from cachetier_client.transport.sources import OpenedShard, memory_for
+from cachetier_client.transport.wire import Frame, Header
+
+
+class UnixTransport:
+    """A service on this node, reached by its socket. Thread-safe and fork-safe."""
+
+    def __init__(
+        self, path: str, greeting: Header, workers: Workers, files: Files | None = None
+    ) -> None:
+        self.url = f"unix://{path}"
+        self._inline_bytes = INLINE_BYTES
+        self.remote: object = None  # where the service drains to, in its words
+        self._connections = ConnectionPool(path, greeting)
+        self._workers = workers
+        self._files = files or SystemFiles()
+
+    # --- in --------------------------------------------------------------------------------------
+
+    def put(
+        self, part: Part, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
+    ) -> Reply:
+        if len(data) <= self._inline_bytes:
+            fields = {
+                **part.fields(),
+                "name": name,
+                "size_bytes": len(data),
+                "digest": digests.to_hex(data.digest()),
+                "element_size": element_size or None,
+                "timeout_seconds": deadline.for_service(),
+            }
+            return self.call("put", fields, deadline, data.joined())
+        sink = self.open_sink(part, name, len(data), deadline, element_size)
+        try:
+            taken = sink.write_whole(data, self._workers, deadline)
+            return sink.commit(len(data), taken, deadline)
+        except BaseException:
+            sink.abort(deadline)
+            raise
+
+    def open_sink(
+        self,
+        part: Part,
+        name: str,
+        size_bytes: int | None,
+        deadline: Deadline,
+        element_size: int = 0,
+    ) -> DescriptorSink | StreamSink:
+        request = {"op": "begin", **part.fields(), "name": name, "size_bytes": size_bytes}
+        request["element_size"] = element_size or None
+        request["timeout_seconds"] = deadline.for_service()
+        connection = self._take(deadline)
+        try:
+            begun = connection.request(request, deadline)
+        except BaseException:
+            self._connections.give_back(connection)
+            raise
+        descriptor = None if begun.descriptor is None else OwnedDescriptor(begun.descriptor)
+        try:
+            check_plane(begun.header, descriptor)
+            if descriptor is None:
+                return StreamSink(connection, begun.header, self._connections.give_back)
+            file = self.block_file(descriptor)
+            give_back = self._connections.give_back
+            return DescriptorSink(connection, begun.header, give_back, descriptor, file)
+        except BaseException:
+            connection.close()  # which ends what it staged
+            if descriptor is not None:
+                descriptor.close()
+            raise
+
+    # --- out -------------------------------------------------------------------------------------
+
+    def get(
+        self, run: str, step: int, name: str, out: memoryview | None, deadline: Deadline
+    ) -> memoryview:
+        source = self.open_source(run, step, name, deadline, restore=True)
+        try:
+            into = memory_for(out, source.size_bytes)
+            source.read_whole(into, self._workers, deadline)
+            return into
+        finally:
+            source.close()
+
+    def open_source(
+        self,
+        run: str,
+        step: int,
+        name: str,
+        deadline: Deadline,
+        *,
+        restore: bool,
+        blocks: int | None = None,
+    ) -> OpenedShard:
+        ids = {"run": run, "step": step, "name": name}
+        return OpenedShard(self, ids, deadline, restore=restore, blocks=blocks)
+
+    def open_file(
+        self, op: str, fields: Header, deadline: Deadline
+    ) -> tuple[Frame, OwnedDescriptor | None]:
+        fields = {**fields, "timeout_seconds": deadline.for_service()}
+        frame = self._request(op, fields, deadline)
+        return frame, None if frame.descriptor is None else OwnedDescriptor(frame.descriptor)
+
+    def block_file(self, descriptor: OwnedDescriptor) -> BlockFile:
+        return BlockFile(descriptor.number, self._workers.blocks, self._files)
+
+    # --- the rest --------------------------------------------------------------------------------
+
+    def call(
+        self, op: str, fields: dict[str, Any], deadline: Deadline, body: memoryview | bytes = b""
+    ) -> Reply:
+        frame = self._request(op, fields, deadline, body)
+        if frame.descriptor is not None:
+            os.close(frame.descriptor)  # nobody asked for one
+        return frame.header
+
+    def forget_idle(self) -> None:
+        self._connections.forget_idle()
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def noticed_incidents(self) -> bool:
+        return self._connections.noticed_incidents()
+
+    def _request(
+        self, op: str, fields: Header, deadline: Deadline, body: memoryview | bytes = b""
+    ) -> Frame:
+        connection = self._take(deadline)
+        try:
+            return connection.request({"op": op, **fields}, deadline, body)
+        finally:
+            self._connections.give_back(connection)
+
+    def _take(self, deadline: Deadline) -> Connection:
+        connection = self._connections.take(deadline)
+        self._inline_bytes = connection.inline_bytes
+        self.remote = connection.remote
+        return connection

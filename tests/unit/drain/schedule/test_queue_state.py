@@ -1,0 +1,126 @@
+"""What is in flight, put off, or in a hurry."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachetier.drain.schedule.queue_state import (
+    BACKOFF_LIMIT_SECONDS,
+    HURRY_SECONDS,
+    Agenda,
+    backoff_seconds,
+    recheck_seconds,
+)
+from cachetier.drain.schedule.tasks import Kind, Work, name_key
+from cachetier.errors import BackpressureError
+from cachetier.model.checkpoint import Save, SaveState
+from cachetier.testing.fake_clock import FakeClock
+
+SAVE = Save(4, "run", 7, "save", SaveState.OPEN, 1, overwrite=False, started_at=0.0, location="7")
+PUBLISH = Work(Kind.PUBLISH, SAVE)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def agenda(clock: FakeClock) -> Agenda:
+    return Agenda(clock, fraction=lambda: 1.0)
+
+
+def put_off_for(agenda: Agenda, clock: FakeClock) -> float:
+    not_before = agenda.situation(wants_room=False).not_before
+    return not_before.get(PUBLISH.key, clock.monotonic()) - clock.monotonic()
+
+
+def test_backoff_is_full_jitter_up_to_its_limit() -> None:
+    assert [backoff_seconds(attempt, 1.0) for attempt in (1, 2, 3, 9)] == [1, 2, 4, 30]
+    assert backoff_seconds(10_000, 0.5) == BACKOFF_LIMIT_SECONDS / 2
+    assert backoff_seconds(5, 0.0) == 0.0
+
+
+def test_rechecks_get_rarer_up_to_half_a_minute() -> None:
+    assert [recheck_seconds(round_) for round_ in (1, 2, 3, 100)] == [1, 2, 4, 30]
+
+
+def test_work_in_flight_cannot_be_taken_again(agenda: Agenda) -> None:
+    number = agenda.take(PUBLISH)
+    assert number is not None
+    assert agenda.take(PUBLISH) is None
+    assert agenda.in_flight() == [PUBLISH]
+
+    agenda.finish(number)
+    assert agenda.take(PUBLISH) is not None
+
+
+def test_a_task_that_is_unknown_is_finished_without_harm(agenda: Agenda) -> None:
+    agenda.finish(999)
+    assert agenda.work(999) is None
+
+
+def test_a_drain_that_died_holds_nothing_but_others_do(agenda: Agenda) -> None:
+    agenda.take(PUBLISH)
+    agenda.hold(4, "shard", 0.0)
+    agenda.forget_tasks()
+
+    assert agenda.in_flight() == []
+    assert agenda.situation(wants_room=False).in_flight == {name_key(4, "shard")}
+    agenda.release(4, "shard")
+    assert agenda.situation(wants_room=False).in_flight == set()
+
+
+def test_a_name_that_is_held_cannot_be_held_again(agenda: Agenda) -> None:
+    agenda.hold(4, "shard", 0.0)
+    with pytest.raises(BackpressureError):
+        agenda.hold(4, "shard", 0.0)
+    agenda.hold(5, "shard", 0.0)
+
+
+def test_failures_put_work_off_longer_each_time_until_forgiven(
+    agenda: Agenda, clock: FakeClock
+) -> None:
+    for seconds in (1, 2, 4):
+        agenda.back_off(PUBLISH.key)
+        assert put_off_for(agenda, clock) == seconds
+    agenda.forgive(PUBLISH.key)
+    assert put_off_for(agenda, clock) == 0
+
+    agenda.back_off(PUBLISH.key)
+    assert put_off_for(agenda, clock) == 1
+    agenda.back_off(PUBLISH.key, attempt=4)
+    assert put_off_for(agenda, clock) == 8
+
+
+def test_a_remote_that_is_back_forgives_everything(agenda: Agenda, clock: FakeClock) -> None:
+    agenda.back_off(PUBLISH.key, attempt=9)
+    agenda.forgive_all()
+
+    assert put_off_for(agenda, clock) == 0
+
+
+def test_a_hurry_is_for_a_step_a_run_or_all_and_passes(agenda: Agenda, clock: FakeClock) -> None:
+    for run, step, hurried in (
+        ("run", 7, True),
+        ("run", None, True),
+        (None, None, True),
+        ("run", 8, False),
+        ("other", None, False),
+    ):
+        fresh = Agenda(clock)
+        fresh.hurry(run, step)
+        assert fresh.hurried(SAVE) is hurried
+    agenda.hurry("run", 7)
+    clock.advance(HURRY_SECONDS)
+    assert not agenda.hurried(SAVE)
+
+
+def test_a_hurry_publishes_without_delay(agenda: Agenda, clock: FakeClock) -> None:
+    agenda.recheck(PUBLISH.key)
+    agenda.recheck(PUBLISH.key)
+    agenda.hurry("run", 7)
+
+    assert put_off_for(agenda, clock) == 0
+    agenda.recheck(PUBLISH.key, patience_limit_seconds=2.0)
+    assert put_off_for(agenda, clock) == 2.0

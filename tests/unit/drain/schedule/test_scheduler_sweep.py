@@ -1,0 +1,106 @@
+"""When the drain sweeps up after a save: once it has ended and nothing of it is under way."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, Situation, plan
+from cachetier.drain.schedule.tasks import Kind, Work, name_key
+from cachetier.local.catalog import queries
+from cachetier.local.store import Store
+from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
+from cachetier.model.shard import SaveIds
+from cachetier.testing.fake_clock import FakeClock
+from tests.stateful.node import Node
+
+NOW = 10_000.0
+
+
+def save_of(state: SaveState, number: int = 1, age_seconds: float = 5.0) -> Save:
+    started_at = NOW - age_seconds
+    return Save(number, "run", number, f"save-{number}", state, 1, False, started_at, "7")
+
+
+@pytest.mark.parametrize("state", [SaveState.PUBLISHED, SaveState.SUPERSEDED, SaveState.REFUSED])
+def test_a_save_that_ended_is_swept_up_after(state: SaveState) -> None:
+    save = save_of(state)
+
+    assert plan([SaveView(save)], Situation(NOW, NOW), 5).work == (Work(Kind.SWEEP, save),)
+
+
+def test_nothing_is_swept_from_under_an_upload() -> None:
+    busy = frozenset({name_key(1, "shard")})
+    view = SaveView(save_of(SaveState.SUPERSEDED))
+
+    assert plan([view], Situation(NOW, NOW, in_flight=busy), 5).work == ()
+
+
+def test_what_carries_bytes_goes_first_but_not_for_ever() -> None:
+    sealed = SaveView(save_of(SaveState.OPEN, 2), (RankPart(0, PartState.SEALED, 1, NOW, True),))
+    young, old = (
+        SaveView(save_of(SaveState.PUBLISHED, 1, age)) for age in (5.0, OVERDUE_SECONDS + 1)
+    )
+
+    def kinds(ended: SaveView) -> list[Kind]:
+        return [work.kind for work in plan([ended, sealed], Situation(NOW, NOW), 5).work]
+
+    assert kinds(young) == [Kind.PUBLISH, Kind.SWEEP]
+    assert kinds(old) == [Kind.SWEEP, Kind.PUBLISH]
+
+
+# --- what the catalog remembers for it ------------------------------------------------------------
+
+
+@pytest.fixture
+def store(node: Node) -> Store:
+    return node.store
+
+
+def ours(store: Store, number: int, *names: str) -> list[str]:
+    return store.read(lambda sql: queries.names_of_save(sql, number, names))
+
+
+def unswept(store: Store) -> list[int]:
+    return [save.number for save in store.read(queries.unswept_saves)]
+
+
+def test_names_are_remembered_until_the_save_is_swept_up_after(
+    node: Node, store: Store, clock: FakeClock
+) -> None:
+    ids = SaveIds("run", 1, "save-1", 0, 1)
+    node.put(ids, "kept", b"a")
+    number = store.catalog.admit(ids, clock.now()).number
+    node.put(ids, "early", b"b")
+    node.checkpoints.delete_shard("run", 1, "early")
+    store.drain_log.record_location(number, "1")
+    node.put(ids, "gone", b"b")
+    node.checkpoints.delete_shard("run", 1, "gone")
+
+    # Before the save had a location nothing was sent, so nothing can have been left behind.
+    assert ours(store, number, "kept", "early", "gone", "theirs") == ["kept", "gone"]
+    assert unswept(store) == []
+    store.drain_log.record_outcome(number, SaveState.PUBLISHED, None, clock.now())
+    assert unswept(store) == [number]
+    store.drain_log.record_swept(number)
+    assert unswept(store) == []
+    assert ours(store, number, "kept", "gone") == ["kept"]
+
+
+def test_a_save_adopted_from_the_bucket_needs_no_sweep(store: Store, clock: FakeClock) -> None:
+    store.catalog.adopt(save_of(SaveState.PUBLISHED), (), clock.now())
+
+    assert unswept(store) == []
+
+
+def test_names_of_a_deleted_save_are_known_until_its_objects_are_gone(
+    node: Node, store: Store, clock: FakeClock
+) -> None:
+    ids = SaveIds("run", 1, "save-1", 0, 1)
+    node.put(ids, "a", b"a")
+    number = store.catalog.admit(ids, clock.now()).number
+    store.drain_log.record_location(number, "1")
+    node.checkpoints.delete_step("run", 1)
+
+    assert ours(store, number, "a") == ["a"]
+    store.drain_log.forget_save(number)
+    assert ours(store, number, "a") == []

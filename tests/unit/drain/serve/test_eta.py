@@ -1,0 +1,127 @@
+"""How fast the drain is, and when each step will be through."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachetier.clock import Clock
+from cachetier.drain.schedule.fair_queue import EQUAL, Weights
+from cachetier.drain.schedule.tasks import Kind, Work
+from cachetier.drain.serve.eta import WINDOW_SECONDS, Upload, etas, measured_rate
+from cachetier.drain.serve.stats import Board
+from cachetier.local.catalog.records import Backlog
+from cachetier.model.checkpoint import Save, SaveState
+from cachetier.testing.fake_clock import FakeClock
+
+UPLOAD = Work(Kind.UPLOAD, Save(1, "run", 1, "s", SaveState.OPEN, 1, False, 0.0))
+
+
+def waiting(
+    number: int,
+    dirty_bytes: int,
+    run: str = "run",
+    *,
+    sealed: bool = True,
+    state: SaveState = SaveState.OPEN,
+) -> Backlog:
+    save = Save(number, run, number, f"s{number}", state, 1, False, 0.0)
+    return Backlog(save, 1, dirty_bytes, int(dirty_bytes > 0), dirty_bytes, sealed, sealed)
+
+
+def found(
+    *backlog: Backlog, rate: float | None = 100.0, first: int = 0, weights: Weights = EQUAL
+) -> dict[int, float]:
+    return etas(backlog, rate, lambda save: save.number == first, weights)
+
+
+# --- the rate -----------------------------------------------------------------------------------
+
+
+def test_nothing_uploaded_is_no_rate() -> None:
+    assert measured_rate([], 100.0, uploading=True) is None
+    assert measured_rate([Upload(50.0, 1.0, 0)], 100.0, uploading=False) is None
+
+
+def test_uploads_at_once_add_up_and_pauses_do_not_count() -> None:
+    at_once = [Upload(10.0, 10.0, 500), Upload(10.0, 10.0, 500)]
+    later = [*at_once, Upload(500.0, 10.0, 1000)]
+
+    assert measured_rate(at_once, 10.0, uploading=False) == pytest.approx(100.0)
+    assert measured_rate(later, 700.0, uploading=False) == pytest.approx(100.0)
+
+
+def test_only_the_last_uploads_count() -> None:
+    uploads = [Upload(0.0, 1.0, 10), Upload(WINDOW_SECONDS + 50, 10.0, 1000)]
+
+    assert measured_rate(uploads, WINDOW_SECONDS + 60, uploading=False) == pytest.approx(100.0)
+    assert measured_rate(uploads, 3 * WINDOW_SECONDS, uploading=False) is None
+
+
+def test_a_standstill_slows_the_rate_once_it_is_longer_than_any_upload() -> None:
+    uploads = [Upload(10.0, 10.0, 1000)]
+
+    assert measured_rate(uploads, 19.0, uploading=True) == pytest.approx(100.0)
+    assert measured_rate(uploads, 30.0, uploading=True) == pytest.approx(50.0)
+    assert measured_rate(uploads, 30.0, uploading=False) == pytest.approx(100.0)
+
+
+# --- the order ----------------------------------------------------------------------------------
+
+
+def test_steps_of_a_run_follow_one_another() -> None:
+    assert found(waiting(1, 1000), waiting(2, 500), waiting(3, 0)) == {1: 10.0, 2: 15.0, 3: 15.0}
+
+
+def test_runs_share_the_rate_by_their_weights_until_one_is_through() -> None:
+    weights = Weights((("big", 3.0),))
+    backlog = waiting(1, 750, "big"), waiting(2, 500, "small")
+
+    assert found(*backlog, weights=weights) == {1: pytest.approx(10.0), 2: pytest.approx(12.5)}
+
+
+def test_what_is_waited_for_goes_first() -> None:
+    assert found(waiting(1, 1000), waiting(2, 500), first=2) == {2: 5.0, 1: 15.0}
+
+
+def test_nobody_can_tell_without_a_rate_or_a_seal() -> None:
+    assert found(waiting(1, 1000), rate=None) == {}
+    assert found(waiting(1, 1000, sealed=False), waiting(2, 500)) == {2: 5.0}
+    assert found(waiting(1, 0, state=SaveState.DELETED)) == {}
+
+
+def test_unsealed_shards_that_are_flushed_take_their_time_too() -> None:
+    assert found(waiting(1, 1000, sealed=False), waiting(2, 500), first=1) == {2: 15.0}
+
+
+# --- what the board knows -----------------------------------------------------------------------
+
+
+def board_with(clock: Clock) -> Board:
+    board = Board("durable", clock)
+    board.process_started(7, again=False)
+    return board
+
+
+def test_the_board_measures_what_was_verified() -> None:
+    clock = FakeClock()
+    board = board_with(clock)
+    assert board.rate([]) is None
+    clock.advance(10.0)
+    board.drained(1, 1000, 10.0)
+
+    assert board.rate([]) == pytest.approx(100.0)
+    assert board.as_json([])["rate_bytes_per_second"] == pytest.approx(100.0)
+    clock.advance(20.0)
+    assert board.rate([UPLOAD]) == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize("state", ["refused", "unreachable"])
+def test_there_is_no_rate_while_the_remote_is_away_or_the_drain_is_down(state: str) -> None:
+    board = board_with(FakeClock())
+    board.drained(1, 1000, 10.0)
+    board.remote_state(state, "because")
+    assert board.rate([]) is None
+    board.remote_state("ok", "")
+    assert board.rate([]) is not None
+    board.process_ended()
+    assert board.rate([]) is None

@@ -1,0 +1,262 @@
+"""How shards are stored, by their mode, by what they shrink to, and by the link as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from cachetier_client.io.digests import combine, digest_of
+
+from cachetier.codec.frames import FrameDecoder
+from cachetier.drain.upload.compression_choice import Chooser
+from cachetier.drain.upload.compression_log import RUNS_KEPT, Decided, Decisions
+from cachetier.drain.upload.compression_model import Link, Means, Sample, judge
+from cachetier.drain.upload.compressor import Compressor
+from cachetier.drain.upload.encoding import (
+    PROBE_ROOM_BYTES,
+    SAMPLED_EVERY,
+    Encoding,
+    PlainPaysError,
+)
+from cachetier.drain.upload.target import Target
+from cachetier.model.compression import parsed_mode
+from cachetier.model.shard import BLOCK_BYTES, Content
+from cachetier.model.stored import Codec
+from cachetier.model.uploads import PART_BYTES
+from tests.unit.drain.shards import NOISE, Memory
+
+SLOW, FAST = Link(1e5, 1e5), Link(1e13, 1e13)
+HALF = b"".join(NOISE[at : at + 512] + bytes(512) for at in range(0, 24 << 20, 512))[: 24 << 20]
+SMALL = 4 << 20
+
+
+@dataclass
+class World:
+    """A chooser, and what it goes by."""
+
+    compressor: Compressor
+    decisions: Decisions
+    link: Link | None = None
+
+    def chooser(self) -> Chooser:
+        return Chooser(self.compressor, self.decisions, lambda: self.link)
+
+    def choose(self, mode: str, data: bytes, element_size: int = 0) -> Encoding:
+        return self.chooser().choose(target(mode, data, element_size), Memory(data))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    compressor = Compressor(2)
+    yield World(compressor, Decisions())
+    compressor.close()
+
+
+def target(mode: str, data: bytes, element_size: int = 0) -> Target:
+    blocks = tuple(
+        digest_of(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)
+    )
+    content = Content(len(data), combine(blocks, len(data)), blocks, element_size)
+    return Target("key", {}, content, "run", parsed_mode(mode))
+
+
+def frames(encoding: Encoding, data: bytes, blocks: int = 3) -> list[int]:
+    """Make the first frames one after the other; return their sizes, once they are sound."""
+    sizes = []
+    for block in range(blocks):
+        frame = encoding.submit(Memory(data), len(data), block).result()
+        raw = data[block * BLOCK_BYTES :][:BLOCK_BYTES]
+        assert bytes(FrameDecoder().decode(frame, len(raw), encoding.element_size)) == raw
+        sizes.append(len(frame))
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("mode", "element_size", "codec"),
+    [
+        ("off", 0, Codec.RAW),
+        ("zstd:3", 0, Codec.ZSTD),
+        ("zstd:3", 4, Codec.ZSTD),
+        ("planes:1", 4, Codec.PLANES),
+        ("planes:1", 0, Codec.ZSTD),  # nobody said what to split by
+    ],
+)
+@pytest.mark.parametrize("size_bytes", [SMALL, len(HALF)])
+def test_a_mode_says_how_what_shrinks_is_stored(
+    world: World, mode: str, element_size: int, codec: Codec, size_bytes: int
+) -> None:
+    chosen = world.choose(mode, HALF[:size_bytes], element_size)
+
+    assert chosen.codec is codec
+    assert chosen.element_size == (element_size if codec is Codec.PLANES else 0)
+
+
+@pytest.mark.parametrize("mode", ["auto", "zstd:1", "planes:1"])
+def test_what_does_not_shrink_stays_as_it_is(world: World, mode: str) -> None:
+    assert world.choose(mode, NOISE, 4).codec is Codec.RAW
+
+
+@pytest.mark.parametrize("mode", ["auto", "zstd:1", "planes:1"])
+def test_what_is_small_stays_as_it_is(world: World, mode: str) -> None:
+    assert world.choose(mode, bytes((1 << 20) - 1), 4).codec is Codec.RAW
+
+
+# --- auto ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size_bytes", [SMALL, len(HALF)])
+@pytest.mark.parametrize(("link", "codec"), [(SLOW, Codec.ZSTD), (FAST, Codec.RAW)])
+def test_auto_compresses_for_a_slow_link_and_not_for_a_fast_one(
+    world: World, link: Link, codec: Codec, size_bytes: int
+) -> None:
+    world.link = link
+
+    assert world.choose("auto", HALF[:size_bytes], 4).codec is codec
+    news = world.decisions.news()
+    assert news is not None
+    assert news["runs"]["run"]["compress"] is (codec is Codec.ZSTD)
+
+
+def test_plain_bytes_need_more_than_a_hope(world: World) -> None:
+    world.link = Link(1e13, 1e5)  # single parts went fast, and nobody saw the link full
+    encoding = world.choose("auto", HALF)
+
+    assert encoding.codec is Codec.ZSTD
+    assert min(frames(encoding, HALF)) > BLOCK_BYTES  # stored, so that the link gets full
+
+
+def test_a_link_that_slows_down_during_an_upload_is_followed(world: World) -> None:
+    world.link = Link(1e13, 1e5)
+    encoding = world.choose("auto", HALF)
+    stored = frames(encoding, HALF, 1)
+    world.link = SLOW
+    compressed = frames(encoding, HALF, 2)
+    world.link = FAST
+    stored += frames(encoding, HALF, 1)
+
+    assert min(stored) > BLOCK_BYTES
+    assert max(compressed) < 0.7 * BLOCK_BYTES
+    news = world.decisions.news()
+    assert news is not None
+    assert news["blocks"] == {"compressed": 2, "stored": 2}
+
+
+def test_what_is_stored_is_sampled_now_and_then(world: World) -> None:
+    world.link = Link(1e13, 1e5)
+    mixed = NOISE[: 2 * BLOCK_BYTES] + bytes(BLOCK_BYTES) + NOISE[: 4 * BLOCK_BYTES]
+    chooser = world.chooser()
+    encoding = chooser.choose(target("auto", bytes(len(mixed))), Memory(bytes(len(mixed))))
+    world.link = FAST
+    for _ in range(2 * SAMPLED_EVERY):
+        encoding.submit(Memory(mixed), len(mixed), 0).result()
+    world.link = SLOW  # by now it is known not to shrink any more
+
+    frame = b""
+    for _ in range(4):
+        frame = encoding.submit(Memory(mixed), len(mixed), 0).result()
+    news = world.decisions.news()
+    assert news is not None
+    assert news["runs"]["run"]["ratio"] > 0.2
+    assert len(frame) >= BLOCK_BYTES
+
+
+# --- a link that nobody knows -------------------------------------------------------------------
+
+
+def test_the_first_part_on_an_unknown_link_is_small_and_stored(world: World) -> None:
+    encoding = world.choose("auto", HALF)
+
+    assert encoding.part_room(PART_BYTES) == PROBE_ROOM_BYTES
+    sizes = frames(encoding, HALF, 4)
+    assert min(sizes[:2]) > BLOCK_BYTES
+    assert max(sizes[2:]) < 0.7 * BLOCK_BYTES
+    world.link = SLOW
+    assert encoding.part_room(PART_BYTES) == PART_BYTES
+
+
+def test_what_shrinks_to_next_to_nothing_needs_no_such_part(world: World) -> None:
+    zeros = bytes(len(HALF))
+
+    assert max(frames(world.choose("auto", zeros), zeros)) < BLOCK_BYTES // 100
+
+
+def test_an_upload_begins_again_with_plain_bytes_while_that_costs_little(world: World) -> None:
+    encoding = world.choose("auto", HALF)
+    world.link = FAST
+
+    with pytest.raises(PlainPaysError):
+        encoding.submit(Memory(HALF), len(HALF), 0)
+
+
+def test_an_upload_that_has_sent_much_goes_on_with_stored_frames(world: World) -> None:
+    encoding = world.choose("auto", HALF)
+    frames(encoding, HALF, 6)
+    world.link = FAST
+
+    assert frames(encoding, HALF, 1)[0] > BLOCK_BYTES
+
+
+def test_an_upload_that_goes_on_after_a_crash_learns_from_its_first_block(world: World) -> None:
+    world.link = SLOW
+    encoding = world.chooser().follow(target("off", HALF), Codec.ZSTD)
+    again = world.chooser().follow(target("auto", HALF), Codec.ZSTD)
+
+    assert max(frames(encoding, HALF)) < 0.7 * BLOCK_BYTES
+    assert max(frames(again, HALF)) < 0.7 * BLOCK_BYTES
+
+
+# --- going on, and following --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "element_size", "allowed"),
+    [
+        ("off", 0, {Codec.RAW}),
+        ("auto", 4, {Codec.RAW, Codec.ZSTD}),
+        ("zstd:1", 4, {Codec.RAW, Codec.ZSTD}),
+        ("planes:1", 4, {Codec.RAW, Codec.PLANES}),
+        ("planes:1", 2, {Codec.RAW}),
+        ("planes:1", 0, {Codec.RAW, Codec.ZSTD}),
+    ],
+)
+def test_a_shard_follows_only_what_its_mode_allows(
+    world: World, mode: str, element_size: int, allowed: set[Codec]
+) -> None:
+    of = target(mode, HALF, element_size)
+    ways = [(Codec.RAW, 0), (Codec.ZSTD, 0), (Codec.PLANES, 4)]
+    followed = {way[0]: world.chooser().may_follow(of, *way) for way in ways}
+
+    assert {codec for codec, encoding in followed.items() if encoding is not None} == allowed
+    assert all(encoding.codec is codec for codec, encoding in followed.items() if encoding)
+
+
+@pytest.mark.parametrize("mode", ["off", "auto", "zstd:9", "planes:1"])
+def test_an_upload_keeps_the_codec_it_began_with(world: World, mode: str) -> None:
+    world.link = SLOW
+    encoding = world.chooser().follow(target(mode, HALF), Codec.PLANES, 8)
+
+    assert (encoding.codec, encoding.element_size) == (Codec.PLANES, 8)
+    assert max(frames(encoding, HALF, 1)) < BLOCK_BYTES
+
+
+# --- what is told -------------------------------------------------------------------------------
+
+
+def test_only_what_is_new_is_told_and_of_few_runs() -> None:
+    decisions, decided = Decisions(), Decided()
+    verdict = judge(Sample(0.5, 1e-9), Means(SLOW, 2))
+    for number in range(RUNS_KEPT + 5):
+        decisions.note(f"run-{number}", verdict)
+        decisions.count(compressed=number % 2 == 0)
+    news = decisions.news()
+    assert news is not None
+    decided.hear(news)
+    decided.hear({"blocks": {"compressed": 1, "stored": 0}, "runs": {"run-9": {"why": "last"}}})
+
+    shown = decided.as_json()
+    assert decisions.news() is None
+    assert shown["blocks"]["compressed"] + shown["blocks"]["stored"] == RUNS_KEPT + 6
+    assert len(shown["runs"]) == RUNS_KEPT
+    assert list(shown["runs"])[-1] == "run-9"
+    assert "run-4" not in shown["runs"]

@@ -1,0 +1,98 @@
+"""What finished parts are worth: only an unbroken row of them, and what object they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from cachetier_client.io.digests import digest_of
+
+from cachetier.drain.upload.progress import SentPart, contiguous, is_whole, sent_before, stored_of
+from cachetier.model.shard import BLOCK_BYTES, Content
+from cachetier.model.stored import Codec, Frame, Stored, table_bytes
+from cachetier.remote.base import UploadedPart
+
+CONTENT = Content(3 * BLOCK_BYTES, 1, (1, 2, 3))
+BODIES = [b"a" * 100 + b"b" * 200, b"c" * 300 + b"t" * table_bytes(3)]
+
+
+def frames(*sizes: int) -> tuple[Frame, ...]:
+    return tuple(Frame(size, size) for size in sizes)
+
+
+def sent(number: int, body: bytes, first_block: int, *sizes: int) -> SentPart:
+    part = UploadedPart(number, "etag", len(body), digest_of(body))
+    return SentPart(part, first_block * BLOCK_BYTES, len(sizes) * BLOCK_BYTES, frames(*sizes))
+
+
+FIRST = sent(1, BODIES[0], 0, 100, 200)
+LAST = sent(2, BODIES[1], 2, 300)
+
+
+@dataclass
+class Recorded:
+    """A progress that was begun with frames."""
+
+    finished: list[SentPart]
+    upload_id: str | None = "upload"
+    part_bytes: int | None = 16
+    codec: Codec = Codec.ZSTD
+    element_size: int = 0
+    done: list[SentPart] = field(default_factory=list)
+
+    def parts(self) -> list[SentPart]:
+        return self.finished
+
+    def begun(
+        self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0
+    ) -> None: ...
+
+    def part_done(self, part: SentPart) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def gone(self) -> None: ...
+
+
+def test_parts_make_the_object_that_was_sent() -> None:
+    stored = stored_of(Codec.ZSTD, [LAST, FIRST], CONTENT)
+
+    whole = b"".join(BODIES)
+    assert stored == Stored(Codec.ZSTD, len(whole), digest_of(whole), frames(100, 200, 300))
+    assert is_whole(stored, CONTENT)
+    assert sent_before(Recorded([LAST, FIRST]), CONTENT) == stored
+
+
+def test_raw_parts_make_the_shard_itself() -> None:
+    assert stored_of(Codec.RAW, [FIRST], CONTENT) == Stored.raw(CONTENT)
+
+
+@pytest.mark.parametrize(
+    ("parts", "kept"),
+    [
+        ([], []),
+        ([LAST], []),
+        ([LAST, FIRST], [FIRST, LAST]),
+        ([FIRST, sent(3, BODIES[1], 2, 300)], [FIRST]),
+        ([FIRST, sent(2, BODIES[1], 1, 300)], [FIRST]),
+        ([FIRST, sent(2, BODIES[1], 3, 300)], [FIRST]),
+    ],
+    ids=["none", "no first", "in any order", "a gap", "an overlap", "a hole"],
+)
+def test_only_an_unbroken_row_counts(parts: list[SentPart], kept: list[SentPart]) -> None:
+    assert contiguous(parts) == kept
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        Recorded([FIRST]),
+        Recorded([]),
+        Recorded([FIRST, LAST], upload_id=None),
+        Recorded([FIRST, LAST], codec=Codec.RAW),
+        Recorded([FIRST, sent(2, BODIES[1][:-1], 2, 300)]),
+    ],
+    ids=["half", "none", "no upload", "raw", "no whole table"],
+)
+def test_what_is_not_known_to_the_end_is_not_known(progress: Recorded) -> None:
+    assert sent_before(progress, CONTENT) is None

@@ -1,0 +1,314 @@
+"""The service completes what clients left for it, and believes nothing of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from cachetier_client.bucket_format import documents
+from cachetier_client.bucket_format.documents import Entry, Held
+from cachetier_client.identity.names import Part
+from cachetier_client.io.digests import digest_of, to_hex
+
+from cachetier.ingest.pending_seals import PendingSeals
+from cachetier.local.catalog import queries
+from cachetier.model.checkpoint import PartState, SaveState
+from cachetier.model.documents import Manifest, ManifestState
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import Content, SaveIds
+from cachetier.model.uploads import object_metadata
+from cachetier.testing.fake_clock import FakeClock
+from tests.stateful.node import Node
+
+IDS = SaveIds("run", 1, "save", 1, 2)
+HERE, THERE = b"held by the service", b"put straight to the bucket"
+
+
+@dataclass
+class Past:
+    """A client that went past ``node``: it put ``THERE`` as ``there``, the node has ``here``."""
+
+    node: Node
+    seals: PendingSeals
+    told: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.bucket = self.node.bucket
+        self.key = self.bucket.layout.pending_key("run", "1", 1)
+
+    def claim(self, save_id: str = "save", location: str = "1") -> None:
+        self.bucket.put_manifest(
+            Manifest(
+                state=ManifestState.CLAIMED,
+                run="run",
+                step=1,
+                save_id=save_id,
+                location=location,
+                nonce="n",
+                started_at=1.0,
+                world_size=2,
+            ),
+            None,
+        )
+
+    def put_there(self, body: bytes = THERE, name: str = "there") -> None:
+        content = Content(len(body), digest_of(body), (digest_of(body),))
+        metadata = object_metadata("save", "client-x", 1, content)
+        key = self.bucket.layout.shard_key("run", "1", name)
+        self.bucket.objects.put(key, body, digest=content.digest, metadata=metadata)
+
+    def write_part(self, save_id: str = "save") -> None:
+        """Seal the part with both shards, as a client does that has put both directly."""
+        entries = [
+            Entry(name, len(body), digest_of(body), (digest_of(body),))
+            for name, body in (("here", HERE), ("there", THERE))
+        ]
+        body = documents.part_document(Part("run", 1, 1, 2, save_id), entries)
+        key = self.bucket.layout.part_key("run", "1", 1)
+        self.bucket.objects.put(key, body, digest=digest_of(body))
+
+    def digest_of(self, name: str, save_id: str = "save") -> int | None:
+        """Return the digest of a shard as the node knows it."""
+        save = self.node.store.read(lambda sql: queries.save_named(sql, "run", 1, save_id))
+        assert save is not None
+        shard = self.node.store.read(lambda sql: queries.shard_named(sql, save.number, name))
+        return None if shard is None else shard.content.digest
+
+    def leave(self, change: Callable[[dict[str, Any]], object] = lambda _document: None) -> None:
+        """Leave the pending seal, changed as somebody who lies would."""
+        entry = Entry("there", len(THERE), digest_of(THERE), (digest_of(THERE),))
+        held = {"here": Held(len(HERE), to_hex(digest_of(HERE)))}
+        part = Part("run", 1, 1, 2, "save")
+        body = documents.pending_document(part, [entry], held, ranks_on_node=2, follows=False)
+        document = json.loads(body)
+        change(document)
+        body = json.dumps(document).encode()
+        self.bucket.objects.put(self.key, body, digest=digest_of(body))
+
+    def part_state(self) -> PartState | None:
+        save = self.node.store.read(lambda sql: queries.save_named(sql, "run", 1, "save"))
+        assert save is not None
+        parts = self.node.store.read(lambda sql: queries.parts_of(sql, save.number))
+        return next((part.state for part in parts if part.rank == 1), None)
+
+    def is_left(self) -> bool:
+        return self.bucket.objects.head(self.key) is not None
+
+
+@pytest.fixture
+def past(node: Node, clock: FakeClock) -> Past:
+    told: list[str] = []
+    seals = PendingSeals(node.store, node.bucket, clock, on_sealed=lambda: told.append("sealed"))
+    return Past(node, seals, told)
+
+
+def test_a_part_that_is_partly_in_the_bucket_is_sealed_whole(past: Past) -> None:
+    past.node.put(IDS, "here", HERE)
+    past.claim()
+    past.put_there()
+    past.leave()
+
+    assert past.seals.look() == 1
+
+    assert past.part_state() is PartState.SEALED
+    shard = past.node.store.read(lambda sql: queries.visible_shard(sql, "run", 1, "there"))
+    assert shard is not None
+    assert shard.state is ShardState.EVICTED
+    assert shard.content.digest == digest_of(THERE)
+    save = past.node.store.read(lambda sql: queries.save_named(sql, "run", 1, "save"))
+    assert save is not None
+    assert save.location == "1"  # so that it can be read at once
+    assert past.told == ["sealed"]
+    assert not past.is_left()
+    assert past.seals.look() == 0
+
+
+def test_other_bytes_of_a_put_without_an_answer_give_way_to_those_in_the_bucket(
+    past: Past,
+) -> None:
+    past.node.put(IDS, "here", HERE)
+    past.node.put(IDS, "there", b"the client never heard of these")
+    past.claim()
+    past.put_there()
+    past.leave()
+
+    assert past.seals.look() == 1
+
+    shard = past.node.store.read(lambda sql: queries.visible_shard(sql, "run", 1, "there"))
+    assert shard is not None
+    assert shard.content.digest == digest_of(THERE)
+
+
+def test_bytes_without_an_answer_give_way_where_another_save_of_the_step_is_published(
+    past: Past,
+) -> None:
+    published = SaveIds("run", 1, "old", 0, 1)
+    past.node.put(published, "there", b"published")
+    past.node.store.catalog.seal(published, None, 1.0)
+    save = past.node.store.read(lambda sql: queries.save_named(sql, "run", 1, "old"))
+    assert save is not None
+    past.node.store.drain_log.record_outcome(save.number, SaveState.PUBLISHED, None, 2.0)
+    over = replace(IDS, overwrite=True)
+    past.node.put(over, "here", HERE)
+    past.node.put(over, "there", b"the client never heard of these")
+    past.claim()
+    past.put_there()
+    past.leave(lambda document: document.update(overwrite=True))
+
+    assert past.seals.look() == 1
+
+    assert past.digest_of("there") == digest_of(THERE)
+    assert past.digest_of("there", "old") == digest_of(b"published")
+
+
+def test_a_part_that_was_sealed_past_us_is_what_its_document_says(
+    past: Past, caplog: pytest.LogCaptureFixture
+) -> None:
+    past.node.put(IDS, "here", b"of a try that was given up")
+    past.node.put(IDS, "there", THERE)
+    past.node.put(IDS, "neither", b"of a try that was given up, too")
+    past.claim()
+    past.put_there()
+    past.put_there(HERE, "here")
+    past.write_part()
+
+    assert past.seals.look() == 1
+
+    assert past.part_state() is PartState.SEALED
+    assert past.digest_of("here") == digest_of(HERE)
+    assert past.digest_of("there") == digest_of(THERE)
+    assert past.digest_of("neither") is None
+    assert "neither" in caplog.text
+    assert past.told == ["sealed"]
+    assert past.seals.look() == 0
+
+
+@pytest.mark.parametrize("wrong", ["another save", "a shard is missing"])
+def test_a_part_that_is_not_as_its_document_says_is_left_alone(past: Past, wrong: str) -> None:
+    past.node.put(IDS, "here", HERE)
+    past.claim()
+    past.put_there()
+    if wrong == "another save":
+        past.put_there(HERE, "here")
+    past.write_part("another" if wrong == "another save" else "save")
+
+    assert past.seals.look() == 0
+
+    assert past.part_state() is PartState.OPEN
+    assert past.digest_of("here") == digest_of(HERE)
+
+
+def test_a_seal_that_was_begun_before_a_crash_is_completed(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past.node.put(IDS, "here", HERE)
+    past.claim()
+    past.put_there()
+    past.leave()
+
+    def crash(_key: str) -> None:
+        raise KeyboardInterrupt
+
+    delete = past.bucket.objects.delete
+    monkeypatch.setattr(past.bucket.objects, "delete", crash)
+    with pytest.raises(KeyboardInterrupt):
+        past.seals.look()
+    monkeypatch.setattr(past.bucket.objects, "delete", delete)
+    assert past.part_state() is PartState.SEALED
+    assert past.is_left()
+    save = past.node.store.read(lambda sql: queries.save_named(sql, "run", 1, "save"))
+    assert save is not None
+    past.node.store.drain_log.record_location(save.number, "1")  # the drain claims, too
+    past.seals.tidy()  # as it does at a start
+    assert not past.is_left()
+    assert past.part_state() is PartState.SEALED
+
+
+@pytest.mark.parametrize("missing", ["claim", "here", "there", "seal"])
+def test_nothing_is_sealed_while_something_is_missing(
+    past: Past, clock: FakeClock, missing: str
+) -> None:
+    steps: dict[str, Callable[[], object]] = {
+        "claim": past.claim,
+        "here": lambda: past.node.put(IDS, "here", HERE),
+        "there": past.put_there,
+        "seal": past.leave,
+    }
+    past.node.put(IDS, "another", b"so that the part is known")
+    for name, do in steps.items():
+        if name != missing:
+            do()
+    assert past.seals.look() == 0
+    assert past.part_state() is PartState.OPEN
+
+    steps[missing]()
+    assert past.seals.look() == 0  # it is not time to look again
+    past.seals.look_soon()
+    assert past.seals.look() == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document.update(save_id="another"),
+        lambda document: document.update(rank=0),
+        lambda document: document.update(step=2),
+        lambda document: document.pop("held"),
+        lambda document: document["held"][0].update(digest=to_hex(5)),
+        lambda document: document["held"][0].update(digest="no digest"),
+        lambda document: document["shards"][0].update(name="../there"),
+        lambda document: document["shards"][0].update(rank=0),
+        lambda document: document["shards"][0].update(digest=to_hex(7)),
+        lambda document: document["shards"][0].update(size_bytes=1, stored_bytes=1),
+        lambda document: document["shards"][0].update(block_digests=""),
+    ],
+)
+def test_a_lie_seals_nothing_and_is_logged(
+    past: Past, change: Callable[[dict[str, Any]], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    past.node.put(IDS, "here", HERE)
+    past.claim()
+    past.put_there()
+    past.leave(change)
+
+    assert past.seals.look() == 0
+
+    assert past.part_state() is PartState.OPEN
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_the_claim_of_another_save_says_nothing(past: Past) -> None:
+    past.node.put(IDS, "here", HERE)
+    past.claim("another")
+    past.put_there()
+    past.leave()
+    assert past.seals.look() == 0
+
+
+def test_the_bucket_is_asked_less_and_less(
+    past: Past, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past.node.put(IDS, "here", HERE)
+    past.claim()
+    asked: list[str] = []
+    get = past.bucket.objects.get
+
+    def counted(key: str, *args: Any) -> bytes:
+        asked.append(key)
+        return get(key, *args)
+
+    monkeypatch.setattr(past.bucket.objects, "get", counted)
+    for _ in range(3600):
+        clock.advance(1.0)
+        past.seals.look()
+    assert 12 <= asked.count(past.key) <= 20
+
+
+def test_the_thread_ends_when_it_is_told(past: Past) -> None:
+    past.seals.start()
+    past.seals.stop(10)
+    assert not past.seals._thread.is_alive()

@@ -1,0 +1,197 @@
+"""A store is opened when it is needed, and anew, now and then, while it refuses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from cachetier.errors import ConfigError, RemoteRefusedError, TransientError
+from cachetier.remote.base import ObjectStore
+from cachetier.remote.reconnecting import PAUSE_SECONDS, RenewedObjectStore
+from cachetier.testing.fake_clock import FakeClock
+from cachetier.testing.faulty_store import FaultyObjectStore
+from cachetier.testing.memory_store import MemoryObjectStore
+
+HALF = ConfigError("half a file", hint="Write the rest.")
+
+
+class Opened:
+    """Counts the stores that were opened; all but the ``good``-th refuse everything."""
+
+    def __init__(self, good: int) -> None:
+        self.good = good
+        self.count = self.tries = 0
+        self.broken: Exception | None = None
+
+    def __call__(self) -> ObjectStore:
+        self.tries += 1
+        if self.broken is not None:
+            raise self.broken
+        self.count += 1
+        store = FaultyObjectStore(MemoryObjectStore())
+        if self.count != self.good:
+            store.go_down(RemoteRefusedError)
+        return store
+
+
+def renewed(opened: Callable[[], ObjectStore], clock: FakeClock) -> RenewedObjectStore:
+    return RenewedObjectStore(opened, keeps_digests=True, clock=clock.monotonic)
+
+
+def refused(store: RenewedObjectStore) -> str:
+    with pytest.raises(RemoteRefusedError) as refusal:
+        store.head("a")
+    return refusal.value.message
+
+
+def test_nothing_is_opened_before_the_first_call() -> None:
+    opened = Opened(good=1)
+    store = renewed(opened, FakeClock())
+    assert opened.count == 0
+
+    store.check()
+    store.check()
+    assert opened.count == 1
+
+
+def test_a_store_that_cannot_be_opened_refuses_with_the_reason_and_what_to_do() -> None:
+    opened = Opened(good=1)
+    opened.broken = HALF
+    with pytest.raises(RemoteRefusedError, match="half a file") as refusal:
+        renewed(opened, FakeClock()).check()
+
+    assert refusal.value.next_move == "Write the rest."
+
+
+def test_a_store_that_cannot_be_opened_is_tried_now_and_then_until_it_can() -> None:
+    clock, opened = FakeClock(), Opened(good=1)
+    store = renewed(opened, clock)
+    opened.broken = HALF
+    for _ in range(100):
+        assert refused(store) == "half a file"
+        clock.advance(PAUSE_SECONDS / 10)
+    assert opened.tries == 10
+
+    opened.broken = None
+    assert store.head("a") is None
+
+
+def test_what_nobody_foresaw_keeps_a_store_from_being_opened_only_until_it_is_mended() -> None:
+    clock, opened = FakeClock(), Opened(good=1)
+    opened.broken = AttributeError("'list' object has no attribute 'get'")  # botocore, of JSON
+    store = renewed(opened, clock)
+    assert "'list' object has no attribute 'get'" in refused(store)
+
+    opened.broken = None
+    clock.advance(PAUSE_SECONDS)
+    assert store.head("a") is None
+
+
+def test_one_that_hangs_while_it_is_opened_refuses_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cachetier.remote.reconnecting.PATIENCE_SECONDS", 0.01)
+    clock, opened, hanging = FakeClock(), Opened(good=1), threading.Event()
+
+    def hang() -> ObjectStore:
+        hanging.wait(60.0)
+        return opened()
+
+    store = renewed(hang, clock)
+    for _ in range(3):
+        assert "nobody gave us credentials" in refused(store)
+        clock.advance(PAUSE_SECONDS)
+    monkeypatch.setattr("cachetier.remote.reconnecting.PATIENCE_SECONDS", 30.0)
+    hanging.set()
+
+    assert store.head("a") is None
+    assert opened.tries == 1
+
+
+def test_it_refuses_while_no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    clock = FakeClock()
+    store = renewed(Opened(good=1), clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert "can't start new thread" in refused(store)
+    clock.advance(PAUSE_SECONDS)
+
+    assert store.head("a") is None
+
+
+def test_threads_that_come_at_once_open_one_store() -> None:
+    opened, ready = Opened(good=1), threading.Barrier(8)
+    store = renewed(opened, FakeClock())
+
+    def call(_number: int) -> object:
+        ready.wait(30.0)
+        return store.head("a")
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(call, range(8))) == {None}
+    assert opened.count == 1
+
+
+def test_credentials_that_were_renewed_are_taken_up_by_the_next_call() -> None:
+    clock, opened = FakeClock(), Opened(good=2)
+    store = renewed(opened, clock)
+    refused(store)
+    clock.advance(PAUSE_SECONDS)
+    refused(store)
+
+    assert store.head("a") is None
+    assert opened.count == 2
+
+
+def test_a_store_that_goes_on_to_refuse_is_opened_now_and_then() -> None:
+    clock, opened = FakeClock(), Opened(good=0)
+    store = renewed(opened, clock)
+    for _ in range(100):
+        refused(store)
+        clock.advance(PAUSE_SECONDS / 10)
+
+    assert opened.count == 10
+
+
+def test_what_may_pass_opens_nothing() -> None:
+    opened = Opened(good=0)
+    clock = FakeClock()
+    store = renewed(lambda: _away(opened()), clock)
+    for _ in range(3):
+        with pytest.raises(TransientError):
+            store.head("a")
+        clock.advance(PAUSE_SECONDS)
+
+    assert opened.count == 1
+
+
+def _away(store: ObjectStore) -> ObjectStore:
+    assert isinstance(store, FaultyObjectStore)
+    store.go_down(TransientError)
+    return store
+
+
+def test_credentials_that_cannot_be_read_are_looked_for_again() -> None:
+    clock, opened = FakeClock(), Opened(good=2)
+    store = renewed(opened, clock)
+    refused(store)
+    opened.broken = HALF
+    clock.advance(PAUSE_SECONDS)
+    assert "half a file" not in refused(store)  # what it has may yet be good again
+    opened.broken = None
+    clock.advance(PAUSE_SECONDS)
+    refused(store)
+
+    assert store.head("a") is None
+
+
+def test_it_keeps_digests_as_its_store_does() -> None:
+    opened = Opened(good=1)
+    assert RenewedObjectStore(opened, keeps_digests=False).keeps_digests is False
+    assert opened.count == 0

@@ -1,0 +1,116 @@
+"""Which calls count as stalled, and what happens to them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from cachetier.remote.bodies import ReadableView
+from cachetier.remote.stall_guard import LEAST_BYTES_PER_SECOND, Progress, StallWatch
+from cachetier.testing.fake_clock import FakeClock
+
+PATIENCE_SECONDS = 30.0
+ENOUGH_BYTES = int(LEAST_BYTES_PER_SECOND * PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "moved_bytes", "stalled"),
+    [
+        (PATIENCE_SECONDS - 1, 0, False),
+        (PATIENCE_SECONDS, 0, True),
+        (PATIENCE_SECONDS, ENOUGH_BYTES - 1, True),
+        (PATIENCE_SECONDS, ENOUGH_BYTES, False),
+    ],
+)
+def test_a_call_has_to_move_enough_in_each_span(
+    seconds: float, moved_bytes: int, stalled: bool
+) -> None:
+    assert Progress(100.0).is_stalled(100.0 + seconds, moved_bytes, PATIENCE_SECONDS) is stalled
+
+
+def test_what_moved_in_the_last_span_does_not_count_in_this_one() -> None:
+    progress = Progress(0.0)
+    assert not progress.is_stalled(PATIENCE_SECONDS, 10 * ENOUGH_BYTES, PATIENCE_SECONDS)
+    assert progress.is_stalled(2 * PATIENCE_SECONDS, 10 * ENOUGH_BYTES, PATIENCE_SECONDS)
+
+
+class Watched:
+    """A watch whose looking is done by hand, and a connection with a peer."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.started: list[Callable[[], None]] = []
+        self.watch = StallWatch(self.clock.monotonic, self.started.append)
+        self.ours, self.peer = socket.socketpair()
+        self.connection = SimpleNamespace(sock=self.ours)
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.watch.look()
+
+    def is_cut(self) -> bool:
+        self.peer.setblocking(False)
+        try:
+            return self.peer.recv(1) == b""
+        except BlockingIOError:
+            return False
+
+    def close(self) -> None:
+        self.ours.close()
+        self.peer.close()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def test_a_call_that_gets_no_answer_is_cut(watched: Watched) -> None:
+    with watched.watch.call(None, PATIENCE_SECONDS):
+        watched.watch.connected(watched.connection)
+        watched.pass_time(PATIENCE_SECONDS - 1)
+        assert not watched.is_cut()
+        watched.pass_time(1)
+        assert watched.is_cut()
+    assert watched.watch.cuts == 1
+    watched.close()
+
+
+def test_a_body_that_drips_is_cut(watched: Watched) -> None:
+    body = ReadableView(bytes(2 * ENOUGH_BYTES))
+    with watched.watch.call(body, PATIENCE_SECONDS):
+        watched.watch.connected(watched.connection)
+        for _ in range(int(PATIENCE_SECONDS)):
+            body.read(1)
+            watched.pass_time(1)
+    assert watched.is_cut()
+    watched.close()
+
+
+def test_a_slow_but_steady_body_and_its_answer_each_have_their_time(watched: Watched) -> None:
+    body = ReadableView(bytes(2 * ENOUGH_BYTES))
+    with watched.watch.call(body, PATIENCE_SECONDS):
+        watched.watch.connected(watched.connection)
+        for _ in range(int(2 * PATIENCE_SECONDS)):
+            body.read(LEAST_BYTES_PER_SECOND)
+            watched.pass_time(1)
+        watched.pass_time(PATIENCE_SECONDS - 1)
+        assert not watched.is_cut()
+        watched.pass_time(1)
+        assert watched.is_cut()
+    watched.close()
+
+
+def test_the_watching_ends_with_the_last_call_and_begins_again_with_the_next(
+    watched: Watched,
+) -> None:
+    with watched.watch.call(None, PATIENCE_SECONDS), watched.watch.call(None, PATIENCE_SECONDS):
+        assert watched.watch.look()
+    assert len(watched.started) == 1
+    assert not watched.watch.look()
+    with watched.watch.call(None, PATIENCE_SECONDS):
+        assert len(watched.started) == 2
+    watched.close()

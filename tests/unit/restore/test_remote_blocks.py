@@ -1,0 +1,65 @@
+"""When a shard that is read in ranges is better brought back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import BLOCK_BYTES, Content, Shard
+from cachetier.restore.remote_blocks import REMEMBERED_SHARDS, RangeReads
+
+BLOCKS = 40
+SHARD = Shard(
+    version=1,
+    run="r",
+    step=1,
+    save_id="s",
+    name="x",
+    rank=0,
+    content=Content(BLOCKS * BLOCK_BYTES, 0, (0,) * BLOCKS),
+    state=ShardState.EVICTED,
+    file_id=None,
+    inline=False,
+    committed_at=0.0,
+)
+
+
+@pytest.mark.parametrize(("blocks", "stays"), [(1, 9), (3, 3), (9, 1), (10, 0), (40, 0)])
+def test_less_than_a_quarter_of_it_may_be_read_in_ranges(blocks: int, stays: int) -> None:
+    reads = RangeReads()
+
+    answers = [reads.leave_remote(SHARD, blocks) for _ in range(stays + 1)]
+
+    assert answers == [True] * stays + [False]
+
+
+def test_opening_it_counts_nothing() -> None:
+    reads = RangeReads()
+
+    assert all(reads.leave_remote(SHARD, 0) for _ in range(1000))
+
+
+def test_what_was_brought_back_and_evicted_again_starts_anew() -> None:
+    reads = RangeReads()
+    assert not reads.leave_remote(SHARD, 10)
+
+    assert reads.leave_remote(SHARD, 9)
+
+
+def test_other_shards_count_apart() -> None:
+    reads = RangeReads()
+    assert reads.leave_remote(SHARD, 9)
+
+    assert reads.leave_remote(replace(SHARD, version=2), 9)
+    assert not reads.leave_remote(SHARD, 1)
+
+
+def test_only_so_many_shards_are_remembered() -> None:
+    reads = RangeReads()
+    assert reads.leave_remote(SHARD, 9)
+    for version in range(2, REMEMBERED_SHARDS + 2):
+        assert reads.leave_remote(replace(SHARD, version=version), 1)
+
+    assert reads.leave_remote(SHARD, 9)

@@ -1,0 +1,167 @@
+"""How much training losing the node would cost: when it counts, from when on, and for whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cachetier.local.catalog.exposure_queries import Dirty, DurableStep, OpenSave, Run
+from cachetier.status.exposure import PATIENCE_SECONDS, incomplete, is_incomplete, run_levels
+from cachetier.telemetry.node_snapshot import RUN_LIMIT, RunLevel
+
+NOW = 10_000.0
+SAVE = OpenSave(
+    number=1,
+    run="run",
+    step=2,
+    started_at=NOW - 60,
+    local_only=False,
+    sealed_at=NOW - 50,
+    grew_at=NOW - 50,
+    sent=False,
+    dirty=Dirty(1, 100, 1),
+)
+OLD = NOW - PATIENCE_SECONDS - 1
+
+
+def durable_at(step: int, started_at: float) -> DurableStep:
+    """Return a durable step that arrived before every other save."""
+    return DurableStep(0, step, started_at)
+
+
+def level_of(durable: DurableStep | None, *saves: OpenSave) -> RunLevel:
+    """Return the level of the one run there is."""
+    newest_at = max((save.started_at for save in saves), default=9_000.0)
+    known = {} if durable is None else {"run": durable}
+    (level,) = run_levels([Run("run", newest_at)], known, saves, {"run": 100}, NOW)
+    return level
+
+
+def test_a_run_is_exposed_from_the_begin_of_its_durable_save_on() -> None:
+    level = level_of(durable_at(1, NOW - 300), SAVE)
+
+    assert level == RunLevel("run", 1, 300.0, 300.0, 100)
+
+
+def test_a_run_without_a_durable_step_is_exposed_from_its_first_save_on() -> None:
+    level = level_of(None, replace(SAVE, started_at=NOW - 900), SAVE)
+
+    assert (level.durable_step, level.durable_age_seconds) == (None, None)
+    assert level.exposure_seconds == 900.0
+
+
+def test_nothing_newer_than_the_durable_step_is_no_exposure() -> None:
+    newer = DurableStep(2, 3, NOW - 30)
+    assert level_of(newer).exposure_seconds == 0.0
+    assert level_of(newer, SAVE).exposure_seconds == 0.0
+
+
+KEPT = replace(SAVE, local_only=True)
+
+
+def test_what_a_policy_keeps_here_is_exposed_up_to_the_newest_save_and_grows_no_more() -> None:
+    durable = durable_at(1, NOW - 300)
+    newest = replace(KEPT, number=2, started_at=NOW - 20)
+
+    assert level_of(durable, KEPT).exposure_seconds == 240.0
+    assert level_of(durable, KEPT, newest).exposure_seconds == 280.0
+    (later,) = run_levels(
+        [Run("run", NOW)], {"run": durable}, [KEPT, newest], {}, NOW + 10 * PATIENCE_SECONDS
+    )
+    assert later.exposure_seconds == 280.0
+
+
+def test_what_waits_for_the_drain_beside_what_a_policy_keeps_is_exposed_until_now() -> None:
+    durable = durable_at(1, NOW - 300)
+
+    assert level_of(durable, KEPT, replace(SAVE, number=2)).exposure_seconds == 300.0
+    assert level_of(durable, replace(KEPT, number=2), SAVE).exposure_seconds == 300.0
+
+
+def test_a_kept_step_that_no_rank_finishes_counts_no_more_once_it_is_stuck() -> None:
+    whole = replace(KEPT, started_at=OLD - 60)
+    stuck = replace(KEPT, number=2, started_at=OLD, grew_at=OLD, sealed_at=None)
+
+    assert level_of(durable_at(1, OLD - 300), whole, stuck).exposure_seconds == 240.0
+
+
+def test_a_run_without_a_durable_step_that_a_policy_keeps_counts_between_its_saves() -> None:
+    first = replace(KEPT, started_at=NOW - 900)
+
+    assert level_of(None, first, replace(KEPT, number=2)).exposure_seconds == 840.0
+
+
+def test_a_hidden_run_is_nobodys_training() -> None:
+    trial = replace(SAVE, run=".bench")
+    stuck = replace(trial, sealed_at=None, started_at=OLD, grew_at=OLD)
+    runs = [Run(".bench", NOW), Run("run", NOW)]
+
+    levels = run_levels(runs, {}, [trial, SAVE], {".bench": 1}, NOW)
+
+    assert [level.run for level in levels] == ["run"]
+    assert incomplete([stuck], {}, NOW).steps == 0
+
+
+UNSEALED = replace(SAVE, sealed_at=None)
+WAITING = replace(SAVE, sent=True)
+GONE: Any = {"started_at": OLD, "grew_at": OLD}
+
+
+@pytest.mark.parametrize(
+    ("save", "stuck"),
+    [
+        (SAVE, False),
+        (UNSEALED, False),
+        (replace(UNSEALED, **GONE), True),
+        (replace(UNSEALED, started_at=OLD), False),  # shards of it still come
+        (WAITING, False),
+        (replace(WAITING, **GONE), True),
+        (replace(SAVE, **GONE), False),  # it drains, however slowly
+        (replace(WAITING, **GONE, local_only=True), False),  # it waits for nobody
+        (replace(UNSEALED, **GONE, local_only=True), True),
+    ],
+)
+def test_a_save_is_stuck_once_it_has_waited_long_for_a_rank_or_a_node(
+    save: OpenSave, stuck: bool
+) -> None:
+    assert is_incomplete(save, NOW) is stuck
+
+
+def test_a_stuck_save_is_counted_as_that_and_exposes_nothing() -> None:
+    stuck = replace(UNSEALED, **GONE)
+
+    assert level_of(durable_at(1, OLD - 100), stuck).exposure_seconds == 0.0
+    found = incomplete([stuck, SAVE, replace(stuck, started_at=OLD - 5)], {}, NOW)
+    assert (found.steps, found.oldest_seconds) == (2, PATIENCE_SECONDS + 6)
+    assert incomplete([SAVE], {}, NOW).oldest_seconds == 0.0
+
+
+def test_a_stuck_save_is_missed_by_nobody_once_a_newer_step_is_durable() -> None:
+    stuck = replace(UNSEALED, **GONE)
+
+    assert incomplete([stuck], {"run": DurableStep(0, 1, OLD - 9)}, NOW).steps == 1
+    assert incomplete([stuck], {"run": DurableStep(2, 3, NOW - 30)}, NOW).steps == 0
+    assert incomplete([stuck], {"other": DurableStep(2, 3, NOW - 30)}, NOW).steps == 1
+
+
+def test_a_thousand_runs_show_twenty_the_most_exposed_first() -> None:
+    runs = [Run(f"run-{number:04}", NOW - number) for number in range(1000)]
+    saves = [replace(SAVE, run="run-0999"), replace(SAVE, run="run-0500")]
+    durable = {"run-0999": durable_at(1, NOW - 100), "run-0500": durable_at(1, NOW - 200)}
+
+    levels = run_levels(runs, durable, saves, {}, NOW)
+
+    assert len(levels) == RUN_LIMIT
+    assert [level.run for level in levels[:4]] == ["run-0500", "run-0999", "run-0000", "run-0001"]
+
+
+def test_a_clock_that_was_set_back_shows_no_negative_ages() -> None:
+    level = level_of(durable_at(1, NOW + 50), replace(SAVE, started_at=NOW + 60))
+
+    assert (level.durable_age_seconds, level.exposure_seconds) == (0.0, 0.0)
+
+
+def test_what_came_after_a_durable_step_is_exposed_though_the_clock_was_set_back_between() -> None:
+    assert level_of(durable_at(1, NOW + 3600), SAVE).exposure_seconds == 60.0

@@ -1,0 +1,47 @@
+"""What status warns of: a policy that drains nothing, pins that leave no room."""
+
+from __future__ import annotations
+
+from cachetier.model.policy import Policy
+from cachetier.model.shard import SaveIds
+from cachetier.status.warnings import Machine, cautions
+from cachetier.telemetry.node_snapshot import Levels, Standing
+from tests.stateful.node import Node
+
+EVERY_TENTH = Policy(durable_every=10)
+NOTHING = Levels()
+
+
+def warnings_of(node: Node, levels: Levels = NOTHING) -> list[str]:
+    machine = Machine(
+        cache_dir="/nvme",
+        filesystem="ext4",
+        disk={"direct_io": True, "attributes": True},
+        sqlite_version="3",
+        remotes=(),
+        when_full="wait",
+        policy=EVERY_TENTH,
+        started_at=0.0,
+        exposure_objective_seconds=1800.0,
+    )
+    return cautions(node.store, machine, levels, {}, 100.0)
+
+
+def test_a_run_of_which_no_step_is_ever_drained_is_named_and_a_trial_is_not(node: Node) -> None:
+    node.store.catalog._policy = EVERY_TENTH
+    for run in ("run", ".bench"):
+        for step in (1, 2, 3):
+            node.put(SaveIds(run, step, "s", 0, 1), "x", b"x")
+
+    assert warnings_of(node) == ["durable_every 10 divides no step of run: none is drained"]
+
+
+def test_pins_that_take_more_than_half_the_cache_are_told(node: Node) -> None:
+    standing = Standing(capacity_bytes=100 * 10**9)
+    half = Levels(standing=standing, pinned_bytes=50 * 10**9)
+    more = Levels(standing=standing, pinned_bytes=51 * 10**9)
+
+    assert warnings_of(node, half) == []
+    assert warnings_of(node, more) == [
+        "pinned steps take 51.0 GB of 100 GB: `cachetier pin --list`, then `unpin` some"
+    ]
