@@ -15,7 +15,7 @@ from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse
 from cachetier.units import parsed_size, shown_size
 
 if TYPE_CHECKING:
-    from cachetier.doctor.nodebench import Plan, Row
+    from cachetier.doctor.nodebench import NodeBenchPlan, Row
 
 _PAGE_BYTES = 4096
 
@@ -64,14 +64,14 @@ def bench(
             _print(document, rows)
 
 
-def _plan(size: str, ranks: int, rounds: int, as_json: bool) -> Plan:
-    from cachetier.doctor.nodebench import Plan
+def _plan(size: str, ranks: int, rounds: int, as_json: bool) -> NodeBenchPlan:
+    from cachetier.doctor.nodebench import NodeBenchPlan
 
     try:
         pages = max(1, parsed_size(size) // _PAGE_BYTES)
     except ValueError as error:
         refuse(f"--size: {error}", "Give a size such as '256 MiB'.", as_json=as_json)
-    return Plan(pages * _PAGE_BYTES, ranks, rounds)
+    return NodeBenchPlan(pages * _PAGE_BYTES, ranks, rounds)
 
 
 def _own(directory: Path) -> Path | None:

@@ -27,7 +27,7 @@ from cachetier.cli.settings_options import (
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Settings
-    from cachetier.doctor.findings import Finding
+    from cachetier.doctor.findings import CheckResult
     from cachetier.doctor.subject import Patient
 
 _STYLES: dict[str, dict[str, Any]] = {
@@ -135,7 +135,7 @@ def _service(settings: Settings) -> tuple[dict[str, Any] | None, str]:
 # --- how it looks --------------------------------------------------------------------------------
 
 
-def _print_json(found: Iterable[tuple[str, Finding]]) -> bool:
+def _print_json(found: Iterable[tuple[str, CheckResult]]) -> bool:
     """Print one document; return whether a check failed."""
     from cachetier.doctor.findings import State, worst
 
@@ -157,11 +157,11 @@ def _print_json(found: Iterable[tuple[str, Finding]]) -> bool:
     return state is State.FAIL
 
 
-def _print(found: Iterable[tuple[str, Finding]]) -> bool:
+def _print(found: Iterable[tuple[str, CheckResult]]) -> bool:
     """Print each finding as it comes, and a line of sums; return whether a check failed."""
     counts: Counter[str] = Counter()
     title = ""
-    held_back: list[Finding] = []
+    held_back: list[CheckResult] = []
     for group, finding in found:
         heading = f"remote {finding.remote}" if finding.remote else group
         if held_back and (heading != title or finding.measured != held_back[0].measured):
@@ -180,7 +180,7 @@ def _print(found: Iterable[tuple[str, Finding]]) -> bool:
     return bool(counts["fail"])
 
 
-def _print_skipped(held_back: list[Finding]) -> None:
+def _print_skipped(held_back: list[CheckResult]) -> None:
     """Print what was skipped for one reason as one finding, and forget it."""
     if len(held_back) > 1:
         names = ", ".join(finding.name for finding in held_back)
@@ -190,7 +190,7 @@ def _print_skipped(held_back: list[Finding]) -> None:
     held_back.clear()
 
 
-def _print_finding(finding: Finding) -> None:
+def _print_finding(finding: CheckResult) -> None:
     """Print state, name, what was measured and the fix; long lines hang below their beginning."""
     state = str(finding.state)
     head = f"  {state:<7} {finding.name:<{_NAME_CELLS}}"

@@ -13,7 +13,7 @@ from cachetier.units import counted, shown_size
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Settings
-    from cachetier.fsck.findings import Finding, Report
+    from cachetier.fsck.findings import Finding, FsckReport
     from cachetier.fsck.run import Wanted
     from cachetier.remote.bucket import Remote
 
@@ -89,7 +89,7 @@ def fsck(
         raise typer.Exit(1)
 
 
-def _checked(settings: Settings, wanted: Wanted, local: bool, as_json: bool) -> Report:
+def _checked(settings: Settings, wanted: Wanted, local: bool, as_json: bool) -> FsckReport:
     from cachetier.clock import SystemClock
     from cachetier.fsck.run import fsck as check
 
@@ -129,14 +129,14 @@ def _capacity_bytes(settings: Settings) -> int:
 # --- how it looks --------------------------------------------------------------------------------
 
 
-def _show_found(report: Report) -> None:
+def _show_found(report: FsckReport) -> None:
     _show_findings([f for f in report.findings if f.is_problem], "problem")
     _show_findings([f for f in report.findings if not f.is_problem], "note")
     for told in report.unanswered:
         typer.echo(f"not asked  {told}")
 
 
-def _show_outcomes(report: Report) -> None:
+def _show_outcomes(report: FsckReport) -> None:
     for outcome in report.outcomes[: LISTED * 5]:
         word = "repaired" if outcome.repaired else "left"
         typer.echo(f"{word:<10} {outcome.finding.where}: {outcome.what}")
@@ -156,7 +156,7 @@ def _show_findings(findings: list[Finding], word: str) -> None:
             typer.echo(f"{word:<10} ... and {count - LISTED} more ({kind})")
 
 
-def _summary(report: Report, repaired: bool) -> str:
+def _summary(report: FsckReport, repaired: bool) -> str:
     looked = f"{report.shards} shards, {shown_size(report.size_bytes)} here"
     if report.checked_bytes:
         looked += f", {shown_size(report.checked_bytes)} of it read"
@@ -168,7 +168,7 @@ def _summary(report: Report, repaired: bool) -> str:
     return f"{looked}: {'not everything could be asked' if report.unanswered else 'clean'}."
 
 
-def _next_move(report: Report) -> str:
+def _next_move(report: FsckReport) -> str:
     stop = "stop the service, and " if report.online else ""
     if report.unreadable:
         return f"read docs/recovery.md; then, if need be, {stop}run it again with --rebuild."

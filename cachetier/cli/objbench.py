@@ -22,7 +22,7 @@ from cachetier.units import parsed_size, shown_size
 if TYPE_CHECKING:
     from cachetier.config.settings import Settings
     from cachetier.doctor.advice import Advice
-    from cachetier.doctor.objbench import Measured, ObjectBench, Plan
+    from cachetier.doctor.objbench import Measured, ObjectBench, RemoteBenchPlan
     from cachetier.remote.settings import RemoteSettings
 
 _NOWHERE = "/nonexistent"  # must be set, and is not looked at
@@ -79,11 +79,11 @@ def objbench(
             _print(which, measured, advice, bench.left_behind)
 
 
-def _plan(seconds: float, size: str, streams: int, as_json: bool) -> Plan:
-    from cachetier.doctor.objbench import Plan
+def _plan(seconds: float, size: str, streams: int, as_json: bool) -> RemoteBenchPlan:
+    from cachetier.doctor.objbench import RemoteBenchPlan
 
     try:
-        return Plan(seconds, parsed_size(size), streams)
+        return RemoteBenchPlan(seconds, parsed_size(size), streams)
     except ValueError as error:
         refuse(f"--size: {error}", "Give a size such as '4 GiB'.", as_json=as_json)
 

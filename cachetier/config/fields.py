@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from cachetier.config.types import Kind, Secret, each_read
+from cachetier.config.types import Secret, SettingType, each_read
 from cachetier.nearest import nearest
 
 T = TypeVar("T")
@@ -23,13 +23,13 @@ _DECLARED = "declared"
 class Declared:
     """What there is to say of one setting; ``default`` means nothing where it is ``required``."""
 
-    kind: Kind[Any]
+    kind: SettingType[Any]
     default: Any
     required: bool
     description: str
 
 
-def setting(kind: Kind[T], default: T, description: str = "") -> T:
+def setting(kind: SettingType[T], default: T, description: str = "") -> T:
     """Declare a field of a frozen, ``kw_only`` dataclass that is read as ``kind``."""
     told: dict[str, Any] = {_DECLARED: Declared(kind, default, False, description)}
     if isinstance(default, dict):
@@ -39,7 +39,7 @@ def setting(kind: Kind[T], default: T, description: str = "") -> T:
     return cast("T", made)
 
 
-def required(kind: Kind[T], description: str = "") -> T:
+def required(kind: SettingType[T], description: str = "") -> T:
     """Declare a field that has no default."""
     told = {_DECLARED: Declared(kind, None, True, description)}
     return cast("T", field(metadata=told))
@@ -55,7 +55,7 @@ def read_values(known: Mapping[str, Declared], given: Mapping[str, object]) -> d
     return each_read(lambda name, value: known[name].kind.read(value), given)
 
 
-def record(cls: type[T], missing: str) -> Kind[T]:
+def record(cls: type[T], missing: str) -> SettingType[T]:
     """Return the kind of table that ``cls`` declares; ``missing`` says what must be in it."""
     known = declared(cls)
 
@@ -72,7 +72,7 @@ def record(cls: type[T], missing: str) -> Kind[T]:
             raise ValueError(missing)
         return cls(**read_values(known, value))
 
-    return Kind(read, schema_of(cls))
+    return SettingType(read, schema_of(cls))
 
 
 def _all(known: Mapping[str, Declared]) -> str:

@@ -37,8 +37,8 @@ from cachetier.config.types import (
     SECRET,
     TEXT,
     URL,
-    Kind,
     Secret,
+    SettingType,
     checked,
     listed,
     number,
@@ -63,7 +63,7 @@ ADDRESS = checked(TEXT, lambda text: text and address_of(text))
 CPUS = checked(TEXT, parsed_cpus)
 RATE = checked(TEXT, lambda text: parsed_bandwidth(text, ()))
 RULES = checked(table(TEXT), lambda rules: Rules.parsed("off", tuple(rules.items())))
-UIDS = Kind(lambda value: frozenset(_UIDS.read(value)), _UIDS.schema)
+UIDS = SettingType(lambda value: frozenset(_UIDS.read(value)), _UIDS.schema)
 WINDOWS = checked(listed(TEXT, ","), lambda windows: parsed_bandwidth("", windows))
 
 

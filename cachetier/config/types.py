@@ -57,7 +57,7 @@ class WrongValueError(ValueError):
 
 
 @dataclass(frozen=True)
-class Kind(Generic[T]):
+class SettingType(Generic[T]):
     """One kind of value.
 
     Attributes:
@@ -136,16 +136,20 @@ def _mode(value: object) -> int:
     return mode
 
 
-TEXT: Kind[str] = Kind(_text, {"type": "string"})
-FLAG: Kind[bool] = Kind(_flag, {"anyOf": [{"type": "boolean"}, {"enum": ["on", "off"]}]})
-PATH: Kind[Path] = Kind(_path, {"type": "string", "format": "path"})
-MODE: Kind[int] = Kind(
+TEXT: SettingType[str] = SettingType(_text, {"type": "string"})
+FLAG: SettingType[bool] = SettingType(
+    _flag, {"anyOf": [{"type": "boolean"}, {"enum": ["on", "off"]}]}
+)
+PATH: SettingType[Path] = SettingType(_path, {"type": "string", "format": "path"})
+MODE: SettingType[int] = SettingType(
     _mode, {"type": ["integer", "string"], "minimum": _LEAST_MODE, "maximum": _MOST_MODE}
 )
-SECRET: Kind[Secret] = Kind(_secret, {"type": "string", "format": "password", "writeOnly": True})
+SECRET: SettingType[Secret] = SettingType(
+    _secret, {"type": "string", "format": "password", "writeOnly": True}
+)
 
 
-def checked(kind: Kind[T], check: Callable[[T], object]) -> Kind[T]:
+def checked(kind: SettingType[T], check: Callable[[T], object]) -> SettingType[T]:
     """Return ``kind`` for what ``check`` takes as well; the value itself stays."""
 
     def read(value: object) -> T:
@@ -153,15 +157,15 @@ def checked(kind: Kind[T], check: Callable[[T], object]) -> Kind[T]:
         check(found)
         return found
 
-    return Kind(read, kind.schema)
+    return SettingType(read, kind.schema)
 
 
-def optional(kind: Kind[T]) -> Kind[T | None]:
+def optional(kind: SettingType[T]) -> SettingType[T | None]:
     """Return ``kind`` where an empty text counts as not given."""
-    return Kind(lambda value: None if value in ("", None) else kind.read(value), kind.schema)
+    return SettingType(lambda value: None if value in ("", None) else kind.read(value), kind.schema)
 
 
-def one_of(*words: W) -> Kind[W]:
+def one_of(*words: W) -> SettingType[W]:
     """Return the kind of value that is one of a few words."""
     known = {str(word): word for word in words}
     *most, last = map(repr, known)
@@ -174,13 +178,13 @@ def one_of(*words: W) -> Kind[W]:
         near = nearest(text, known)
         raise ValueError(f"{text!r} is not {wanted}" + (f": did you mean {near}?" if near else ""))
 
-    return Kind(read, {"type": "string", "enum": list(known)})
+    return SettingType(read, {"type": "string", "enum": list(known)})
 
 
 # --- numbers -------------------------------------------------------------------------------------
 
 
-def whole(at_least: int, at_most: int | None = None) -> Kind[int]:
+def whole(at_least: int, at_most: int | None = None) -> SettingType[int]:
     """Return the kind of whole numbers within bounds."""
     bounds = _bounds(minimum=at_least, maximum=at_most)
 
@@ -193,12 +197,12 @@ def whole(at_least: int, at_most: int | None = None) -> Kind[int]:
             raise ValueError(f"{value!r} is too large a number")
         return int(number)
 
-    return Kind(read, {"type": "integer", **bounds})
+    return SettingType(read, {"type": "integer", **bounds})
 
 
 def number(
     *, at_least: float | None = None, above: float | None = None, at_most: float | None = None
-) -> Kind[float]:
+) -> SettingType[float]:
     """Return the kind of numbers within bounds."""
     bounds = _bounds(minimum=at_least, exclusiveMinimum=above, maximum=at_most)
 
@@ -210,7 +214,7 @@ def number(
         except OverflowError:
             raise ValueError(f"{value!r} is too large a number") from None
 
-    return Kind(read, {"type": "number", **bounds})
+    return SettingType(read, {"type": "number", **bounds})
 
 
 def _number(value: object) -> int | float:
@@ -246,7 +250,7 @@ def _check(number: float, bounds: Mapping[str, float]) -> None:
 # --- many values ---------------------------------------------------------------------------------
 
 
-def listed(item: Kind[T], separator: str) -> Kind[tuple[T, ...]]:
+def listed(item: SettingType[T], separator: str) -> SettingType[tuple[T, ...]]:
     """Return the kind of a list; as a text, its items lie between matches of ``separator``."""
 
     def read(value: object) -> tuple[T, ...]:
@@ -257,10 +261,10 @@ def listed(item: Kind[T], separator: str) -> Kind[tuple[T, ...]]:
         return tuple(item.read(each) for each in value)
 
     items = {"type": "array", "items": item.schema}
-    return Kind(read, {"anyOf": [items, item.schema, {"type": "string"}]})
+    return SettingType(read, {"anyOf": [items, item.schema, {"type": "string"}]})
 
 
-def table(of: Kind[T]) -> Kind[dict[str, T]]:
+def table(of: SettingType[T]) -> SettingType[dict[str, T]]:
     """Return the kind of a table of names to values; as a text it is JSON."""
 
     def read(value: object) -> dict[str, T]:
@@ -269,7 +273,7 @@ def table(of: Kind[T]) -> Kind[dict[str, T]]:
             raise ValueError(f"{found!r} is no table")  # noqa: TRY004  as any other wrong value
         return each_read(lambda _name, each: of.read(each), found)
 
-    return Kind(read, {"type": "object", "additionalProperties": of.schema})
+    return SettingType(read, {"type": "object", "additionalProperties": of.schema})
 
 
 # --- sizes ---------------------------------------------------------------------------------------
@@ -283,7 +287,7 @@ def _capacity(value: object) -> str:
     return str(value)
 
 
-CAPACITY: Kind[str] = Kind(_capacity, {"type": ["string", "integer"], "minimum": 1})
+CAPACITY: SettingType[str] = SettingType(_capacity, {"type": ["string", "integer"], "minimum": 1})
 
 # --- those of remotes ----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cachetier.doctor.objbench import PART_BYTES, Throughput
+from cachetier.doctor.objbench import PART_BYTES, MeasuredThroughput
 
 ENOUGH_SHARE = 0.9  # more streams are not worth what they take from everybody else
 GROWTH = 1.1
@@ -30,7 +30,7 @@ class Advice:
     remarks: tuple[str, ...]
 
 
-def advice_for(measured: Sequence[Throughput]) -> Advice:
+def advice_for(measured: Sequence[MeasuredThroughput]) -> Advice:
     """Return what to set, from at least one throughput with parts of the usual size."""
     usual = sorted(
         (each for each in measured if each.part_bytes == PART_BYTES), key=lambda each: each.streams
@@ -56,7 +56,7 @@ def advice_for(measured: Sequence[Throughput]) -> Advice:
     return Advice(min(WORKERS_LIMIT, enough.streams), max_rate, tuple(remarks))
 
 
-def _still_grows(usual: Sequence[Throughput]) -> bool:
+def _still_grows(usual: Sequence[MeasuredThroughput]) -> bool:
     """Whether the most streams were clearly faster than any fewer."""
     if len(usual) < 2 or usual[-1].streams >= WORKERS_LIMIT:
         return False

@@ -8,14 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from cachetier.doctor import disk_checks, node_checks, remote_checks
-from cachetier.doctor.findings import Finding, State, skipped, warn
+from cachetier.doctor.findings import CheckResult, State, skipped, warn
 from cachetier.doctor.probe import NotTriedError, Probe
 from cachetier.doctor.refusals import judge_refusal
 from cachetier.doctor.subject import Patient
 from cachetier.errors import CachetierError, InvalidRequestError
 
-OfNode = Callable[[Patient], Finding]
-OfRemote = Callable[[Probe, Patient], Finding]
+OfNode = Callable[[Patient], CheckResult]
+OfRemote = Callable[[Probe, Patient], CheckResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def checked_names(wanted: Collection[str]) -> frozenset[str]:
     return frozenset(names or NAMES)
 
 
-def examine(patient: Patient, names: Collection[str] = NAMES) -> Generator[tuple[str, Finding]]:
+def examine(patient: Patient, names: Collection[str] = NAMES) -> Generator[tuple[str, CheckResult]]:
     """Run the checks called ``names``; yields (group, finding) as they come.
 
     Close the iterator, or run it to its end: what the checks keep in a bucket goes then.
@@ -110,7 +110,7 @@ def examine(patient: Patient, names: Collection[str] = NAMES) -> Generator[tuple
                 yield "remote", replace(finding, remote=settings.name)
 
 
-def _examined(probe: Probe, patient: Patient, names: Collection[str]) -> Generator[Finding]:
+def _examined(probe: Probe, patient: Patient, names: Collection[str]) -> Generator[CheckResult]:
     """Run the checks of one remote and clean up, whatever happens."""
     try:
         for check in REMOTE_CHECKS:
@@ -129,7 +129,7 @@ def _examined(probe: Probe, patient: Patient, names: Collection[str]) -> Generat
         yield warn("cleanup", f"left behind: {', '.join(left)}", fix)
 
 
-def _checked(check: RemoteCheck, probe: Probe, patient: Patient) -> Finding:
+def _checked(check: RemoteCheck, probe: Probe, patient: Patient) -> CheckResult:
     try:
         return check.run(probe, patient)
     except NotTriedError as reason:

@@ -18,7 +18,7 @@ SYS = Path("/sys")
 _DEPTH = 8  # of mappers upon mappers
 
 
-class Kind(StrEnum):
+class DeviceKind(StrEnum):
     NVME = "nvme"
     SSD = "ssd"
     HDD = "hdd"
@@ -43,7 +43,7 @@ class Device:
 
     name: str
     model: str
-    kind: Kind
+    kind: DeviceKind
     volatile_cache: bool | None = None
     members: int = 1
 
@@ -54,28 +54,28 @@ class Device:
 
 
 # What clouds and hypervisors call their disks. The first that is found in the model decides.
-_MODELS: tuple[tuple[str, Kind], ...] = (
-    ("Amazon EC2 NVMe Instance Storage", Kind.NVME),
-    ("Amazon Elastic Block Store", Kind.NETWORK),
-    ("nvme_card-pd", Kind.NETWORK),
-    ("nvme_card", Kind.NVME),
-    ("PersistentDisk", Kind.NETWORK),
-    ("Microsoft NVMe Direct Disk", Kind.NVME),
-    ("MSFT NVMe Accelerator", Kind.NETWORK),
-    ("QEMU", Kind.VIRTUAL),
-    ("VMware", Kind.VIRTUAL),
-    ("VBOX", Kind.VIRTUAL),
-    ("Msft Virtual Disk", Kind.VIRTUAL),
+_MODELS: tuple[tuple[str, DeviceKind], ...] = (
+    ("Amazon EC2 NVMe Instance Storage", DeviceKind.NVME),
+    ("Amazon Elastic Block Store", DeviceKind.NETWORK),
+    ("nvme_card-pd", DeviceKind.NETWORK),
+    ("nvme_card", DeviceKind.NVME),
+    ("PersistentDisk", DeviceKind.NETWORK),
+    ("Microsoft NVMe Direct Disk", DeviceKind.NVME),
+    ("MSFT NVMe Accelerator", DeviceKind.NETWORK),
+    ("QEMU", DeviceKind.VIRTUAL),
+    ("VMware", DeviceKind.VIRTUAL),
+    ("VBOX", DeviceKind.VIRTUAL),
+    ("Msft Virtual Disk", DeviceKind.VIRTUAL),
 )
-_NAMES: tuple[tuple[str, Kind], ...] = (
-    (r"(zram|ram)\d+", Kind.MEMORY),
-    (r"loop\d+", Kind.LOOP),
-    (r"(nbd|rbd|drbd)\d+", Kind.NETWORK),
-    (r"(vd|xvd)[a-z]+", Kind.VIRTUAL),
+_NAMES: tuple[tuple[str, DeviceKind], ...] = (
+    (r"(zram|ram)\d+", DeviceKind.MEMORY),
+    (r"loop\d+", DeviceKind.LOOP),
+    (r"(nbd|rbd|drbd)\d+", DeviceKind.NETWORK),
+    (r"(vd|xvd)[a-z]+", DeviceKind.VIRTUAL),
 )
 
 
-def kind_of(name: str, model: str, transport: str, path: str, rotational: str) -> Kind:
+def kind_of(name: str, model: str, transport: str, path: str, rotational: str) -> DeviceKind:
     """Judge a disk by what the kernel tells of it; ``path`` is where it hangs in ``/sys``."""
     for pattern, kind in _NAMES:
         if re.fullmatch(pattern, name):
@@ -84,12 +84,12 @@ def kind_of(name: str, model: str, transport: str, path: str, rotational: str) -
         if called in model:
             return kind
     if name.startswith("nvme"):
-        return Kind.NVME if transport in ("", "pcie", "apple-nvme") else Kind.NETWORK
+        return DeviceKind.NVME if transport in ("", "pcie", "apple-nvme") else DeviceKind.NETWORK
     if re.search(r"/session\d+/|/rport-|/fc_", path):
-        return Kind.NETWORK
+        return DeviceKind.NETWORK
     if "/virtio" in path:
-        return Kind.VIRTUAL
-    return {"0": Kind.SSD, "1": Kind.HDD}.get(rotational, Kind.UNKNOWN)
+        return DeviceKind.VIRTUAL
+    return {"0": DeviceKind.SSD, "1": DeviceKind.HDD}.get(rotational, DeviceKind.UNKNOWN)
 
 
 def device_at(number: str, source: str = "", sys: Path = SYS) -> Device | None:

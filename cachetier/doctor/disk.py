@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cachetier.doctor.device import Device, Kind
-from cachetier.doctor.findings import Finding, State, fail, ok, skipped, warn
+from cachetier.doctor.device import Device, DeviceKind
+from cachetier.doctor.findings import CheckResult, State, fail, ok, skipped, warn
 from cachetier.doctor.rawdisk import Times
 from cachetier.errors import ConfigError
 from cachetier.local.files.filesystem import Mount, refuse_unsafe
@@ -28,27 +28,28 @@ SLOW_P99_SECONDS = 100e-3
 SLOW_BYTES_PER_SECOND = 500e6
 
 _KINDS = {
-    Kind.NVME: "an NVMe of this machine",
-    Kind.SSD: "a solid-state disk, not NVMe",
-    Kind.HDD: "a rotating disk",
-    Kind.VIRTUAL: "a virtual disk",
-    Kind.NETWORK: "a disk behind a network",
-    Kind.MEMORY: "memory",
-    Kind.LOOP: "a file behind a loop device",
-    Kind.UNKNOWN: "a disk of a kind unknown here",
+    DeviceKind.NVME: "an NVMe of this machine",
+    DeviceKind.SSD: "a solid-state disk, not NVMe",
+    DeviceKind.HDD: "a rotating disk",
+    DeviceKind.VIRTUAL: "a virtual disk",
+    DeviceKind.NETWORK: "a disk behind a network",
+    DeviceKind.MEMORY: "memory",
+    DeviceKind.LOOP: "a file behind a loop device",
+    DeviceKind.UNKNOWN: "a disk of a kind unknown here",
 }
 _DEVICE_FIXES = {
-    Kind.SSD: "It works, at the speed of its bus. Use an NVMe where ranks wait for saves.",
-    Kind.HDD: "Use an NVMe: every commit waits for a turn of this disk.",
-    Kind.VIRTUAL: "Ask who runs the hypervisor for a local NVMe passed through, and whether its "
-    "flush reaches the disk: nothing inside this machine can tell.",
-    Kind.NETWORK: "Use the instance's own NVMe: saves share this disk's network, and its limits.",
-    Kind.LOOP: "Put cache_dir on the disk itself: every write goes through two filesystems.",
-    Kind.UNKNOWN: "Make sure that it is a local disk that keeps what it has synced.",
+    DeviceKind.SSD: "It works, at the speed of its bus. Use an NVMe where ranks wait for saves.",
+    DeviceKind.HDD: "Use an NVMe: every commit waits for a turn of this disk.",
+    DeviceKind.VIRTUAL: "Ask who runs the hypervisor for a local NVMe passed through, and "
+    "whether its flush reaches the disk: nothing inside this machine can tell.",
+    DeviceKind.NETWORK: "Use the instance's own NVMe: saves share this disk's network, and "
+    "its limits.",
+    DeviceKind.LOOP: "Put cache_dir on the disk itself: every write goes through two filesystems.",
+    DeviceKind.UNKNOWN: "Make sure that it is a local disk that keeps what it has synced.",
 }
 
 
-def judge_filesystem(path: Path, mount: Mount, *, allow_volatile: bool) -> Finding:
+def judge_filesystem(path: Path, mount: Mount, *, allow_volatile: bool) -> CheckResult:
     """Say by name which filesystem it is, and whether a commit is safe there."""
     name, values = "filesystem", {"filesystem": called(mount), "mount_point": mount.point}
     try:
@@ -79,7 +80,7 @@ def called(mount: Mount) -> str:
     return f"{mount.kind} (drvfs, a Windows drive)" if is_drive else mount.kind
 
 
-def judge_device(device: Device | None, mount: Mount) -> Finding:
+def judge_device(device: Device | None, mount: Mount) -> CheckResult:
     """Say whether the disk is a real, local NVMe."""
     name = "device"
     if device is None:
@@ -88,15 +89,15 @@ def judge_device(device: Device | None, mount: Mount) -> Finding:
         return skipped(name, f"the system does not tell which disk {mount.source or 'it'} is on")
     measured = f"{_KINDS[device.kind]} ({device.shown})"
     values = {"device": device.name, "model": device.model, "kind": str(device.kind)}
-    if device.kind is Kind.NVME:
+    if device.kind is DeviceKind.NVME:
         return ok(name, measured, **values)
-    if device.kind is Kind.MEMORY:
+    if device.kind is DeviceKind.MEMORY:
         fix = f"{LOCAL_DISK} Nothing here survives the loss of power."
         return fail(name, measured, fix, **values)
     return warn(name, measured, _DEVICE_FIXES[device.kind], **values)
 
 
-def judge_directory(able: dict[str, bool] | None, refusal: ConfigError | None) -> Finding:
+def judge_directory(able: dict[str, bool] | None, refusal: ConfigError | None) -> CheckResult:
     """Say whether the service could commit here: create, lease, mark and sync a file."""
     name = "directory"
     if refusal is not None or able is None:
@@ -108,7 +109,7 @@ def judge_directory(able: dict[str, bool] | None, refusal: ConfigError | None) -
     return ok(name, "files sync, tell their writers and keep attributes", **able)
 
 
-def judge_sync(written: Times, synced: Times, device: Device | None) -> Finding:
+def judge_sync(written: Times, synced: Times, device: Device | None) -> CheckResult:
     """Say how long the sync of 4 KiB takes, and whether it can have reached the disk."""
     name, p50, p99 = "sync", synced.p50_seconds, synced.p99_seconds
     measured = f"4 KiB and fdatasync: p50 {shown_time(p50)}, p99 {shown_time(p99)}"
@@ -135,15 +136,15 @@ def _doubt(sync_seconds: float, device: Device | None) -> str:
     """Say why such a disk cannot be so quick; empty where it can."""
     if device is None:
         return ""
-    if device.kind is Kind.HDD and sync_seconds < ONE_TURN_SECONDS:
+    if device.kind is DeviceKind.HDD and sync_seconds < ONE_TURN_SECONDS:
         return "a rotating disk cannot be so quick, its write cache answers"
-    physical = device.kind in (Kind.NVME, Kind.SSD)
+    physical = device.kind in (DeviceKind.NVME, DeviceKind.SSD)
     if physical and device.volatile_cache and sync_seconds < FLUSHED_CACHE_SECONDS:
         return "too quick for a disk that says that its write cache is volatile"
     return ""
 
 
-def judge_direct_io(alignment: tuple[int, int] | None) -> Finding:
+def judge_direct_io(alignment: tuple[int, int] | None) -> CheckResult:
     """Say whether bytes can pass by the page cache, and what that asks of memory and offsets."""
     name = "direct-io"
     if alignment is None:
@@ -159,7 +160,7 @@ def judge_direct_io(alignment: tuple[int, int] | None) -> Finding:
     )
 
 
-def judge_write_rate(size_bytes: int, seconds: float, checkpoint_bytes: int | None) -> Finding:
+def judge_write_rate(size_bytes: int, seconds: float, checkpoint_bytes: int | None) -> CheckResult:
     """Say how fast the disk takes large writes, and what that means for a save."""
     rate = size_bytes / seconds
     measured = f"{shown_size(rate)}/s, {shown_size(size_bytes)} written and synced"
@@ -175,7 +176,7 @@ def judge_write_rate(size_bytes: int, seconds: float, checkpoint_bytes: int | No
 
 def judge_space(
     capacity_bytes: int, used_bytes: int, free_bytes: int, checkpoint: tuple[int, str] | None
-) -> Finding:
+) -> CheckResult:
     """Say whether the budget is there, and holds the largest checkpoint twice.
 
     Twice: one that drains while the next arrives.
@@ -204,7 +205,7 @@ def judge_space(
         return warn(name, measured, fix, **values)
     if checkpoint is None:
         measured += "; no save is known here yet (--checkpoint-size tells)"
-    return Finding(name, State.OK, measured, values=values)
+    return CheckResult(name, State.OK, measured, values=values)
 
 
 def shown_time(seconds: float) -> str:

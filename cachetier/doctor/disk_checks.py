@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from cachetier.doctor import disk, rawdisk
 from cachetier.doctor.device import Device, device_at
-from cachetier.doctor.findings import Finding, fail, skipped
+from cachetier.doctor.findings import CheckResult, fail, skipped
 from cachetier.doctor.save_size import largest_known
 from cachetier.doctor.scratch import scratch
 from cachetier.doctor.subject import Patient
@@ -22,17 +22,17 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 _SHARE_OF_FREE = 10  # a tenth of what is free is written at most
 
 
-def check_filesystem(patient: Patient) -> Finding:
+def check_filesystem(patient: Patient) -> CheckResult:
     path, mount = _mount(patient)
     return disk.judge_filesystem(path, mount, allow_volatile=patient.allow_volatile)
 
 
-def check_device(patient: Patient) -> Finding:
+def check_device(patient: Patient) -> CheckResult:
     return disk.judge_device(_device(patient), _mount(patient)[1])
 
 
-def check_directory(patient: Patient) -> Finding:
-    def probed(place: Path) -> Finding:
+def check_directory(patient: Patient) -> CheckResult:
+    def probed(place: Path) -> CheckResult:
         try:
             return disk.judge_directory(data_files.probe(place), None)
         except ConfigError as error:
@@ -41,16 +41,16 @@ def check_directory(patient: Patient) -> Finding:
     return _written("directory", patient, probed)
 
 
-def check_sync(patient: Patient) -> Finding:
-    def measured(place: Path) -> Finding:
+def check_sync(patient: Patient) -> CheckResult:
+    def measured(place: Path) -> CheckResult:
         written, synced = rawdisk.synced_writes(place, patient.sync_seconds)
         return disk.judge_sync(written, synced, _device(patient))
 
     return _written("sync", patient, measured)
 
 
-def check_direct_io(patient: Patient) -> Finding:
-    def measured(place: Path) -> Finding:
+def check_direct_io(patient: Patient) -> CheckResult:
+    def measured(place: Path) -> CheckResult:
         needs = rawdisk.direct_io(place)
         return disk.judge_direct_io(
             None if needs is None else (needs.memory_bytes, needs.offset_bytes)
@@ -59,8 +59,8 @@ def check_direct_io(patient: Patient) -> Finding:
     return _written("direct-io", patient, measured)
 
 
-def check_write_rate(patient: Patient) -> Finding:
-    def measured(place: Path) -> Finding:
+def check_write_rate(patient: Patient) -> CheckResult:
+    def measured(place: Path) -> CheckResult:
         room = _free_bytes(place) // _SHARE_OF_FREE
         size_bytes = min(patient.write_bytes, room) // rawdisk.BLOCK_BYTES * rawdisk.BLOCK_BYTES
         if size_bytes == 0:
@@ -73,7 +73,7 @@ def check_write_rate(patient: Patient) -> Finding:
     return _written("write-rate", patient, measured)
 
 
-def check_space(patient: Patient) -> Finding:
+def check_space(patient: Patient) -> CheckResult:
     place = _nearest(patient.cache_dir)
     status = os.statvfs(place)
     if patient.service is not None:
@@ -88,7 +88,7 @@ def check_space(patient: Patient) -> Finding:
 # --- how it is measured --------------------------------------------------------------------------
 
 
-def _written(name: str, patient: Patient, measure: Callable[[Path], Finding]) -> Finding:
+def _written(name: str, patient: Patient, measure: Callable[[Path], CheckResult]) -> CheckResult:
     """Measure in a directory of our own; say so where there can be none."""
     try:
         with scratch(patient.cache_dir) as place:

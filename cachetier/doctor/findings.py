@@ -16,7 +16,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One check's result.
 
     Args:
@@ -40,23 +40,23 @@ class Finding:
             raise ValueError(f"{self.name}: a fix goes with warn and fail, and with nothing else")
 
 
-def ok(name: str, measured: str, **values: Any) -> Finding:
-    return Finding(name, State.OK, measured, values=values)
+def ok(name: str, measured: str, **values: Any) -> CheckResult:
+    return CheckResult(name, State.OK, measured, values=values)
 
 
-def warn(name: str, measured: str, fix: str, **values: Any) -> Finding:
-    return Finding(name, State.WARN, measured, fix, values)
+def warn(name: str, measured: str, fix: str, **values: Any) -> CheckResult:
+    return CheckResult(name, State.WARN, measured, fix, values)
 
 
-def fail(name: str, measured: str, fix: str, **values: Any) -> Finding:
-    return Finding(name, State.FAIL, measured, fix, values)
+def fail(name: str, measured: str, fix: str, **values: Any) -> CheckResult:
+    return CheckResult(name, State.FAIL, measured, fix, values)
 
 
-def skipped(name: str, reason: str) -> Finding:
-    return Finding(name, State.SKIPPED, reason)
+def skipped(name: str, reason: str) -> CheckResult:
+    return CheckResult(name, State.SKIPPED, reason)
 
 
-def worst(findings: Iterable[Finding]) -> State:
+def worst(findings: Iterable[CheckResult]) -> State:
     """Return the worst state; what was skipped counts as fine."""
     states = {finding.state for finding in findings}
     return next((state for state in (State.FAIL, State.WARN) if state in states), State.OK)

@@ -19,7 +19,7 @@ _NO_LIMIT_BYTES = 1 << 60  # version 1 writes a number near 2^63 where there is 
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CgroupLimits:
     """None: no limit. ``writes_bytes_per_second`` is of one disk."""
 
     memory_bytes: int | None = None
@@ -28,7 +28,7 @@ class Limits:
     writes_bytes_per_second: int | None = None
 
 
-def limits_of(pid: int | None = None, device: str = "", proc: Path = PROC) -> Limits:
+def limits_of(pid: int | None = None, device: str = "", proc: Path = PROC) -> CgroupLimits:
     """Return what binds a process (default: this one).
 
     Args:
@@ -37,7 +37,7 @@ def limits_of(pid: int | None = None, device: str = "", proc: Path = PROC) -> Li
     """
     own = proc / (str(pid) if pid is not None else "self")
     groups = list(_groups(own, _text(proc / "self/mountinfo")))
-    return Limits(
+    return CgroupLimits(
         memory_bytes=_least(groups, _memory),
         cpus=_least(groups, _cpus),
         reads_bytes_per_second=_least(groups, lambda *of: _io(of, device, "read", "rbps")),

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cachetier.doctor.findings import Finding, fail, ok, skipped, warn
-from cachetier.doctor.limits import Limits
+from cachetier.doctor.findings import CheckResult, fail, ok, skipped, warn
+from cachetier.doctor.limits import CgroupLimits
 from cachetier.units import shown_size
 
 # The bars that benchmarks/README.md holds the two processes to, at their peak.
@@ -18,7 +18,7 @@ SLOW_DISK_BYTES_PER_SECOND = 500e6
 PRESSED_PERCENT = 40.0
 
 
-def judge_memory(limits: Limits, drains: int, process: str) -> Finding:
+def judge_memory(limits: CgroupLimits, drains: int, process: str) -> CheckResult:
     """Say whether ``serve`` and its drains fit into the memory they may use."""
     name = "memory"
     need_bytes = SERVE_BYTES + drains * DRAIN_BYTES
@@ -36,7 +36,7 @@ def judge_memory(limits: Limits, drains: int, process: str) -> Finding:
     return ok(name, measured, **values)
 
 
-def judge_cpu(limits: Limits, usable: int, drain_threads: int) -> Finding:
+def judge_cpu(limits: CgroupLimits, usable: int, drain_threads: int) -> CheckResult:
     """Say whether there are CPUs for the service, and for the threads that compress."""
     name, values = "cpu", {"limit_cpus": limits.cpus, "usable_cpus": usable}
     if limits.cpus is None:
@@ -51,7 +51,7 @@ def judge_cpu(limits: Limits, usable: int, drain_threads: int) -> Finding:
     return ok(name, measured, **values)
 
 
-def judge_io(limits: Limits) -> Finding:
+def judge_io(limits: CgroupLimits) -> CheckResult:
     """Say whether a control group holds the disk back."""
     name = "io"
     rates = {"read": limits.reads_bytes_per_second, "write": limits.writes_bytes_per_second}
@@ -66,7 +66,7 @@ def judge_io(limits: Limits) -> Finding:
     return ok(name, measured, **values)
 
 
-def judge_files(soft: int, memlock_bytes: int | None, process: str) -> Finding:
+def judge_files(soft: int, memlock_bytes: int | None, process: str) -> CheckResult:
     """Say whether enough files can be open; each rank takes a few, each put in flight one."""
     name = "files"
     locked = "no limit" if memlock_bytes is None else shown_size(memlock_bytes)
@@ -80,7 +80,7 @@ def judge_files(soft: int, memlock_bytes: int | None, process: str) -> Finding:
     )
 
 
-def judge_pressure(averages: Mapping[str, float] | None) -> Finding:
+def judge_pressure(averages: Mapping[str, float] | None) -> CheckResult:
     """Say whether the kernel tells of pressure, by which the drain gives way, and what it tells."""
     name = "pressure"
     if not averages:
@@ -96,7 +96,7 @@ def judge_pressure(averages: Mapping[str, float] | None) -> Finding:
     return ok(name, measured, **values)
 
 
-def judge_courtesy(means: list[str], found: Mapping[str, Any] | None) -> Finding:
+def judge_courtesy(means: list[str], found: Mapping[str, Any] | None) -> CheckResult:
     """Say whether the drain can stand behind training.
 
     Args:
@@ -119,7 +119,7 @@ def judge_courtesy(means: list[str], found: Mapping[str, Any] | None) -> Finding
 
 def judge_software(
     versions: Mapping[str, str], sqlite_is_safe: bool, client_version: str, version: str
-) -> Finding:
+) -> CheckResult:
     """Say which software this is, and whether it can be trusted with commits."""
     name = "software"
     measured = ", ".join(f"{what} {number}" for what, number in versions.items())
@@ -144,7 +144,7 @@ class Step:
 
 def judge_socket(
     socket: str, mode: int, way: list[Step], uids: Mapping[int, frozenset[int]], own_uid: int
-) -> Finding:
+) -> CheckResult:
     """Say whether the users who may use the socket also get to it.
 
     Args:
@@ -173,7 +173,7 @@ def _may(uid: int, gids: frozenset[int], step: Step, bit: int) -> bool:
     return bool(step.mode >> shift & bit)
 
 
-def judge_service(status: Mapping[str, Any] | None, fault: str, version: str) -> Finding:
+def judge_service(status: Mapping[str, Any] | None, fault: str, version: str) -> CheckResult:
     """Say how a running service is."""
     name = "service"
     if status is None:

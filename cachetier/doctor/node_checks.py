@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cachetier import __version__
 from cachetier.doctor import node
-from cachetier.doctor.findings import Finding
-from cachetier.doctor.limits import Limits, limits_of
+from cachetier.doctor.findings import CheckResult
+from cachetier.doctor.limits import CgroupLimits, limits_of
 from cachetier.doctor.subject import Patient
 from cachetier.local.files.filesystem import mount_of
 
@@ -22,25 +22,25 @@ _AVERAGE = re.compile(r"^some avg10=([0-9.]+)", re.MULTILINE)
 _LIMIT = re.compile(r"^Max (open files|locked memory)\s+(\S+)", re.MULTILINE)
 
 
-def check_memory(patient: Patient) -> Finding:
+def check_memory(patient: Patient) -> CheckResult:
     return node.judge_memory(_limits(patient), len(patient.remotes), _process(patient))
 
 
-def check_cpu(patient: Patient) -> Finding:
+def check_cpu(patient: Patient) -> CheckResult:
     usable = len(os.sched_getaffinity(patient.service_pid or 0))
     return node.judge_cpu(_limits(patient), usable, patient.drain_threads)
 
 
-def check_io(patient: Patient) -> Finding:
+def check_io(patient: Patient) -> CheckResult:
     return node.judge_io(_limits(patient))
 
 
-def check_files(patient: Patient) -> Finding:
+def check_files(patient: Patient) -> CheckResult:
     soft, locked = _open_files(patient)
     return node.judge_files(soft, locked, _process(patient))
 
 
-def check_pressure(_patient: Patient) -> Finding:
+def check_pressure(_patient: Patient) -> CheckResult:
     averages = {}
     for what in ("cpu", "io", "memory"):
         found = _AVERAGE.search(_text(PROC / "pressure" / what))
@@ -49,12 +49,12 @@ def check_pressure(_patient: Patient) -> Finding:
     return node.judge_pressure(averages)
 
 
-def check_courtesy(patient: Patient) -> Finding:
+def check_courtesy(patient: Patient) -> CheckResult:
     drain = (patient.service or {}).get("drain") or {}
     return node.judge_courtesy(_means(), drain.get("courtesy"))
 
 
-def check_software(_patient: Patient) -> Finding:
+def check_software(_patient: Patient) -> CheckResult:
     from cachetier.local.catalog.connection import SAFE_SQLITE, sqlite_version
 
     versions = {
@@ -71,7 +71,7 @@ def check_software(_patient: Patient) -> Finding:
     )
 
 
-def check_socket(patient: Patient) -> Finding:
+def check_socket(patient: Patient) -> CheckResult:
     uids = {uid: _groups(uid) for uid in patient.allowed_uids}
     own = os.geteuid()
     if patient.service_pid is not None:
@@ -85,7 +85,7 @@ def check_socket(patient: Patient) -> Finding:
     return node.judge_socket(str(patient.socket), patient.socket_mode, way, uids, own)
 
 
-def check_service(patient: Patient) -> Finding:
+def check_service(patient: Patient) -> CheckResult:
     return node.judge_service(patient.service, patient.service_fault, __version__)
 
 
@@ -97,7 +97,7 @@ def _process(patient: Patient) -> str:
     return "this shell" if pid is None else f"the service (pid {pid})"
 
 
-def _limits(patient: Patient) -> Limits:
+def _limits(patient: Patient) -> CgroupLimits:
     path = Path(os.path.realpath(patient.cache_dir))
     mount = mount_of(path, _text(PROC / "self/mountinfo"))
     return limits_of(patient.service_pid, mount.device)

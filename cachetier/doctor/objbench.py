@@ -40,7 +40,7 @@ WAIT_SECONDS = 0.1  # after a refused request that names no time
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RemoteBenchPlan:
     """How much to do: for ``seconds`` in all, at most ``size_bytes`` written, up to ``streams``."""
 
     seconds: float = 60.0
@@ -75,7 +75,7 @@ class RequestRate:
 
 
 @dataclass(frozen=True, slots=True)
-class Throughput:
+class MeasuredThroughput:
     """What so many streams of such parts move, each way."""
 
     streams: int
@@ -92,7 +92,7 @@ class Measured:
 
     latencies: list[Latency] = field(default_factory=list)
     rate: RequestRate | None = None
-    throughputs: list[Throughput] = field(default_factory=list)
+    throughputs: list[MeasuredThroughput] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class ObjectBench:
     def __init__(
         self,
         settings: RemoteSettings,
-        plan: Plan,
+        plan: RemoteBenchPlan,
         *,
         on_step: Callable[[str], object] = lambda _what: None,
         store: ObjectStore | None = None,
@@ -204,7 +204,7 @@ class ObjectBench:
             both = put.outcomes + got.outcomes
             throttled = both.pop(ThrottledError.code, 0)
             measured.throughputs.append(
-                Throughput(
+                MeasuredThroughput(
                     streams,
                     part_bytes,
                     put.bytes_per_second,
@@ -277,7 +277,7 @@ class ObjectBench:
         Throttled and transient calls are counted and passed over; what the remote refuses, and
         what fails again and again, ends it.
         """
-        stream = _Stream(move, most, time.perf_counter() + seconds)
+        stream = _BenchStream(move, most, time.perf_counter() + seconds)
         began = time.perf_counter()
         with ThreadPoolExecutor(streams) as threads:
             try:
@@ -290,7 +290,7 @@ class ObjectBench:
         return stream.tally
 
 
-class _Stream:
+class _BenchStream:
     """What several threads do together: take a number, move it, note how it went."""
 
     def __init__(self, move: Callable[[int], int], most: int, ends_at: float) -> None:

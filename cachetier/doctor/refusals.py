@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cachetier.doctor.findings import Finding, fail, warn
+from cachetier.doctor.findings import CheckResult, fail, warn
 from cachetier.errors import CachetierError, ThrottledError, TransientError
 from cachetier.remote.settings import RemoteSettings
 
@@ -52,7 +52,7 @@ _BY_CAUSE = {
 
 def judge_refusal(
     name: str, error: CachetierError, remote: RemoteSettings, right: str = ""
-) -> Finding:
+) -> CheckResult:
     """Say why a call failed; ``right`` is what it needs, as IAM calls it."""
     code = str(error.context.get("remote_code") or "")
     if isinstance(error, ThrottledError):

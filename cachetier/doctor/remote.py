@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cachetier.doctor.disk import shown_time
-from cachetier.doctor.findings import Finding, fail, ok, skipped, warn
+from cachetier.doctor.findings import CheckResult, fail, ok, skipped, warn
 from cachetier.remote.settings import RemoteSettings
 from cachetier.units import shown_span
 
@@ -20,14 +20,14 @@ COLD = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 READBACK = 'remote_verify = "readback"'
 
 
-def judge_reach(remote: RemoteSettings, server: str, seconds: float) -> Finding:
+def judge_reach(remote: RemoteSettings, server: str, seconds: float) -> CheckResult:
     """Say where the remote is, now that it has answered."""
     where = f"{remote.url} at {remote.endpoint or 'AWS'}"
     told = f", {server}" if server else ""
     return ok("reach", f"{where}{told}, answered in {shown_time(seconds)}", server=server)
 
 
-def judge_clock(ahead_seconds: float | None) -> Finding:
+def judge_clock(ahead_seconds: float | None) -> CheckResult:
     """Say how far this machine's clock is from the store's."""
     name = "clock"
     if ahead_seconds is None:
@@ -45,7 +45,7 @@ def judge_clock(ahead_seconds: float | None) -> Finding:
     return ok(name, measured, **values)
 
 
-def judge_credentials(found: FoundCredentials | None, now: float) -> Finding:
+def judge_credentials(found: FoundCredentials | None, now: float) -> CheckResult:
     """Say where the credentials are from, and whether they will still be good tomorrow."""
     name = "credentials"
     if found is None:
@@ -63,7 +63,7 @@ def judge_credentials(found: FoundCredentials | None, now: float) -> Finding:
     return ok(name, f"{measured}, without an end", **values)
 
 
-def judge_conditional(absent: str, match: str, *, declared: bool) -> Finding:
+def judge_conditional(absent: str, match: str, *, declared: bool) -> CheckResult:
     """Say whether the store obeys ``If-None-Match`` and ``If-Match``.
 
     Args:
@@ -86,7 +86,7 @@ def judge_conditional(absent: str, match: str, *, declared: bool) -> Finding:
     return warn(name, f"{measured}, as conditional_writes = false says", fix, **values)
 
 
-def judge_checksum(faults: Sequence[str], verify: str) -> Finding:
+def judge_checksum(faults: Sequence[str], verify: str) -> CheckResult:
     """Say whether the store keeps and judges a CRC-64/NVME of whole objects.
 
     Args:
@@ -105,7 +105,7 @@ def judge_checksum(faults: Sequence[str], verify: str) -> Finding:
     return fail(name, said, f"Set {READBACK}: objects are then read back to verify them.", **values)
 
 
-def judge_copy(*, refused: bool, wanted: bool) -> Finding:
+def judge_copy(*, refused: bool, wanted: bool) -> CheckResult:
     """Say whether bytes can be copied inside the bucket."""
     if not refused:
         return ok("copy", "ranges are copied inside the bucket (UploadPartCopy)")
@@ -115,7 +115,7 @@ def judge_copy(*, refused: bool, wanted: bool) -> Finding:
     return warn("copy", "no UploadPartCopy: unchanged bytes are sent again", fix)
 
 
-def judge_lifecycle(rules: Sequence[Mapping[str, Any]], prefix: str) -> Finding:
+def judge_lifecycle(rules: Sequence[Mapping[str, Any]], prefix: str) -> CheckResult:
     """Say whether unfinished uploads go by themselves, and checkpoints do not."""
     name = "lifecycle"
     ours = [rule for rule in rules if rule.get("Status") == "Enabled" and _meets(rule, prefix)]
@@ -173,7 +173,7 @@ def _id(rule: Mapping[str, Any]) -> str:
 
 def judge_versioning(
     status: str, rules: Sequence[Mapping[str, Any]] | None, prefix: str
-) -> Finding:
+) -> CheckResult:
     """Say whether deleted steps keep costing.
 
     Args:

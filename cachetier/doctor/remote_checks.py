@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from cachetier_client.io.digests import digest_of
 
 from cachetier.doctor import remote
-from cachetier.doctor.findings import Finding, fail, ok, skipped
+from cachetier.doctor.findings import CheckResult, fail, ok, skipped
 from cachetier.doctor.probe import NotTriedError, Probe
 from cachetier.doctor.subject import Patient
 from cachetier.errors import (
@@ -31,29 +31,29 @@ _ANOTHER_STORE = "Use another store, or a newer release of this one: it does not
 _DENIED = frozenset({"AccessDenied", "403", "Forbidden"})
 
 
-def check_reach(probe: Probe, _patient: Patient) -> Finding:
+def check_reach(probe: Probe, _patient: Patient) -> CheckResult:
     began = time.perf_counter()
     probe.inquiry.look(probe.settings.prefix)
     seconds = time.perf_counter() - began
     return remote.judge_reach(probe.settings, probe.inquiry.server, seconds)
 
 
-def check_credentials(probe: Probe, _patient: Patient) -> Finding:
+def check_credentials(probe: Probe, _patient: Patient) -> CheckResult:
     return remote.judge_credentials(probe.inquiry.credentials(), time.time())
 
 
-def check_clock(probe: Probe, _patient: Patient) -> Finding:
+def check_clock(probe: Probe, _patient: Patient) -> CheckResult:
     if probe.inquiry.clock_ahead_seconds is None:
         probe.inquiry.look(probe.settings.prefix)
     return remote.judge_clock(probe.inquiry.clock_ahead_seconds)
 
 
-def check_put(probe: Probe, _patient: Patient) -> Finding:
+def check_put(probe: Probe, _patient: Patient) -> CheckResult:
     probe.object  # noqa: B018 - the put itself is the check
     return ok("put", f"an object of {len(probe.small)} B was put")
 
 
-def check_read(probe: Probe, _patient: Patient) -> Finding:
+def check_read(probe: Probe, _patient: Patient) -> CheckResult:
     stored = probe.needed_object()
     info = probe.store.head(stored.key)
     if info is None or info.size_bytes != len(probe.small):
@@ -65,14 +65,14 @@ def check_read(probe: Probe, _patient: Patient) -> Finding:
     return ok("read", "HEAD, GET and a ranged GET return what was put")
 
 
-def check_list(probe: Probe, _patient: Patient) -> Finding:
+def check_list(probe: Probe, _patient: Patient) -> CheckResult:
     key = probe.needed_object().key
     if key not in probe.store.list(probe.folder).keys:
         return fail("list", "an object that was just put is not listed", _ANOTHER_STORE)
     return ok("list", "what was put is listed")
 
 
-def check_conditional(probe: Probe, _patient: Patient) -> Finding:
+def check_conditional(probe: Probe, _patient: Patient) -> CheckResult:
     key = probe.needed_object().key
     absent = _obeys(probe, key, IF_ABSENT)
     match = _obeys(probe, key, if_match('"0123456789abcdef0123456789abcdef"'))
@@ -94,7 +94,7 @@ def _obeys(probe: Probe, key: str, condition: Condition) -> str:
     return "ignored"
 
 
-def check_checksum(probe: Probe, _patient: Patient) -> Finding:
+def check_checksum(probe: Probe, _patient: Patient) -> CheckResult:
     probe.needed_object()
     faults = [*_small_faults(probe), *_whole_faults(probe)]
     return remote.judge_checksum(faults, probe.settings.verify)
@@ -136,7 +136,7 @@ def _whole_faults(probe: Probe) -> Iterator[str]:
         yield "refused of multipart objects"
 
 
-def check_multipart(probe: Probe, _patient: Patient) -> Finding:
+def check_multipart(probe: Probe, _patient: Patient) -> CheckResult:
     probe.needed_object()
     store = probe.store
     key = _uploaded(probe, "parts", store)
@@ -163,7 +163,7 @@ def _uploaded(probe: Probe, name: str, store: ObjectStore) -> str:
     return key
 
 
-def check_abort(probe: Probe, _patient: Patient) -> Finding:
+def check_abort(probe: Probe, _patient: Patient) -> CheckResult:
     probe.needed_object()
     key, upload_id = probe.upload("aborted")
     if (key, upload_id) not in set(probe.store.list_uploads(probe.folder)):
@@ -175,7 +175,7 @@ def check_abort(probe: Probe, _patient: Patient) -> Finding:
     return ok("abort", "an upload was listed, and is gone once aborted")
 
 
-def check_copy(probe: Probe, patient: Patient) -> Finding:
+def check_copy(probe: Probe, patient: Patient) -> CheckResult:
     key = probe.key("parts")
     source = probe.store.head(key)
     if source is None:
@@ -189,7 +189,7 @@ def check_copy(probe: Probe, patient: Patient) -> Finding:
     return remote.judge_copy(refused=False, wanted=patient.block_copies)
 
 
-def check_delete(probe: Probe, _patient: Patient) -> Finding:
+def check_delete(probe: Probe, _patient: Patient) -> CheckResult:
     key = probe.needed_object().key
     probe.store.delete(key)
     if probe.store.head(key) is not None:
@@ -197,14 +197,14 @@ def check_delete(probe: Probe, _patient: Patient) -> Finding:
     return ok("delete", "a deleted object is gone")
 
 
-def check_lifecycle(probe: Probe, _patient: Patient) -> Finding:
+def check_lifecycle(probe: Probe, _patient: Patient) -> CheckResult:
     rules = _rules(probe)
     if rules is None:
         return skipped("lifecycle", "the rules cannot be read (s3:GetLifecycleConfiguration)")
     return remote.judge_lifecycle(rules, probe.settings.prefix)
 
 
-def check_versioning(probe: Probe, _patient: Patient) -> Finding:
+def check_versioning(probe: Probe, _patient: Patient) -> CheckResult:
     try:
         status = probe.inquiry.versioning()
     except RemoteError as error:

@@ -51,7 +51,7 @@ class Reply:
     descriptor: int | None = None
 
 
-class _Waiting:
+class _PendingReply:
     """A request on its way, and where its sender waits."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class AskingEnd:
         self._sending = threading.Lock()
         self._lock = threading.Lock()
         self._numbers = count(1)
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _PendingReply] = {}
         self._closed = False
 
     def listen(self, on_wake: Callable[[], None]) -> None:
@@ -91,7 +91,7 @@ class AskingEnd:
             RefusedReportError: It could not be recorded.
             ChannelClosedError: No answer will come.
         """
-        number, waiting = next(self._numbers), _Waiting()
+        number, waiting = next(self._numbers), _PendingReply()
         with self._lock:
             if self._closed:
                 raise ChannelClosedError

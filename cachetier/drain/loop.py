@@ -101,7 +101,7 @@ class Signals:
         return thread
 
 
-class Drain:
+class DrainLoop:
     """Drains to one bucket what ``serve``, at the other end of the channel, hands out."""
 
     def __init__(

@@ -19,7 +19,7 @@ from typing import Any
 
 from cachetier.clock import SystemClock
 from cachetier.drain.channel import AskingEnd, ChannelClosedError
-from cachetier.drain.loop import Drain, Signals, Size
+from cachetier.drain.loop import DrainLoop, Signals, Size
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.priority.apply import Courtesy, be_courteous, die_with
 from cachetier.drain.priority.loop import GivingWay, Report
@@ -122,7 +122,7 @@ def _drain(
         max_connections=concurrency + 1,
         stalls=steering.stalls,
     )
-    drain = Drain(
+    drain = DrainLoop(
         channel,
         steered_bucket(remote, store, steering),
         settings["store_id"],

@@ -16,7 +16,7 @@ from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReport
 from cachetier.drain.pace.circuit_breaker import Circuit
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.publish.publisher import Ended, Located, LostShardsError, Ours, Publisher
-from cachetier.drain.schedule.tasks import CONFLICT, Kind, Task
+from cachetier.drain.schedule.tasks import CONFLICT, Task, TaskKind
 from cachetier.drain.upload import part_entries
 from cachetier.drain.upload.packs import PackSender
 from cachetier.drain.upload.progress import SentPart
@@ -24,7 +24,7 @@ from cachetier.drain.upload.reports import part_of_report, report_of_part, repor
 from cachetier.drain.upload.server_copies import Offer, offer_of_reply
 from cachetier.drain.upload.source import DamagedError, FileSource, InlineSource
 from cachetier.drain.upload.stopwatch import Stopwatch, TimedSource, elapsed, timed
-from cachetier.drain.upload.target import ConflictError, Target
+from cachetier.drain.upload.target import ConflictError, UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import (
     CachetierError,
@@ -76,14 +76,14 @@ class Worker:
         self._reads = reads
         self._packs = packs
         self._tasks = {
-            Kind.CLAIM: self._claim,
-            Kind.UPLOAD: self._upload,
-            Kind.PACK: self._pack,
-            Kind.WRITE_PART: self._write_part,
-            Kind.FOLLOW: self._follow,
-            Kind.PUBLISH: self._publish,
-            Kind.DELETE: self._delete,
-            Kind.SWEEP: self._sweep,
+            TaskKind.CLAIM: self._claim,
+            TaskKind.UPLOAD: self._upload,
+            TaskKind.PACK: self._pack,
+            TaskKind.WRITE_PART: self._write_part,
+            TaskKind.FOLLOW: self._follow,
+            TaskKind.PUBLISH: self._publish,
+            TaskKind.DELETE: self._delete,
+            TaskKind.SWEEP: self._sweep,
         }
 
     def perform(self, task: Task) -> None:
@@ -125,7 +125,9 @@ class Worker:
             told = {"code": code, "message": message, "seconds": elapsed()}
             self._channel.ask("failed", task=task.number, **told)
         # A remote that lets us write but not abort uploads, or delete, is well enough.
-        minor = task.kind in (Kind.SWEEP, Kind.DELETE) and isinstance(error, RemoteRefusedError)
+        minor = task.kind in (TaskKind.SWEEP, TaskKind.DELETE) and isinstance(
+            error, RemoteRefusedError
+        )
         if isinstance(error, RemoteError) and not minor:
             self._circuit.failed(error)
 
@@ -171,9 +173,9 @@ class Worker:
             replace(task, version=version, name=name, size_bytes=size_bytes, digest=digest)
         )
 
-    def _target(self, task: Task, content: Content) -> Target:
+    def _target(self, task: Task, content: Content) -> UploadTarget:
         save = task.claimant
-        return Target(
+        return UploadTarget(
             self._layout.shard_key(save.run, _location(task), task.name),
             object_metadata(save.save_id, self._store_id, task.version, content),
             content,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cachetier.clock import Clock
 from cachetier.errors import CachetierError, IntegrityError
-from cachetier.fsck.findings import Finding, Kind, Outcome
+from cachetier.fsck.findings import Finding, FindingKind, RepairOutcome
 from cachetier.fsck.reclaim_files import Reclaiming
 from cachetier.fsck.resend import content_of
 from cachetier.local.catalog import queries
@@ -44,7 +44,7 @@ class Adopting:
         self._manifests: dict[tuple[str, int], Manifest | None] = {}
         self._parts: dict[tuple[str, int, int], Mapping[str, int]] = {}
 
-    def all(self, say: Callable[[str], None]) -> Iterator[Outcome]:
+    def all(self, say: Callable[[str], None]) -> Iterator[RepairOutcome]:
         """Adopt every file that may be one of a lost catalog, oldest first."""
         files = sorted(self._lost.all(), key=self._written_at)
         for file in files:
@@ -52,7 +52,7 @@ class Adopting:
             why = self._store.read(lambda sql, of=identity: superfluous_because(sql, of))  # type: ignore[misc]
             finding = _finding(file)
             if identity is None:
-                yield Outcome(finding, False, "it does not say what it is")
+                yield RepairOutcome(finding, False, "it does not say what it is")
                 continue
             if why is not None:
                 continue  # nobody needs it
@@ -60,16 +60,20 @@ class Adopting:
             try:
                 there = self._why_it_is_there(identity)
                 if there is not None:
-                    yield Outcome(finding, True, there)
+                    yield RepairOutcome(finding, True, there)
                     continue
                 if self._reclaimed(identity):
-                    yield Outcome(finding, True, "the shard that was without its bytes has them")
+                    yield RepairOutcome(
+                        finding, True, "the shard that was without its bytes has them"
+                    )
                     continue
                 self._adopt(file, identity)
             except (CachetierError, OSError) as error:
-                yield Outcome(finding, False, f"it stays in lost+found: {error}")
+                yield RepairOutcome(finding, False, f"it stays in lost+found: {error}")
             else:
-                yield Outcome(finding, True, "it is dirty again; seal its rank to complete it")
+                yield RepairOutcome(
+                    finding, True, "it is dirty again; seal its rank to complete it"
+                )
 
     def _written_at(self, file: SetAside) -> float:
         return self._lost.path(file.file_id).stat().st_mtime
@@ -176,10 +180,10 @@ class Adopting:
 def _finding(file: SetAside) -> Finding:
     identity = file.identity
     if identity is None:
-        return Finding(Kind.FILE_SET_ASIDE, "set aside", file_id=file.file_id)
+        return Finding(FindingKind.FILE_SET_ASIDE, "set aside", file_id=file.file_id)
     ids = identity.ids
     return Finding(
-        Kind.FILE_SET_ASIDE,
+        FindingKind.FILE_SET_ASIDE,
         "set aside",
         ids.run,
         ids.step,

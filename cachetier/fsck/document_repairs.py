@@ -17,7 +17,7 @@ from cachetier.local.catalog import queries
 from cachetier.local.store import Store
 from cachetier.model import publication
 from cachetier.model.checkpoint import Save
-from cachetier.model.documents import Part, ShardEntry, encode, is_of_another_format
+from cachetier.model.documents import PartDocument, ShardEntry, encode, is_of_another_format
 from cachetier.model.layout import SPREAD_MARK, own_location, plain_location
 from cachetier.model.names import DURABLE
 from cachetier.model.publication import Claimant, Standing
@@ -194,7 +194,9 @@ class DocumentsThere:
             lambda sql: queries.stored_shards_of_rank(sql, save.number, rank, remote.name, 0, -1)
         )
 
-    def _part(self, save: Save, rank: int, shards: Iterable[tuple[Shard, Stored | None]]) -> Part:
+    def _part(
+        self, save: Save, rank: int, shards: Iterable[tuple[Shard, Stored | None]]
+    ) -> PartDocument:
         entries = [_entry(shard, rank, stored) for shard, stored in shards]
         return publication.part_of(self._claimant(save), rank, entries)
 

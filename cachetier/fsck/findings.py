@@ -14,7 +14,7 @@ from typing import Any
 LISTED = 1000
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     CATALOG_DAMAGED = "catalog_damaged"
     ACCOUNTING = "accounting"
     ROW_DAMAGED = "row_damaged"
@@ -41,14 +41,14 @@ class Kind(StrEnum):
 
 NOTES = frozenset(
     {
-        Kind.FILE_UNMARKED,
-        Kind.FILE_ORPHAN,
-        Kind.FILE_SET_ASIDE,
-        Kind.GONE_ELSEWHERE,
-        Kind.CLAIM_STALE,
-        Kind.UPLOAD_STALE,
-        Kind.OBJECT_UNNAMED,
-        Kind.OBJECT_NOT_OURS,
+        FindingKind.FILE_UNMARKED,
+        FindingKind.FILE_ORPHAN,
+        FindingKind.FILE_SET_ASIDE,
+        FindingKind.GONE_ELSEWHERE,
+        FindingKind.CLAIM_STALE,
+        FindingKind.UPLOAD_STALE,
+        FindingKind.OBJECT_UNNAMED,
+        FindingKind.OBJECT_NOT_OURS,
     }
 )
 
@@ -57,7 +57,7 @@ NOTES = frozenset(
 class Finding:
     """One thing that is not as it should be. ``version`` and ``number`` are rows of the catalog."""
 
-    kind: Kind
+    kind: FindingKind
     message: str
     run: str | None = None
     step: int | None = None
@@ -90,7 +90,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RepairOutcome:
     """What became of a finding: ``repaired``, and how, or why not."""
 
     finding: Finding
@@ -103,7 +103,7 @@ class LeftError(Exception):
 
 
 @dataclass(slots=True)
-class Report:
+class FsckReport:
     """Everything that was looked at and found.
 
     ``unanswered`` names what could not be looked at, with the reason; ``unreadable``: the catalog
@@ -117,7 +117,7 @@ class Report:
     checked_bytes: int = 0
     objects: int = 0
     findings: list[Finding] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[RepairOutcome] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
 
     @property

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cachetier.fsck.findings import Finding, Kind, Report
+from cachetier.fsck.findings import Finding, FindingKind, FsckReport
 from cachetier.local import copies
 from cachetier.local.catalog import queries
 from cachetier.local.files.data_files import DiskFiles
@@ -37,7 +37,7 @@ class LocalChecks:
         self,
         view: CatalogView,
         cache_dir: Path,
-        report: Report,
+        report: FsckReport,
         *,
         data: bool,
         run: str | None = None,
@@ -80,11 +80,11 @@ class LocalChecks:
 
     def _catalog(self) -> Iterator[Finding]:
         for complaint in self._view.read(check_queries.complaints):
-            yield Finding(Kind.CATALOG_DAMAGED, f"SQLite says of the catalog: {complaint}")
+            yield Finding(FindingKind.CATALOG_DAMAGED, f"SQLite says of the catalog: {complaint}")
         accounted, walked = self._view.read(check_queries.accounts)
         if accounted != walked and not self._report.online:
             yield Finding(
-                Kind.ACCOUNTING,
+                FindingKind.ACCOUNTING,
                 f"{shown_size(accounted)} are accounted, the rows add up to {shown_size(walked)}",
             )
 
@@ -94,7 +94,7 @@ class LocalChecks:
         self._report.shards += 1
         shard = row.shard
         if shard is None:
-            yield _finding(Kind.ROW_DAMAGED, row, "its row fails its own digest")
+            yield _finding(FindingKind.ROW_DAMAGED, row, "its row fails its own digest")
             return
         if shard.file_id is not None or shard.inline:
             self._report.size_bytes += shard.content.size_bytes
@@ -105,10 +105,10 @@ class LocalChecks:
     def _wrong(self, row: CheckedRow, shard: Shard) -> Iterator[Finding]:
         """Yield what is wrong with what a row says of remotes, then with its bytes here."""
         for message in doubtful_copies(row, shard).values():
-            yield _finding(Kind.ROW_CONTRADICTS, row, message)
+            yield _finding(FindingKind.ROW_CONTRADICTS, row, message)
         contradiction = _contradiction(row, shard)
         if contradiction is not None:
-            yield _finding(Kind.ROW_CONTRADICTS, row, contradiction)
+            yield _finding(FindingKind.ROW_CONTRADICTS, row, contradiction)
             return
         found = self._wrong_bytes(row, shard)
         if found is not None:
@@ -117,20 +117,24 @@ class LocalChecks:
     def _wrong_bytes(self, row: CheckedRow, shard: Shard) -> Finding | None:
         if shard.state is ShardState.QUARANTINED:
             copies_at = f", copies at {', '.join(row.remotes)}" if row.remotes else ""
-            return _finding(Kind.QUARANTINED, row, f"its bytes here are damaged{copies_at}")
+            return _finding(FindingKind.QUARANTINED, row, f"its bytes here are damaged{copies_at}")
         found = self._wrong_file(row, shard) if shard.file_id is not None else None
         if found is not None or not self._data or shard.state is ShardState.EVICTED:
             return found
         self._report.checked_bytes += shard.content.size_bytes
         sound = self._reads_right(shard)
-        return None if sound else _finding(Kind.BYTES_DAMAGED, row, "its bytes fail their digest")
+        return (
+            None
+            if sound
+            else _finding(FindingKind.BYTES_DAMAGED, row, "its bytes fail their digest")
+        )
 
     def _wrong_file(self, row: CheckedRow, shard: Shard) -> Finding | None:
         assert shard.file_id is not None
         try:
             descriptor = self._files.open(shard.file_id)
         except FileNotFoundError:
-            return _finding(Kind.FILE_MISSING, row, "its data file is missing")
+            return _finding(FindingKind.FILE_MISSING, row, "its data file is missing")
         try:
             size_bytes = os.fstat(descriptor).st_size
         finally:
@@ -138,7 +142,7 @@ class LocalChecks:
         if size_bytes == shard.content.size_bytes:
             return None
         message = f"its data file has {size_bytes} bytes, not {shard.content.size_bytes}"
-        return _finding(Kind.FILE_SIZE, row, message)
+        return _finding(FindingKind.FILE_SIZE, row, message)
 
     def _reads_right(self, shard: Shard) -> bool:
         body = descriptor = None
@@ -189,15 +193,17 @@ class LocalChecks:
         size = shown_size(size_bytes)
         if marked is None:
             message = f"a put that was never acknowledged left {size}"
-            return Finding(Kind.FILE_UNMARKED, message, file_id=file_id)
-        return self._orphan(Kind.FILE_ORPHAN, file_id, size, Identity.parsed(marked))
+            return Finding(FindingKind.FILE_UNMARKED, message, file_id=file_id)
+        return self._orphan(FindingKind.FILE_ORPHAN, file_id, size, Identity.parsed(marked))
 
     def _set_aside(self) -> Iterator[Finding]:
         for file in self._lost.all():
             size = shown_size(file.size_bytes)
-            yield self._orphan(Kind.FILE_SET_ASIDE, file.file_id, size, file.identity)
+            yield self._orphan(FindingKind.FILE_SET_ASIDE, file.file_id, size, file.identity)
 
-    def _orphan(self, kind: Kind, file_id: str, size: str, identity: Identity | None) -> Finding:
+    def _orphan(
+        self, kind: FindingKind, file_id: str, size: str, identity: Identity | None
+    ) -> Finding:
         if identity is None:
             return Finding(kind, f"{size} that do not say what they are", file_id=file_id)
         why = self._view.read(lambda sql: superfluous_because(sql, identity))
@@ -235,7 +241,7 @@ def doubtful_copies(row: CheckedRow, shard: Shard) -> dict[str, str]:
     return found
 
 
-def _finding(kind: Kind, row: CheckedRow, message: str) -> Finding:
+def _finding(kind: FindingKind, row: CheckedRow, message: str) -> Finding:
     rank = row.shard.rank if row.shard is not None else None
     return Finding(
         kind,

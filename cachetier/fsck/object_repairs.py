@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cachetier.errors import CachetierError
 from cachetier.fsck.catalog_lookup import Known
-from cachetier.fsck.findings import Finding, Kind, LeftError
+from cachetier.fsck.findings import Finding, FindingKind, LeftError
 from cachetier.fsck.local_checks import doubtful_copies
 from cachetier.fsck.local_repairs import BytesHere
 from cachetier.fsck.remote_index import Described
@@ -39,7 +39,7 @@ class ObjectsThere:
             raise LeftError(ANOTHERS)
         shard, save = self._known.shard(finding.version), self._known.save(finding)
         described = self._known.is_described(save, shard.rank, remote.name)
-        if finding.kind is Kind.OBJECT_MISSING and not described:
+        if finding.kind is FindingKind.OBJECT_MISSING and not described:
             return self._all_dirty_again(shard, save, remote)
         try:
             return self._as_described(shard, save, remote)

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from cachetier.errors import IntegrityError, RemoteError, RemoteRefusedError
-from cachetier.fsck.findings import Finding, Kind, Report
+from cachetier.fsck.findings import Finding, FindingKind, FsckReport
 from cachetier.fsck.remote_index import gone, is_same, stored_as
 from cachetier.local.catalog import gc_queries, queries, replica_queries
 from cachetier.local.repair import check_queries
 from cachetier.local.repair.catalog_view import CatalogView
 from cachetier.local.repair.check_queries import PAGE_ROWS
 from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
-from cachetier.model.documents import Manifest, ManifestState, Part
+from cachetier.model.documents import Manifest, ManifestState, PartDocument
 from cachetier.model.layout import SPREAD_MARK, is_pending
 from cachetier.model.names import DURABLE, RESERVED_SEGMENT
 from cachetier.model.replication import ReplicaState
@@ -31,7 +31,7 @@ class RemoteChecks:
     """Yields what is wrong at one remote. Asks for each object once, a page of rows at a time."""
 
     def __init__(
-        self, view: CatalogView, remote: Remote, report: Report, *, run: str | None = None
+        self, view: CatalogView, remote: Remote, report: FsckReport, *, run: str | None = None
     ) -> None:
         self._view = view
         self._remote = remote
@@ -63,13 +63,13 @@ class RemoteChecks:
         if location is None:
             if self._is_published(save):
                 message = f"it is published at {self._remote.name}, and its row does not say where"
-                yield self._of(Kind.ROW_CONTRADICTS, save, message)
+                yield self._of(FindingKind.ROW_CONTRADICTS, save, message)
             return
         if self._is_published(save):
             yield from self._published(save, location)
         elif self._is_open(save):
             wrong, _ = self._manifest(save)
-            if wrong is not None and wrong.kind is Kind.MANIFEST_DAMAGED:
+            if wrong is not None and wrong.kind is FindingKind.MANIFEST_DAMAGED:
                 yield wrong  # the drain waits for a sound one
             yield from self._own_parts(save, location)
             yield from self._rows(save, location, set())
@@ -123,7 +123,7 @@ class RemoteChecks:
             seen = self._bucket.manifest(save.run, save.step)
         except IntegrityError as error:
             message = f"at {self._remote.name}: {error.message}"
-            return self._of(Kind.MANIFEST_DAMAGED, save, message), None
+            return self._of(FindingKind.MANIFEST_DAMAGED, save, message), None
         manifest = seen.manifest if seen is not None else None
         wrong = _wrong_manifest(save, manifest)
         if wrong is None:
@@ -142,12 +142,12 @@ class RemoteChecks:
                 found = self._bucket.part(save.run, location, part.rank, part.digest)
             except IntegrityError as error:
                 message = f"at {self._remote.name}: {error.message}"
-                yield self._of(Kind.PART_DAMAGED, save, message, rank=part.rank)
+                yield self._of(FindingKind.PART_DAMAGED, save, message, rank=part.rank)
             else:
                 yield from self._otherwise(save, found)
         yield from self._elsewhere(save, location, manifest, known)
 
-    def _otherwise(self, save: Save, part: Part) -> Iterator[Finding]:
+    def _otherwise(self, save: Save, part: PartDocument) -> Iterator[Finding]:
         """Look for rows that say otherwise than the part as what a remote holds a shard."""
         remote = self._remote.name
         for entry in part.shards:
@@ -161,7 +161,7 @@ class RemoteChecks:
                 self._told.add(shard.version)
                 message = f"at {remote}: the catalog and the step disagree on what its object is"
                 wrong = self._of(
-                    Kind.ROW_CONTRADICTS, save, message, name=entry.name, rank=entry.rank
+                    FindingKind.ROW_CONTRADICTS, save, message, name=entry.name, rank=entry.rank
                 )
                 yield replace(wrong, version=shard.version)
 
@@ -181,7 +181,7 @@ class RemoteChecks:
             now = self._view.read(lambda sql: queries.save_by_number(sql, save.number))
             if now is not None and now.state in OPEN_STATES:
                 message = f"at {self._remote.name}: {message}"
-                yield self._of(Kind.PART_DAMAGED, save, message, rank=part.rank)
+                yield self._of(FindingKind.PART_DAMAGED, save, message, rank=part.rank)
 
     def _parts_here(self, save: Save) -> list[RankPart]:
         if self._is_durable:
@@ -202,7 +202,7 @@ class RemoteChecks:
             if entry.name not in here:
                 stored = stored_as(entry)
                 blank = self._of(
-                    Kind.OBJECT_MISSING, save, "", name=entry.name, rank=entry.rank, key=key
+                    FindingKind.OBJECT_MISSING, save, "", name=entry.name, rank=entry.rank, key=key
                 )
                 wanted[key] = blank, stored, int(entry.digest, 16)
         yield from self._objects(save, wanted)
@@ -217,7 +217,7 @@ class RemoteChecks:
             return
         if seen.manifest.state is ManifestState.CLAIMED:
             message = f"save {save.save_id}, which is {save.state}, still claims the step"
-            yield self._of(Kind.CLAIM_STALE, save, message)
+            yield self._of(FindingKind.CLAIM_STALE, save, message)
 
     # --- objects ---------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class RemoteChecks:
                 key = self._bucket.layout.object_key(save.run, location, row.name, stored.pack_name)
                 known.add(key)
                 blank = self._of(
-                    Kind.OBJECT_MISSING, save, "", name=row.name, key=key, rank=shard.rank
+                    FindingKind.OBJECT_MISSING, save, "", name=row.name, key=key, rank=shard.rank
                 )
                 blank = replace(blank, version=row.version, file_id=row.file_id)
                 wanted.setdefault(key, (blank, stored, shard.content.digest))
@@ -285,12 +285,12 @@ class RemoteChecks:
     def _stray(self, save: Save, key: str, seen: ObjectInfo | RemoteRefusedError) -> Finding:
         if isinstance(seen, RemoteRefusedError):
             message = f"at {self._remote.name}: {key} is left alone, as a look is refused: {seen}"
-            return self._of(Kind.OBJECT_NOT_OURS, save, message, key=key)
+            return self._of(FindingKind.OBJECT_NOT_OURS, save, message, key=key)
         if seen.metadata.get(SAVE_KEY) == save.save_id or f"/{RESERVED_SEGMENT}/" in key:
             message = f"at {self._remote.name}: the save does not name the object {key}"
-            return self._of(Kind.OBJECT_UNNAMED, save, message, key=key)
+            return self._of(FindingKind.OBJECT_UNNAMED, save, message, key=key)
         message = f"at {self._remote.name}: {key} is not cachetier's; it is left alone"
-        return self._of(Kind.OBJECT_NOT_OURS, save, message, key=key)
+        return self._of(FindingKind.OBJECT_NOT_OURS, save, message, key=key)
 
     def _uploads(self, run: str) -> Iterator[Finding]:
         """Look for multipart uploads of shards here whose saves take no more."""
@@ -310,11 +310,13 @@ class RemoteChecks:
                 )
                 if save is not None:
                     message = f"at {self._remote.name}: an upload of {key} was never finished"
-                    yield self._of(Kind.UPLOAD_STALE, save, message, key=key, file_id=upload_id)
+                    yield self._of(
+                        FindingKind.UPLOAD_STALE, save, message, key=key, file_id=upload_id
+                    )
 
     def _of(
         self,
-        kind: Kind,
+        kind: FindingKind,
         save: Save,
         message: str,
         *,
@@ -332,36 +334,36 @@ class RemoteChecks:
 # --- what it means -------------------------------------------------------------------------------
 
 
-def _wrong_manifest(save: Save, manifest: Manifest | None) -> tuple[Kind, str] | None:
+def _wrong_manifest(save: Save, manifest: Manifest | None) -> tuple[FindingKind, str] | None:
     """Say what is wrong with the manifest of a save that was published, if anything is."""
     if manifest is None:
-        return Kind.MANIFEST_MISSING, "the manifest of the published step is missing"
+        return FindingKind.MANIFEST_MISSING, "the manifest of the published step is missing"
     if manifest.state is ManifestState.DELETED:
-        return Kind.GONE_ELSEWHERE, f"another node has deleted the step: {gone(save)}"
+        return FindingKind.GONE_ELSEWHERE, f"another node has deleted the step: {gone(save)}"
     if manifest.save_id == save.save_id and manifest.state is ManifestState.PUBLISHED:
         return None
     if manifest.state is ManifestState.PUBLISHED:
         replaced = f"save {manifest.save_id} has replaced it since"
-        return Kind.GONE_ELSEWHERE, f"{replaced}: {gone(save)}"
+        return FindingKind.GONE_ELSEWHERE, f"{replaced}: {gone(save)}"
     message = f"the step was published, and is only claimed now, by save {manifest.save_id}"
-    return Kind.MANIFEST_MISSING, message
+    return FindingKind.MANIFEST_MISSING, message
 
 
 def _judged(
     save: Save, seen: ObjectInfo | RemoteRefusedError | None, stored: Stored, digest: int
-) -> tuple[Kind | None, str]:
+) -> tuple[FindingKind | None, str]:
     """Say what is wrong with an object that a remote was verified to hold."""
     if isinstance(seen, RemoteRefusedError):
-        return Kind.OBJECT_FOREIGN, f"a look at its object is refused: {seen}"
+        return FindingKind.OBJECT_FOREIGN, f"a look at its object is refused: {seen}"
     if seen is None:
         what = "its object" if stored.pack is None else "the pack that holds it"
-        return Kind.OBJECT_MISSING, f"{what} is missing"
+        return FindingKind.OBJECT_MISSING, f"{what} is missing"
     if is_object_of(seen, save.save_id, digest, stored):
         return None, ""
     if seen.metadata.get(SAVE_KEY) != save.save_id:
-        return Kind.OBJECT_FOREIGN, f"somebody else's object is in its place: {seen.key}"
+        return FindingKind.OBJECT_FOREIGN, f"somebody else's object is in its place: {seen.key}"
     expected = stored.pack or stored
-    return Kind.OBJECT_DIFFERS, (
+    return FindingKind.OBJECT_DIFFERS, (
         f"its object has {seen.size_bytes} bytes and digest {_shown(seen.digest)}, "
         f"not {expected.size_bytes} and {_shown(expected.digest)}"
     )

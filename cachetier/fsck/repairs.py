@@ -14,7 +14,7 @@ from cachetier.clock import Clock
 from cachetier.errors import CachetierError
 from cachetier.fsck.catalog_lookup import Known
 from cachetier.fsck.document_repairs import DocumentsThere
-from cachetier.fsck.findings import Finding, Kind, LeftError, Outcome
+from cachetier.fsck.findings import Finding, FindingKind, LeftError, RepairOutcome
 from cachetier.fsck.local_repairs import BytesHere
 from cachetier.fsck.object_repairs import ObjectsThere
 from cachetier.fsck.reclaim_files import Reclaiming
@@ -29,26 +29,31 @@ from cachetier.restore.restore import Restore
 
 Act = Callable[[Finding], str]
 
-ABOUT_TO: dict[Kind, str] = {
-    Kind.FILE_UNMARKED: "remove it",
-    Kind.FILE_ORPHAN: "set it aside, in lost+found",
-    Kind.FILE_MISSING: "take its bytes here out of use, and fetch them again",
-    Kind.FILE_SIZE: "take its bytes here out of use, and fetch them again",
-    Kind.ROW_CONTRADICTS: "put its row right",
-    Kind.BYTES_DAMAGED: "take its bytes here out of use, and fetch them again",
-    Kind.QUARANTINED: "fetch its bytes from a remote that has them",
-    Kind.OBJECT_MISSING: "bring it there again",
-    Kind.OBJECT_DIFFERS: "bring it there again",
-    Kind.MANIFEST_MISSING: "let the drain publish the step again",
-    Kind.MANIFEST_DAMAGED: "claim the step again in its place, and let the drain publish it",
-    Kind.PART_DAMAGED: "write it again, as it was",
-    Kind.UPLOAD_STALE: "abort the upload",
+ABOUT_TO: dict[FindingKind, str] = {
+    FindingKind.FILE_UNMARKED: "remove it",
+    FindingKind.FILE_ORPHAN: "set it aside, in lost+found",
+    FindingKind.FILE_MISSING: "take its bytes here out of use, and fetch them again",
+    FindingKind.FILE_SIZE: "take its bytes here out of use, and fetch them again",
+    FindingKind.ROW_CONTRADICTS: "put its row right",
+    FindingKind.BYTES_DAMAGED: "take its bytes here out of use, and fetch them again",
+    FindingKind.QUARANTINED: "fetch its bytes from a remote that has them",
+    FindingKind.OBJECT_MISSING: "bring it there again",
+    FindingKind.OBJECT_DIFFERS: "bring it there again",
+    FindingKind.MANIFEST_MISSING: "let the drain publish the step again",
+    FindingKind.MANIFEST_DAMAGED: "claim the step again in its place, and let the drain publish it",
+    FindingKind.PART_DAMAGED: "write it again, as it was",
+    FindingKind.UPLOAD_STALE: "abort the upload",
 }
 # Opening the store does these: start-up is recovery.
-AT_START = (Kind.FILE_UNMARKED, Kind.FILE_ORPHAN, Kind.FILE_MISSING, Kind.FILE_SIZE)
-_DOCUMENTS = (Kind.MANIFEST_MISSING, Kind.MANIFEST_DAMAGED, Kind.PART_DAMAGED)
+AT_START = (
+    FindingKind.FILE_UNMARKED,
+    FindingKind.FILE_ORPHAN,
+    FindingKind.FILE_MISSING,
+    FindingKind.FILE_SIZE,
+)
+_DOCUMENTS = (FindingKind.MANIFEST_MISSING, FindingKind.MANIFEST_DAMAGED, FindingKind.PART_DAMAGED)
 _LEFT = {
-    Kind.OBJECT_FOREIGN: "left alone, as it is not ours: move it away and repair again",
+    FindingKind.OBJECT_FOREIGN: "left alone, as it is not ours: move it away and repair again",
 }
 
 
@@ -69,22 +74,24 @@ class Repairs:
         self._bytes = BytesHere(store, self._known, described, reclaiming, restore, clock)
         objects = ObjectsThere(store, self._known, described, self._bytes)
         documents = DocumentsThere(store, self._known)
-        self._acts: Mapping[Kind, Act] = {
+        self._acts: Mapping[FindingKind, Act] = {
             **dict.fromkeys(AT_START, self._started),
-            Kind.ROW_CONTRADICTS: lambda of: (
+            FindingKind.ROW_CONTRADICTS: lambda of: (
                 objects.put_right(of) if of.version else documents.locate(of)
             ),
-            Kind.BYTES_DAMAGED: lambda of: self._bytes.take_out_of_use(self._shard(of)),
-            Kind.QUARANTINED: lambda of: self._bytes.fetch(self._shard(of)),
-            Kind.OBJECT_MISSING: objects.bring_there,
-            Kind.OBJECT_DIFFERS: objects.bring_there,
-            Kind.MANIFEST_MISSING: documents.publish_again,
-            Kind.MANIFEST_DAMAGED: documents.claim_and_publish,
-            Kind.PART_DAMAGED: documents.write_part,
-            Kind.UPLOAD_STALE: self._abort,
+            FindingKind.BYTES_DAMAGED: lambda of: self._bytes.take_out_of_use(self._shard(of)),
+            FindingKind.QUARANTINED: lambda of: self._bytes.fetch(self._shard(of)),
+            FindingKind.OBJECT_MISSING: objects.bring_there,
+            FindingKind.OBJECT_DIFFERS: objects.bring_there,
+            FindingKind.MANIFEST_MISSING: documents.publish_again,
+            FindingKind.MANIFEST_DAMAGED: documents.claim_and_publish,
+            FindingKind.PART_DAMAGED: documents.write_part,
+            FindingKind.UPLOAD_STALE: self._abort,
         }
 
-    def all(self, findings: Iterable[Finding], say: Callable[[str], None]) -> Iterator[Outcome]:
+    def all(
+        self, findings: Iterable[Finding], say: Callable[[str], None]
+    ) -> Iterator[RepairOutcome]:
         """Repair what can be, and yield what became of each finding that is any work.
 
         Documents come last, as they name objects.
@@ -95,21 +102,21 @@ class Repairs:
             act = self._acts.get(finding.kind)
             if act is None:
                 if finding.is_problem:
-                    yield Outcome(finding, False, _LEFT.get(finding.kind, "look at it"))
+                    yield RepairOutcome(finding, False, _LEFT.get(finding.kind, "look at it"))
                 continue
             if finding.kind not in AT_START:
                 say(f"repair {finding.where}: {ABOUT_TO[finding.kind]}")
             try:
-                yield Outcome(finding, True, act(finding))
+                yield RepairOutcome(finding, True, act(finding))
             except (LeftError, CannotResendError) as reason:
-                yield Outcome(finding, False, str(reason))
+                yield RepairOutcome(finding, False, str(reason))
             except (CachetierError, ForbiddenTransitionError, OSError) as error:
-                yield Outcome(finding, False, str(error))
+                yield RepairOutcome(finding, False, str(error))
 
     def _started(self, finding: Finding) -> str:
         """Start-up has dealt with it already."""
         if not finding.version:
-            return "removed" if finding.kind is Kind.FILE_UNMARKED else "moved to lost+found"
+            return "removed" if finding.kind is FindingKind.FILE_UNMARKED else "moved to lost+found"
         return self._bytes.fetch(self._shard(finding))
 
     def _abort(self, finding: Finding) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cachetier.errors import CachetierError, IntegrityError
-from cachetier.fsck.findings import Finding, Kind, LeftError, Outcome
+from cachetier.fsck.findings import Finding, FindingKind, LeftError, RepairOutcome
 from cachetier.fsck.resend import content_of, content_of_body
 from cachetier.local.catalog import queries, rows
 from cachetier.local.catalog.repair_writes import MendLog
@@ -24,9 +24,9 @@ from cachetier.model.shard import Content
 from cachetier.remote.bucket import Bucket
 
 OF_THE_CATALOG = {
-    Kind.CATALOG_DAMAGED: "make the indexes anew",
-    Kind.ACCOUNTING: "make the indexes anew",
-    Kind.ROW_DAMAGED: "write its row again, from what its bytes or its step say",
+    FindingKind.CATALOG_DAMAGED: "make the indexes anew",
+    FindingKind.ACCOUNTING: "make the indexes anew",
+    FindingKind.ROW_DAMAGED: "write its row again, from what its bytes or its step say",
 }
 
 
@@ -36,7 +36,7 @@ def repaired_rows(
     findings: Iterable[Finding],
     now: float,
     say: Callable[[str], None],
-) -> Iterator[Outcome]:
+) -> Iterator[RepairOutcome]:
     """Repair what is wrong with the catalog, and yield what became of it.
 
     ``durable`` may have documents that say what was lost here; without it nobody is asked.
@@ -51,11 +51,11 @@ def repaired_rows(
         repairs = _RowRepairs(view, log, DiskFiles(cache_dir), durable)
         for finding in wrong:
             say(f"repair {finding.where}: {OF_THE_CATALOG[finding.kind]}")
-            act = repairs.rewrite if finding.kind is Kind.ROW_DAMAGED else repairs.reindex
+            act = repairs.rewrite if finding.kind is FindingKind.ROW_DAMAGED else repairs.reindex
             try:
-                yield Outcome(finding, True, act(finding))
+                yield RepairOutcome(finding, True, act(finding))
             except (LeftError, CachetierError, OSError) as reason:
-                yield Outcome(finding, False, str(reason))
+                yield RepairOutcome(finding, False, str(reason))
 
 
 @dataclass(frozen=True, slots=True)

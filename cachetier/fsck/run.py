@@ -21,7 +21,7 @@ from cachetier.errors import (
     RemoteError,
 )
 from cachetier.fsck.adopt_files import Adopting
-from cachetier.fsck.findings import Finding, Kind, Outcome, Report
+from cachetier.fsck.findings import Finding, FindingKind, FsckReport, RepairOutcome
 from cachetier.fsck.local_checks import LocalChecks, Sleep
 from cachetier.fsck.remote_checks import RemoteChecks
 from cachetier.fsck.repairs import ABOUT_TO, AT_START, Repairs
@@ -64,10 +64,10 @@ def fsck(
     wanted: Wanted,
     *,
     capacity_bytes: int,
-    found: Callable[[Report], None] = lambda _report: None,
+    found: Callable[[FsckReport], None] = lambda _report: None,
     say: Say = lambda _line: None,
     sleep: Sleep = time.sleep,
-) -> Report:
+) -> FsckReport:
     """Check a cache directory, and repair it.
 
     Args:
@@ -88,7 +88,7 @@ def fsck(
         raise ConfigError(
             f"there is no cache in {cache_dir}", hint="Name the service's own: --cache-dir."
         )
-    report = Report()
+    report = FsckReport()
     with _held(cache_dir, report, wanted):
         report.findings += _looked(cache_dir, remotes, wanted, report, sleep)
         found(report)
@@ -100,7 +100,7 @@ def fsck(
 
 
 @contextmanager
-def _held(cache_dir: Path, report: Report, wanted: Wanted) -> Iterator[None]:
+def _held(cache_dir: Path, report: FsckReport, wanted: Wanted) -> Iterator[None]:
     """Hold the directory's lock, or find out that a service does."""
     try:
         lock = lock_directory(cache_dir)
@@ -120,7 +120,7 @@ def _held(cache_dir: Path, report: Report, wanted: Wanted) -> Iterator[None]:
 
 
 def _looked(
-    cache_dir: Path, remotes: Sequence[Remote], wanted: Wanted, report: Report, sleep: Sleep
+    cache_dir: Path, remotes: Sequence[Remote], wanted: Wanted, report: FsckReport, sleep: Sleep
 ) -> Iterator[Finding]:
     try:
         with viewed(cache_dir, alone=not report.online) as view:
@@ -136,7 +136,7 @@ def _looked(
     except CatalogDamagedError as error:
         report.unreadable = True
         message = f"{error.message}; {error.next_move}"
-        yield Finding(Kind.CATALOG_DAMAGED, message)
+        yield Finding(FindingKind.CATALOG_DAMAGED, message)
 
 
 def _repaired(
@@ -147,7 +147,7 @@ def _repaired(
     findings: Sequence[Finding],
     capacity_bytes: int,
     say: Say,
-) -> Iterator[Outcome]:
+) -> Iterator[RepairOutcome]:
     if wanted.repair and not wanted.rebuild:
         try:
             durable = remotes[0].bucket if remotes else None
@@ -179,13 +179,13 @@ def _repaired(
 
 def _begun_anew(
     cache_dir: Path, findings: Sequence[Finding], now: float, say: Say
-) -> Iterator[Outcome]:
+) -> Iterator[RepairOutcome]:
     """Put an empty catalog in the place of a damaged one.
 
     Raises:
         ConfigError: The catalog is sound: what lies in it alone would be lost.
     """
-    damaged = [finding for finding in findings if finding.kind is Kind.CATALOG_DAMAGED]
+    damaged = [finding for finding in findings if finding.kind is FindingKind.CATALOG_DAMAGED]
     if not damaged:
         raise ConfigError(
             "the catalog is sound: nothing is rebuilt",
@@ -194,14 +194,14 @@ def _begun_anew(
     say("rebuild: begin a new catalog, and keep the old one beside it")
     kept = rebuilding.begin_anew(cache_dir, now)
     for finding in damaged:
-        yield Outcome(finding, True, f"begun anew; what was left of it is kept as {kept}")
+        yield RepairOutcome(finding, True, f"begun anew; what was left of it is kept as {kept}")
 
 
-def _left(findings: Sequence[Finding], error: CatalogDamagedError) -> Iterator[Outcome]:
+def _left(findings: Sequence[Finding], error: CatalogDamagedError) -> Iterator[RepairOutcome]:
     """Say of each problem that the catalog stands in the way."""
     for finding in findings:
         if finding.is_problem:
-            yield Outcome(finding, False, f"{error.message}; {error.next_move}")
+            yield RepairOutcome(finding, False, f"{error.message}; {error.next_move}")
 
 
 def _restore_of(store: Store, remotes: Sequence[Remote], clock: Clock) -> Restore | None:

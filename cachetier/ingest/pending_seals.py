@@ -35,7 +35,7 @@ from cachetier.local.catalog import pending_queries, queries
 from cachetier.local.store import Store
 from cachetier.model import names
 from cachetier.model.checkpoint import Save
-from cachetier.model.documents import Part, PendingSeal, ShardEntry, decode
+from cachetier.model.documents import PartDocument, PendingSeal, ShardEntry, decode
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import SaveIds
 from cachetier.model.stored import Codec, Stored
@@ -171,7 +171,7 @@ class PendingSeals:
         part, _ = self._bucket.part_of(body, save.run, location, rank)
         if any(shard.codec is not Codec.RAW or shard.pack is not None for shard in part.shards):
             return False  # a drain's, of an earlier life of this cache
-        document = part.model_dump(include=set(Part.model_fields) - {"shards"})
+        document = part.model_dump(include=set(PartDocument.model_fields) - {"shards"})
         sealed = PendingSeal(**document, overwrite=save.overwrite, shards=part.shards, held=())
         ids = _ids_of(sealed, save, rank, key)
         if not self._has_all(save, location, sealed):

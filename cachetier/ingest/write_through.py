@@ -19,7 +19,7 @@ from cachetier.drain.publish.publisher import Ended, Publisher
 from cachetier.drain.schedule.queue_state import Agenda
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.source import InlineSource
-from cachetier.drain.upload.target import ConflictError, Target
+from cachetier.drain.upload.target import ConflictError, UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import (
     AbortedError,
@@ -219,10 +219,10 @@ class _Stream:
                 target = self._target(Content(0, 0, ()))
                 self._through.uploader.clear_away(target, self._upload_id)
 
-    def _target(self, content: Content) -> Target:
+    def _target(self, content: Content) -> UploadTarget:
         store_id = self._through.store.store_id
         metadata = object_metadata(self._ids.save_id, store_id, self._version, content)
-        return Target(self._key, metadata, content)
+        return UploadTarget(self._key, metadata, content)
 
     # --- sending ---------------------------------------------------------------------------------
 

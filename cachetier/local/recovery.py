@@ -25,7 +25,7 @@ from cachetier.clock import Clock
 from cachetier.errors import CatalogDamagedError, DirectoryInUseError
 from cachetier.local.catalog import connection, queries, wal
 from cachetier.local.catalog.committer import Committer
-from cachetier.local.catalog.records import Incident
+from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.files.data_files import DiskFiles, Files, sync_directory
 from cachetier.local.files.space import Space
 from cachetier.local.files.watched_files import OnDiskError, WatchedFiles
@@ -194,7 +194,7 @@ def _report_lost(store: Store, version: int, file_id: str, clock: Clock) -> None
     shard = store.read(lambda sql: queries.shard_by_version(sql, version))
     if shard is None or shard.state is ShardState.QUARANTINED:
         return
-    incident = Incident(
+    incident = IncidentRecord(
         code="integrity",
         message=f"the data file {file_id} of shard {shard.name} is missing or has another size",
         hint="Restore the step from its remote, or save it again.",

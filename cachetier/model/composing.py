@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from cachetier.model.shard import BLOCK_BYTES, Shard, blocks_of
-from cachetier.model.stored import FRAME_LIMIT_BYTES, Frame
+from cachetier.model.stored import FRAME_LIMIT_BYTES, StoredFrame
 from cachetier.model.uploads import PART_LIMIT, SINGLE_PUT_BYTES, PartRange, part_bytes_for
 
 # What goes in one request anyway is sent: the six of a composed upload cost more than its bytes.
@@ -49,7 +49,7 @@ def contents_of_twins(shards: Iterable[Shard]) -> set[Twins]:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(PartRange):
+class SourcePiece(PartRange):
     """One part of a composed object: a range of raw bytes, copied from the donor or sent."""
 
     copied: bool = False
@@ -73,7 +73,7 @@ def pieces(
     *,
     number: int = 1,
     start: int = 0,
-) -> Iterator[Piece]:
+) -> Iterator[SourcePiece]:
     """Yield the parts of a raw object from ``start`` on, the first of them called ``number``.
 
     Args:
@@ -86,7 +86,7 @@ def pieces(
     plan = _Plan(size_bytes, part_bytes, unchanged)
     while start < size_bytes:
         end, copied = plan.next_end(start)
-        yield Piece(number, start, end - start, copied)
+        yield SourcePiece(number, start, end - start, copied)
         number, start = number + 1, end
 
 
@@ -154,13 +154,15 @@ class FrameRun:
 
     start: int
     size_bytes: int
-    frames: tuple[Frame, ...]
+    frames: tuple[StoredFrame, ...]
 
 
 class DonorFrames:
     """The frames of a donor, of which those of unchanged blocks may be copied."""
 
-    def __init__(self, frames: Sequence[Frame], unchanged: Sequence[bool], raw_bytes: int) -> None:
+    def __init__(
+        self, frames: Sequence[StoredFrame], unchanged: Sequence[bool], raw_bytes: int
+    ) -> None:
         self._frames = frames
         self._starts = [0, *accumulate(frame.size_bytes for frame in frames)]
         self.least_bytes = least_part_bytes(raw_bytes)
@@ -168,7 +170,7 @@ class DonorFrames:
         self._run_ends = _run_ends(unchanged, raw_bytes)[: len(frames)]
         self._is_whole = all(unchanged)
 
-    def has_table_of(self, frames: Sequence[Frame]) -> bool:
+    def has_table_of(self, frames: Sequence[StoredFrame]) -> bool:
         """Return whether the seek table of ``frames``, all those of the shard, is the donor's."""
         return self._is_whole and [*frames] == [*self._frames]
 
@@ -204,7 +206,7 @@ def is_worthwhile(copied_bytes: int, more_requests: int) -> bool:
     return copied_bytes > max(0, more_requests * REQUEST_BYTES)
 
 
-def is_plan_worthwhile(plan: Iterable[Piece], size_bytes: int, part_bytes: int) -> bool:
+def is_plan_worthwhile(plan: Iterable[SourcePiece], size_bytes: int, part_bytes: int) -> bool:
     """Return whether ``plan`` is better than sending all ``size_bytes`` in usual parts.
 
     It needs the requests of its parts, and one to look at the donor.

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cachetier.errors import IntegrityError
 from cachetier.model.shard import SHARD_LIMIT_BYTES, Content
-from cachetier.model.stored import Codec, Frame, InPack, Stored
+from cachetier.model.stored import Codec, InPack, Stored, StoredFrame
 
 FORMAT: Literal[1] = 1
 HexDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -113,7 +113,9 @@ class ShardEntry(ShardSummary):
             self.codec,
             self.stored_bytes,
             int(self.stored_digest or self.digest, 16),
-            tuple(map(Frame, _numbers(self.frame_sizes, 8), _numbers(self.frame_digests, 16))),
+            tuple(
+                map(StoredFrame, _numbers(self.frame_sizes, 8), _numbers(self.frame_digests, 16))
+            ),
             self.element_size or 0,
             self.pack.in_pack() if self.pack is not None else None,
         )
@@ -128,7 +130,7 @@ def _numbers(text: str | None, digits: int) -> tuple[int, ...]:
     return tuple(int(text[at : at + digits], 16) for at in range(0, len(text), digits))
 
 
-class Part(_Document):
+class PartDocument(_Document):
     """What one rank of one save put: written once, after a HEAD of each of its shards."""
 
     format: Literal[1] = FORMAT

@@ -70,7 +70,7 @@ def pack_name(rank: int, digest: int) -> str:
     return f"pack-{rank}-{digest:016x}"
 
 
-class Extent(NamedTuple):
+class PackedExtent(NamedTuple):
     """Where one evicted member of a pack lies."""
 
     version: int
@@ -83,8 +83,8 @@ class Extent(NamedTuple):
 
 
 def read_along(
-    extents: Iterable[Extent], asked: Extent, window_bytes: int, limit: int
-) -> list[Extent]:
+    extents: Iterable[PackedExtent], asked: PackedExtent, window_bytes: int, limit: int
+) -> list[PackedExtent]:
     """Return which neighbours of ``asked`` to read with it, in one range of ``window_bytes``.
 
     First those behind it, as most readers go on there, then those before it; nearest first, and
@@ -94,7 +94,7 @@ def read_along(
     behind = [each for each in others if each.start >= asked.start]
     before = [each for each in others if each.start < asked.start]
     start, end = asked.start, asked.end
-    chosen: list[Extent] = []
+    chosen: list[PackedExtent] = []
     for each in (*behind, *reversed(before)):
         wider = min(start, each.start), max(end, each.end)
         if len(chosen) < limit and wider[1] - wider[0] <= window_bytes:
@@ -103,5 +103,5 @@ def read_along(
     return chosen
 
 
-def _by_start(extent: Extent) -> int:
+def _by_start(extent: PackedExtent) -> int:
     return extent.start

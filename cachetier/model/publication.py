@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from cachetier.model.checkpoint import Save
-from cachetier.model.documents import Manifest, ManifestState, Part, ShardEntry
+from cachetier.model.documents import Manifest, ManifestState, PartDocument, ShardEntry
 from cachetier.model.layout import own_location, plain_location
 
 
@@ -63,9 +63,9 @@ def claimant_of(save: Save, replaced: tuple[str, ...]) -> Claimant:
     )
 
 
-def part_of(claimant: Claimant, rank: int, shards: Iterable[ShardEntry]) -> Part:
+def part_of(claimant: Claimant, rank: int, shards: Iterable[ShardEntry]) -> PartDocument:
     """Return the document of a rank's part, which has the same bytes whoever writes it."""
-    return Part(
+    return PartDocument(
         run=claimant.run,
         step=claimant.step,
         save_id=claimant.save_id,

@@ -38,7 +38,7 @@ class Codec(StrEnum):
     PLANES = "zstd-planes-1"
 
 
-class Frame(NamedTuple):
+class StoredFrame(NamedTuple):
     """One zstd frame: its size, and the digest of its bytes as stored."""
 
     size_bytes: int
@@ -65,7 +65,7 @@ class Stored:
     codec: Codec
     size_bytes: int
     digest: int
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StoredFrame, ...] = ()
     element_size: int = 0
     pack: InPack | None = None
 
@@ -109,7 +109,7 @@ class Stored:
             raise ValueError(f"{raw_bytes} bytes from {pack.start} on are not in the pack")
 
 
-def frames_bytes(frames: Iterable[Frame]) -> int:
+def frames_bytes(frames: Iterable[StoredFrame]) -> int:
     """Return the size of ``frames``, without their table."""
     return sum(frame.size_bytes for frame in frames)
 
@@ -129,12 +129,12 @@ def is_worthwhile(stored_bytes: int, raw_bytes: int) -> bool:
     return stored_bytes <= raw_bytes * WORTHWHILE_RATIO
 
 
-def pack_frames(frames: Iterable[Frame]) -> bytes:
+def pack_frames(frames: Iterable[StoredFrame]) -> bytes:
     """Pack frames, 12 bytes each: size and digest, big-endian."""
     return b"".join(_FRAME.pack(*frame) for frame in frames)
 
 
-def unpack_frames(packed: bytes) -> tuple[Frame, ...]:
+def unpack_frames(packed: bytes) -> tuple[StoredFrame, ...]:
     """Undo ``pack_frames``.
 
     Raises:
@@ -142,4 +142,4 @@ def unpack_frames(packed: bytes) -> tuple[Frame, ...]:
     """
     if len(packed) % _FRAME.size:
         raise ValueError(f"packed frames are {len(packed)} bytes, not a multiple of {_FRAME.size}")
-    return tuple(Frame(*fields) for fields in _FRAME.iter_unpack(packed))
+    return tuple(StoredFrame(*fields) for fields in _FRAME.iter_unpack(packed))

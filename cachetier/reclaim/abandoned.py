@@ -48,7 +48,7 @@ class Look:
         return self.seen is None or self.seen.manifest.save_id == self.claimant.save_id
 
 
-class Incomplete:
+class AbandonedSaves:
     """Looks for incomplete saves at the durable remote, and ends them. Thread-safe."""
 
     def __init__(

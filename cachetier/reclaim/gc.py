@@ -30,7 +30,7 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.layout import SPREAD_MARK
 from cachetier.model.names import DURABLE
-from cachetier.reclaim.abandoned import Incomplete, Look
+from cachetier.reclaim.abandoned import AbandonedSaves, Look
 from cachetier.remote.batch import InBatches
 from cachetier.remote.bucket import Remote
 from cachetier.remote.ownership import belongings
@@ -42,7 +42,7 @@ CALLS_AT_ONCE = 8
 Named = tuple[str | None, int | None, str | None]
 
 
-class Kind(StrEnum):
+class GarbageKind(StrEnum):
     INCOMPLETE = "incomplete_save"
     REPLACED = "replaced_save"
     SET_ASIDE = "set_aside_file"
@@ -56,7 +56,7 @@ class Rubbish:
     ``size_bytes`` is what it takes on this node, ``objects`` how many at the durable remote.
     """
 
-    kind: Kind
+    kind: GarbageKind
     what: str
     why: str
     run: str | None = None
@@ -135,7 +135,7 @@ class Garbage:
         self._store = store
         self._lost = LostAndFound(cache_dir)
         self._remotes = remotes
-        self._bucket_side = Incomplete(store, remotes[0].bucket)
+        self._bucket_side = AbandonedSaves(store, remotes[0].bucket)
         self._clock = clock
         self._on_deleted = on_deleted
 
@@ -176,7 +176,7 @@ class Garbage:
         if not look.hopeless:
             return None
         why = "never completed, and a newer step of the run is published"
-        found = self._described(Kind.INCOMPLETE, save, look.location, why)
+        found = self._described(GarbageKind.INCOMPLETE, save, look.location, why)
         if turn.dry_run or self._end(save, look):
             return found
         return None
@@ -201,7 +201,7 @@ class Garbage:
 
     def _taken(self, turn: _Turn, save: Save) -> Rubbish | None:
         why = f"{save.state}: another save of the step is published"
-        found = self._described(Kind.REPLACED, save, save.location, why)
+        found = self._described(GarbageKind.REPLACED, save, save.location, why)
         if not turn.dry_run:
             shards = self._store.garbage_log.discard_replaced(save.number)
             if shards is None:
@@ -234,12 +234,12 @@ class Garbage:
             if not turn.dry_run:
                 self._store.drop(self._store.catalog.collect(save.number))
             yield replace(
-                _of_save(Kind.REPLACED, save, f"{save.state} by another save of the step"),
+                _of_save(GarbageKind.REPLACED, save, f"{save.state} by another save of the step"),
                 shards=shards,
                 size_bytes=size_bytes,
             )
 
-    def _described(self, kind: Kind, save: Save, location: str | None, why: str) -> Rubbish:
+    def _described(self, kind: GarbageKind, save: Save, location: str | None, why: str) -> Rubbish:
         shards, size_bytes = self._local(save)
         objects = self._objects(save, location) if location is not None else 0
         found = _of_save(kind, save, why)
@@ -271,7 +271,15 @@ class Garbage:
             ids = identity.ids
             what = f"{ids.run}/{ids.step}/{identity.name} in lost+found/{file.file_id[:8]}…"
             yield Rubbish(
-                Kind.SET_ASIDE, what, why, ids.run, ids.step, ids.save_id, None, 1, file.size_bytes
+                GarbageKind.SET_ASIDE,
+                what,
+                why,
+                ids.run,
+                ids.step,
+                ids.save_id,
+                None,
+                1,
+                file.size_bytes,
             )
 
     # --- uploads ---------------------------------------------------------------------------------
@@ -302,7 +310,7 @@ class Garbage:
                         continue
                     if not turn.dry_run:
                         objects.abort_upload(key, upload_id)
-                    found = _of_save(Kind.UPLOAD, save, f"its save is {save.state}")
+                    found = _of_save(GarbageKind.UPLOAD, save, f"its save is {save.state}")
                     yield replace(found, what=key, remote=remote.name)
 
 
@@ -319,6 +327,6 @@ def _delete(save: Save) -> str:
     return f"cachetier delete {shlex.quote(save.run)} {save.step}"
 
 
-def _of_save(kind: Kind, save: Save, why: str) -> Rubbish:
+def _of_save(kind: GarbageKind, save: Save, why: str) -> Rubbish:
     what = f"{save.run}/{save.step}, save {save.save_id}"
     return Rubbish(kind, what, why, save.run, save.step, save.save_id)

@@ -16,7 +16,7 @@ from cachetier.errors import (
     PreconditionFailedError,
     RemoteRefusedError,
 )
-from cachetier.model.documents import Manifest, ManifestState, Part, decode, encode
+from cachetier.model.documents import Manifest, ManifestState, PartDocument, decode, encode
 from cachetier.model.layout import Layout, rank_of_part
 from cachetier.remote.base import IF_ABSENT, ObjectInfo, ObjectStore, if_match
 
@@ -112,7 +112,7 @@ class Bucket:
             return None
         return seen.manifest
 
-    def put_part(self, part: Part, location: str) -> bytes:
+    def put_part(self, part: PartDocument, location: str) -> bytes:
         """Write a rank's part once and return it as it lies there; again, nothing changes.
 
         Raises:
@@ -132,7 +132,7 @@ class Bucket:
         keys = self.objects.list(self.layout.parts_prefix(run, location)).keys
         return {rank for key in keys if (rank := rank_of_part(key)) is not None}
 
-    def part(self, run: str, location: str, rank: int, digest: str | None = None) -> Part:
+    def part(self, run: str, location: str, rank: int, digest: str | None = None) -> PartDocument:
         """Read a rank's part, checked against the manifest's ``digest`` when given.
 
         Raises:
@@ -144,7 +144,7 @@ class Bucket:
             raise IntegrityError(f"{key} is not the part that the manifest names")
         return part
 
-    def part_with_digest(self, run: str, location: str, rank: int) -> tuple[Part, str]:
+    def part_with_digest(self, run: str, location: str, rank: int) -> tuple[PartDocument, str]:
         """Read a rank's part and the digest that pins it in a manifest; raises as ``part`` does."""
         key = self.layout.part_key(run, location, rank)
         try:
@@ -153,10 +153,10 @@ class Bucket:
             raise IntegrityError(f"{key} is missing", run=run, rank=rank) from None
         return self.part_of(body, run, location, rank)
 
-    def part_of(self, body: bytes, run: str, location: str, rank: int) -> tuple[Part, str]:
+    def part_of(self, body: bytes, run: str, location: str, rank: int) -> tuple[PartDocument, str]:
         """Read a part that was fetched, or written, before; raises as ``part`` does."""
         key = self.layout.part_key(run, location, rank)
-        part = decode(Part, body, key)
+        part = decode(PartDocument, body, key)
         if (part.run, part.rank) != (run, rank):
             raise IntegrityError(f"{key} is the part of {part.run}, rank {part.rank}")
         return part, to_hex(digest_of(body))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cachetier.errors import IntegrityError, ObjectMissingError, RemoteRefusedError
-from cachetier.model.documents import Part, decode
+from cachetier.model.documents import PartDocument, decode
 from cachetier.model.layout import rank_of_part
 from cachetier.model.uploads import SAVE_KEY
 from cachetier.remote.base import ObjectInfo
@@ -99,10 +99,10 @@ def _listed(bucket: Bucket, save: OfSave, location: str) -> tuple[set[str], set[
     return keys - reserved, reserved
 
 
-def _part_at(bucket: Bucket, save: OfSave, key: str) -> Part | None:
+def _part_at(bucket: Bucket, save: OfSave, key: str) -> PartDocument | None:
     """Return a part, of whichever save; None where it is damaged, or closed to us."""
     try:
-        return decode(Part, bucket.objects.get(key), key)
+        return decode(PartDocument, bucket.objects.get(key), key)
     except (ObjectMissingError, IntegrityError):
         return None
     except RemoteRefusedError:

@@ -29,7 +29,7 @@ class Sending(Protocol):
 
 
 @dataclass(slots=True)
-class Progress:
+class CallProgress:
     """How far a call had come when it was looked at last: ``moved_bytes`` at ``since``."""
 
     since: float
@@ -53,13 +53,16 @@ class _Call:
         self.connection: Any = None
         self._body = body
         self._patience_seconds = patience_seconds
-        self._progress = Progress(now)
+        self._progress = CallProgress(now)
         self._sent = body is None
 
     def is_stalled(self, now: float) -> bool:
         moved = self._body.taken_bytes if self._body is not None else 0
         if not self._sent and self._body is not None and moved >= len(self._body):
-            self._sent, self._progress = True, Progress(now, moved)  # the answer has its own time
+            self._sent, self._progress = (
+                True,
+                CallProgress(now, moved),
+            )  # the answer has its own time
         return self._progress.is_stalled(now, moved, self._patience_seconds)
 
     def cut(self) -> None:

@@ -21,7 +21,7 @@ from cachetier.ingest.ingest import check_content
 from cachetier.local.catalog.records import NewShard, RemoteCopy, RemoteSave
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState
-from cachetier.model.documents import Manifest, Part, ShardEntry
+from cachetier.model.documents import Manifest, PartDocument, ShardEntry
 from cachetier.model.lifecycle import ShardState
 from cachetier.remote.bucket import Remote
 from cachetier.restore.published import FoundStep, PublishedSteps
@@ -74,7 +74,7 @@ class Adoption:
         return [_new_shard(entry, copies[entry.name]) for entry in truth.shards]
 
     def _same(
-        self, truth: Part, remote: Remote, manifest: Manifest, rank: int
+        self, truth: PartDocument, remote: Remote, manifest: Manifest, rank: int
     ) -> Sequence[ShardEntry]:
         """Return what ``remote`` describes as the same bytes; nothing where it cannot be read."""
         if self._published.absences.away(remote.name):
@@ -109,7 +109,7 @@ def _new_shard(entry: ShardEntry, copies: Sequence[RemoteCopy]) -> NewShard:
     return NewShard(entry.name, entry.rank, entry.content(), state=evicted, copies=tuple(copies))
 
 
-def _part(remote: Remote, manifest: Manifest, rank: int) -> Part:
+def _part(remote: Remote, manifest: Manifest, rank: int) -> PartDocument:
     """Read the part of ``rank`` and check all it says; raises IntegrityError."""
     pinned = next((part.digest for part in manifest.parts if part.rank == rank), None)
     if pinned is None:
@@ -120,7 +120,7 @@ def _part(remote: Remote, manifest: Manifest, rank: int) -> Part:
     return part
 
 
-def _check_entry(part: Part, entry: ShardEntry) -> None:
+def _check_entry(part: PartDocument, entry: ShardEntry) -> None:
     """Refuse what a part says of a shard if that contradicts itself: the bucket is not ours alone.
 
     Raises:

@@ -16,7 +16,7 @@ from cachetier.clock import Clock
 from cachetier.errors import CachetierError
 from cachetier.local.catalog import pack_queries
 from cachetier.local.store import Store
-from cachetier.model.packs import Extent, is_packable, read_along
+from cachetier.model.packs import PackedExtent, is_packable, read_along
 from cachetier.model.shard import Shard
 from cachetier.model.stored import InPack, Stored
 from cachetier.remote.base import ObjectStore
@@ -34,7 +34,7 @@ Neighbours = tuple[tuple[Shard, RemoteShard], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ReadaheadWindow:
     """What one read of a pack brought: the shard that was asked for, and those beside it.
 
     They are read from memory, and verified as from anywhere.
@@ -63,7 +63,7 @@ class ReadAhead:
         return nearest if nearest is not None and nearest.stored.pack is not None else None
 
     @contextmanager
-    def reading(self, shard: Shard, source: RemoteShard) -> Iterator[Window]:
+    def reading(self, shard: Shard, source: RemoteShard) -> Iterator[ReadaheadWindow]:
         """Lend what one read of the pack brings; without neighbours nothing is read yet.
 
         The memory is bounded: where others use it, everybody reads for himself.
@@ -71,7 +71,7 @@ class ReadAhead:
         pack = source.stored.pack
         small = is_packable(shard.content.size_bytes)
         if pack is None or not small or not self._free.acquire(blocking=False):
-            yield Window(source)
+            yield ReadaheadWindow(source)
             return
         try:
             window = self._read(shard, source, pack)
@@ -82,27 +82,29 @@ class ReadAhead:
             self._free.release()
         yield window
 
-    def _read(self, shard: Shard, source: RemoteShard, pack: InPack) -> Window:
+    def _read(self, shard: Shard, source: RemoteShard, pack: InPack) -> ReadaheadWindow:
         remote, name = source.remote, pack.name
         evicted = self._store.read(
             lambda sql: pack_queries.evicted_in_pack(sql, shard.version, remote, name)
         )
         asked = next((each for each in evicted if each.version == shard.version), None)
         if asked is None or any(each.end > pack.size_bytes for each in evicted):
-            return Window(source)
+            return ReadaheadWindow(source)
         along = read_along(evicted, asked, *self._next_window(source.key))
         if not along:
-            return Window(source)
+            return ReadaheadWindow(source)
         start = min(asked.start, *(each.start for each in along))
         data = bytearray(max(asked.end, *(each.end for each in along)) - start)
         try:
             if data:
                 source.objects.read_into(source.key, start, memoryview(data))
         except CachetierError:
-            return Window(source)  # the plain read that follows says what is wrong
+            return ReadaheadWindow(source)  # the plain read that follows says what is wrong
         held = replace(source, objects=_Held(source.objects, start, data))
         found = self._store.read(lambda sql: pack_queries.shards_at(sql, along))
-        return Window(held, tuple(_neighbour(held, shard, extent) for shard, extent in found))
+        return ReadaheadWindow(
+            held, tuple(_neighbour(held, shard, extent) for shard, extent in found)
+        )
 
     def _next_window(self, key: str) -> tuple[int, int]:
         """Return how much to read of a pack now, and count the read."""
@@ -117,7 +119,7 @@ class ReadAhead:
         return WINDOWS[min(reads, len(WINDOWS) - 1)]
 
 
-def _neighbour(held: RemoteShard, shard: Shard, extent: Extent) -> tuple[Shard, RemoteShard]:
+def _neighbour(held: RemoteShard, shard: Shard, extent: PackedExtent) -> tuple[Shard, RemoteShard]:
     pack = held.stored.pack
     assert pack is not None
     stored = replace(Stored.raw(shard.content), pack=replace(pack, start=extent.start))

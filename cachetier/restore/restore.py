@@ -22,7 +22,7 @@ from cachetier.errors import (
 )
 from cachetier.local import copies
 from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import Incident
+from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, SaveState, visible_save
 from cachetier.model.lifecycle import ShardEvent, ShardState
@@ -52,9 +52,9 @@ class Opened:
     remote: RemoteBlocks | None = None
 
 
-def local_damage(shard: Shard) -> Incident:
+def local_damage(shard: Shard) -> IncidentRecord:
     """Return what clients hear of a shard whose local bytes fail their digest."""
-    return Incident(
+    return IncidentRecord(
         code="integrity",
         message=f"the local bytes of shard {shard.name} fail their digest",
         hint="Save the step again, or restore an older one.",

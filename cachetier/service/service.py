@@ -47,7 +47,7 @@ from cachetier.restore.replica_choice import Replicas
 from cachetier.service.leaving import leave
 from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import garbage_of, locked, open_drains, policy_of, told_remote
-from cachetier.status.report import Addresses, Course, Door, Report
+from cachetier.status.report import Addresses, Course, Door, NodeReport
 from cachetier.status.warnings import Machine
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
@@ -55,7 +55,7 @@ from cachetier.steps.pins import Pins
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.metrics import Metrics
-from cachetier.telemetry.node_snapshot import Levels, Standing
+from cachetier.telemetry.node_snapshot import Levels, ServiceSnapshot
 from cachetier.telemetry.tracing import open_tracing
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Service:
             on_used=evictor.touch,
             on_restored=lambda shard: self.metrics.restored_bytes.inc(shard.content.size_bytes),
         )
-        self._report = Report(
+        self._report = NodeReport(
             store,
             clock,
             self._machine,
@@ -368,7 +368,7 @@ class Service:
         """Return why no work is taken, or None."""
         return self._report.not_ready()
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> ServiceSnapshot:
         return self._report.standing()
 
     def _levels(self) -> Levels:

@@ -15,7 +15,7 @@ from cachetier.local.catalog.replica_queries import Lag
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE
 from cachetier.status import exposure
-from cachetier.telemetry.node_snapshot import Levels, RemoteLevel, Standing
+from cachetier.telemetry.node_snapshot import Levels, RemoteLevel, ServiceSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Facts:
     started_at: float
 
 
-def standing(store: Store, facts: Facts) -> Standing:
+def standing(store: Store, facts: Facts) -> ServiceSnapshot:
     """Return what can be said without the catalog."""
     space = store.space
-    return Standing(
+    return ServiceSnapshot(
         fenced=store.fenced is not None,
         used_bytes=space.used_bytes,
         capacity_bytes=space.capacity_bytes,

@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Incomplete:
+class IncompleteSaves:
     """Saves that are stuck, and how long ago the first of them began."""
 
     steps: int = 0
@@ -45,11 +45,11 @@ def is_incomplete(save: OpenSave, now: float) -> bool:
 
 def incomplete(
     saves: Iterable[OpenSave], durable: Mapping[str, DurableStep], now: float
-) -> Incomplete:
+) -> IncompleteSaves:
     """Return what is stuck; nobody misses a save whose run has made a newer step durable."""
     stuck = (save for save in saves if is_incomplete(save, now) and not is_hidden(save.run))
     ages = [now - save.started_at for save in stuck if _is_newer(save, durable.get(save.run))]
-    return Incomplete(len(ages), max(ages, default=0.0))
+    return IncompleteSaves(len(ages), max(ages, default=0.0))
 
 
 def run_levels(

@@ -10,9 +10,9 @@ from cachetier.clock import Clock
 from cachetier.drain.serve.base import Drain
 from cachetier.local.store import Store
 from cachetier.status.collect import Facts, standing, survey
-from cachetier.status.status import Moment, status_of
+from cachetier.status.status import ServiceState, status_of
 from cachetier.status.warnings import Machine
-from cachetier.telemetry.node_snapshot import Levels, Standing
+from cachetier.telemetry.node_snapshot import Levels, ServiceSnapshot
 
 
 class Door(Protocol):
@@ -38,7 +38,7 @@ class Addresses:
     http: str | None
 
 
-class Report:
+class NodeReport:
     """Answers what the node is like now. Thread-safe."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Report:
         leaving = "the node is being left" if self._course.leaving else None
         return self._store.fenced or leaving
 
-    def standing(self) -> Standing:
+    def standing(self) -> ServiceSnapshot:
         """Return the figures that Prometheus gets even while the catalog cannot be read."""
         return standing(self._store, self._facts(self._drain.state()))
 
@@ -84,7 +84,7 @@ class Report:
     def status(self) -> dict[str, Any]:
         """Return the status object; see docs/http.md."""
         drain = self._drain.state()
-        moment = Moment(
+        moment = ServiceState(
             state=self._state(),
             reason=self.not_ready(),
             drain=drain,

@@ -26,7 +26,7 @@ PENDING_LIMIT = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ServiceState:
     """What only the service knows at this moment."""
 
     state: str
@@ -39,7 +39,7 @@ class Moment:
     warnings: Sequence[str] = ()
 
 
-def status_of(store: Store, clock: Clock, machine: Machine, moment: Moment) -> dict[str, Any]:
+def status_of(store: Store, clock: Clock, machine: Machine, moment: ServiceState) -> dict[str, Any]:
     """Return the status object."""
     now, found_remotes = clock.now(), _by_name(moment.drain)
     backlog = store.look(queries.backlog)
@@ -132,7 +132,9 @@ def _remote(remote: RemoteSettings, level: RemoteLevel, found: Mapping[str, Any]
     }
 
 
-def pending_of(store: Store, moment: Moment, backlog: Sequence[Backlog]) -> list[dict[str, Any]]:
+def pending_of(
+    store: Store, moment: ServiceState, backlog: Sequence[Backlog]
+) -> list[dict[str, Any]]:
     """List the steps with something left to drain, oldest first, at most ``PENDING_LIMIT``.
 
     ``eta_seconds`` is until it is durable, whatever the replicas; null while nobody can tell.

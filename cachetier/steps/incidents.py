@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import Incident
+from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 
 CLIENT_LIMIT = 10_000
@@ -59,7 +59,7 @@ class Incidents:
             return 0
         return len(self.take(client_id, clear=False))
 
-    def take(self, client_id: str, *, clear: bool = True) -> list[Incident]:
+    def take(self, client_id: str, *, clear: bool = True) -> list[IncidentRecord]:
         """Return the incidents that wait for a client, and forget them if ``clear``."""
         listener = self._listeners.get(client_id)
         if listener is None:

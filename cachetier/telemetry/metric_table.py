@@ -12,7 +12,7 @@ PREFIX = "cachetier_"
 REMOTE_STATES = ("ok", "throttled", "unreachable", "refused")
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -28,7 +28,7 @@ class Series:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     meaning: str
     labels: tuple[str, ...] = ()
     status: str = ""
@@ -36,7 +36,7 @@ class Series:
     @property
     def full_name(self) -> str:
         """The name that Prometheus knows."""
-        return f"{PREFIX}{self.name}{'_total' if self.kind is Kind.COUNTER else ''}"
+        return f"{PREFIX}{self.name}{'_total' if self.kind is MetricKind.COUNTER else ''}"
 
     @property
     def unit(self) -> str:
@@ -48,15 +48,15 @@ class Series:
 
 
 def _counter(name: str, meaning: str, *labels: str, status: str = "") -> Series:
-    return Series(name, Kind.COUNTER, meaning, labels, status)
+    return Series(name, MetricKind.COUNTER, meaning, labels, status)
 
 
 def _gauge(name: str, meaning: str, *labels: str, status: str = "") -> Series:
-    return Series(name, Kind.GAUGE, meaning, labels, status)
+    return Series(name, MetricKind.GAUGE, meaning, labels, status)
 
 
 def _histogram(name: str, meaning: str, *labels: str) -> Series:
-    return Series(name, Kind.HISTOGRAM, meaning, labels)
+    return Series(name, MetricKind.HISTOGRAM, meaning, labels)
 
 
 _EXPOSURE = (

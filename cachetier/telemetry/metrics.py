@@ -24,8 +24,8 @@ from prometheus_client.registry import Collector
 from cachetier.errors import error_codes
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
-from cachetier.telemetry.metric_table import PREFIX, REMOTE_STATES, SERIES, Kind
-from cachetier.telemetry.node_snapshot import Levels, Standing
+from cachetier.telemetry.metric_table import PREFIX, REMOTE_STATES, SERIES, MetricKind
+from cachetier.telemetry.node_snapshot import Levels, ServiceSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Metrics:
 
     def __init__(
         self,
-        standing: Callable[[], Standing],
+        standing: Callable[[], ServiceSnapshot],
         levels: Callable[[], Levels],
         remotes: Sequence[str] = ("durable",),
         *,
@@ -187,14 +187,14 @@ class _Gauges(Collector):
 
 def _family(name: str, points: Points) -> Metric:
     series = SERIES[name]
-    family = GaugeMetricFamily if series.kind is Kind.GAUGE else CounterMetricFamily
+    family = GaugeMetricFamily if series.kind is MetricKind.GAUGE else CounterMetricFamily
     metric = family(f"{PREFIX}{name}", series.meaning, labels=series.labels)
     for labels, value in points:
         metric.add_metric(labels, float(value))
     return metric
 
 
-def _points_of_standing(now: Standing) -> Mapping[str, Points]:
+def _points_of_standing(now: ServiceSnapshot) -> Mapping[str, Points]:
     plain: dict[str, float] = {
         "fenced": now.fenced,
         "used_bytes": now.used_bytes,

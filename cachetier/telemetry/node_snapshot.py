@@ -42,7 +42,7 @@ class RemoteLevel:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ServiceSnapshot:
     """What the service knows of the node by itself, whether or not its catalog can be read.
 
     ``remote_states`` is the state of each remote by its name, of the durable one first.
@@ -66,7 +66,7 @@ class Levels:
     The durable remote is the first of ``remotes``.
     """
 
-    standing: Standing = Standing()
+    standing: ServiceSnapshot = ServiceSnapshot()
 
     dirty_bytes: int = 0
     dirty_shards: int = 0

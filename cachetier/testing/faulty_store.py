@@ -17,7 +17,7 @@ from cachetier.remote.base import Condition, Metadata, ObjectInfo, ObjectStore, 
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
 
-class Moment(Enum):
+class FaultMoment(Enum):
     """Where in a call the fault strikes."""
 
     BEFORE = auto()  # the store never saw the call
@@ -31,25 +31,25 @@ class Fault:
 
     operation: Operation
     call: int
-    moment: Moment
+    moment: FaultMoment
     error: type[RemoteError] = TransientError
 
 
 def fail(operation: Operation, call: int = 1, error: type[RemoteError] = TransientError) -> Fault:
     """Make a call fail with ``error`` before it reaches the store."""
-    return Fault(operation, call, Moment.BEFORE, error)
+    return Fault(operation, call, FaultMoment.BEFORE, error)
 
 
 def lose_reply(operation: Operation, call: int = 1) -> Fault:
     """Let a call take effect, and its reply get lost."""
-    return Fault(operation, call, Moment.AFTER)
+    return Fault(operation, call, FaultMoment.AFTER)
 
 
 def corrupt(operation: Operation, call: int = 1) -> Fault:
     """Flip one bit of the body that ``put``, ``upload_part``, ``get`` or ``read_into`` moves."""
     if operation not in ("put", "upload_part", "get", "read_into"):
         raise ValueError(f"{operation} moves no body to corrupt")
-    return Fault(operation, call, Moment.BODY)
+    return Fault(operation, call, FaultMoment.BODY)
 
 
 class FaultyObjectStore(WrappedObjectStore):
@@ -98,7 +98,7 @@ class FaultyObjectStore(WrappedObjectStore):
         encoding: str | None = None,
     ) -> ObjectInfo:
         fault = self._next("put")
-        sent = _flipped(body) if _strikes(fault, Moment.BODY) else body
+        sent = _flipped(body) if _strikes(fault, FaultMoment.BODY) else body
         return self._act(
             fault,
             lambda: self._store.put(
@@ -115,7 +115,7 @@ class FaultyObjectStore(WrappedObjectStore):
         self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
     ) -> UploadedPart:
         fault = self._next("upload_part")
-        sent = _flipped(body) if _strikes(fault, Moment.BODY) else body
+        sent = _flipped(body) if _strikes(fault, FaultMoment.BODY) else body
         return self._act(
             fault, lambda: self._store.upload_part(key, upload_id, number, sent, digest=digest)
         )
@@ -123,22 +123,22 @@ class FaultyObjectStore(WrappedObjectStore):
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         fault = self._next("get")
         body = self._act(fault, lambda: self._store.get(key, start, length))
-        return _flipped(body) if _strikes(fault, Moment.BODY) else body
+        return _flipped(body) if _strikes(fault, FaultMoment.BODY) else body
 
     def read_into(self, key: str, start: int, view: memoryview) -> None:
         fault = self._next("read_into")
         self._act(fault, lambda: self._store.read_into(key, start, view))
-        if _strikes(fault, Moment.BODY):
+        if _strikes(fault, FaultMoment.BODY):
             view.cast("B")[:] = _flipped(view)
 
     def _around(self, operation: Operation, _size: int, call: Callable[[], Answer], /) -> Answer:
         return self._act(self._next(operation), call)
 
     def _act(self, fault: Fault | None, call: Callable[[], Answer]) -> Answer:
-        if fault is not None and fault.moment is Moment.BEFORE:
+        if fault is not None and fault.moment is FaultMoment.BEFORE:
             raise fault.error(f"planned: {fault.operation} {fault.call} never reached the store")
         answer = call()
-        if fault is not None and fault.moment is Moment.AFTER:
+        if fault is not None and fault.moment is FaultMoment.AFTER:
             raise fault.error(f"planned: the reply to {fault.operation} {fault.call} is lost")
         return answer
 
@@ -148,7 +148,7 @@ class FaultyObjectStore(WrappedObjectStore):
             self.calls[operation] += 1
             call = self.calls[operation]
             if self._outage is not None:
-                fault = Fault(operation, call, Moment.BEFORE, self._outage)
+                fault = Fault(operation, call, FaultMoment.BEFORE, self._outage)
             else:
                 due = (f for f in self._plan if (f.operation, f.call) == (operation, call))
                 found = next(due, None)
@@ -160,7 +160,7 @@ class FaultyObjectStore(WrappedObjectStore):
             return fault
 
 
-def _strikes(fault: Fault | None, moment: Moment) -> bool:
+def _strikes(fault: Fault | None, moment: FaultMoment) -> bool:
     return fault is not None and fault.moment is moment
 
 

@@ -192,7 +192,7 @@ class Simulation:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class NodeShares:
     """What the nodes got between two instants."""
 
     accepted: tuple[int, ...]
@@ -214,13 +214,13 @@ class Shares:
         return self.rejected / max(1, self.rejected + sum(self.accepted))
 
 
-def shares(nodes: Sequence[SimulatedNode], since: float, until: float) -> Shares:
+def shares(nodes: Sequence[SimulatedNode], since: float, until: float) -> NodeShares:
     """Count what reached the store between two instants of a simulation."""
 
     def within(instants: list[float]) -> int:
         return sum(since <= instant < until for instant in instants)
 
-    return Shares(
+    return NodeShares(
         tuple(within(node.accepted_at) for node in nodes),
         sum(within(node.rejected_at) for node in nodes),
         until - since,

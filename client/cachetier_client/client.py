@@ -23,7 +23,7 @@ from cachetier_client.identity.names import (
     checked_step,
 )
 from cachetier_client.identity.ranks import place_of
-from cachetier_client.io.block_file import Files
+from cachetier_client.io.block_file import BlockFiles
 from cachetier_client.io.ring import Ring
 from cachetier_client.io.workers import Workers
 from cachetier_client.results import AckLevel, Receipt
@@ -61,7 +61,7 @@ class Client(Reads):
         fallback: Fallback | None = None,
         threads: int = 4,
         clock: Clock | None = None,
-        files: Files | None = None,
+        files: BlockFiles | None = None,
     ) -> None:
         if threads < 1:
             raise ValueError(f"threads={threads} leaves nobody to work")

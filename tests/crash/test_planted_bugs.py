@@ -15,7 +15,7 @@ from cachetier.local.catalog.committer import Committer
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.store import Staged, Store
 from cachetier.model.checkpoint import Save
-from cachetier.model.documents import Part, ShardEntry
+from cachetier.model.documents import PartDocument, ShardEntry
 from cachetier.model.shard import Content, SaveIds, Shard
 from cachetier.testing.power_loss import WORST
 from tests.crash.sweep import Life, judge_start, live, sweep
@@ -107,7 +107,7 @@ class EagerPublisher(FakeDrain):
     def _write_part(self, save: Save, location: str, rank: int) -> bool:
         shards = self._store.read(lambda sql: queries.shards_of_rank(sql, save.number, rank, 0, -1))
         entries = tuple(ShardEntry.of(shard.name, shard.rank, shard.content) for shard in shards)
-        part = Part(
+        part = PartDocument(
             run=save.run,
             step=save.step,
             save_id=save.save_id,

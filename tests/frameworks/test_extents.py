@@ -15,7 +15,7 @@ from cachetier_client.torch.extents import (
     index_length,
     place_after,
 )
-from cachetier_client.torch.layout import Layout, Piece, lay_out
+from cachetier_client.torch.layout import Piece, ShardLayout, lay_out
 
 LARGE_ELEMENTS = (9 << 20) // 4
 
@@ -24,7 +24,7 @@ def piece(name: str, tensor: torch.Tensor, *offsets: int) -> Piece:
     return Piece(name, offsets or (0,) * tensor.dim(), tensor)
 
 
-def bytes_in(layout: Layout) -> bytes:
+def bytes_in(layout: ShardLayout) -> bytes:
     """The shard that a layout stands for."""
     from cachetier_client.io.buffers import bytes_of
 

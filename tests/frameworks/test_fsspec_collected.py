@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cachetier_client import Client
 from cachetier_client.filesystem.filesystem import CachetierFileSystem
-from cachetier_client.filesystem.saves import Saves
+from cachetier_client.filesystem.saves import FileSaves
 from cachetier_client.io.block_file import SystemFiles
 
 from tests.frameworks.conftest import Node
@@ -59,7 +59,7 @@ def test_a_file_that_is_collected_by_the_thread_that_writes_it_leaves_nothing(
 ) -> None:
     files = CollectingFiles()
     with Client(node.url, files=files) as client:
-        monkeypatch.setattr(Saves, "client", client)
+        monkeypatch.setattr(FileSaves, "client", client)
         fs = CachetierFileSystem(service_url=node.url)
         file: Any = fs.open("run/7/a", "wb")
         file.itself = file  # so that only the collector finds it

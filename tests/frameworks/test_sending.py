@@ -16,7 +16,7 @@ from cachetier_client.io.buffers import bytes_of
 from cachetier_client.io.ring import Ring
 from cachetier_client.torch import sending
 from cachetier_client.torch.devices import HostDevices
-from cachetier_client.torch.layout import Layout, Piece
+from cachetier_client.torch.layout import Piece, ShardLayout
 from cachetier_client.torch.plans import resolve
 from cachetier_client.torch.sending import claim, enter, give_up, send
 from torch import Tensor
@@ -98,12 +98,12 @@ class FakeCopier:
         self.told.append(error)
 
 
-def sent(checkpoint: FakeCheckpoint, pieces: list[Piece]) -> Layout:
+def sent(checkpoint: FakeCheckpoint, pieces: list[Piece]) -> ShardLayout:
     deadline = Deadline(60, SystemClock())
     return send(cast("Checkpoint", checkpoint), "s", pieces, deadline)
 
 
-def assert_holds(checkpoint: FakeCheckpoint, layout: Layout) -> None:
+def assert_holds(checkpoint: FakeCheckpoint, layout: ShardLayout) -> None:
     stored = checkpoint.stored
     assert len(stored) == layout.size_bytes
     for each in layout.placed:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cachetier.doctor.checks import REMOTE_CHECKS, examine
-from cachetier.doctor.findings import Finding
+from cachetier.doctor.findings import CheckResult
 from cachetier.doctor.subject import Patient
 from cachetier.remote.boto_client import Credentials, connect
 from cachetier.remote.settings import RemoteSettings
@@ -52,7 +52,7 @@ def remote_on(server: S3Endpoint, **change: Any) -> RemoteSettings:
     return replace(usual, **change)
 
 
-def found(remote: RemoteSettings, names: Collection[str] = OF_REMOTE) -> dict[str, Finding]:
+def found(remote: RemoteSettings, names: Collection[str] = OF_REMOTE) -> dict[str, CheckResult]:
     """Examine one remote; return the findings by name."""
     looked_at = patient(Path(tempfile.gettempdir()) / "cachetier-none", remote)
     return {finding.name: finding for _, finding in examine(looked_at, names)}

@@ -15,7 +15,7 @@ from cachetier_client.io import digests
 
 from cachetier.clock import Clock, SystemClock
 from cachetier.drain.channel import AskingEnd
-from cachetier.drain.loop import Drain, Signals, Size
+from cachetier.drain.loop import DrainLoop, Signals, Size
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.schedule.fair_queue import EQUAL, Weights
 from cachetier.drain.schedule.queue_state import Agenda
@@ -27,7 +27,7 @@ from cachetier.drain.serve.stats import Board, DrainObserver
 from cachetier.ingest.ingest import Ingest
 from cachetier.ingest.write_through import WriteThrough
 from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import Incident
+from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.recovery import open_store
 from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
@@ -188,7 +188,7 @@ class Node:
         saves = self.store.read(lambda sql: queries.saves_of(sql, ids.run, ids.step))
         return next(save for save in saves if save.save_id == ids.save_id)
 
-    def told(self) -> list[Incident]:
+    def told(self) -> list[IncidentRecord]:
         return self.store.read(lambda sql: queries.incidents_after(sql, 0))
 
     @contextmanager
@@ -199,7 +199,7 @@ class Node:
         abruptly: bool = False,
         compression: str = "off",
         rules: Sequence[tuple[str, str]] = (),
-    ) -> Iterator[Drain]:
+    ) -> Iterator[DrainLoop]:
         """Drain on threads of this process; ``abruptly`` hangs up in the end, as a dying serve."""
         ours, theirs = socket.socketpair()
         desk = Desk(self.office, {}, Rules.parsed(compression, rules))
@@ -207,7 +207,7 @@ class Node:
         link.start()
         channel, signals = AskingEnd(theirs), Signals()
         receiver = signals.listen(channel)
-        drain = Drain(
+        drain = DrainLoop(
             channel,
             self.bucket,
             self.store.store_id,

@@ -19,7 +19,7 @@ from cachetier.config.settings import load
 from cachetier.drain.loop import Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.priority.apply import AUTOGROUP_NICE
-from cachetier.drain.priority.policy import Standing
+from cachetier.drain.priority.policy import CpuPriority
 from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.source import FileSource, _set_direct
@@ -130,7 +130,7 @@ def test_where_no_group_can_be_made_the_sessions_group_yields() -> None:
     report = json.loads(ended.stdout)
 
     assert report["cgroup"] is None
-    assert report["autogroup"] == AUTOGROUP_NICE[Standing.SHARE]
+    assert report["autogroup"] == AUTOGROUP_NICE[CpuPriority.SHARE]
     assert report["nice"] == 19
     assert report["io"] == "idle"
     assert report["cpus"] is None

@@ -16,7 +16,7 @@ import pytest
 
 from cachetier.doctor import rawdisk
 from cachetier.doctor.checks import NODE_CHECKS, examine
-from cachetier.doctor.findings import Finding, State
+from cachetier.doctor.findings import CheckResult, State
 from cachetier.doctor.save_size import largest_known
 from cachetier.doctor.scratch import PREFIX, scratch
 from cachetier.doctor.subject import Patient
@@ -38,7 +38,7 @@ def served() -> Iterator[Served]:
         yield served
 
 
-def findings_of(looked_at: Patient, *names: str) -> dict[str, Finding]:
+def findings_of(looked_at: Patient, *names: str) -> dict[str, CheckResult]:
     return {finding.name: finding for _, finding in examine(looked_at, names)}
 
 

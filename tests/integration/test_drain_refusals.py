@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cachetier.drain.channel import AskingEnd, Reply
-from cachetier.drain.loop import Drain
+from cachetier.drain.loop import DrainLoop
 from cachetier.drain.pace import circuit_breaker
 from cachetier.model.shard import SaveIds
 from cachetier.remote.factory import open_remote
@@ -101,7 +101,7 @@ def test_an_answer_of_before_the_refusal_does_not_end_it(
     node: Node, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The drain asks for more work; what it has in hand is refused before the answer is read."""
-    asked, drains = threading.Event(), queue.SimpleQueue[Drain]()
+    asked, drains = threading.Event(), queue.SimpleQueue[DrainLoop]()
 
     class Late(AskingEnd):
         def ask(self, op: str, /, **fields: Any) -> Reply:

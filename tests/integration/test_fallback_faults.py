@@ -17,7 +17,7 @@ from cachetier_client.errors import (
     ServiceUnavailableError,
 )
 
-from cachetier.model.documents import Part, decode
+from cachetier.model.documents import PartDocument, decode
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, Troubles, When, first
@@ -237,7 +237,7 @@ def described(past: Place, step: int) -> dict[str, Any]:
     objects, manifest = past.bucket.objects, past.manifest(step)
     assert manifest is not None
     part_key = f"p/run/{step}/.cachetier/rank-0.json"
-    part = decode(Part, objects.get(part_key), part_key)
+    part = decode(PartDocument, objects.get(part_key), part_key)
     heads = {shard.name: objects.head(f"p/run/{step}/{shard.name}") for shard in part.shards}
     kept = {"run": "", "step": 0, "nonce": "", "started_at": 0.0, "published_at": 0.0}
     parts = tuple(replace_digest(each) for each in manifest.parts)

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cachetier.clock import SystemClock
 from cachetier.model.names import DURABLE
 from cachetier.service.service import Service
-from cachetier.telemetry.metric_table import PREFIX, REMOTE_STATES, SERIES, Kind, Series
+from cachetier.telemetry.metric_table import PREFIX, REMOTE_STATES, SERIES, MetricKind, Series
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.two_remotes import RUN, Node, running, site, until
 
@@ -139,4 +139,4 @@ def test_the_frozen_node_has_something_of_everything_to_agree_on(frozen: Node) -
 
 def test_every_figure_of_status_that_is_a_series_says_so() -> None:
     assert len(TOLD) >= 30
-    assert {series.kind for series in TOLD} == {Kind.GAUGE, Kind.COUNTER}
+    assert {series.kind for series in TOLD} == {MetricKind.GAUGE, MetricKind.COUNTER}

@@ -19,7 +19,7 @@ from cachetier_client.errors import (
     SealedError,
 )
 
-from cachetier.drain.schedule.tasks import Kind
+from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.drain.serve.save_reports import SaveReports
 from cachetier.model.shard import SaveIds
 from cachetier.testing.fake_clock import FakeClock
@@ -138,8 +138,8 @@ def test_who_follows_looks_often_at_first_where_nobody_told_the_ranks_of_the_nod
     not_yet = SaveReports(node.office).answers()["not_yet"]
     waited = []
     for _ in range(3):
-        not_yet({"save": save.number, "kind": str(Kind.FOLLOW)})
-        due = node.agenda.situation(wants_room=False).not_before[save.number, Kind.FOLLOW, ""]
+        not_yet({"save": save.number, "kind": str(TaskKind.FOLLOW)})
+        due = node.agenda.situation(wants_room=False).not_before[save.number, TaskKind.FOLLOW, ""]
         waited.append(due - clock.monotonic())
     node.close()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from cachetier.doors.http.door import HttpDoor
-from cachetier.doors.http.limits import Limits
+from cachetier.doors.http.limits import RequestLimits
 from tests.integration.serving import Caller, Served, received, serving, shard_path
 
 BAD_NAMES = [
@@ -136,7 +136,9 @@ def test_a_sender_who_is_refused_may_send_on_and_read_why(shared: Served) -> Non
 
 # --- deadlines -----------------------------------------------------------------------------------
 
-QUICK = Limits(header_seconds=0.6, progress_seconds=0.6, progress_bytes=1000, request_seconds=3.0)
+QUICK = RequestLimits(
+    header_seconds=0.6, progress_seconds=0.6, progress_bytes=1000, request_seconds=3.0
+)
 
 
 @pytest.fixture
@@ -237,7 +239,9 @@ def test_a_request_ends_with_its_own_deadline_whatever_it_waits_for(quick: Calle
 
 
 def test_connections_beyond_the_limit_are_turned_away(shared: Served) -> None:
-    door = HttpDoor(("127.0.0.1", 0), shared.service.operations, limits=Limits(connections=3))
+    door = HttpDoor(
+        ("127.0.0.1", 0), shared.service.operations, limits=RequestLimits(connections=3)
+    )
     door.start()
     caller = Caller(int(door.url.rsplit(":", 1)[1]))
     try:
@@ -251,7 +255,7 @@ def test_connections_beyond_the_limit_are_turned_away(shared: Served) -> None:
 
 
 def test_requests_beyond_the_limit_hear_when_to_come_again(shared: Served) -> None:
-    limits = Limits(requests=2)
+    limits = RequestLimits(requests=2)
     door = HttpDoor(("127.0.0.1", 0), shared.service.operations, limits=limits)
     door.start()
     caller = Caller(int(door.url.rsplit(":", 1)[1]))

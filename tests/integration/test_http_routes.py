@@ -11,7 +11,7 @@ import pytest
 
 from cachetier.doors.http.door import HttpDoor
 from cachetier.errors import ConfigError
-from cachetier.local.catalog.records import Incident
+from cachetier.local.catalog.records import IncidentRecord
 from cachetier.model.lifecycle import ShardEvent
 from tests.integration.serving import Served, serving, shard_path
 
@@ -121,7 +121,7 @@ def _damage(served: Served, name: str) -> None:
     store = served.service.store
     shard = store.read(lambda sql: queries.visible_shard(sql, "r", 1, name))
     assert shard is not None
-    incident = Incident("integrity", "it is damaged", "Save it again.", "r", 1, name, 0)
+    incident = IncidentRecord("integrity", "it is damaged", "Save it again.", "r", 1, name, 0)
     store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, time.time())
     served.service.operations.incidents.refresh()
 

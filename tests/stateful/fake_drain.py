@@ -14,7 +14,7 @@ from cachetier.drain.publish.publisher import Ended, Located, Publisher
 from cachetier.errors import PreconditionFailedError, UploadGoneError
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.filters import small_of
-from cachetier.local.catalog.records import FinishedPart, Incident
+from cachetier.local.catalog.records import FinishedPart, IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.composing import pieces
@@ -24,7 +24,7 @@ from cachetier.model.names import DURABLE
 from cachetier.model.packs import Member, is_packable, next_pack, pack_name
 from cachetier.model.publication import Claimant, claimant_of
 from cachetier.model.shard import BLOCK_BYTES, Content, Shard
-from cachetier.model.stored import Codec, Frame, InPack, Stored
+from cachetier.model.stored import Codec, InPack, Stored, StoredFrame
 from cachetier.model.uploads import (
     Existing,
     compressed_metadata,
@@ -249,7 +249,7 @@ class FakeDrain:
         return object_metadata(shard.save_id, self._store.store_id, shard.version, shard.content)
 
     def _quarantine(self, shard: Shard) -> None:
-        incident = Incident("integrity", "damaged", "", shard.run, shard.step, shard.name)
+        incident = IncidentRecord("integrity", "damaged", "", shard.run, shard.step, shard.name)
         self._store.catalog.move(
             shard.version, ShardEvent.LOCAL_DAMAGE, incident, self._clock.now()
         )
@@ -314,5 +314,5 @@ def encoded(shard: Shard, body: bytes) -> tuple[Stored, bytes]:
     frame = FrameEncoder(1).encode(body)
     sent = frame + encode_table([len(frame)], len(body))
     return Stored(
-        Codec.ZSTD, len(sent), digest_of(sent), (Frame(len(frame), digest_of(frame)),)
+        Codec.ZSTD, len(sent), digest_of(sent), (StoredFrame(len(frame), digest_of(frame)),)
     ), sent

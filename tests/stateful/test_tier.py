@@ -29,7 +29,7 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
 from cachetier.model.shard import SaveIds, Shard
-from cachetier.reclaim.gc import Garbage, Kind
+from cachetier.reclaim.gc import Garbage, GarbageKind
 from cachetier.remote.bucket import Remote
 from cachetier.steps.pins import Pins
 from cachetier.testing.fake_clock import FakeClock
@@ -220,7 +220,7 @@ class Tier(RuleBasedStateMachine):
         self.node.drain.delete_all()
         gone = {(s.run, s.step, s.save_id) for s in self._saves() if s.state == DELETED}
         for each in found.rubbish:
-            if each.kind in (Kind.INCOMPLETE, Kind.REPLACED):
+            if each.kind in (GarbageKind.INCOMPLETE, GarbageKind.REPLACED):
                 assert each.run is not None
                 assert each.step is not None
                 assert each.save_id is not None

@@ -17,7 +17,7 @@ from cachetier.model import publication
 from cachetier.model.documents import (
     Manifest,
     ManifestState,
-    Part,
+    PartDocument,
     PartReference,
     PendingSeal,
     ShardEntry,
@@ -107,7 +107,7 @@ def an_entry(name: str, *blocks: bytes) -> tuple[theirs.Entry, Content]:
 
 def test_a_part_comes_out_the_same_byte_for_byte_whoever_writes_it() -> None:
     described = [an_entry("b", b"x" * BLOCK_BYTES, b"rest"), an_entry("a"), an_entry("é", b"1")]
-    part = Part(
+    part = PartDocument(
         run="run",
         step=7,
         save_id=MINE,
@@ -126,7 +126,7 @@ def test_a_part_comes_out_the_same_byte_for_byte_whoever_writes_it() -> None:
 
 def test_a_published_manifest_comes_out_the_same_byte_for_byte() -> None:
     entry, content = an_entry("a", b"x" * BLOCK_BYTES, b"rest")
-    part = Part(
+    part = PartDocument(
         run="run",
         step=7,
         save_id=MINE,
@@ -173,7 +173,7 @@ def test_the_service_reads_the_pending_seal_that_a_client_leaves() -> None:
 
 def test_objects_say_of_themselves_what_the_drains_do() -> None:
     entry, content = an_entry("a", b"bytes")
-    target = their_uploads.Target.of("key", ClientPart("run", 7, 0, 2, MINE), entry)
+    target = their_uploads.DirectTarget.of("key", ClientPart("run", 7, 0, 2, MINE), entry)
     drains = object_metadata(MINE, "a-store", 1, content)
     assert target.metadata.keys() == drains.keys()
     verdict = judge_existing(target.metadata, entry.size_bytes, drains, content.size_bytes)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from cachetier import __version__
 from cachetier.doors.http.guard import Guard
-from cachetier.doors.http.limits import Limits
+from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.openapi import describe_shards
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import (
@@ -42,7 +42,7 @@ def build(
     token: str | None,
     not_ready: NotReady,
     exposition: Callable[[], bytes],
-    limits: Limits,
+    limits: RequestLimits,
 ) -> Guard:
     """Return the whole application."""
     app = FastAPI(

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from starlette.types import Receive
 
-from cachetier.doors.http.limits import Limits
+from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import BodyCutShortError, SlowBodyError
 from cachetier.model.shard import BLOCK_BYTES
@@ -25,7 +25,7 @@ BLOCKS_KEPT = 12
 TAP = "cachetier.tap"  # the connection's extension of the scope
 
 
-class Sink(Protocol):
+class BodySink(Protocol):
     """Where blocks go. ``depth`` says how many may be on their way at once."""
 
     depth: int
@@ -64,7 +64,7 @@ class Body:
     switch for each piece; ``receive`` then only says when a block is full, or the body ends.
     """
 
-    def __init__(self, receive: Receive, limits: Limits, tap: Tap | None = None) -> None:
+    def __init__(self, receive: Receive, limits: RequestLimits, tap: Tap | None = None) -> None:
         self._receive = receive
         self._limits = limits
         self._tap = tap
@@ -91,12 +91,12 @@ class Body:
         """Whether everything came already."""
         return not self._more
 
-    async def into_blocks(self, blocks: Blocks, pools: Pools, sink: Sink) -> None:
+    async def into_blocks(self, blocks: Blocks, pools: Pools, sink: BodySink) -> None:
         """Hand the whole body to ``sink`` in blocks, the next one filling meanwhile.
 
         On any error every write that began has ended before this returns.
         """
-        filling = _Filling(blocks, pools, sink, self._excuse)
+        filling = _BodyFilling(blocks, pools, sink, self._excuse)
         try:
             async with self._watched():
                 filling.feed(self._held)
@@ -111,7 +111,7 @@ class Body:
         finally:
             await filling.settle()
 
-    def _divert(self, filling: _Filling) -> None:
+    def _divert(self, filling: _BodyFilling) -> None:
         if self._tap is None or not self._more:
             return
 
@@ -171,11 +171,11 @@ class Body:
                 watch.cancel()
 
 
-class _Filling:
+class _BodyFilling:
     """The block that fills, and those on their way into the sink, oldest first."""
 
     def __init__(
-        self, blocks: Blocks, pools: Pools, sink: Sink, excuse: Callable[[], None]
+        self, blocks: Blocks, pools: Pools, sink: BodySink, excuse: Callable[[], None]
     ) -> None:
         self._blocks = blocks
         self._pools = pools

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import uvicorn
 
 from cachetier.doors.http.app import build
-from cachetier.doors.http.limits import Limits
+from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.protocol import protocol_with
 from cachetier.doors.http.routes import NotReady
@@ -39,7 +39,7 @@ class HttpDoor:
         token: str | None = None,
         not_ready: NotReady = lambda: None,
         exposition: Callable[[], bytes] = lambda: b"",
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
     ) -> None:
         """Prepare the door.
 
@@ -56,7 +56,7 @@ class HttpDoor:
         self._token = token
         self._not_ready = not_ready
         self._exposition = exposition
-        self._limits = limits or Limits()
+        self._limits = limits or RequestLimits()
         self._pools = Pools()
         self._socket: socket.socket | None = None
         self._server: uvicorn.Server | None = None

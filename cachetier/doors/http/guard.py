@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cachetier.doors.http.limits import Limits
+from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.paths import target_of
 from cachetier.doors.http.problems import (
     CODE_HEADER,
@@ -51,7 +51,7 @@ class Guard:
         shards: ShardRoute,
         *,
         token: str | None,
-        limits: Limits,
+        limits: RequestLimits,
         failed: Failed,
     ) -> None:
         """Stand before ``routes`` and ``shards``; ``failed``: see ``Operations``."""

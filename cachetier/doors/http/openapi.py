@@ -21,7 +21,7 @@ def describe_shards(app: FastAPI) -> None:
         if PATH not in schema["paths"]:
             schema["paths"][PATH] = _path()
             parts = schema.setdefault("components", {}).setdefault("schemas", {})
-            for model in (schemas.Receipt, schemas.Problem):
+            for model in (schemas.ReceiptModel, schemas.Problem):
                 parts[model.__name__] = model.model_json_schema()
         return schema
 

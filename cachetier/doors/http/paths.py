@@ -18,7 +18,7 @@ _SHARDS = "shards"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """What a path under ``/v1/runs/`` is about. ``rest`` follows the step: ``("seal",)``."""
 
     run: str
@@ -27,7 +27,7 @@ class Target:
     rest: tuple[str, ...] = ()
 
 
-def target_of(raw_path: bytes) -> Target | None:
+def target_of(raw_path: bytes) -> RequestTarget | None:
     """Return what ``raw_path`` names, or None when it is not under ``/v1/runs/``.
 
     Raises:
@@ -38,12 +38,14 @@ def target_of(raw_path: bytes) -> Target | None:
     segments = raw_path[len(_RUNS) :].split(b"/")
     run = names.checked_run(_decoded(segments[0], "run"))
     if segments[1:2] != [b"steps"] or len(segments) < 3:
-        return Target(run, rest=tuple(_decoded(segment, "path") for segment in segments[1:]))
+        return RequestTarget(run, rest=tuple(_decoded(segment, "path") for segment in segments[1:]))
     step = names.parsed_step(_decoded(segments[2], "step"))
     if segments[3:4] == [_SHARDS.encode()]:
         name = "/".join(_decoded(segment, "shard name") for segment in segments[4:])
-        return Target(run, step, names.checked_name(name))
-    return Target(run, step, rest=tuple(_decoded(segment, "path") for segment in segments[3:]))
+        return RequestTarget(run, step, names.checked_name(name))
+    return RequestTarget(
+        run, step, rest=tuple(_decoded(segment, "path") for segment in segments[3:])
+    )
 
 
 def _decoded(segment: bytes, what: str) -> str:

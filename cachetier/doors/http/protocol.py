@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from cachetier.doors.http.body import TAP, Feed, Tap
-from cachetier.doors.http.limits import Limits
+from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.problems import MEDIA_TYPE, problem_body
 from cachetier.errors import InvalidRequestError
 
@@ -31,7 +31,7 @@ class BadHeadError(Exception):
 class WatchedProtocol(HttpToolsProtocol):
     """One connection; see ``protocol_with`` for its limits."""
 
-    limits = Limits()
+    limits = RequestLimits()
     failed: Failed = staticmethod(lambda _door, _code: None)
 
     def __init__(
@@ -156,7 +156,7 @@ class WatchedProtocol(HttpToolsProtocol):
         return now - self._stuck_since > self.limits.progress_seconds
 
 
-def protocol_with(limits: Limits, failed: Failed) -> type[WatchedProtocol]:
+def protocol_with(limits: RequestLimits, failed: Failed) -> type[WatchedProtocol]:
     """Return the protocol bounded by ``limits``; uvicorn makes one instance for each connection.
 
     ``failed``: see ``Operations``.

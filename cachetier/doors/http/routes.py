@@ -28,8 +28,8 @@ def looking_routes(node: Operations, pools: Pools) -> APIRouter:
     checkpoints = node.checkpoints
 
     @router.get("/v1/runs")
-    async def runs() -> schemas.Runs:
-        return schemas.Runs(runs=await pools.quick(checkpoints.runs))
+    async def runs() -> schemas.RunsModel:
+        return schemas.RunsModel(runs=await pools.quick(checkpoints.runs))
 
     @router.get("/v1/runs/{run}/steps", response_model=schemas.Steps)
     async def steps(run: str, level: schemas.LevelName | None = None) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def keeping_routes(node: Operations, pools: Pools) -> APIRouter:
     """Return the routes that say what stays on the node, and what goes."""
     router = APIRouter(tags=["operations"])
 
-    @router.get("/v1/pins", response_model=schemas.Pins)
+    @router.get("/v1/pins", response_model=schemas.PinsModel)
     async def pins() -> dict[str, Any]:
         return {"pins": [asdict(pin) for pin in await pools.quick(node.pins.all)]}
 
@@ -119,7 +119,7 @@ def keeping_routes(node: Operations, pools: Pools) -> APIRouter:
         found = await pools.patient(
             lambda: node.garbage.collect(what.older_than_seconds, dry_run=what.dry_run)
         )
-        return schemas.Collected(collected=schemas.Collection(**found.as_json()))
+        return schemas.Collected(collected=schemas.CollectionModel(**found.as_json()))
 
     return router
 
@@ -138,7 +138,7 @@ def client_routes(node: Operations, pools: Pools) -> APIRouter:
         node.fell_back(past.shards, past.size_bytes)
         return {}
 
-    @router.get("/v1/incidents", response_model=schemas.Incidents)
+    @router.get("/v1/incidents", response_model=schemas.IncidentsModel)
     async def incidents(
         client_id: Annotated[str, Query(min_length=1, max_length=64)], clear: bool = True
     ) -> dict[str, Any]:

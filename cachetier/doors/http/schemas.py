@@ -47,11 +47,11 @@ class FallbackRequest(_Request):
     size_bytes: Annotated[int, Field(ge=0, strict=True)]
 
 
-class Runs(BaseModel):
+class RunsModel(BaseModel):
     runs: list[str]
 
 
-class ShardView(BaseModel):
+class ShardModel(BaseModel):
     name: str
     rank: int
     size_bytes: int
@@ -59,7 +59,7 @@ class ShardView(BaseModel):
     state: str
 
 
-class StepView(BaseModel):
+class StepModel(BaseModel):
     run: str
     step: int
     save_id: str
@@ -83,15 +83,15 @@ class StepWithShards(BaseModel):
 
     run: str
     step: int
-    shards: list[ShardView]
+    shards: list[ShardModel]
 
 
 class Steps(BaseModel):
-    steps: list[StepView]
+    steps: list[StepModel]
 
 
 class Latest(BaseModel):
-    step: StepView | None
+    step: StepModel | None
 
 
 class OneStep(BaseModel):
@@ -109,7 +109,7 @@ class CollectRequest(_Request):
     older_than_seconds: Annotated[float, Field(ge=0)] = 86_400.0
 
 
-class Pin(BaseModel):
+class PinModel(BaseModel):
     """A pinned step; ``local_bytes`` of it lie on this node."""
 
     run: str
@@ -122,18 +122,18 @@ class Pin(BaseModel):
 
 
 class Pinned(BaseModel):
-    pin: Pin
+    pin: PinModel
 
 
 class Unpinned(BaseModel):
     was_pinned: bool
 
 
-class Pins(BaseModel):
-    pins: list[Pin]
+class PinsModel(BaseModel):
+    pins: list[PinModel]
 
 
-class Collection(BaseModel):
+class CollectionModel(BaseModel):
     """What there was to collect; ``rubbish`` lists the first 1000 of ``found``."""
 
     dry_run: bool
@@ -146,7 +146,7 @@ class Collection(BaseModel):
 
 
 class Collected(BaseModel):
-    collected: Collection
+    collected: CollectionModel
 
 
 class Sealed(BaseModel):
@@ -158,7 +158,7 @@ class Reached(BaseModel):
     age_seconds: float
 
 
-class PendingStep(BaseModel):
+class PendingStepModel(BaseModel):
     run: str
     step: int
     shards: int
@@ -168,14 +168,14 @@ class PendingStep(BaseModel):
 class Flushed(BaseModel):
     pending_shards: int
     pending_bytes: int
-    pending_steps: list[PendingStep]
+    pending_steps: list[PendingStepModel]
 
 
-class Incidents(BaseModel):
+class IncidentsModel(BaseModel):
     incidents: list[dict[str, Any]]
 
 
-class Receipt(BaseModel):
+class ReceiptModel(BaseModel):
     run: str
     step: int
     name: str

@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from cachetier.doors.http.body import TAP, Blocks, Body
 from cachetier.doors.http.download import Download
-from cachetier.doors.http.limits import Limits
-from cachetier.doors.http.paths import Target
+from cachetier.doors.http.limits import RequestLimits
+from cachetier.doors.http.paths import RequestTarget
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import BusyError, MethodError
 from cachetier.doors.http.queries import Query, digest_of, element_size_of, size_of
@@ -43,7 +43,7 @@ METHODS = ("PUT", "GET", "HEAD", "DELETE")
 class Shards:
     """Serves ``/v1/runs/{run}/steps/{step}/shards/{name}``."""
 
-    def __init__(self, operations: Operations, pools: Pools, limits: Limits) -> None:
+    def __init__(self, operations: Operations, pools: Pools, limits: RequestLimits) -> None:
         self._node = operations
         self._pools = pools
         self._limits = limits
@@ -52,7 +52,7 @@ class Shards:
         self._downloads = asyncio.Semaphore(limits.downloads)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        target: Target = scope["cachetier.target"]
+        target: RequestTarget = scope["cachetier.target"]
         serve = {
             "PUT": self._put,
             "GET": self._get,
@@ -65,7 +65,7 @@ class Shards:
 
     # --- PUT -------------------------------------------------------------------------------------
 
-    async def _put(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _put(self, target: RequestTarget, scope: Scope, receive: Receive, send: Send) -> None:
         self._node.refuse_when_leaving()
         query, headers = Query(scope["query_string"], PUT_PARAMETERS), Headers(scope=scope)
         ack = checked_level(query.text("ack", Level.LOCAL))
@@ -107,7 +107,7 @@ class Shards:
 
     # --- GET, HEAD, DELETE -----------------------------------------------------------------------
 
-    async def _get(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _get(self, target: RequestTarget, scope: Scope, receive: Receive, send: Send) -> None:
         query = Query(scope["query_string"], ("timeout_seconds", "restore"))
         timeout_seconds, ids = query.seconds(), _ids(target)
         wanted = None if query.flag("restore") else Headers(scope=scope).get("range")
@@ -152,7 +152,9 @@ class Shards:
         status = 200 if span is None else 206
         await _stream(download, span or whole, status, described, send)
 
-    async def _head(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _head(
+        self, target: RequestTarget, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         Query(scope["query_string"], ("timeout_seconds", "restore"))
         run, step, name = _ids(target)
         shard, source = await self._pools.patient(self._node.restore.look, run, step, name)
@@ -160,7 +162,9 @@ class Shards:
         described["Content-Length"] = str(shard.content.size_bytes)
         await Response(status_code=200, headers=described)(scope, receive, send)
 
-    async def _delete(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _delete(
+        self, target: RequestTarget, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         self._node.refuse_when_stopping()
         Query(scope["query_string"], ())
         await self._pools.quick(self._node.checkpoints.delete_shard, *_ids(target))
@@ -199,7 +203,7 @@ async def _slot(slots: asyncio.Semaphore, timeout_seconds: float, what: str) -> 
         slots.release()
 
 
-def _put_of(target: Target, query: Query, headers: Headers) -> Put:
+def _put_of(target: RequestTarget, query: Query, headers: Headers) -> Put:
     if "content-range" in headers:
         raise InvalidRequestError("a shard is put whole: Content-Range is not taken")
     run, step, name = _ids(target)
@@ -222,7 +226,7 @@ def _put_of(target: Target, query: Query, headers: Headers) -> Put:
     )
 
 
-def _ids(target: Target) -> tuple[str, int, str]:
+def _ids(target: RequestTarget) -> tuple[str, int, str]:
     assert target.step is not None
     assert target.name is not None
     return target.run, target.step, target.name

@@ -63,7 +63,7 @@ async def put_large(put: Put, body: Body, ingest: Ingest, pools: Pools, blocks: 
     return await pools.quick(ingest.commit, stage, put.ids, put.name, content)
 
 
-class _Digests:
+class _BodyDigests:
     """The digests of the blocks that came, in whatever order they were taken."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class _FileSink:
         self._writer = stage.writer
         self._ingest = ingest
         self._pools = pools
-        self._digests = _Digests()
+        self._digests = _BodyDigests()
         self._direct = _went_direct(stage.writer)
         self.content = self._digests.content
 
@@ -121,7 +121,7 @@ class _RemoteSink:
     def __init__(self, put: Put, stage: RemoteStage) -> None:
         self._put = put
         self._stage = stage
-        self._digests = _Digests()
+        self._digests = _BodyDigests()
         self.content = self._digests.content
 
     async def expect(self, total_bytes: int) -> None:

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from cachetier.drain.priority.cgroup import CpuGroup, make_group
-from cachetier.drain.priority.policy import Standing
+from cachetier.drain.priority.policy import CpuPriority
 
 NICE = 19
-AUTOGROUP_NICE = {Standing.LAST: 19, Standing.SHARE: 18}
+AUTOGROUP_NICE = {CpuPriority.LAST: 19, CpuPriority.SHARE: 18}
 GROUP_TRIES = 3
 AUTOGROUP = Path("/proc/self/autogroup")
 
@@ -51,14 +51,14 @@ class Courtesy:
         self.report = report
         self._group = group
 
-    def stand(self, standing: Standing) -> None:
+    def stand(self, standing: CpuPriority) -> None:
         """Take another place: at the end of the line, or with a small share."""
         if self._group is not None:
             self.report["cgroup"] = _tried(lambda: self._stand_group(standing))
         else:
             self.report["autogroup"] = _tried(lambda: _autogroup(standing))
 
-    def _stand_group(self, standing: Standing) -> str | None:
+    def _stand_group(self, standing: CpuPriority) -> str | None:
         return self._group.stand(standing) if self._group is not None else None
 
 
@@ -83,7 +83,7 @@ def be_courteous(group: str, cpus: Collection[int] = ()) -> Courtesy:
         },
         entered,
     )
-    courtesy.stand(Standing.SHARE)  # for the start; see Stance
+    courtesy.stand(CpuPriority.SHARE)  # for the start; see Stance
     return courtesy
 
 
@@ -114,7 +114,7 @@ def _nice() -> int:
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def _autogroup(standing: Standing) -> int:
+def _autogroup(standing: CpuPriority) -> int:
     """Set the nice value of the session's group; needs a session of our own."""
     AUTOGROUP.write_text(str(AUTOGROUP_NICE[standing]))
     return int(AUTOGROUP.read_text().rsplit(maxsplit=1)[-1])

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from cachetier.drain.priority.policy import Standing
+from cachetier.drain.priority.policy import CpuPriority
 
 PROC = Path("/proc/self")
 NAME = "cachetier-drain-"
@@ -102,13 +102,13 @@ class CpuGroup:
         """
         _write(self.path / "cgroup.procs", os.getpid())
 
-    def stand(self, standing: Standing) -> str:
+    def stand(self, standing: CpuPriority) -> str:
         """Rank the group; return the setting that did it.
 
         Raises:
             OSError: The kernel refuses.
         """
-        share = standing is Standing.SHARE
+        share = standing is CpuPriority.SHARE
         idle = self.path / "cpu.idle"
         if idle.exists():
             _write(idle, int(not share))
@@ -133,7 +133,7 @@ def make_group(name: str, proc: Path = PROC) -> CpuGroup | None:
             group = CpuGroup(parent / name, hierarchy.version)
             try:
                 group.path.mkdir(exist_ok=True)
-                group.stand(Standing.LAST)
+                group.stand(CpuPriority.LAST)
             except OSError:
                 _remove(group.path)
             else:

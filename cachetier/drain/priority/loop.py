@@ -13,7 +13,7 @@ from cachetier.drain.priority.apply import Courtesy
 from cachetier.drain.priority.gates import Gates
 from cachetier.drain.priority.policy import (
     Pressure,
-    Sample,
+    PressureSample,
     Stance,
     Training,
     compute_allowance,
@@ -106,7 +106,7 @@ class GivingWay:
         if self._stance.standing is not before.standing:
             self._courtesy.stand(self._stance.standing)
 
-    def _sample(self) -> Sample:
+    def _sample(self) -> PressureSample:
         return self._sensors.sample(self._clock.monotonic(), self._gates.reads.worked_seconds())
 
     def _report(self) -> Report:

@@ -41,7 +41,7 @@ class Restraint(IntEnum):
     READER = 2
 
 
-class Standing(StrEnum):
+class CpuPriority(StrEnum):
     """Where the kernel's scheduler ranks the drain."""
 
     LAST = "last"
@@ -49,7 +49,7 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PressureSample:
     """Clocks that only go forward, in seconds; None where the kernel does not tell."""
 
     at: float
@@ -105,7 +105,7 @@ class Stance:
     """
 
     restraint: Restraint = Restraint.NONE
-    standing: Standing = Standing.SHARE
+    standing: CpuPriority = CpuPriority.SHARE
     due_seconds: float = 0.0
 
 
@@ -117,7 +117,7 @@ class Allowance:
     pause_seconds: float = 0.0
 
 
-def pressure_between(before: Sample, after: Sample) -> Pressure:
+def pressure_between(before: PressureSample, after: PressureSample) -> Pressure:
     """Return what others waited for between two samples, and how hungry the drain was."""
     seconds = max(1e-3, after.at - before.at)
     waited = max(0.0, after.own_cpu_waited - before.own_cpu_waited)
@@ -159,19 +159,19 @@ def _next_restraint(now: Restraint, pressure: float, training: Training) -> Rest
     return now if busy or pressure >= COMPRESSOR_UNTIL else Restraint.NONE
 
 
-def _next_standing(now: Stance, pressure: Pressure, *, urgent: bool) -> tuple[Standing, float]:
+def _next_standing(now: Stance, pressure: Pressure, *, urgent: bool) -> tuple[CpuPriority, float]:
     """Give a starved drain its share after a while, and take it back after a while without.
 
     Seconds count, not looks: the thread that looks starves with the others.
     """
     if urgent:
-        return Standing.SHARE, 0.0
-    if now.standing is Standing.LAST:
+        return CpuPriority.SHARE, 0.0
+    if now.standing is CpuPriority.LAST:
         is_due, patience_seconds = pressure.hunger >= STARVED_SHARE, STARVED_SECONDS
-        other = Standing.SHARE
+        other = CpuPriority.SHARE
     else:
         is_due, patience_seconds = pressure.hunger < FED_SHARE, FED_SECONDS
-        other = Standing.LAST
+        other = CpuPriority.LAST
     due_seconds = now.due_seconds + pressure.seconds if is_due else 0.0
     return (other, 0.0) if due_seconds >= patience_seconds else (now.standing, due_seconds)
 

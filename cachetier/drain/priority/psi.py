@@ -11,7 +11,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from cachetier.drain.priority.policy import Sample
+from cachetier.drain.priority.policy import PressureSample
 
 PROC = Path("/proc")
 READ_BYTES = 512
@@ -43,10 +43,10 @@ class Sensors:
         self._ended = (0.0, 0.0)
         self._seen: dict[str, tuple[float, float]] = {}
 
-    def sample(self, at: float, own_io: float) -> Sample:
+    def sample(self, at: float, own_io: float) -> PressureSample:
         """Return all clocks; ``own_io`` is for how long this process was reading."""
         used, waited = self._own_cpu()
-        return Sample(
+        return PressureSample(
             at=at,
             cpu_stalled=stalled_seconds(_start_of(self._pressure / "cpu")),
             io_stalled=stalled_seconds(_start_of(self._pressure / "io")),

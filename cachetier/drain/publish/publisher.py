@@ -20,7 +20,7 @@ from cachetier.model.checkpoint import SaveState
 from cachetier.model.documents import (
     Manifest,
     ManifestState,
-    Part,
+    PartDocument,
     PartReference,
     ShardEntry,
 )
@@ -260,13 +260,13 @@ class Publisher:
             is not None
         )
 
-    def _part(self, save: Claimant, location: str, rank: int) -> tuple[Part, str]:
+    def _part(self, save: Claimant, location: str, rank: int) -> tuple[PartDocument, str]:
         body = self._own.part(save.run, location, rank)
         if body is None:
             return self._bucket.part_with_digest(save.run, location, rank)
         return self._bucket.part_of(body, save.run, location, rank)
 
-    def _whole(self, save: Claimant, location: str) -> list[tuple[Part, str]] | None:
+    def _whole(self, save: Claimant, location: str) -> list[tuple[PartDocument, str]] | None:
         """Return every rank's part, or None; those of another save do not count."""
         ranks = range(save.world_size)
         if not self._bucket.part_ranks(save.run, location).issuperset(ranks):
@@ -279,7 +279,7 @@ class Publisher:
         save: Claimant,
         location: str,
         seen: SeenManifest | None,
-        parts: list[tuple[Part, str]],
+        parts: list[tuple[PartDocument, str]],
     ) -> Manifest:
         manifest = _manifest(seen)
         if manifest is not None and manifest.save_id == save.save_id:
@@ -308,12 +308,12 @@ def _manifest(seen: SeenManifest | None) -> Manifest | None:
     return seen.manifest if seen is not None else None
 
 
-def _of_others(save: Claimant, parts: Iterable[tuple[Part, str]]) -> bool:
+def _of_others(save: Claimant, parts: Iterable[tuple[PartDocument, str]]) -> bool:
     ours = (save.step, save.save_id, save.world_size)
     return any((part.step, part.save_id, part.world_size) != ours for part, _ in parts)
 
 
-def _reference(part: Part, digest: str) -> PartReference:
+def _reference(part: PartDocument, digest: str) -> PartReference:
     return PartReference(
         rank=part.rank,
         digest=digest,

@@ -14,14 +14,14 @@ from itertools import count
 from cachetier.clock import Clock
 from cachetier.drain.schedule.fair_queue import EQUAL, Fairness, Weights
 from cachetier.drain.schedule.scheduler import Situation
-from cachetier.drain.schedule.tasks import Key, Kind, Work, name_key
+from cachetier.drain.schedule.tasks import Key, TaskKind, Work, name_key
 from cachetier.errors import BackpressureError
 from cachetier.model.checkpoint import Save
 from cachetier.training_hints import Phases
 
 BACKOFF_LIMIT_SECONDS = 30.0
 HURRY_SECONDS = 600.0
-RECHECKED = (Kind.FOLLOW, Kind.PUBLISH)  # these look what other nodes have done meanwhile
+RECHECKED = (TaskKind.FOLLOW, TaskKind.PUBLISH)  # these look what other nodes have done meanwhile
 
 Wish = tuple[str | None, int | None]
 
@@ -120,7 +120,7 @@ class Agenda:
     def names_in_flight(self, number: int) -> set[str]:
         """Return the names of a save's shards that are being written, by anybody."""
         with self._changed:
-            return {key[2] for key in self._busy if key[:2] == (number, Kind.UPLOAD)}
+            return {key[2] for key in self._busy if key[:2] == (number, TaskKind.UPLOAD)}
 
     # --- put off ---------------------------------------------------------------------------------
 
@@ -213,6 +213,6 @@ class Agenda:
         counted: dict[int, int] = {}
         with self._changed:
             for key in self._busy | self._not_before.keys():
-                if key[1] is Kind.UPLOAD:
+                if key[1] is TaskKind.UPLOAD:
                     counted[key[0]] = counted.get(key[0], 0) + 1
         return counted

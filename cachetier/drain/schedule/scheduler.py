@@ -28,7 +28,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from cachetier.drain.schedule.fair_queue import EQUAL, Fairness, Weights
-from cachetier.drain.schedule.tasks import Key, Kind, Work, name_key
+from cachetier.drain.schedule.tasks import Key, TaskKind, Work, name_key
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState, sealed_here
 from cachetier.model.composing import Twins, twins_of
 from cachetier.model.packs import Packable
@@ -43,7 +43,7 @@ _URGENT_WEIGHTS = {_HURRIED: 3.0, _OVERDUE: 1.0}
 
 # What looks at the step's manifest waits until a deletion of the step is there: the new save would
 # find the old one published, and be refused.
-_ARBITRATED = (Kind.CLAIM, Kind.PUBLISH)
+_ARBITRATED = (TaskKind.CLAIM, TaskKind.PUBLISH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Schedule:
     """What to do now, and in how many seconds time alone makes more work due (None: never).
 
     ``fairness`` is how the shares stand once ``work`` is handed out.
@@ -113,10 +113,12 @@ class _Candidate:
     brings: int
 
 
-def plan(saves: Sequence[SaveView], situation: Situation, count: int) -> Plan:
+def plan(saves: Sequence[SaveView], situation: Situation, count: int) -> Schedule:
     """Return up to ``count`` items that may begin now, most urgent first."""
     deleting = {_step_of(v) for v in saves if v.save.state is SaveState.DELETED}
-    claiming = {v.save.run for v in saves if Work(Kind.CLAIM, v.save).key in situation.in_flight}
+    claiming = {
+        v.save.run for v in saves if Work(TaskKind.CLAIM, v.save).key in situation.in_flight
+    }
     candidates = [
         candidate
         for view in saves
@@ -127,7 +129,7 @@ def plan(saves: Sequence[SaveView], situation: Situation, count: int) -> Plan:
     ready = _one_of_twins(ready, saves, situation)
     work, fairness = _chosen(ready, situation, count)
     waiting = [c.due_in_seconds for c in candidates if c.due_in_seconds > 0]
-    return Plan(tuple(work), min(waiting) if waiting else None, fairness)
+    return Schedule(tuple(work), min(waiting) if waiting else None, fairness)
 
 
 def _one_of_twins(
@@ -200,18 +202,18 @@ def _candidates(
         if work.key in situation.in_flight:
             continue
         tier, seconds, flow = _tier(view, work, situation)
-        if work.kind is Kind.CLAIM and tier != _URGENT and view.save.run in claiming:
+        if work.kind is TaskKind.CLAIM and tier != _URGENT and view.save.run in claiming:
             continue
         backoff = situation.not_before.get(work.key, 0.0) - situation.monotonic
         # What is urgent goes by age alone, or an incomplete save could starve behind complete ones.
         rank = tier != _URGENT and _is_incomplete(view), view.save.number
-        brings = len(view.dirty) + len(view.packable) if work.kind is Kind.CLAIM else 0
+        brings = len(view.dirty) + len(view.packable) if work.kind is TaskKind.CLAIM else 0
         yield _Candidate(tier, work, max(seconds, backoff), flow, rank, brings)
 
 
 def _aftermath(view: SaveView, situation: Situation) -> Iterator[Work]:
     """What a save left at the remote goes once nothing is in flight that could add to it."""
-    kind = Kind.DELETE if view.save.state is SaveState.DELETED else Kind.SWEEP
+    kind = TaskKind.DELETE if view.save.state is SaveState.DELETED else TaskKind.SWEEP
     own = Work(kind, view.save)
     busy = any(key[0] == view.save.number and key != own.key for key in situation.in_flight)
     if view.save.location is not None and not busy:
@@ -224,22 +226,22 @@ def _steps(view: SaveView) -> Iterator[Work]:
     sealed = [part for part in view.parts if part.state is PartState.SEALED]
     if save.location is None:
         if sealed or view.dirty:
-            yield Work(Kind.CLAIM, save)
+            yield Work(TaskKind.CLAIM, save)
         return
     if sealed and all(part.uploaded for part in sealed):
-        yield Work(Kind.PUBLISH, save)
+        yield Work(TaskKind.PUBLISH, save)
     unfinished = {shard.rank for shard in view.dirty} | view.unsound
     unfinished |= {packable.rank for packable in view.packable}
     drained = [part for part in sealed if view.has_all and part.rank not in unfinished]
     for part in drained:
         if part.final and not part.uploaded:
-            yield Work(Kind.WRITE_PART, save, rank=part.rank)
+            yield Work(TaskKind.WRITE_PART, save, rank=part.rank)
     if any(not part.final for part in drained):
-        yield Work(Kind.FOLLOW, save)
+        yield Work(TaskKind.FOLLOW, save)
     for packable in view.packable:
-        yield Work(Kind.PACK, save, rank=packable.rank, packable=packable)
+        yield Work(TaskKind.PACK, save, rank=packable.rank, packable=packable)
     for shard in view.dirty:
-        yield Work(Kind.UPLOAD, save, shard=shard)
+        yield Work(TaskKind.UPLOAD, save, shard=shard)
 
 
 def _tier(view: SaveView, work: Work, situation: Situation) -> tuple[int, float, str]:
@@ -249,7 +251,7 @@ def _tier(view: SaveView, work: Work, situation: Situation) -> tuple[int, float,
         return _URGENT, 0.0, _HURRIED
     if age_seconds > OVERDUE_SECONDS:
         return _URGENT, 0.0, _OVERDUE
-    if work.kind is Kind.SWEEP:
+    if work.kind is TaskKind.SWEEP:
         return _FOR_ROOM, 0.0, ""
     if _is_of_sealed(view, work) or age_seconds > UNSEALED_SECONDS:
         return _SEALED, 0.0, ""
@@ -279,6 +281,6 @@ def _is_incomplete(view: SaveView) -> bool:
 def _is_of_sealed(view: SaveView, work: Work) -> bool:
     """Return whether ``work`` serves what is sealed: the save whole, or the rank of its shard."""
     sealed = {part.rank for part in view.parts if part.state is PartState.SEALED}
-    if work.kind is Kind.CLAIM:
+    if work.kind is TaskKind.CLAIM:
         return bool(sealed)
     return work.shard is None or work.shard.rank in sealed

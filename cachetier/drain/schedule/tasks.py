@@ -17,7 +17,7 @@ from cachetier.model.publication import Claimant, claimant_of
 from cachetier.model.shard import Shard
 
 
-class Kind(StrEnum):
+class TaskKind(StrEnum):
     """What there is to do; PUBLISH is repeated until the step's manifest exists.
 
     FOLLOW asks whether rank 0 of the save has sealed, on whatever node, and is repeated until then.
@@ -35,7 +35,7 @@ class Kind(StrEnum):
     SWEEP = "sweep"
 
 
-Key = tuple[int, Kind, str]
+Key = tuple[int, TaskKind, str]
 
 CONFLICT = "conflict"  # the code of a failure that only a person can settle
 
@@ -44,7 +44,7 @@ CONFLICT = "conflict"  # the code of a failure that only a person can settle
 class Work:
     """One item: of a save, of one of its ranks (PACK, WRITE_PART), or of one shard (UPLOAD)."""
 
-    kind: Kind
+    kind: TaskKind
     save: Save
     rank: int | None = None
     shard: Shard | None = None
@@ -60,7 +60,7 @@ class Work:
     @property
     def uploads(self) -> bool:
         """Whether it sends shards."""
-        return self.kind in (Kind.UPLOAD, Kind.PACK)
+        return self.kind in (TaskKind.UPLOAD, TaskKind.PACK)
 
     @property
     def key(self) -> Key:
@@ -75,7 +75,7 @@ class Work:
 
 def name_key(number: int, name: str) -> Key:
     """Return the key of all work on the object called ``name`` of save ``number``."""
-    return number, Kind.UPLOAD, name
+    return number, TaskKind.UPLOAD, name
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Task:
     """Work as the drain process sees it; ``version``, ``name`` and the rest describe an upload."""
 
     number: int
-    kind: Kind
+    kind: TaskKind
     save: int
     claimant: Claimant
     location: str | None
@@ -103,7 +103,7 @@ class Task:
         claimant = dict(fields["claimant"])
         claimant["replaced"] = tuple(claimant["replaced"])
         return cls(
-            **{**fields, "kind": Kind(fields["kind"]), "claimant": Claimant(**claimant)},
+            **{**fields, "kind": TaskKind(fields["kind"]), "claimant": Claimant(**claimant)},
         )
 
 

@@ -15,7 +15,7 @@ from cachetier.drain.serve.stats import Board, DrainObserver
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.errors import IntegrityError, NotFoundError, PreconditionFailedError
 from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import Incident
+from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.shard import Shard
@@ -89,7 +89,7 @@ class Office:
         """Let clients hear of what went wrong with a shard or a save."""
         name, rank = (of.name, of.rank) if isinstance(of, Shard) else (None, None)
         code = PreconditionFailedError.code if isinstance(of, Shard) else IntegrityError.code
-        incident = Incident(code, message, hint, of.run, of.step, name, rank)
+        incident = IncidentRecord(code, message, hint, of.run, of.step, name, rank)
         self.store.drain_log.add_incident(incident, self.clock.now())
         self.announce()
 

@@ -19,7 +19,7 @@ WINDOW_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class FinishedUpload:
     """A shard that was verified at the monotonic instant ``at``, ``seconds`` after it was begun."""
 
     at: float
@@ -27,7 +27,9 @@ class Upload:
     size_bytes: int
 
 
-def measured_rate(uploads: Iterable[Upload], now: float, *, uploading: bool) -> float | None:
+def measured_rate(
+    uploads: Iterable[FinishedUpload], now: float, *, uploading: bool
+) -> float | None:
     """Return the bytes per second of the last uploads, or None when there are none.
 
     While something is ``uploading``, more time since the last success than any upload took counts

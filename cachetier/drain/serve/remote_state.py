@@ -13,7 +13,7 @@ from typing import Protocol
 
 from cachetier.local.catalog import queries, replica_queries
 from cachetier.local.catalog.filters import ALL, Among
-from cachetier.local.catalog.records import Incident
+from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
@@ -24,7 +24,7 @@ from cachetier.model.stored import InPack, Stored
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SaveOutcome:
     """What came of a report that a save ended: whether it is news, and shards whose files go.
 
     ``wait``: it has not ended for all that, as the durable remote has not decided yet.
@@ -70,8 +70,8 @@ class Books(Protocol):
         """Record that rank 0 has sealed, wherever it is."""
 
     def ended(
-        self, number: int, state: SaveState, incident: Incident | None, now: float, /
-    ) -> Outcome: ...
+        self, number: int, state: SaveState, incident: IncidentRecord | None, now: float, /
+    ) -> SaveOutcome: ...
 
     def give_up(self, number: int, now: float, /) -> bool:
         """Record that it never gets the save whole; return whether that is news."""
@@ -131,11 +131,11 @@ class DurableBooks:
         self._log.record_followed(number)
 
     def ended(
-        self, number: int, state: SaveState, incident: Incident | None, now: float
-    ) -> Outcome:
+        self, number: int, state: SaveState, incident: IncidentRecord | None, now: float
+    ) -> SaveOutcome:
         before = self.save(number)
         removed = self._log.record_outcome(number, state, incident, now)
-        return Outcome(before is not None and before.state is not state, tuple(removed))
+        return SaveOutcome(before is not None and before.state is not state, tuple(removed))
 
     def give_up(self, _number: int, _now: float, /) -> bool:
         return False
@@ -200,16 +200,16 @@ class ReplicaBooks:
         self._store.drain_log.record_followed(number)
 
     def ended(
-        self, number: int, state: SaveState, _incident: Incident | None, now: float, /
-    ) -> Outcome:
+        self, number: int, state: SaveState, _incident: IncidentRecord | None, now: float, /
+    ) -> SaveOutcome:
         decided = self._store.read(lambda sql: queries.save_by_number(sql, number))
         hopeful = (*OPEN_STATES, SaveState.PUBLISHED)
         if state is SaveState.REFUSED and decided is not None and decided.state in hopeful:
             # Once it is durable it goes before any other: a save that is published by now was not
             # when the replica was asked.
-            return Outcome(news=False, wait=True)
+            return SaveOutcome(news=False, wait=True)
         news = self._log.record_outcome(number, self.remote, ended_there(state), now)
-        return Outcome(news)
+        return SaveOutcome(news)
 
     def give_up(self, number: int, now: float) -> bool:
         return self._log.record_outcome(number, self.remote, ReplicaState.GIVEN_UP, now)

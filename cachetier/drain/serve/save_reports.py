@@ -7,12 +7,12 @@ import logging
 from typing import Any
 
 from cachetier.drain.channel import Reply
-from cachetier.drain.schedule.tasks import Kind
+from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.drain.serve.context import Answers, Office, Request
 from cachetier.drain.upload import part_entries
 from cachetier.errors import SaveSupersededError, StepPublishedError
 from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import Incident
+from cachetier.local.catalog.records import IncidentRecord
 from cachetier.model.checkpoint import Save, SaveState, sealed_here
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
@@ -57,7 +57,7 @@ class SaveReports:
     def _part_written(self, request: Request) -> Reply:
         self._books.part_uploaded(request["save"], request["rank"])
         self._tell_part(request)
-        self._office.agenda.forgive((request["save"], Kind.PUBLISH, ""))
+        self._office.agenda.forgive((request["save"], TaskKind.PUBLISH, ""))
         return Reply({})
 
     def _followed(self, request: Request) -> Reply:
@@ -73,7 +73,7 @@ class SaveReports:
         outcome = self._books.ended(number, state, incident, now)
         self._store.drop(outcome.removed)
         if outcome.wait:
-            for kind in (Kind.CLAIM, Kind.FOLLOW, Kind.PUBLISH):
+            for kind in (TaskKind.CLAIM, TaskKind.FOLLOW, TaskKind.PUBLISH):
                 self._office.agenda.put_off((number, kind, ""), UNDECIDED_SECONDS)
         if outcome.news:
             self._tell_end(save, state, request)
@@ -126,10 +126,10 @@ class SaveReports:
         """A step is not whole yet: another node's part is missing. Look again, less and less."""
         save = self._office.save(request["save"])
         parts = self._books.parts(save.number)
-        key = (save.number, Kind(request["kind"]), "")
+        key = (save.number, TaskKind(request["kind"]), "")
         if self._office.agenda.hurried(save):
             self._office.agenda.recheck(key, PUBLISH_IN_A_HURRY_SECONDS)
-        elif sealed_here(parts) or key[1] is Kind.FOLLOW:
+        elif sealed_here(parts) or key[1] is TaskKind.FOLLOW:
             self._office.agenda.recheck(key)
         else:
             self._office.agenda.put_off(key, PUBLISH_UNSEALED_SECONDS)
@@ -146,7 +146,7 @@ class SaveReports:
         return Reply({})
 
 
-def _incident_of_end(save: Save, state: SaveState, message: str) -> Incident | None:
+def _incident_of_end(save: Save, state: SaveState, message: str) -> IncidentRecord | None:
     """Return what clients must hear of; ``message`` is empty where nothing went wrong."""
     kinds = {
         SaveState.SUPERSEDED: SaveSupersededError,
@@ -155,4 +155,4 @@ def _incident_of_end(save: Save, state: SaveState, message: str) -> Incident | N
     if state not in kinds or not message:
         return None
     kind = kinds[state]
-    return Incident(kind.code, message, kind.hint, save.run, save.step)
+    return IncidentRecord(kind.code, message, kind.hint, save.run, save.step)

@@ -12,7 +12,7 @@ from cachetier.drain.serve.context import Answers, Office, Request
 from cachetier.drain.upload.reports import finished_of_report, report_of_finished, stored_of_report
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import Incident
+from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import LocalCopy
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
 from cachetier.model.shard import Shard
@@ -120,7 +120,7 @@ class ShardReports:
         return Reply({})
 
     def _quarantine(self, shard: Shard, what: str) -> None:
-        incident = Incident(
+        incident = IncidentRecord(
             code="integrity",
             message=f"shard {shard.name} is damaged on this node and was not sent: {what}",
             hint="Save the step again, or restore another one.",

@@ -11,7 +11,7 @@ from typing import Any
 
 from cachetier.clock import Clock
 from cachetier.drain.schedule.tasks import Work
-from cachetier.drain.serve.eta import WINDOW_UPLOADS, Upload, measured_rate
+from cachetier.drain.serve.eta import WINDOW_UPLOADS, FinishedUpload, measured_rate
 from cachetier.drain.upload.compression_log import Decided, News
 from cachetier.model.checkpoint import Save
 from cachetier.model.stored import Codec, Stored
@@ -132,7 +132,7 @@ class Board:
         self._decided = Decided()
         self._last_error: dict[str, Any] | None = None
         self._conflicts: OrderedDict[int, str] = OrderedDict()
-        self._uploads: deque[Upload] = deque(maxlen=WINDOW_UPLOADS)
+        self._uploads: deque[FinishedUpload] = deque(maxlen=WINDOW_UPLOADS)
 
     # --- told by the desk and the supervisor -----------------------------------------------------
 
@@ -203,7 +203,7 @@ class Board:
     def drained(self, version: int, size_bytes: int, seconds: float) -> None:
         with self._lock:
             self._remote.progressed_at = self._clock.now()
-            self._uploads.append(Upload(self._clock.monotonic(), seconds, size_bytes))
+            self._uploads.append(FinishedUpload(self._clock.monotonic(), seconds, size_bytes))
             self._counts.drained_bytes += size_bytes
             self._counts.drained_shards += 1
             self._conflicts.pop(version, None)

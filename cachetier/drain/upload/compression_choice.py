@@ -9,12 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import wait
 
 from cachetier.drain.upload.compression_log import Decisions
-from cachetier.drain.upload.compression_model import Link, Means, Sample, judge, together
+from cachetier.drain.upload.compression_model import CompressionSample, Link, Means, judge, together
 from cachetier.drain.upload.compressor import Compressor, Recipe
 from cachetier.drain.upload.encoding import SAMPLED, AutoEncoding, Encoding
 from cachetier.drain.upload.frame_packer import FRAMES_AT_ONCE
-from cachetier.drain.upload.source import Source
-from cachetier.drain.upload.target import Target
+from cachetier.drain.upload.source import ShardSource
+from cachetier.drain.upload.target import UploadTarget
 from cachetier.model.compression import AUTO_LEVEL, Method
 from cachetier.model.shard import BLOCK_BYTES, ELEMENT_SIZES, blocks_of
 from cachetier.model.stored import COMPRESSED_FROM_BYTES, WORTHWHILE_RATIO, Codec
@@ -48,7 +48,7 @@ class Chooser:
         self._link = link
         self._allowed = allowed or (lambda: (compressor.threads, 0.0))
 
-    def choose(self, target: Target, source: Source) -> Encoding:
+    def choose(self, target: UploadTarget, source: ShardSource) -> Encoding:
         """Return how to store a shard whose upload begins.
 
         Raises:
@@ -66,7 +66,7 @@ class Chooser:
         ratio = self._sample(target, source, recipe).ratio
         return encoding if ratio <= WORTHWHILE_RATIO else Encoding(self._compressor)
 
-    def follow(self, target: Target, codec: Codec, element_size: int = 0) -> Encoding:
+    def follow(self, target: UploadTarget, codec: Codec, element_size: int = 0) -> Encoding:
         """Return how to go on with an upload of this codec, whatever the mode says by now."""
         mode = target.mode
         if codec is Codec.RAW:
@@ -75,7 +75,9 @@ class Chooser:
             return AutoEncoding(self._compressor, target, self.means, self._decisions)
         return Encoding(self._compressor, codec, Recipe(mode.level or AUTO_LEVEL, element_size))
 
-    def may_follow(self, target: Target, codec: Codec, element_size: int = 0) -> Encoding | None:
+    def may_follow(
+        self, target: UploadTarget, codec: Codec, element_size: int = 0
+    ) -> Encoding | None:
         """Return how to store a shard like an object of this codec; None if its mode forbids it."""
         if codec is not Codec.RAW:
             if target.mode.method is Method.OFF or target.size_bytes < COMPRESSED_FROM_BYTES:
@@ -92,14 +94,14 @@ class Chooser:
         threads = max(1, min(allowed, self._compressor.threads, busy))
         return Means(self._link(), threads, pause_seconds / BLOCK_BYTES)
 
-    def _encoding(self, target: Target) -> Encoding:
+    def _encoding(self, target: UploadTarget) -> Encoding:
         """Return what the mode asks for, if it pays."""
         mode, element_size = target.mode, target.content.element_size
         if mode.method is Method.PLANES and element_size in ELEMENT_SIZES:
             return Encoding(self._compressor, Codec.PLANES, Recipe(mode.level, element_size))
         return Encoding(self._compressor, Codec.ZSTD, Recipe(mode.level))
 
-    def _judged(self, target: Target, source: Source) -> Encoding:
+    def _judged(self, target: UploadTarget, source: ShardSource) -> Encoding:
         """Sample, and do the arithmetic of ``auto``."""
         sample = self._sample(target, source, SAMPLED)
         verdict = judge(sample, self.means())
@@ -109,7 +111,9 @@ class Chooser:
             return Encoding(self._compressor)
         return AutoEncoding(self._compressor, target, self.means, self._decisions, sample)
 
-    def _sample(self, target: Target, source: Source, recipe: Recipe) -> Sample:
+    def _sample(
+        self, target: UploadTarget, source: ShardSource, recipe: Recipe
+    ) -> CompressionSample:
         """Return what compressing some of a few blocks gives, the first among them."""
         size_bytes, blocks = target.size_bytes, blocks_of(target.size_bytes)
         sampled = {0}

@@ -21,27 +21,27 @@ LEAST_GAIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class CompressionSample:
     """What compressing gave lately: stored by raw bytes, and the seconds of one thread for each."""
 
     ratio: float
     seconds_per_byte: float
 
-    def after(self, newer: Sample, weight: float) -> Sample:
+    def after(self, newer: CompressionSample, weight: float) -> CompressionSample:
         """Return this with a newer one counted in."""
-        return Sample(
+        return CompressionSample(
             self.ratio + weight * (newer.ratio - self.ratio),
             self.seconds_per_byte + weight * (newer.seconds_per_byte - self.seconds_per_byte),
         )
 
 
-def together(samples: Sequence[Sample]) -> Sample:
+def together(samples: Sequence[CompressionSample]) -> CompressionSample:
     """Return what ``samples``, one at least, say: their mean ratio, and the best speed.
 
     A thread that had to wait for a core says little of the next minutes; blocks will tell.
     """
     ratio = sum(sample.ratio for sample in samples) / len(samples)
-    return Sample(ratio, min(sample.seconds_per_byte for sample in samples))
+    return CompressionSample(ratio, min(sample.seconds_per_byte for sample in samples))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Verdict:
     why: str
 
 
-def judge(sample: Sample, means: Means) -> Verdict:
+def judge(sample: CompressionSample, means: Means) -> Verdict:
     """Return whether to compress what is like ``sample``."""
     seconds_per_byte = (sample.seconds_per_byte + means.pause_seconds_per_byte) / means.threads
     speed, link = 1.0 / max(seconds_per_byte, 1e-12), means.link

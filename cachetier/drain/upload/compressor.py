@@ -19,8 +19,8 @@ from cachetier_client.io.digests import digest_of
 from cachetier.codec import planes
 from cachetier.codec.encoders import Encoders
 from cachetier.codec.frames import FrameDecoder, stored_frame
-from cachetier.drain.upload.compression_model import Sample
-from cachetier.drain.upload.source import Source
+from cachetier.drain.upload.compression_model import CompressionSample
+from cachetier.drain.upload.source import ShardSource
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.model.shard import BLOCK_BYTES, ELEMENT_SIZES
 from cachetier.model.uploads import PartRange
@@ -55,7 +55,7 @@ class Made:
     frame: bytes
     raw_bytes: int
     compressed: bool
-    sample: Sample | None
+    sample: CompressionSample | None
 
 
 class Compressor:
@@ -83,7 +83,9 @@ class Compressor:
         """How many frames are under way or wait for a thread."""
         return self._begun
 
-    def submit(self, source: Source, size_bytes: int, block: int, recipe: Recipe) -> Future[Made]:
+    def submit(
+        self, source: ShardSource, size_bytes: int, block: int, recipe: Recipe
+    ) -> Future[Made]:
         """Begin to turn one block of a shard of ``size_bytes`` into a frame.
 
         The future raises DamagedError if the local bytes fail their digest.
@@ -104,7 +106,7 @@ class Compressor:
         with self._lock:
             self._begun -= 1
 
-    def _make(self, source: Source, part: PartRange, recipe: Recipe) -> Made:
+    def _make(self, source: ShardSource, part: PartRange, recipe: Recipe) -> Made:
         bench = self._bench()
         block, digest = source.read(part, bench.scratch)
         if recipe.level and not recipe.sampled:
@@ -120,7 +122,7 @@ class Compressor:
 
     def _compressed(
         self, bench: _Bench, block: memoryview, digest: int, recipe: Recipe
-    ) -> tuple[bytes, Sample]:
+    ) -> tuple[bytes, CompressionSample]:
         """Return the frame of ``block``, which decodes to ``digest``, and what that gave."""
         element_size = recipe.element_size
         with self._encoders.lend(recipe.level) as encoder, self._slot():
@@ -128,7 +130,7 @@ class Compressor:
             frame = encoder.encode(planes.split(block, element_size) if element_size else block)
             _prove(bench.decoder, frame, len(block), digest, element_size)
             seconds = self._clock() - began_at
-        return frame, Sample(len(frame) / len(block), seconds / len(block))
+        return frame, CompressionSample(len(frame) / len(block), seconds / len(block))
 
     def _bench(self) -> _Bench:
         bench: _Bench | None = getattr(self._benches, "bench", None)

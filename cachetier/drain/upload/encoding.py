@@ -11,10 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from cachetier.drain.upload.compression_log import Decisions
-from cachetier.drain.upload.compression_model import Means, Sample, Verdict, judge
+from cachetier.drain.upload.compression_model import CompressionSample, Means, Verdict, judge
 from cachetier.drain.upload.compressor import Compressor, Made, Recipe
-from cachetier.drain.upload.source import Source
-from cachetier.drain.upload.target import Target
+from cachetier.drain.upload.source import ShardSource
+from cachetier.drain.upload.target import UploadTarget
 from cachetier.model.compression import AUTO_LEVEL
 from cachetier.model.shard import BLOCK_BYTES, blocks_of
 from cachetier.model.stored import Codec
@@ -54,7 +54,7 @@ class Encoding:
         self._compressor = compressor
         self._recipe = recipe
 
-    def submit(self, source: Source, size_bytes: int, block: int) -> Future[bytes]:
+    def submit(self, source: ShardSource, size_bytes: int, block: int) -> Future[bytes]:
         """Begin to turn one block into a frame; see ``packing.Frames``."""
         frame: Future[bytes] = Future()
         frame.set_running_or_notify_cancel()
@@ -89,10 +89,10 @@ class AutoEncoding(Encoding):
     def __init__(
         self,
         compressor: Compressor,
-        target: Target,
+        target: UploadTarget,
         means: Callable[[], Means],
         decisions: Decisions,
-        sample: Sample | None = None,
+        sample: CompressionSample | None = None,
     ) -> None:
         """Make one for an upload of ``target``; without a sample the first block is one."""
         super().__init__(compressor, Codec.ZSTD, Recipe(AUTO_LEVEL))

@@ -16,10 +16,10 @@ from typing import Protocol
 from cachetier_client.io.digests import digest_of, joined
 
 from cachetier.codec.seek_table import encode_table
-from cachetier.drain.upload.source import Source
+from cachetier.drain.upload.source import ShardSource
 from cachetier.model.composing import DonorFrames, FrameRun
 from cachetier.model.shard import BLOCK_BYTES, blocks_of
-from cachetier.model.stored import FRAME_LIMIT_BYTES, Frame
+from cachetier.model.stored import FRAME_LIMIT_BYTES, StoredFrame
 
 # Of one upload: two are compressed while the next is read; more would wait for their turn.
 FRAMES_AT_ONCE = 3
@@ -30,7 +30,7 @@ FRAMES_A_PART = 1 << 16
 class Frames(Protocol):
     """Where the frames of one upload come from."""
 
-    def submit(self, source: Source, size_bytes: int, block: int) -> Future[bytes]:
+    def submit(self, source: ShardSource, size_bytes: int, block: int) -> Future[bytes]:
         """Begin to turn one block of a shard of ``size_bytes`` into a frame.
 
         The future raises DamagedError if the local bytes fail their digest.
@@ -49,7 +49,7 @@ class Packed:
     digest: int
     raw_start: int
     raw_bytes: int
-    frames: tuple[Frame, ...]
+    frames: tuple[StoredFrame, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Copied:
     digest: int
     raw_start: int
     raw_bytes: int
-    frames: tuple[Frame, ...]
+    frames: tuple[StoredFrame, ...]
 
 
 class Packer:
@@ -78,9 +78,9 @@ class Packer:
     def __init__(
         self,
         made: Frames,
-        source: Source,
+        source: ShardSource,
         size_bytes: int,
-        frames: Sequence[Frame] = (),
+        frames: Sequence[StoredFrame] = (),
         parts: int = 0,
         *,
         ended: bool = False,
@@ -135,7 +135,7 @@ class Packer:
         raw_range = self._raw_range(first)
         return Copied(self._parts, run.start, size_bytes, digest, *raw_range, run.frames)
 
-    def _next_run(self, first: int) -> tuple[FrameRun | None, tuple[Frame, ...]]:
+    def _next_run(self, first: int) -> tuple[FrameRun | None, tuple[StoredFrame, ...]]:
         """Return what can be copied next, and what of it is left of a frame that was cut."""
         tail, self._tail = self._tail, None
         if self._donor is None or tail is None:
@@ -145,7 +145,7 @@ class Packer:
         whole = FrameRun(tail.start, tail.size_bytes + run.size_bytes, run.frames)
         return whole, tail.frames
 
-    def _head_of(self, frame: memoryview, made: Frame, filled: int) -> memoryview:
+    def _head_of(self, frame: memoryview, made: StoredFrame, filled: int) -> memoryview:
         """Return how much of the next frame the part takes that has ``filled`` bytes so far.
 
         All of it; or, if the donor has the very same frame in a run, what the part lacks to the
@@ -159,7 +159,9 @@ class Packer:
         if not 0 < lacking < len(frame) or run.size_bytes - lacking < self._donor.least_bytes:
             return frame
         rest = frame[lacking:]
-        self._tail = FrameRun(run.start + lacking, len(rest), (Frame(len(rest), digest_of(rest)),))
+        self._tail = FrameRun(
+            run.start + lacking, len(rest), (StoredFrame(len(rest), digest_of(rest)),)
+        )
         return frame[:lacking]
 
     def _run_at(self, block: int) -> FrameRun | None:
@@ -195,7 +197,7 @@ class Packer:
                 if not pending:
                     return filled, digest
                 frame = memoryview(pending.popleft().result())
-                made = Frame(len(frame), digest_of(frame))
+                made = StoredFrame(len(frame), digest_of(frame))
                 head = self._head_of(frame, made, filled)
                 buffer[filled : filled + len(head)] = head
                 head_digest = made.digest if len(head) == len(frame) else digest_of(head)

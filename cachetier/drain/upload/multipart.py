@@ -15,10 +15,16 @@ from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.encoding import Encoding, PlainPaysError
 from cachetier.drain.upload.part_sender import ROUNDS, PartSender, Upload, raw_plan
-from cachetier.drain.upload.progress import Progress, SentPart, sent_before, stored_of, whole_frames
+from cachetier.drain.upload.progress import (
+    SentPart,
+    UploadProgress,
+    sent_before,
+    stored_of,
+    whole_frames,
+)
 from cachetier.drain.upload.server_copies import Ask, Copies, Donor, nobody
-from cachetier.drain.upload.source import Source
-from cachetier.drain.upload.target import Target, look
+from cachetier.drain.upload.source import ShardSource
+from cachetier.drain.upload.target import UploadTarget, look
 from cachetier.errors import (
     CopiesRefusedError,
     RemoteDigestError,
@@ -64,7 +70,9 @@ class Multipart:
         on_copied = copies.copied if copies is not None else lambda _size_bytes: None
         self._sender = PartSender(store, buffers, parts, stopping, on_copied)
 
-    def send(self, target: Target, source: Source, progress: Progress, ask: Ask = nobody) -> Stored:
+    def send(
+        self, target: UploadTarget, source: ShardSource, progress: UploadProgress, ask: Ask = nobody
+    ) -> Stored:
         """Return as what the shard is verified; raises as ``Uploader.upload`` does."""
         # Look before any byte is sent: no condition protects a multipart upload.
         found = self._look(target, sent_before(progress, target.content))
@@ -105,7 +113,9 @@ class Multipart:
 
     # --- which upload ----------------------------------------------------------------------------
 
-    def _resume(self, target: Target, progress: Progress, donor: Donor | None) -> Upload | None:
+    def _resume(
+        self, target: UploadTarget, progress: UploadProgress, donor: Donor | None
+    ) -> Upload | None:
         """Return the upload begun before with the parts the store really has, if it is there."""
         upload_id, part_bytes = progress.upload_id, progress.part_bytes
         if upload_id is None or part_bytes is None:
@@ -137,9 +147,9 @@ class Multipart:
 
     def _begin(
         self,
-        target: Target,
-        source: Source,
-        progress: Progress,
+        target: UploadTarget,
+        source: ShardSource,
+        progress: UploadProgress,
         donor: Donor | None,
         *,
         plain: bool = False,
@@ -161,7 +171,7 @@ class Multipart:
         return Upload(upload_id, part_bytes, encoding, [], donor)
 
     def _way(
-        self, target: Target, source: Source, donor: Donor | None, usual_bytes: int
+        self, target: UploadTarget, source: ShardSource, donor: Donor | None, usual_bytes: int
     ) -> tuple[Encoding | None, Donor | None]:
         """Return how a shard is stored whose upload begins, and from what it is put together."""
         if donor is not None:
@@ -179,7 +189,9 @@ class Multipart:
 
     # --- the object ------------------------------------------------------------------------------
 
-    def _complete(self, target: Target, upload: Upload, parts: Sequence[SentPart]) -> Stored | None:
+    def _complete(
+        self, target: UploadTarget, upload: Upload, parts: Sequence[SentPart]
+    ) -> Stored | None:
         """Make the parts an object; return as what it is verified, if it is there."""
         sent = stored_of(upload.codec, parts, target.content, upload.element_size)
         found = self._look(target, sent)
@@ -196,7 +208,7 @@ class Multipart:
         self._store.abort_upload(target.key, upload.upload_id)
         return None
 
-    def _look(self, target: Target, sent: Stored | None = None) -> Stored | Condition:
+    def _look(self, target: UploadTarget, sent: Stored | None = None) -> Stored | Condition:
         return look(self._store, target, self._buffers.lend, sent)
 
 
@@ -208,7 +220,7 @@ def _part_bytes_for(size_bytes: int, usual_bytes: int, codec: Codec, donor: Dono
     return part_bytes_for(size_bytes, usual_bytes)
 
 
-def _is_useful(target: Target, donor: Donor, how: tuple[Codec, int], part_bytes: int) -> bool:
+def _is_useful(target: UploadTarget, donor: Donor, how: tuple[Codec, int], part_bytes: int) -> bool:
     """Return whether an upload stored like ``how`` gains by what it can copy."""
     stored = donor.stored
     if (stored.codec, stored.element_size) != how:
@@ -223,7 +235,7 @@ def _is_useful(target: Target, donor: Donor, how: tuple[Codec, int], part_bytes:
     return composing.is_plan_worthwhile(plan, target.size_bytes, part_bytes)
 
 
-def _forget_others(progress: Progress, upload: Upload, kept: Sequence[SentPart]) -> None:
+def _forget_others(progress: UploadProgress, upload: Upload, kept: Sequence[SentPart]) -> None:
     """Record only ``kept``: a part that is sent anew must not be taken for an old one."""
     progress.begun(upload.upload_id, upload.part_bytes, upload.codec, upload.element_size)
     for sent in kept:

@@ -20,7 +20,7 @@ from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.schedule.tasks import Task
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.source import DamagedError, FileSource, InlineSource
-from cachetier.drain.upload.target import Target, look
+from cachetier.drain.upload.target import UploadTarget, look
 from cachetier.errors import NotFoundError, PreconditionFailedError, RemoteDigestError
 from cachetier.model.packs import PACKED_UP_TO_BYTES, Member, pack_name
 from cachetier.model.shard import Content
@@ -162,12 +162,12 @@ class PackSender:
         into[:] = view
         return True
 
-    def _target(self, task: Task, pack: _Pack) -> Target:
+    def _target(self, task: Task, pack: _Pack) -> UploadTarget:
         save = task.claimant
         assert task.location is not None  # serve claims before anything else
         key = self._layout.pack_key(save.run, task.location, pack.name)
         metadata = object_metadata(save.save_id, self._store_id, 0, pack.content)
-        return Target(key, metadata, pack.content)
+        return UploadTarget(key, metadata, pack.content)
 
     def _report(self, task: Task, pack: _Pack, seconds: float) -> None:
         self._channel.ask(

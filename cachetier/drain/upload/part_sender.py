@@ -21,19 +21,19 @@ from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.encoding import Encoding
 from cachetier.drain.upload.frame_packer import Copied, Packed, Packer
 from cachetier.drain.upload.progress import (
-    Progress,
     SentPart,
+    UploadProgress,
     contiguous,
     frames_of,
     is_whole,
     stored_of,
 )
 from cachetier.drain.upload.server_copies import Donor
-from cachetier.drain.upload.source import Source
-from cachetier.drain.upload.target import Target
+from cachetier.drain.upload.source import ShardSource
+from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import RemoteDigestError, SourceChangedError, StoppingError
 from cachetier.model import composing
-from cachetier.model.composing import Piece
+from cachetier.model.composing import SourcePiece
 from cachetier.model.shard import BLOCK_BYTES
 from cachetier.model.stored import Codec
 from cachetier.model.uploads import PartRange
@@ -67,7 +67,7 @@ class Upload:
         return self.encoding.element_size if self.encoding is not None else 0
 
 
-def raw_plan(upload: Upload, size_bytes: int) -> tuple[list[SentPart], list[Piece]]:
+def raw_plan(upload: Upload, size_bytes: int) -> tuple[list[SentPart], list[SourcePiece]]:
     """Return which parts of a raw upload stay, and what it lacks.
 
     What is there without a gap stays; of what comes behind, the parts that the plan has as well.
@@ -106,7 +106,7 @@ class PartSender:
         self._on_copied = on_copied
 
     def send_missing(
-        self, target: Target, source: Source, progress: Progress, upload: Upload
+        self, target: UploadTarget, source: ShardSource, progress: UploadProgress, upload: Upload
     ) -> list[SentPart]:
         """Bring what the upload lacks, and return all its parts.
 
@@ -124,9 +124,9 @@ class PartSender:
     # --- raw bytes -------------------------------------------------------------------------------
 
     def _send_raw(
-        self, target: Target, source: Source, progress: Progress, upload: Upload
+        self, target: UploadTarget, source: ShardSource, progress: UploadProgress, upload: Upload
     ) -> list[SentPart]:
-        def bring(piece: Piece) -> SentPart:
+        def bring(piece: SourcePiece) -> SentPart:
             bring_one = self._copy_piece if piece.copied else self._send_piece
             sent = SentPart(bring_one(target, source, upload, piece), piece.start, piece.size_bytes)
             progress.part_done(sent)
@@ -136,7 +136,7 @@ class PartSender:
         return [*kept, *self._in_parallel(bring, lacking)]
 
     def _send_piece(
-        self, target: Target, source: Source, upload: Upload, piece: Piece
+        self, target: UploadTarget, source: ShardSource, upload: Upload, piece: SourcePiece
     ) -> UploadedPart:
         def send() -> UploadedPart:
             with self._buffers.lend(piece.room_bytes) as buffer:
@@ -148,12 +148,12 @@ class PartSender:
         return _in_rounds(send)
 
     def _copy_piece(
-        self, target: Target, source: Source, upload: Upload, piece: Piece
+        self, target: UploadTarget, source: ShardSource, upload: Upload, piece: SourcePiece
     ) -> UploadedPart:
         digest = self._digest_of(target, source, piece)
         return self._copy(target, upload, piece.number, (piece.start, piece.size_bytes), digest)
 
-    def _digest_of(self, target: Target, source: Source, piece: Piece) -> int:
+    def _digest_of(self, target: UploadTarget, source: ShardSource, piece: SourcePiece) -> int:
         """Return what the donor's bytes must be: read here is only what is left of a cut block."""
         first, within = divmod(piece.start, BLOCK_BYTES)
         digests = target.content.block_digests[first : first + piece.blocks]
@@ -168,7 +168,7 @@ class PartSender:
     # --- frames ----------------------------------------------------------------------------------
 
     def _send_packed(
-        self, target: Target, source: Source, progress: Progress, upload: Upload
+        self, target: UploadTarget, source: ShardSource, progress: UploadProgress, upload: Upload
     ) -> list[SentPart]:
         """Bring the frames behind those that are there: in turn, and in parallel to the store."""
         packer = _packer(target, source, upload)
@@ -194,7 +194,9 @@ class PartSender:
 
         return [*upload.done, *self._in_parallel(bring, turns())]
 
-    def _bring_frames(self, target: Target, upload: Upload, made: Copied | Packed) -> UploadedPart:
+    def _bring_frames(
+        self, target: UploadTarget, upload: Upload, made: Copied | Packed
+    ) -> UploadedPart:
         if isinstance(made, Copied):
             there = made.start, made.size_bytes
             return self._copy(target, upload, made.number, there, made.digest)
@@ -207,7 +209,7 @@ class PartSender:
     # --- both ------------------------------------------------------------------------------------
 
     def _copy(
-        self, target: Target, upload: Upload, number: int, there: tuple[int, int], digest: int
+        self, target: UploadTarget, upload: Upload, number: int, there: tuple[int, int], digest: int
     ) -> UploadedPart:
         """Copy bytes of the donor; ``there`` is where it has them, and how many."""
         assert upload.donor is not None  # else no plan has anything to copy
@@ -242,7 +244,7 @@ class PartSender:
         return [future.result() for future in ended]
 
 
-def _packer(target: Target, source: Source, upload: Upload) -> Packer:
+def _packer(target: UploadTarget, source: ShardSource, upload: Upload) -> Packer:
     """Return what goes on behind the frames that are there."""
     assert upload.encoding is not None
     before = stored_of(upload.codec, upload.done, target.content, upload.element_size)

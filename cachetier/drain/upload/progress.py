@@ -10,7 +10,7 @@ from typing import Protocol
 from cachetier_client.io.digests import joined
 
 from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, Frame, Stored
+from cachetier.model.stored import Codec, Stored, StoredFrame
 from cachetier.remote.base import UploadedPart
 
 
@@ -21,10 +21,10 @@ class SentPart:
     part: UploadedPart
     raw_start: int
     raw_bytes: int
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StoredFrame, ...] = ()
 
 
-class Progress(Protocol):
+class UploadProgress(Protocol):
     """Where a multipart upload is remembered, synced.
 
     Any of them may raise NotFoundError: the shard was replaced or deleted.
@@ -87,7 +87,7 @@ def whole_frames(parts: Iterable[SentPart]) -> list[SentPart]:
     return kept[: whole[-1]] if whole else []
 
 
-def frames_of(parts: Iterable[SentPart]) -> tuple[Frame, ...]:
+def frames_of(parts: Iterable[SentPart]) -> tuple[StoredFrame, ...]:
     return tuple(frame for sent in parts for frame in sent.frames)
 
 
@@ -112,7 +112,7 @@ def is_whole(stored: Stored, content: Content) -> bool:
     return True
 
 
-def sent_before(progress: Progress, content: Content) -> Stored | None:
+def sent_before(progress: UploadProgress, content: Content) -> Stored | None:
     """Return what an upload of frames that was sent to its end has made, if it is known."""
     if progress.upload_id is None or progress.codec is Codec.RAW:
         return None

@@ -10,7 +10,7 @@ from typing import Any
 
 from cachetier.drain.upload.progress import SentPart
 from cachetier.local.catalog.records import FinishedPart
-from cachetier.model.stored import Codec, Frame, InPack, Stored, pack_frames, unpack_frames
+from cachetier.model.stored import Codec, InPack, Stored, StoredFrame, pack_frames, unpack_frames
 from cachetier.remote.base import UploadedPart
 
 Report = list[Any]
@@ -51,9 +51,9 @@ def stored_of_report(report: Report) -> Stored:
     return Stored(Codec(codec), size_bytes, digest, _unpacked(packed), element_size, pack)
 
 
-def _packed(frames: tuple[Frame, ...]) -> str:
+def _packed(frames: tuple[StoredFrame, ...]) -> str:
     return b64encode(pack_frames(frames)).decode()
 
 
-def _unpacked(text: str) -> tuple[Frame, ...]:
+def _unpacked(text: str) -> tuple[StoredFrame, ...]:
     return unpack_frames(b64decode(text))

@@ -16,7 +16,7 @@ from cachetier_client.io import digests
 
 from cachetier.clock import Clock
 from cachetier.drain.channel import Reply
-from cachetier.drain.upload.target import Target
+from cachetier.drain.upload.target import UploadTarget
 from cachetier.model.composing import DONOR_FROM_BYTES, DonorFrames
 from cachetier.model.layout import Layout
 from cachetier.model.shard import Content, blocks_of
@@ -107,7 +107,7 @@ class Copies:
             return "off"
         return "refused" if self._refused else "on"
 
-    def find(self, target: Target, ask: Ask) -> Donor | None:
+    def find(self, target: UploadTarget, ask: Ask) -> Donor | None:
         """Return an object that has bytes of ``target`` and is there now, if any."""
         if target.size_bytes < DONOR_FROM_BYTES or not self._may_try():
             return None

@@ -27,7 +27,7 @@ class DamagedError(Exception):
     """The local bytes are not those that were committed; they must not be sent."""
 
 
-class Source(Protocol):
+class ShardSource(Protocol):
     """The bytes of one shard."""
 
     def read(self, part: PartRange, buffer: memoryview) -> tuple[memoryview, int]:

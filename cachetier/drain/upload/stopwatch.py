@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from cachetier.drain.upload.source import Source
+from cachetier.drain.upload.source import ShardSource
 from cachetier.model.uploads import PartRange
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
@@ -96,7 +96,7 @@ def phase(name: str) -> Iterator[None]:
 class TimedSource:
     """A ``Source`` whose reads are timed, on whatever thread."""
 
-    def __init__(self, source: Source, watch: Stopwatch) -> None:
+    def __init__(self, source: ShardSource, watch: Stopwatch) -> None:
         self._source = source
         self._watch = watch
 

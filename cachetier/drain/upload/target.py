@@ -31,7 +31,7 @@ class ConflictError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class UploadTarget:
     """What is to lie where; ``metadata`` is that of raw bytes, ``mode`` how it may be compressed.
 
     ``run`` is for those who look at what was decided.
@@ -54,7 +54,7 @@ class Target:
 
 
 def look(
-    store: ObjectStore, target: Target, lend: Lend, sent: Stored | None = None
+    store: ObjectStore, target: UploadTarget, lend: Lend, sent: Stored | None = None
 ) -> Stored | Condition:
     """Return as what ``target`` is there, verified; or under which condition to write it.
 
@@ -83,7 +83,7 @@ def look(
 
 
 def _verified(
-    store: ObjectStore, info: ObjectInfo, target: Target, lend: Lend, sent: Stored | None
+    store: ObjectStore, info: ObjectInfo, target: UploadTarget, lend: Lend, sent: Stored | None
 ) -> Stored | None:
     found = codec_found(info.metadata)
     compressed = found[0] is not Codec.RAW

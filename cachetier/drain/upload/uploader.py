@@ -18,10 +18,10 @@ from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.frame_packer import Packer
 from cachetier.drain.upload.multipart import Multipart
 from cachetier.drain.upload.part_sender import ROUNDS
-from cachetier.drain.upload.progress import Progress
+from cachetier.drain.upload.progress import UploadProgress
 from cachetier.drain.upload.server_copies import Ask, Copies, nobody
-from cachetier.drain.upload.source import Source
-from cachetier.drain.upload.target import Target, look
+from cachetier.drain.upload.source import ShardSource
+from cachetier.drain.upload.target import UploadTarget, look
 from cachetier.drain.upload.verify import is_verified
 from cachetier.errors import PreconditionFailedError, RemoteDigestError, UploadGoneError
 from cachetier.model.stored import (
@@ -80,7 +80,7 @@ class Uploader:
         )
 
     def upload(
-        self, target: Target, source: Source, progress: Progress, ask: Ask = nobody
+        self, target: UploadTarget, source: ShardSource, progress: UploadProgress, ask: Ask = nobody
     ) -> Stored:
         """Return as what the shard is verified at the remote; ``ask`` names a donor.
 
@@ -96,7 +96,7 @@ class Uploader:
         return self._multipart.send(target, source, progress, ask)
 
     def complete_streamed(
-        self, target: Target, upload_id: str, parts: Sequence[UploadedPart]
+        self, target: UploadTarget, upload_id: str, parts: Sequence[UploadedPart]
     ) -> None:
         """Finish an upload whose digest nobody knew when it began; return once it is verified.
 
@@ -116,7 +116,7 @@ class Uploader:
         if info is None or not (there and is_verified(self._store, info, size_bytes, digest, lend)):
             raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
 
-    def clear_away(self, target: Target, upload_id: str | None) -> None:
+    def clear_away(self, target: UploadTarget, upload_id: str | None) -> None:
         """Remove what was sent of a shard that is not wanted any more."""
         if upload_id is not None:
             self._store.abort_upload(target.key, upload_id)
@@ -124,12 +124,12 @@ class Uploader:
         if info is not None and target.wrote(info):
             self._store.delete(target.key)
 
-    def _look(self, target: Target, sent: Stored | None = None) -> Stored | Condition:
+    def _look(self, target: UploadTarget, sent: Stored | None = None) -> Stored | Condition:
         return look(self._store, target, self._buffers.lend, sent)
 
     # --- in one put ------------------------------------------------------------------------------
 
-    def put(self, target: Target, source: Source) -> Stored:
+    def put(self, target: UploadTarget, source: ShardSource) -> Stored:
         """Return as what a shard of at most one part is verified; raises as ``upload`` does."""
         found: Stored | Condition = IF_ABSENT
         for _ in range(ROUNDS):
@@ -140,7 +140,9 @@ class Uploader:
             return found
         raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
 
-    def _put_once(self, target: Target, source: Source, condition: Condition) -> Stored | Condition:
+    def _put_once(
+        self, target: UploadTarget, source: ShardSource, condition: Condition
+    ) -> Stored | Condition:
         with self._body(target, source) as (view, sent, metadata):
             # Perhaps our own success whose reply was lost; else the next round mends it.
             with suppress(PreconditionFailedError, RemoteDigestError):
@@ -156,7 +158,7 @@ class Uploader:
 
     @contextmanager
     def _body(
-        self, target: Target, source: Source
+        self, target: UploadTarget, source: ShardSource
     ) -> Iterator[tuple[memoryview, Stored, Metadata]]:
         """Yield what to put: frames where that pays, else the raw bytes."""
         encoding = self._chooser.choose(target, source) if self._chooser is not None else None

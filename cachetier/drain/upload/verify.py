@@ -15,7 +15,7 @@ from cachetier.codec.frames import FrameDecoder
 from cachetier.codec.seek_table import decode_table
 from cachetier.errors import IntegrityError
 from cachetier.model.shard import Content, blocks_of
-from cachetier.model.stored import FRAME_LIMIT_BYTES, Frame, Stored, table_bytes
+from cachetier.model.stored import FRAME_LIMIT_BYTES, Stored, StoredFrame, table_bytes
 from cachetier.model.uploads import codec_found
 from cachetier.remote.base import ObjectInfo, ObjectStore
 
@@ -75,7 +75,7 @@ def _frames_of(
     content: Content,
     element_size: int,
     lend: Lend,
-) -> tuple[Frame, ...]:
+) -> tuple[StoredFrame, ...]:
     """Decode every frame.
 
     Raises:
@@ -92,7 +92,7 @@ def _frames_of(
             for size, (raw_bytes, expected) in group:
                 if digest_of(decoder.decode(rest[:size], raw_bytes, element_size)) != expected:
                     raise IntegrityError(f"{key} holds another block")
-                found.append(Frame(size, digest_of(rest[:size])))
+                found.append(StoredFrame(size, digest_of(rest[:size])))
                 rest = rest[size:]
     return tuple(found)
 

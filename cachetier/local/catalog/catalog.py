@@ -25,7 +25,7 @@ from cachetier.local.catalog import (
 )
 from cachetier.local.catalog import adopt as adoptions
 from cachetier.local.catalog.committer import Committer, Operation
-from cachetier.local.catalog.records import Incident, NewShard, RemoteCopy, RemoteSave
+from cachetier.local.catalog.records import IncidentRecord, NewShard, RemoteCopy, RemoteSave
 from cachetier.model import lifecycle
 from cachetier.model.checkpoint import OPEN_STATES, PartState, Save, SaveState
 from cachetier.model.lifecycle import ShardEvent, ShardState
@@ -271,7 +271,9 @@ class Catalog:
 
     # --- local copies ----------------------------------------------------------------------------
 
-    def move(self, version: int, event: ShardEvent, incident: Incident | None, now: float) -> Shard:
+    def move(
+        self, version: int, event: ShardEvent, incident: IncidentRecord | None, now: float
+    ) -> Shard:
         """Move a shard between states; return it as it was before (with the file that is now free).
 
         ``incident`` is recorded if the shard becomes quarantined.

@@ -13,7 +13,7 @@ import apsw
 
 from cachetier.local.catalog import queries, rank_parts, replica_queries, rows, statements
 from cachetier.local.catalog.committer import Committer
-from cachetier.local.catalog.records import FinishedPart, Incident
+from cachetier.local.catalog.records import FinishedPart, IncidentRecord
 from cachetier.model import lifecycle
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.lifecycle import ShardEvent, ShardState
@@ -185,7 +185,7 @@ class DrainLog:
         return self._run(operation)
 
     def record_outcome(
-        self, number: int, state: SaveState, incident: Incident | None, now: float
+        self, number: int, state: SaveState, incident: IncidentRecord | None, now: float
     ) -> list[Shard]:
         """Record how a save ended: published, superseded, refused or deleted.
 
@@ -234,7 +234,7 @@ class DrainLog:
 
         self._run(operation)
 
-    def add_incident(self, incident: Incident, now: float) -> None:
+    def add_incident(self, incident: IncidentRecord, now: float) -> None:
         self._run(lambda sql: statements.insert_incident(sql, incident, now))
 
 

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 import apsw
 
 from cachetier.local.catalog import queries
-from cachetier.model.packs import PACKED_UP_TO_BYTES, Extent
+from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
 from cachetier.model.shard import Shard
 
 
-def evicted_in_pack(sql: apsw.Connection, version: int, remote: str, pack: str) -> list[Extent]:
+def evicted_in_pack(
+    sql: apsw.Connection, version: int, remote: str, pack: str
+) -> list[PackedExtent]:
     """Return where the small shards of one save lie in a pack that holds ``version``.
 
     Only those without bytes here.
@@ -24,10 +26,12 @@ def evicted_in_pack(sql: apsw.Connection, version: int, remote: str, pack: str) 
         "AND shards.size_bytes <= ? ORDER BY drains.pack_start, shards.version"
     )
     values = (pack, remote, version, PACKED_UP_TO_BYTES)
-    return [Extent(*row) for row in sql.execute(query, values)]
+    return [PackedExtent(*row) for row in sql.execute(query, values)]
 
 
-def shards_at(sql: apsw.Connection, extents: Iterable[Extent]) -> list[tuple[Shard, Extent]]:
+def shards_at(
+    sql: apsw.Connection, extents: Iterable[PackedExtent]
+) -> list[tuple[Shard, PackedExtent]]:
     """Return the shard of each extent, but of those that went meanwhile."""
     found = [(queries.shard_by_version(sql, extent.version), extent) for extent in extents]
     return [(shard, extent) for shard, extent in found if shard is not None]

@@ -14,7 +14,7 @@ from cachetier.local.catalog import pin_queries, rows
 from cachetier.local.catalog.filters import ALL, Among
 from cachetier.local.catalog.records import (
     Backlog,
-    Incident,
+    IncidentRecord,
     LocalOnly,
     Summary,
     Totals,
@@ -352,12 +352,12 @@ def totals(sql: apsw.Connection) -> Totals:
     )
 
 
-def incidents_after(sql: apsw.Connection, number: int, limit: int = 100) -> list[Incident]:
+def incidents_after(sql: apsw.Connection, number: int, limit: int = 100) -> list[IncidentRecord]:
     query = (
         "SELECT code, message, hint, run, step, name, rank, number, at FROM incidents "
         "WHERE number > ? ORDER BY number LIMIT ?"
     )
-    return [Incident(*row) for row in sql.execute(query, (number, limit))]
+    return [IncidentRecord(*row) for row in sql.execute(query, (number, limit))]
 
 
 def newest_incident(sql: apsw.Connection) -> int:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, Frame, Stored
+from cachetier.model.stored import Codec, Stored, StoredFrame
 
 
 @dataclass(frozen=True, slots=True)
-class Incident:
+class IncidentRecord:
     """Something that went wrong behind a caller's back; raised at its next call."""
 
     code: str
@@ -38,7 +38,7 @@ class FinishedPart:
     digest: int
     raw_start: int
     raw_bytes: int
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StoredFrame, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import apsw
 
 from cachetier.local.catalog import queries, replica_queries, rows, statements
 from cachetier.local.catalog.committer import Committer
-from cachetier.local.catalog.records import Incident
+from cachetier.local.catalog.records import IncidentRecord
 from cachetier.model.lifecycle import ShardEvent, ShardState, after
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Content
@@ -65,7 +65,7 @@ class MendLog:
 
         self._run(operation)
 
-    def quarantine(self, version: int, incident: Incident, now: float) -> None:
+    def quarantine(self, version: int, incident: IncidentRecord, now: float) -> None:
         """Keep the damaged bytes of a clean shard, as no remote says that it has others.
 
         As what the remotes held it stays known, so that it can be sent there again as that.

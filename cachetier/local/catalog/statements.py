@@ -6,7 +6,7 @@ import apsw
 
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import queries, rows
-from cachetier.local.catalog.records import Incident, NewShard
+from cachetier.local.catalog.records import IncidentRecord, NewShard
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
@@ -88,7 +88,7 @@ def insert_stored(
     )
 
 
-def insert_incident(sql: apsw.Connection, incident: Incident, now: float) -> None:
+def insert_incident(sql: apsw.Connection, incident: IncidentRecord, now: float) -> None:
     sql.execute(
         "INSERT INTO incidents (at, code, message, hint, run, step, name, rank) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

@@ -32,7 +32,7 @@ from cachetier_client.fallback.direct import parts
 from cachetier_client.fallback.direct.address import RemoteAddress
 from cachetier_client.fallback.direct.engine import Engine
 from cachetier_client.fallback.direct.objects import Objects
-from cachetier_client.fallback.direct.parts import PartState
+from cachetier_client.fallback.direct.parts import DirectPart
 from cachetier_client.fallback.direct.sink import DirectSink
 from cachetier_client.identity.names import Part
 from cachetier_client.io.aligned import Block
@@ -50,7 +50,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FallbackPlan:
     """When and where shards go without the service.
 
     ``remote`` returns the bucket as far as it is known now, ``after_seconds`` is how long a call
@@ -64,7 +64,9 @@ class Plan:
 class FallbackTransport(RepeatingTransport):
     """Outlasts a service that is away for a moment; goes to S3 when it is away for longer."""
 
-    def __init__(self, single: Transport, plan: Plan, clock: Clock, workers: Workers) -> None:
+    def __init__(
+        self, single: Transport, plan: FallbackPlan, clock: Clock, workers: Workers
+    ) -> None:
         super().__init__(single, "wait", clock)
         self._single = single
         self._brief = RepeatingTransport(single, "wait", clock, patience_seconds=plan.after_seconds)
@@ -95,7 +97,7 @@ class FallbackTransport(RepeatingTransport):
             self._held(part, name, reply)
             return reply
 
-        def directly(engine: Engine, state: PartState) -> Reply:
+        def directly(engine: Engine, state: DirectPart) -> Reply:
             reply = engine.put(state, name, data, deadline)
             self.breaker.count(len(data))
             return reply
@@ -116,7 +118,7 @@ class FallbackTransport(RepeatingTransport):
             )
             return _NotingSink(sink, lambda reply: self._held(part, name, reply))
 
-        def directly(engine: Engine, state: PartState) -> Sink:
+        def directly(engine: Engine, state: DirectPart) -> Sink:
             sink = DirectSink(engine, state, name, size_bytes, deadline)
             return _NotingSink(sink, lambda reply: self.breaker.count(reply["size_bytes"]))
 
@@ -145,7 +147,7 @@ class FallbackTransport(RepeatingTransport):
             # What other processes put of this part, nobody here knows: the service does.
             return by_service(self)
 
-        def directly(engine: Engine, state: PartState) -> Reply:
+        def directly(engine: Engine, state: DirectPart) -> Reply:
             ranks, follows = fields.get("ranks_on_node"), bool(fields.get("follows"))
             engine.seal(state, ranks, deadline, follows=follows)
             parts.THIS_PROCESS.ended(state)
@@ -184,7 +186,7 @@ class FallbackTransport(RepeatingTransport):
         self,
         part: Part,
         by_service: Callable[[RepeatingTransport], _Result],
-        directly: Callable[[Engine, PartState], _Result],
+        directly: Callable[[Engine, DirectPart], _Result],
     ) -> _Result:
         """Do something for a part by the service, or without it if that is away."""
         state = parts.THIS_PROCESS.of(part, self._now())
@@ -227,7 +229,7 @@ class FallbackTransport(RepeatingTransport):
         except (*_AWAY, DeadlineError) as away:
             raise _both(away, remote) from remote
 
-    def _engine_for(self, state: PartState) -> Engine | None:
+    def _engine_for(self, state: DirectPart) -> Engine | None:
         """Return what saves to the bucket of a part; None while no bucket is known."""
         with self._lock:
             address = state.address  # maybe of another client of this process

@@ -24,7 +24,7 @@ from cachetier_client.errors import InvalidRequestError, NotFoundError
 from cachetier_client.filesystem.files import HeldFile, ReadFile, Spool, StoredFile, WrittenFile
 from cachetier_client.filesystem.ranges import aligned, read_ranges
 from cachetier_client.filesystem.saves import (
-    Saves,
+    FileSaves,
     StepSave,
     Who,
     commit_patterns,
@@ -119,7 +119,7 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return self.saves.client
 
     @property
-    def saves(self) -> Saves:
+    def saves(self) -> FileSaves:
         """The saves that files of this process are part of."""
         return saves_of(self._who)
 

@@ -87,7 +87,7 @@ class Who:
     save_id: str | None = None
 
 
-class Saves:
+class FileSaves:
     """The saves that files of this process are part of. Thread-safe."""
 
     def __init__(self, who: Who) -> None:
@@ -259,14 +259,14 @@ class Saves:
 # --- of this process -----------------------------------------------------------------------------
 
 _lock = threading.RLock()
-_all: dict[Who, Saves] = {}
+_all: dict[Who, FileSaves] = {}
 _clients: dict[str, Client] = {}
 
 
-def saves_of(who: Who) -> Saves:
+def saves_of(who: Who) -> FileSaves:
     """Return the saves of this process that ``who`` takes part in."""
     with _lock:
-        return _all.setdefault(who, Saves(who))
+        return _all.setdefault(who, FileSaves(who))
 
 
 def _client_at(url: str) -> Client:
@@ -285,7 +285,7 @@ def _after_fork() -> None:
         each.renew_lock()
 
 
-def _each() -> Iterator[Saves]:
+def _each() -> Iterator[FileSaves]:
     yield from _all.values()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from cachetier_client.client import Client
 from cachetier_client.errors import InvalidRequestError, NotFoundError
 from cachetier_client.filesystem.files import Spool
-from cachetier_client.filesystem.saves import Saves
+from cachetier_client.filesystem.saves import FileSaves
 from cachetier_client.identity.addresses import Address, StepName
 from cachetier_client.results import ShardInfo, StepInfo
 
@@ -38,7 +38,7 @@ class Tree:
         timeout_seconds: Of each call.
     """
 
-    saves: Saves
+    saves: FileSaves
     step_name: StepName
     timeout_seconds: float
 

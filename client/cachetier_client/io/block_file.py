@@ -26,7 +26,7 @@ from cachetier_client.io.aligned import (
 from cachetier_client.io.scatter import Stretch
 
 
-class Files(Protocol):
+class BlockFiles(Protocol):
     """The system calls that move blocks; tests pass ones that fail."""
 
     def switch_to_direct(self, descriptor: int) -> DirectIO | None:
@@ -61,7 +61,7 @@ class SystemFiles:
 class BlockFile:
     """A file that blocks are written to or read from, directly while it lets us. Thread-safe."""
 
-    def __init__(self, descriptor: int, pool: BlockPool, files: Files) -> None:
+    def __init__(self, descriptor: int, pool: BlockPool, files: BlockFiles) -> None:
         self.descriptor = descriptor
         self._pool = pool
         self._files = files

@@ -22,7 +22,7 @@ from cachetier_client.errors import InvalidRequestError, NotDurableError
 from cachetier_client.identity.names import checked_step
 from cachetier_client.identity.ranks import place_of
 from cachetier_client.results import Level, StepInfo
-from cachetier_client.torch.rounds import AgreementError, Group, Round, Store
+from cachetier_client.torch.rounds import AgreementError, Group, GroupStore, Round
 
 RestorableLevel = Literal["any", "local", "replicated", "durable"]
 AGREE_SECONDS = 60.0
@@ -185,7 +185,7 @@ def _group(process_group: dist.ProcessGroup | None) -> Group:
         )
     ranks = tuple(dist.get_process_group_ranks(process_group))
     # The default group's store, as every group has it; the keys name the group's ranks.
-    store: Store = dist.distributed_c10d._get_default_store()
+    store: GroupStore = dist.distributed_c10d._get_default_store()
     return Group(ranks, dist.get_rank(), store)
 
 

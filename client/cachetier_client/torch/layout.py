@@ -71,7 +71,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ShardLayout:
     """A whole shard: ``placed`` one after another, then ``index``."""
 
     placed: tuple[Placed, ...]
@@ -80,7 +80,7 @@ class Layout:
     element_size: int | None
 
 
-def lay_out(pieces: Iterable[Piece], first: frozenset[str] = frozenset()) -> Layout:
+def lay_out(pieces: Iterable[Piece], first: frozenset[str] = frozenset()) -> ShardLayout:
     """Return how pieces lie in their shard; the pieces named in ``first`` come first."""
     placed: list[Placed] = []
     end = 0
@@ -90,7 +90,7 @@ def lay_out(pieces: Iterable[Piece], first: frozenset[str] = frozenset()) -> Lay
         end = at + piece.length
     index = encode_index([each.piece.item_at(each.at) for each in placed], end)
     elements = _element_size([each.piece for each in placed])
-    return Layout(tuple(placed), index, end + len(index), elements)
+    return ShardLayout(tuple(placed), index, end + len(index), elements)
 
 
 def _order(piece: Piece, first: frozenset[str]) -> tuple[bool, int, str, tuple[int, ...]]:

@@ -58,7 +58,7 @@ class AgreementError(CachetierClientError):
         self.missing = tuple(missing)
 
 
-class Store(Protocol):
+class GroupStore(Protocol):
     """What is used of ``torch.distributed.Store``."""
 
     def set(self, key: str, value: str, /) -> None: ...
@@ -75,7 +75,7 @@ class Group:
 
     ranks: tuple[int, ...]
     rank: int
-    store: Store | None
+    store: GroupStore | None
 
     @property
     def leads(self) -> bool:

@@ -18,7 +18,7 @@ from cachetier_client.torch.plans import forget_assignment
 
 
 @dataclass(slots=True)
-class Save:
+class TorchSave:
     """One save of one rank; ``part`` is there from the first byte to the seal."""
 
     where: tuple[str, int]
@@ -38,29 +38,29 @@ class Save:
                 part.abort()
 
 
-class Saves:
+class TorchSaves:
     """The saves under way. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_thread: dict[threading.Thread, Save] = {}
+        self._by_thread: dict[threading.Thread, TorchSave] = {}
 
     def begin(self, where: tuple[str, int]) -> None:
         """Have this thread's next save go to a step."""
-        self._replace(Save(where))
+        self._replace(TorchSave(where))
 
-    def set_up(self, storage: StepStorage) -> Save:
+    def set_up(self, storage: StepStorage) -> TorchSave:
         """Return this thread's save, which begins now; to ``storage``'s step if none was named."""
         with self._lock:
             save = self._by_thread.get(threading.current_thread())
         if save is None or save.is_set_up:
-            save = Save(storage.where)
+            save = TorchSave(storage.where)
             self._replace(save)
         save.is_set_up = True
         forget_assignment()
         return save
 
-    def current(self) -> Save:
+    def current(self) -> TorchSave:
         """Return this thread's save."""
         with self._lock:
             save = self._by_thread.get(threading.current_thread())
@@ -81,7 +81,7 @@ class Saves:
         for save in saves.values():
             save.abort()
 
-    def _replace(self, save: Save) -> None:
+    def _replace(self, save: TorchSave) -> None:
         """Begin a save here, and take back what ended ones have left: another rank failed then."""
         here = threading.current_thread()
         with self._lock:

@@ -26,7 +26,7 @@ from cachetier_client.io.buffers import bytes_of
 from cachetier_client.io.ring import Ring
 from cachetier_client.streams.writer import ShardWriter
 from cachetier_client.torch.devices import Copy, Devices, Passage, devices
-from cachetier_client.torch.layout import Layout, Piece, Placed, lay_out
+from cachetier_client.torch.layout import Piece, Placed, ShardLayout, lay_out
 
 _EAGER_BYTES = 32 << 20
 
@@ -94,7 +94,9 @@ def give_up(error: BaseException) -> None:
         copier.ended(error)
 
 
-def send(checkpoint: Checkpoint, name: str, pieces: Sequence[Piece], deadline: Deadline) -> Layout:
+def send(
+    checkpoint: Checkpoint, name: str, pieces: Sequence[Piece], deadline: Deadline
+) -> ShardLayout:
     """Store pieces as one shard.
 
     Args:
@@ -129,7 +131,7 @@ def send(checkpoint: Checkpoint, name: str, pieces: Sequence[Piece], deadline: D
     return layout
 
 
-def _put(checkpoint: Checkpoint, name: str, layout: Layout, deadline: Deadline) -> None:
+def _put(checkpoint: Checkpoint, name: str, layout: ShardLayout, deadline: Deadline) -> None:
     buffers: list[memoryview | bytes] = []
     for each in layout.placed:
         buffers += [each.padding, bytes_of(each.piece.content)]
@@ -144,7 +146,7 @@ def _put(checkpoint: Checkpoint, name: str, layout: Layout, deadline: Deadline) 
 def _stream(
     checkpoint: Checkpoint,
     name: str,
-    layout: Layout,
+    layout: ShardLayout,
     copiers: Mapping[str, Copier],
     told: Sequence[Copier],
     deadline: Deadline,

@@ -34,7 +34,7 @@ from cachetier_client.torch import waiting
 from cachetier_client.torch.dcp import DCP_SECONDS, StepStorage, is_address
 from cachetier_client.torch.extents import Extent
 from cachetier_client.torch.plans import Assignment, assigned, resolve, told_now
-from cachetier_client.torch.saving import Save, Saves
+from cachetier_client.torch.saving import TorchSave, TorchSaves
 from cachetier_client.torch.sending import give_up, send
 from cachetier_client.torch.staging import HostStager
 
@@ -80,7 +80,7 @@ class CachetierWriter(StorageWriter):
         self._overwrite = overwrite
         self._stager = stager
         self._own_stager: HostStager | None = None
-        self._saves = Saves()
+        self._saves = TorchSaves()
         self._saved: waiting.Saved | None = None
 
     # --- DCP's storage writer --------------------------------------------------------------------
@@ -225,11 +225,11 @@ class CachetierWriter(StorageWriter):
         return {**self.__dict__, "_saves": None, "_stager": None, "_own_stager": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _saves=Saves())
+        self.__dict__.update(state, _saves=TorchSaves())
 
     # --- the parts of a save ---------------------------------------------------------------------
 
-    def _begin(self, save: Save, told: Assignment) -> Checkpoint:
+    def _begin(self, save: TorchSave, told: Assignment) -> Checkpoint:
         return self._step.client.checkpoint(
             *save.where,
             rank=told.rank,
@@ -254,14 +254,14 @@ class CachetierWriter(StorageWriter):
             for item, piece in resolved
         ]
 
-    def _seal(self, save: Save) -> None:
+    def _seal(self, save: TorchSave) -> None:
         assert save.part is not None
         part = save.part
         part.seal()
         save.part, save.has_ended = None, True
         self._saved = waiting.Saved(part.run, part.step, part.save_id)
 
-    def _abort_after(self, error: BaseException, save: Save, name: str) -> None:
+    def _abort_after(self, error: BaseException, save: TorchSave, name: str) -> None:
         """Take back what this rank has put, and say whose failure it was."""
         if isinstance(error, CachetierClientError):
             error.locate(run=save.where[0], step=save.where[1], rank=save.rank, name=name)
@@ -271,7 +271,7 @@ class CachetierWriter(StorageWriter):
             )
         save.abort()
 
-    def _is_there(self, save: Save) -> bool:
+    def _is_there(self, save: TorchSave) -> bool:
         try:
             found = self._step.client.step(*save.where)
         except NotFoundError:

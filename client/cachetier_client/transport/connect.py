@@ -8,7 +8,7 @@ import secrets
 from urllib.parse import SplitResult, urlsplit
 
 from cachetier_client.identity.remote_url import without_secret
-from cachetier_client.io.block_file import Files
+from cachetier_client.io.block_file import BlockFiles
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport import wire
 from cachetier_client.transport.base import Transport
@@ -32,7 +32,7 @@ def greeting(now: float) -> Header:
 
 
 def transport_for(
-    url: str, hello: Header, *, workers: Workers, token: str = "", files: Files | None = None
+    url: str, hello: Header, *, workers: Workers, token: str = "", files: BlockFiles | None = None
 ) -> Transport:
     """Return the transport for ``unix:///path`` or ``http://host:port``; nothing is connected yet.
 

@@ -11,7 +11,7 @@ from typing import Any
 from cachetier_client.deadline import Deadline
 from cachetier_client.identity.names import Part
 from cachetier_client.io import digests
-from cachetier_client.io.block_file import BlockFile, Files, SystemFiles
+from cachetier_client.io.block_file import BlockFile, BlockFiles, SystemFiles
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import Reply
@@ -30,7 +30,7 @@ class UnixTransport:
     """A service on this node, reached by its socket. Thread-safe and fork-safe."""
 
     def __init__(
-        self, path: str, greeting: Header, workers: Workers, files: Files | None = None
+        self, path: str, greeting: Header, workers: Workers, files: BlockFiles | None = None
     ) -> None:
         self.url = f"unix://{path}"
         self._inline_bytes = INLINE_BYTES

@@ -17,9 +17,9 @@ from cachetier.codec.frames import FrameDecoder, FrameEncoder, stored_frame
 from cachetier.codec.seek_table import decode_table, encode_table
 from cachetier.drain.upload.verify import frames_read_back
 from cachetier.errors import IntegrityError
-from cachetier.model.documents import Part, ShardEntry, decode, encode
+from cachetier.model.documents import PartDocument, ShardEntry, decode, encode
 from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec, Frame, Stored
+from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec, Stored, StoredFrame
 from cachetier.model.uploads import compressed_metadata
 from cachetier.restore.remote_shard import RemoteShard
 from cachetier.testing.memory_store import MemoryObjectStore
@@ -47,7 +47,7 @@ def shard_of(frames: tuple[bytes, ...], codec: Codec, element_size: int) -> Remo
     objects = MemoryObjectStore()
     metadata = compressed_metadata({}, CONTENT.size_bytes, codec, element_size)
     objects.put(KEY, body, digest=digest_of(body), metadata=metadata)
-    known = tuple(Frame(len(frame), digest_of(frame)) for frame in frames)
+    known = tuple(StoredFrame(len(frame), digest_of(frame)) for frame in frames)
     return RemoteShard(
         objects, KEY, CONTENT, Stored(codec, len(body), digest_of(body), known, element_size)
     )
@@ -147,7 +147,7 @@ def test_a_wrong_codec_or_element_size_is_an_integrity_error(
 
 def test_frames_larger_than_any_block_needs_are_refused_before_a_byte_is_read() -> None:
     honest = shard_of(frames_of(Codec.ZSTD), Codec.ZSTD, 0).stored
-    frames = (Frame(FRAME_LIMIT_BYTES + 1, 0), *honest.frames[1:])
+    frames = (StoredFrame(FRAME_LIMIT_BYTES + 1, 0), *honest.frames[1:])
     more = frames[0].size_bytes - honest.frames[0].size_bytes
 
     with pytest.raises(ValueError, match="a frame has more than"):
@@ -214,9 +214,9 @@ def test_a_changed_part_describes_shards_that_add_up_or_is_an_error(
 ) -> None:
     stored = shard_of(frames_of(Codec.PLANES), Codec.PLANES, 4).stored
     entry = ShardEntry.of("a", 0, CONTENT, stored)
-    part = Part(run="r", step=1, save_id="s", rank=0, world_size=1, shards=(entry,))
+    part = PartDocument(run="r", step=1, save_id="s", rank=0, world_size=1, shards=(entry,))
     try:
-        read_part = decode(Part, changed(encode(part), edits), "part")
+        read_part = decode(PartDocument, changed(encode(part), edits), "part")
     except IntegrityError:
         return
     for shard in read_part.shards:

@@ -16,7 +16,7 @@ from cachetier.config.types import (
     FLAG,
     SECRET,
     TEXT,
-    Kind,
+    SettingType,
     WrongValueError,
     listed,
     number,
@@ -36,7 +36,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def refusal(kind: Kind[Any], value: object) -> str:
+def refusal(kind: SettingType[Any], value: object) -> str:
     with pytest.raises(ValueError) as caught:
         kind.read(value)
     return str(caught.value)
@@ -66,7 +66,7 @@ def refusal(kind: Kind[Any], value: object) -> str:
     ],
 )
 def test_text_and_what_a_file_knows_are_read_alike(
-    kind: Kind[Any], value: object, read: object
+    kind: SettingType[Any], value: object, read: object
 ) -> None:
     found = kind.read(value)
     assert found == read
@@ -96,7 +96,7 @@ def test_text_and_what_a_file_knows_are_read_alike(
     ],
 )
 def test_what_is_none_is_refused_with_what_would_do(
-    kind: Kind[Any], value: object, says: str
+    kind: SettingType[Any], value: object, says: str
 ) -> None:
     assert says in refusal(kind, value)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from cachetier.doctor.advice import advice_for
-from cachetier.doctor.objbench import PART_BYTES, Plan, Throughput
+from cachetier.doctor.objbench import PART_BYTES, MeasuredThroughput, RemoteBenchPlan
 
 
-def cell(streams: int, rate: float, throttled: int = 0, part_bytes: int = PART_BYTES) -> Throughput:
-    return Throughput(streams, part_bytes, rate, rate, throttled, 0)
+def cell(
+    streams: int, rate: float, throttled: int = 0, part_bytes: int = PART_BYTES
+) -> MeasuredThroughput:
+    return MeasuredThroughput(streams, part_bytes, rate, rate, throttled, 0)
 
 
 def test_the_fewest_streams_that_nearly_reach_the_best_are_suggested() -> None:
@@ -44,11 +46,15 @@ def test_a_store_that_throttles_from_the_first_stream_still_gets_advice() -> Non
 
 
 def test_failures_are_mentioned() -> None:
-    failing = Throughput(1, PART_BYTES, 1e6, 1e6, 0, 3)
+    failing = MeasuredThroughput(1, PART_BYTES, 1e6, 1e6, 0, 3)
     assert "3 requests failed" in advice_for([failing]).remarks[-1]
 
 
 def test_a_plan_goes_up_to_its_streams_and_then_tries_other_parts() -> None:
-    streams = [streams for streams, part_bytes in Plan(streams=6).cells if part_bytes == PART_BYTES]
+    streams = [
+        streams
+        for streams, part_bytes in RemoteBenchPlan(streams=6).cells
+        if part_bytes == PART_BYTES
+    ]
     assert streams == [1, 2, 4, 6]
-    assert len({part_bytes for _, part_bytes in Plan(streams=6).cells}) == 3
+    assert len({part_bytes for _, part_bytes in RemoteBenchPlan(streams=6).cells}) == 3

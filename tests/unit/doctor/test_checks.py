@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cachetier.doctor.checks import FIRST, NAMES, NODE_CHECKS, REMOTE_CHECKS, checked_names
-from cachetier.doctor.findings import Finding, State, fail, ok, skipped, warn, worst
-from cachetier.doctor.nodebench import NoRoomError, Plan, Row, room_for
+from cachetier.doctor.findings import CheckResult, State, fail, ok, skipped, warn, worst
+from cachetier.doctor.nodebench import NodeBenchPlan, NoRoomError, Row, room_for
 from cachetier.doctor.rawdisk import Times
 from cachetier.errors import InvalidRequestError
 
@@ -38,7 +38,7 @@ def test_an_unknown_check_names_the_nearest() -> None:
 )
 def test_a_fix_goes_with_what_is_wrong_and_with_nothing_else(state: State, fix: str) -> None:
     with pytest.raises(ValueError, match="a fix goes with"):
-        Finding("sync", state, "measured", fix)
+        CheckResult("sync", state, "measured", fix)
 
 
 def test_the_worst_finding_decides_and_skipped_ones_do_not_count() -> None:
@@ -61,7 +61,7 @@ def test_the_ratio_is_the_services_share_of_the_disk_for_rates_and_for_times() -
 
 
 def test_a_bench_never_drives_out_what_others_need() -> None:
-    plan = Plan(size_bytes=100, ranks=2)
+    plan = NodeBenchPlan(size_bytes=100, ranks=2)
     room_for({"capacity_bytes": 1000, "used_bytes": 500}, plan)
     with pytest.raises(NoRoomError, match="199 B to spare"):
         room_for({"capacity_bytes": 1000, "used_bytes": 501}, plan)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from cachetier.doctor import disk
-from cachetier.doctor.device import Device, Kind
+from cachetier.doctor.device import Device, DeviceKind
 from cachetier.doctor.findings import State
 from cachetier.doctor.rawdisk import Times
 from cachetier.errors import ConfigError
 from cachetier.local.files.filesystem import Mount
 
-NVME = Device("nvme0n1", "SAMSUNG MZQL2", Kind.NVME, volatile_cache=False)
+NVME = Device("nvme0n1", "SAMSUNG MZQL2", DeviceKind.NVME, volatile_cache=False)
 
 
 def times(p50: float, p99: float | None = None) -> Times:
@@ -55,17 +55,17 @@ def test_memory_that_was_allowed_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("kind", "state"),
     [
-        (Kind.NVME, State.OK),
-        (Kind.SSD, State.WARN),
-        (Kind.HDD, State.WARN),
-        (Kind.VIRTUAL, State.WARN),
-        (Kind.NETWORK, State.WARN),
-        (Kind.LOOP, State.WARN),
-        (Kind.UNKNOWN, State.WARN),
-        (Kind.MEMORY, State.FAIL),
+        (DeviceKind.NVME, State.OK),
+        (DeviceKind.SSD, State.WARN),
+        (DeviceKind.HDD, State.WARN),
+        (DeviceKind.VIRTUAL, State.WARN),
+        (DeviceKind.NETWORK, State.WARN),
+        (DeviceKind.LOOP, State.WARN),
+        (DeviceKind.UNKNOWN, State.WARN),
+        (DeviceKind.MEMORY, State.FAIL),
     ],
 )
-def test_only_a_local_nvme_is_fine(kind: Kind, state: State) -> None:
+def test_only_a_local_nvme_is_fine(kind: DeviceKind, state: State) -> None:
     found = disk.judge_device(Device("sda", "A model", kind), Mount("/", "ext4"))
     assert found.state is state
     assert "sda, A model" in found.measured
@@ -88,8 +88,8 @@ def test_a_directory_without_attributes_is_a_warning(attributes: bool, state: St
     assert disk.judge_directory(able, None).state is state
 
 
-VOLATILE = Device("nvme0n1", "Some consumer disk", Kind.NVME, volatile_cache=True)
-TURNING = Device("sda", "Some rotating disk", Kind.HDD)
+VOLATILE = Device("nvme0n1", "Some consumer disk", DeviceKind.NVME, volatile_cache=True)
+TURNING = Device("sda", "Some rotating disk", DeviceKind.HDD)
 
 
 @pytest.mark.parametrize(

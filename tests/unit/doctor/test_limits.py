@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.doctor.limits import Limits, limits_of
+from cachetier.doctor.limits import CgroupLimits, limits_of
 
 
 class Machine:
@@ -46,7 +46,7 @@ def test_version_2_takes_the_least_limit_on_the_way_up(machine: Machine) -> None
     machine.write("pods/one/cpu.max", "150000 100000")
     machine.write("pods/cpu.max", "max 100000")
     machine.write("pods/io.max", "8:0 rbps=1 wbps=2\n259:0 rbps=max wbps=104857600 riops=max")
-    assert limits_of(None, "259:0", machine.proc) == Limits(1 << 30, 1.5, None, 104857600)
+    assert limits_of(None, "259:0", machine.proc) == CgroupLimits(1 << 30, 1.5, None, 104857600)
 
 
 def test_version_1_has_a_hierarchy_for_each_controller(machine: Machine) -> None:
@@ -58,7 +58,7 @@ def test_version_1_has_a_hierarchy_for_each_controller(machine: Machine) -> None
     machine.write("cpu/b/cpu.cfs_quota_us", "50000")
     machine.write("cpu/b/cpu.cfs_period_us", "100000")
     machine.write("blkio/c/blkio.throttle.read_bps_device", "259:0 1000")
-    assert limits_of(None, "259:0", machine.proc) == Limits(2 << 30, 0.5, 1000, None)
+    assert limits_of(None, "259:0", machine.proc) == CgroupLimits(2 << 30, 0.5, 1000, None)
 
 
 def test_a_container_sees_its_own_group_as_the_root(machine: Machine) -> None:
@@ -78,4 +78,4 @@ def test_another_process_has_limits_of_its_own(machine: Machine) -> None:
 
 
 def test_a_machine_without_groups_has_no_limits(machine: Machine) -> None:
-    assert limits_of(None, "259:0", machine.proc) == Limits()
+    assert limits_of(None, "259:0", machine.proc) == CgroupLimits()

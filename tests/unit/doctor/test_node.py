@@ -8,7 +8,7 @@ import pytest
 
 from cachetier.doctor import node
 from cachetier.doctor.findings import State
-from cachetier.doctor.limits import Limits
+from cachetier.doctor.limits import CgroupLimits
 
 NEED = node.SERVE_BYTES + node.DRAIN_BYTES
 
@@ -23,11 +23,11 @@ NEED = node.SERVE_BYTES + node.DRAIN_BYTES
     ],
 )
 def test_memory_must_hold_serve_and_its_drain(limit: int | None, state: State) -> None:
-    assert node.judge_memory(Limits(memory_bytes=limit), 1, "this shell").state is state
+    assert node.judge_memory(CgroupLimits(memory_bytes=limit), 1, "this shell").state is state
 
 
 def test_each_replica_needs_memory_for_a_drain_of_its_own() -> None:
-    enough_for_one = Limits(memory_bytes=2 * NEED)
+    enough_for_one = CgroupLimits(memory_bytes=2 * NEED)
     assert node.judge_memory(enough_for_one, 1, "x").state is State.OK
     assert node.judge_memory(enough_for_one, 2, "x").state is State.WARN
     assert node.judge_memory(enough_for_one, 3, "x").state is State.FAIL
@@ -45,7 +45,7 @@ def test_each_replica_needs_memory_for_a_drain_of_its_own() -> None:
 def test_a_quota_must_leave_cpus_for_compression(
     quota: float | None, threads: int, state: State
 ) -> None:
-    assert node.judge_cpu(Limits(cpus=quota), 8, threads).state is state
+    assert node.judge_cpu(CgroupLimits(cpus=quota), 8, threads).state is state
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_quota_must_leave_cpus_for_compression(
 def test_a_tight_limit_on_the_disk_is_a_warning(
     reads: int | None, writes: int | None, state: State
 ) -> None:
-    limits = Limits(reads_bytes_per_second=reads, writes_bytes_per_second=writes)
+    limits = CgroupLimits(reads_bytes_per_second=reads, writes_bytes_per_second=writes)
     assert node.judge_io(limits).state is state
 
 

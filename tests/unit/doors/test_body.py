@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Message
 
 from cachetier.doors.http.body import BLOCKS_EACH, Blocks, Body, Feed
-from cachetier.doors.http.limits import Limits
+from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.pools import Pools
 from cachetier.errors import CachetierError
 from cachetier.model.shard import BLOCK_BYTES
@@ -131,7 +131,7 @@ def test_every_byte_arrives_once_and_in_order(
     data = random.Random(size_bytes).randbytes(size_bytes)
     connection, sink = Connection(data, piece_bytes), Sink()
     tap = connection.tap if tapped else None
-    into(sink, lambda: Body(connection.receive, Limits(), tap), first)
+    into(sink, lambda: Body(connection.receive, RequestLimits(), tap), first)
     assert sink.data() == data
     lengths = [len(block) for _, block in sorted(sink.blocks.items())]
     assert lengths[:-1] == [BLOCK_BYTES] * (len(lengths) - 1)
@@ -144,7 +144,7 @@ def test_a_sink_that_takes_one_at_a_time_gets_one(tapped: bool) -> None:
     data = bytes(3 * BLOCK_BYTES)
     connection, sink = Connection(data, 1 << 20), Sink(depth=1)
     tap = connection.tap if tapped else None
-    into(sink, lambda: Body(connection.receive, Limits(), tap))
+    into(sink, lambda: Body(connection.receive, RequestLimits(), tap))
     assert sink.most_at_once == 1
     assert list(sink.blocks) == [0, 1, 2]
 
@@ -156,7 +156,7 @@ def test_a_failed_write_ends_the_upload_and_frees_its_blocks(tapped: bool, fails
     sink = Sink(fails_at=fails_at)
     tap = connection.tap if tapped else None
     with pytest.raises(OSError, match="planned"):
-        into(sink, lambda: Body(connection.receive, Limits(), tap))
+        into(sink, lambda: Body(connection.receive, RequestLimits(), tap))
 
 
 def test_what_comes_after_the_end_touches_no_block() -> None:
@@ -165,7 +165,7 @@ def test_what_comes_after_the_end_touches_no_block() -> None:
     blocks, pools = CountedBlocks(), Pools()
 
     async def fail_and_feed() -> None:
-        body = Body(connection.receive, Limits(), connection.tap)
+        body = Body(connection.receive, RequestLimits(), connection.tap)
         with pytest.raises(OSError, match="planned"):
             await body.into_blocks(blocks, pools, Sink(fails_at=0))
         assert connection.feed(b"late" * 1000)
@@ -180,4 +180,4 @@ def test_a_body_cut_short_ends_the_upload_and_frees_its_blocks(tapped: bool) -> 
     connection = Connection(bytes(2 * BLOCK_BYTES + 5), 1 << 20, cut=True)
     tap = connection.tap if tapped else None
     with pytest.raises(CachetierError, match="ended before"):
-        into(Sink(), lambda: Body(connection.receive, Limits(), tap))
+        into(Sink(), lambda: Body(connection.receive, RequestLimits(), tap))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from cachetier.fsck.findings import Kind, Report
+from cachetier.fsck.findings import FindingKind, FsckReport
 from cachetier.fsck.run import Wanted, fsck
 from cachetier.local.catalog import rows
 from cachetier.model.checkpoint import Save, SaveState
@@ -62,7 +62,7 @@ class Patient:
             save_step(node, 2)
             return {f"{row.step}/{row.name}": row for row in node.rows()}
 
-    def checked(self, **wanted: bool) -> Report:
+    def checked(self, **wanted: bool) -> FsckReport:
         remotes = [Remote(DURABLE, Bucket(self.remote, Layout("tier")))]
         self.said: list[str] = []
         return fsck(
@@ -75,10 +75,10 @@ class Patient:
             sleep=lambda _seconds: None,
         )
 
-    def found(self, **wanted: bool) -> list[Kind]:
+    def found(self, **wanted: bool) -> list[FindingKind]:
         return sorted(finding.kind for finding in self.checked(**wanted).findings)
 
-    def repaired(self, **wanted: bool) -> Report:
+    def repaired(self, **wanted: bool) -> FsckReport:
         """Repair, and check that this node is then clean, however it is looked at."""
         report = self.checked(repair=True, **wanted)
         assert report.remaining() == [], report.outcomes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.fsck.findings import Kind, Report
+from cachetier.fsck.findings import FindingKind, FsckReport
 from cachetier.model.documents import ManifestState
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
@@ -36,7 +36,7 @@ def overwritten(first: Patient, then: Patient, clock: FakeClock) -> None:
         assert node.checkpoints.step("run", 1)[0].state == "published"
 
 
-def left(report: Report) -> str:
+def left(report: FsckReport) -> str:
     (outcome,) = (each for each in report.outcomes if not each.repaired)
     return outcome.what
 
@@ -65,7 +65,7 @@ def test_the_manifest_of_a_newer_save_that_this_node_does_not_know_is_left_to_it
         node.drain.drain_all()
         assert node.get("run", 1, "rank-0") == b"newer of 1"
     assert manifest_of(remote).save_id == "newer"
-    assert patient.found() == [Kind.GONE_ELSEWHERE]
+    assert patient.found() == [FindingKind.GONE_ELSEWHERE]
 
 
 def test_a_claim_alone_of_an_unknown_save_does_not_keep_the_step_from_being_mended(
@@ -156,7 +156,7 @@ def test_a_part_of_a_step_that_waits_for_others_is_written_again(
     else:
         replaced(remote, part, before[:-10])
 
-    assert patient.found() == [Kind.PART_DAMAGED]
+    assert patient.found() == [FindingKind.PART_DAMAGED]
     patient.repaired()
 
     assert remote.get(part) == before
@@ -174,7 +174,7 @@ def test_a_published_step_whose_place_is_forgotten_gets_it_from_its_manifest(
     patient.evicts()
     patient.sql("UPDATE saves SET location = NULL WHERE step = 1")
 
-    assert patient.found() == [Kind.ROW_CONTRADICTS]
+    assert patient.found() == [FindingKind.ROW_CONTRADICTS]
     patient.repaired()
     patient.reads_everything()
 
@@ -211,7 +211,10 @@ def test_no_part_is_written_that_names_an_object_which_is_not_there(
 
     report = patient.checked(repair=True)
 
-    assert [f.kind for f in report.remaining()] == [Kind.PART_DAMAGED, Kind.OBJECT_MISSING]
+    assert [f.kind for f in report.remaining()] == [
+        FindingKind.PART_DAMAGED,
+        FindingKind.OBJECT_MISSING,
+    ]
     assert remote.head("tier/run/1/.cachetier/rank-0.json") is None
 
 
@@ -229,7 +232,7 @@ def test_the_damaged_manifest_of_a_step_that_is_to_be_published_is_found_and_cla
             pass
     damaged_manifest(remote)
 
-    assert patient.found() == [Kind.MANIFEST_DAMAGED]
+    assert patient.found() == [FindingKind.MANIFEST_DAMAGED]
     patient.repaired()
     assert manifest_of(remote).state is ManifestState.CLAIMED
     with patient.running() as node:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.fsck.findings import Kind
+from cachetier.fsck.findings import FindingKind
 from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
@@ -78,7 +78,7 @@ def test_a_shard_that_a_published_step_names_is_verified_again_not_dirty(
     shard = patient.saved()["1/rank-1"]
     patient.sql(FORGET, shard.version)
 
-    assert patient.found() == [Kind.ROW_CONTRADICTS]
+    assert patient.found() == [FindingKind.ROW_CONTRADICTS]
     patient.repaired()
 
     verified_clean(patient, shard)
@@ -119,7 +119,7 @@ def test_a_compressed_object_that_is_gone_too_is_left_with_what_to_do(
 
     report = patient.checked(repair=True)
 
-    assert [finding.kind for finding in report.remaining()] == [Kind.ROW_CONTRADICTS]
+    assert [finding.kind for finding in report.remaining()] == [FindingKind.ROW_CONTRADICTS]
     assert "save the step again" in report.outcomes[0].what
     with patient.running() as node:
         assert node.get("run", 1, "rank-1") == LARGE
@@ -153,7 +153,7 @@ def test_a_shard_of_a_published_step_that_is_dirty_for_ever_is_found(
     patient.sql(FORGET, shard.version)
     patient.sql("UPDATE shards SET state = 'dirty' WHERE version = ?", shard.version)
 
-    assert patient.found() == [Kind.ROW_CONTRADICTS]
+    assert patient.found() == [FindingKind.ROW_CONTRADICTS]
     patient.repaired()
 
     verified_clean(patient, shard)
@@ -173,7 +173,7 @@ def test_what_a_published_step_does_not_name_is_left_and_said_to_be(patient: Pat
 
     report = patient.checked(repair=True)
 
-    (left,) = [o for o in report.outcomes if o.finding.kind is Kind.ROW_CONTRADICTS]
+    (left,) = [o for o in report.outcomes if o.finding.kind is FindingKind.ROW_CONTRADICTS]
     assert not left.repaired
     assert "does not name it" in left.what
 
@@ -201,7 +201,7 @@ def test_an_object_that_is_as_the_step_says_is_not_blamed_for_a_wrong_row(
     before = remote.head(RAW)
     patient.sql("UPDATE drains SET stored_digest = zeroblob(8) WHERE version = ?", shard.version)
 
-    assert patient.found() == [Kind.ROW_CONTRADICTS]
+    assert patient.found() == [FindingKind.ROW_CONTRADICTS]
     report = patient.repaired()
 
     assert "catalog" in report.outcomes[0].what
@@ -217,7 +217,7 @@ def test_a_row_that_says_otherwise_than_the_step_where_a_shard_lies_is_put_right
     shards = saved_packed(patient)
     patient.sql(f"UPDATE drains SET {change} WHERE version = ?", shards[0].version)
 
-    assert Kind.ROW_CONTRADICTS in patient.found()
+    assert FindingKind.ROW_CONTRADICTS in patient.found()
     patient.repaired()
 
     with patient.running() as node:
@@ -308,7 +308,7 @@ def test_the_drain_never_sends_otherwise_what_a_part_describes(
 
     report = patient.checked(repair=True)
 
-    assert [finding.kind for finding in report.remaining()] == [Kind.OBJECT_MISSING]
+    assert [finding.kind for finding in report.remaining()] == [FindingKind.OBJECT_MISSING]
     assert "save the step again" in report.outcomes[0].what
     with patient.running() as node:
         assert {row.state for row in node.rows()} == {ShardState.CLEAN}
@@ -344,7 +344,7 @@ def test_a_step_that_another_node_deleted_is_one_note_and_gets_nothing_back(
 
     report = patient.checked(repair=True)
 
-    assert [finding.kind for finding in report.findings] == [Kind.GONE_ELSEWHERE]
+    assert [finding.kind for finding in report.findings] == [FindingKind.GONE_ELSEWHERE]
     assert remote.list("tier/run/1").keys == left
     assert "cachetier delete" in report.findings[0].message
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cachetier.errors import ConfigError, DirectoryInUseError
-from cachetier.fsck.findings import Kind
+from cachetier.fsck.findings import FindingKind
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
@@ -45,7 +45,7 @@ def test_a_lost_file_of_a_clean_shard_is_fetched_again(patient: Patient) -> None
     lost = patient.saved()["1/rank-1"]
     patient.path(lost).unlink()
 
-    assert patient.found() == [Kind.FILE_MISSING]
+    assert patient.found() == [FindingKind.FILE_MISSING]
     patient.repaired()
 
     assert patient.said == [
@@ -64,9 +64,11 @@ def test_a_lost_file_of_a_dirty_shard_remains_a_problem_and_is_never_called_soun
 
     report = patient.checked(repair=True)
 
-    assert [(o.finding.kind, o.repaired) for o in report.outcomes] == [(Kind.FILE_MISSING, False)]
-    assert [finding.kind for finding in report.remaining()] == [Kind.FILE_MISSING]
-    assert patient.found() == [Kind.QUARANTINED]
+    assert [(o.finding.kind, o.repaired) for o in report.outcomes] == [
+        (FindingKind.FILE_MISSING, False)
+    ]
+    assert [finding.kind for finding in report.remaining()] == [FindingKind.FILE_MISSING]
+    assert patient.found() == [FindingKind.QUARANTINED]
 
 
 @pytest.mark.parametrize("size", [0, 99_999, 100_001])
@@ -74,7 +76,7 @@ def test_a_file_of_another_size_is_found(patient: Patient, size: int) -> None:
     shard = patient.saved()["1/rank-1"]
     os.truncate(patient.path(shard), size)
 
-    assert patient.found() == [Kind.FILE_SIZE]
+    assert patient.found() == [FindingKind.FILE_SIZE]
     patient.repaired()
     patient.reads_everything()
 
@@ -84,7 +86,7 @@ def test_a_flipped_bit_is_found_only_where_the_data_is_read(patient: Patient) ->
     patient.flip(shard)
 
     assert patient.found() == []
-    assert patient.found(data=True) == [Kind.BYTES_DAMAGED]
+    assert patient.found(data=True) == [FindingKind.BYTES_DAMAGED]
     patient.repaired(data=True)
     patient.reads_everything()
     patient.drains()
@@ -120,7 +122,7 @@ def test_a_damaged_body_in_the_catalog_is_found_and_fetched_again(patient: Patie
         "UPDATE bodies SET body = CAST('SAVE of 1' AS BLOB) WHERE version = ?", shard.version
     )
 
-    assert patient.found(data=True) == [Kind.BYTES_DAMAGED]
+    assert patient.found(data=True) == [FindingKind.BYTES_DAMAGED]
     patient.repaired(data=True)
     patient.reads_everything()
 
@@ -129,7 +131,7 @@ def test_a_body_that_is_gone_from_the_catalog_is_found(patient: Patient) -> None
     shard = patient.saved()["1/rank-0"]
     patient.sql("DELETE FROM bodies WHERE version = ?", shard.version)
 
-    assert patient.found() == [Kind.ROW_CONTRADICTS]
+    assert patient.found() == [FindingKind.ROW_CONTRADICTS]
     patient.repaired()
     patient.reads_everything()
 
@@ -149,7 +151,7 @@ def test_a_damaged_row_is_written_again_from_its_file(
     row = patient.saved()[shard]
     patient.sql(f"UPDATE shards SET {change} WHERE version = ?", row.version)
 
-    assert Kind.ROW_DAMAGED in patient.found()
+    assert FindingKind.ROW_DAMAGED in patient.found()
     patient.repaired()
 
     assert row_of(patient, row).content == row.content
@@ -199,7 +201,7 @@ def test_a_damaged_row_that_nothing_tells_of_is_left_to_a_person(patient: Patien
 
     report = patient.checked(repair=True)
 
-    assert [f.kind for f in report.remaining()] == [Kind.ROW_DAMAGED]
+    assert [f.kind for f in report.remaining()] == [FindingKind.ROW_DAMAGED]
     assert "save the step again" in report.outcomes[0].what
 
 
@@ -217,7 +219,7 @@ def test_a_row_that_contradicts_itself_is_put_right(
     row = patient.saved()[shard]
     patient.sql(f"UPDATE shards SET {change} WHERE version = ?", row.version)
 
-    assert Kind.ROW_CONTRADICTS in patient.found()
+    assert FindingKind.ROW_CONTRADICTS in patient.found()
     patient.repaired()
 
     assert row_of(patient, row).state is then
@@ -238,7 +240,7 @@ def test_a_dirty_shard_gets_the_file_back_that_its_row_forgot(
     patient.sql("UPDATE shards SET file_id = ? WHERE version = ?", file_id, row.version)
     patient.sql(f"UPDATE shards SET {change} WHERE version = ?", row.version)
 
-    assert Kind.FILE_ORPHAN in patient.found()
+    assert FindingKind.FILE_ORPHAN in patient.found()
     patient.repaired()
 
     assert row_of(patient, row).state is ShardState.DIRTY
@@ -266,7 +268,7 @@ def test_a_dirty_shard_that_waits_for_nothing_is_clean_again(patient: Patient) -
     row = patient.saved()["1/rank-1"]
     patient.sql("UPDATE shards SET state = 'dirty' WHERE version = ?", row.version)
 
-    assert patient.found() == [Kind.ROW_CONTRADICTS]
+    assert patient.found() == [FindingKind.ROW_CONTRADICTS]
     patient.repaired()
     assert row_of(patient, row).state is ShardState.CLEAN
 
@@ -276,8 +278,8 @@ def test_an_index_that_lost_a_row_is_made_anew(patient: Patient) -> None:
     patient.damage_index("dirty_shards")
 
     found = patient.found()
-    assert Kind.CATALOG_DAMAGED in found
-    assert Kind.ACCOUNTING in found
+    assert FindingKind.CATALOG_DAMAGED in found
+    assert FindingKind.ACCOUNTING in found
     patient.repaired()
     patient.drains()
 
@@ -288,7 +290,7 @@ def test_a_catalog_that_is_no_database_is_told_and_left(patient: Patient) -> Non
 
     report = patient.checked(repair=True)
 
-    assert [finding.kind for finding in report.remaining()] == [Kind.CATALOG_DAMAGED]
+    assert [finding.kind for finding in report.remaining()] == [FindingKind.CATALOG_DAMAGED]
     assert "docs/recovery.md" in report.findings[0].message
     assert (patient.cache_dir / "catalog.db").read_bytes() == b"x" * 8192
 
@@ -302,7 +304,7 @@ def test_repairing_without_a_catalog_begins_no_empty_one(patient: Patient) -> No
 
     report = patient.checked(repair=True)
 
-    assert [finding.kind for finding in report.remaining()] == [Kind.CATALOG_DAMAGED]
+    assert [finding.kind for finding in report.remaining()] == [FindingKind.CATALOG_DAMAGED]
     assert not catalog.exists()
     (patient.cache_dir / "away.db").rename(catalog)
     assert patient.found() == []
@@ -325,7 +327,7 @@ def test_what_a_put_left_unfinished_is_a_note_and_goes(patient: Patient) -> None
     path = stray(patient, mark=None)
 
     report = patient.checked()
-    assert [(f.kind, f.is_problem) for f in report.findings] == [(Kind.FILE_UNMARKED, False)]
+    assert [(f.kind, f.is_problem) for f in report.findings] == [(FindingKind.FILE_UNMARKED, False)]
     patient.repaired()
     assert not path.exists()
 
@@ -336,11 +338,11 @@ def test_an_orphan_goes_to_lost_and_found_and_stays_there(patient: Patient) -> N
     path = stray(patient, mark=mark)
 
     report = patient.checked()
-    assert [f.kind for f in report.findings] == [Kind.FILE_ORPHAN]
+    assert [f.kind for f in report.findings] == [FindingKind.FILE_ORPHAN]
     assert "the catalog has the shard" in report.findings[0].message
     patient.repaired()
     assert (patient.cache_dir / "lost+found" / path.name).read_bytes() == LARGE
-    assert patient.found() == [Kind.FILE_SET_ASIDE]
+    assert patient.found() == [FindingKind.FILE_SET_ASIDE]
 
 
 def test_a_shard_that_the_catalog_lost_is_adopted_when_it_is_asked_for(patient: Patient) -> None:
@@ -348,7 +350,7 @@ def test_a_shard_that_the_catalog_lost_is_adopted_when_it_is_asked_for(patient: 
     patient.sql("DELETE FROM shards WHERE version = ?", shard.version)
     patient.sql("DELETE FROM parts WHERE rank = 1 AND save = 2")
 
-    assert patient.found() == [Kind.FILE_ORPHAN]
+    assert patient.found() == [FindingKind.FILE_ORPHAN]
     report = patient.checked(repair=True, adopt=True)
 
     assert report.remaining() == []
@@ -375,7 +377,7 @@ def test_a_damaged_orphan_is_not_adopted(patient: Patient) -> None:
 def test_a_lost_catalog_is_rebuilt_from_the_data_files(patient: Patient) -> None:
     patient.saved()
     (patient.cache_dir / "catalog.db").unlink()
-    assert patient.found() == [Kind.CATALOG_DAMAGED]
+    assert patient.found() == [FindingKind.CATALOG_DAMAGED]
 
     report = patient.checked(rebuild=True)
 
@@ -427,7 +429,7 @@ def test_beside_a_running_service_it_looks_and_repairs_nothing(patient: Patient)
         assert (report.online, report.findings, report.shards) == (True, [], 6)
 
         patient.path(lost).unlink()
-        assert patient.found() == [Kind.FILE_MISSING]
+        assert patient.found() == [FindingKind.FILE_MISSING]
         with pytest.raises(DirectoryInUseError) as refusal:
             patient.checked(repair=True)
         assert "Stop it" in refusal.value.next_move

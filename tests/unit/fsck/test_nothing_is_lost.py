@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cachetier.errors import TransientError
-from cachetier.fsck.findings import Kind
+from cachetier.fsck.findings import FindingKind
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from cachetier.model.documents import Manifest, ManifestState, encode
 from cachetier.model.layout import Layout
@@ -97,7 +97,7 @@ def test_a_catalog_of_another_store_is_no_clean_one(patient: Patient) -> None:
     patient.saved()
     (patient.cache_dir / "store-id").write_text("another\n")
 
-    assert Kind.CATALOG_DAMAGED in patient.found()
+    assert FindingKind.CATALOG_DAMAGED in patient.found()
     assert patient.checked(repair=True).remaining()
 
 
@@ -116,7 +116,7 @@ def test_a_repair_never_lets_sqlite_cut_off_what_follows_a_damaged_frame(
 
     report = patient.checked(repair=True)
 
-    assert [finding.kind for finding in report.remaining()] == [Kind.CATALOG_DAMAGED]
+    assert [finding.kind for finding in report.remaining()] == [FindingKind.CATALOG_DAMAGED]
     assert log.read_bytes() == before
 
 
@@ -138,7 +138,7 @@ def test_bytes_that_cannot_be_fetched_now_are_not_called_lost(
     monkeypatch.setattr(remote, "read_into", away)
     report = patient.checked(repair=True)
 
-    told = next(o.what for o in report.outcomes if o.finding.kind is Kind.QUARANTINED)
+    told = next(o.what for o in report.outcomes if o.finding.kind is FindingKind.QUARANTINED)
     assert told == "its bytes are kept in quarantine: not now: no answer"
 
 
@@ -171,7 +171,7 @@ def test_damaged_bytes_stay_while_no_remote_can_be_asked_whether_it_has_others(
     report = patient.checked(data=True, repair=True)
     monkeypatch.undo()
 
-    (told,) = (o.what for o in report.outcomes if o.finding.kind is Kind.BYTES_DAMAGED)
+    (told,) = (o.what for o in report.outcomes if o.finding.kind is FindingKind.BYTES_DAMAGED)
     assert told == "its bytes are kept in quarantine: not now: no answer"
     assert patient.path(shard).exists()
     patient.repaired()
@@ -189,7 +189,7 @@ def test_quarantined_bytes_that_have_their_digest_after_all_are_used_again(
         node.store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, None, 0.0)
     monkeypatch.setattr(remote, "read_into", None)
 
-    assert patient.found() == [Kind.QUARANTINED]
+    assert patient.found() == [FindingKind.QUARANTINED]
     patient.repaired()
     assert rows_of(patient) == before
     patient.reads_everything()
@@ -218,7 +218,7 @@ def test_a_step_that_a_newer_save_claims_since_is_not_given_up_for_it(
     published = manifest_of(remote)
     update |= {"started_at": published.started_at + 10.0, "location": "1~elsewhere"}
     put(remote, published.model_copy(update=update))
-    assert patient.found() == [Kind.MANIFEST_MISSING]
+    assert patient.found() == [FindingKind.MANIFEST_MISSING]
 
     report = patient.checked(repair=True)
 
@@ -251,7 +251,7 @@ def test_a_manifest_that_was_written_anew_meanwhile_stays(
     sound = manifest_of(remote)
     replaced(remote, MANIFEST, b"{}", **{MANIFEST_NONCE_KEY: sound.nonce})
     report = patient.checked()
-    assert [finding.kind for finding in report.findings] == [Kind.MANIFEST_DAMAGED]
+    assert [finding.kind for finding in report.findings] == [FindingKind.MANIFEST_DAMAGED]
     theirs = sound.model_copy(update={"save_id": "newer", "location": "1~newer", "nonce": "n"})
     looks = iter(range(1000))
     head = remote.head

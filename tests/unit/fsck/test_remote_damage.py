@@ -8,7 +8,7 @@ import pytest
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import RemoteRefusedError, TransientError
-from cachetier.fsck.findings import Finding, Kind
+from cachetier.fsck.findings import Finding, FindingKind
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import BLOCK_BYTES
@@ -54,7 +54,7 @@ def test_a_lost_object_of_a_published_step_is_sent_again_as_it_was(
     remote.delete(RAW)
 
     assert [(f.kind, f.where, f.key) for f in problems(patient)] == [
-        (Kind.OBJECT_MISSING, "run/1/rank-0", RAW)
+        (FindingKind.OBJECT_MISSING, "run/1/rank-0", RAW)
     ]
     patient.repaired()
 
@@ -77,7 +77,7 @@ def test_a_lost_object_of_an_open_step_is_dirty_again_and_drained(
         if "rank" in key and ".cachetier" not in key:
             remote.delete(key)
 
-    assert patient.found() == [Kind.OBJECT_MISSING, Kind.OBJECT_MISSING]
+    assert patient.found() == [FindingKind.OBJECT_MISSING, FindingKind.OBJECT_MISSING]
     report = patient.repaired()
 
     assert {outcome.what for outcome in report.outcomes} == {
@@ -100,7 +100,7 @@ def test_a_lost_compressed_object_cannot_be_made_again_and_remains_a_problem(
 
     report = patient.checked(repair=True)
 
-    assert [finding.kind for finding in report.remaining()] == [Kind.OBJECT_MISSING]
+    assert [finding.kind for finding in report.remaining()] == [FindingKind.OBJECT_MISSING]
     assert "save the step again" in report.outcomes[0].what
     with patient.running() as node:
         assert node.get("run", 1, "rank-1") == LARGE
@@ -139,7 +139,7 @@ def test_a_lost_pack_is_put_together_again(patient: Patient, remote: MemoryObjec
     before = remote.get(pack)
     remote.delete(pack)
 
-    assert [finding.kind for finding in problems(patient)] == [Kind.OBJECT_MISSING]
+    assert [finding.kind for finding in problems(patient)] == [FindingKind.OBJECT_MISSING]
     patient.repaired()
 
     assert remote.get(pack) == before
@@ -159,7 +159,7 @@ def test_a_damaged_object_of_ours_is_replaced(patient: Patient, remote: MemoryOb
     assert info is not None
     replaced(remote, RAW, b"SAVE OF 1", **info.metadata)
 
-    assert patient.found() == [Kind.OBJECT_DIFFERS]
+    assert patient.found() == [FindingKind.OBJECT_DIFFERS]
     patient.repaired()
     assert remote.get(RAW) == b"save of 1"
 
@@ -172,7 +172,7 @@ def test_somebody_elses_object_in_place_of_ours_is_left_alone(
 
     report = patient.checked(repair=True)
 
-    assert [finding.kind for finding in report.remaining()] == [Kind.OBJECT_FOREIGN]
+    assert [finding.kind for finding in report.remaining()] == [FindingKind.OBJECT_FOREIGN]
     assert [outcome.repaired for outcome in report.outcomes] == [False]
     assert remote.get(RAW) == b"mine now"
     patient.reads_everything()
@@ -187,7 +187,7 @@ def test_an_evicted_shard_whose_object_is_gone_is_lost_and_said_to_be(
 
     report = patient.checked(repair=True)
 
-    assert [finding.kind for finding in report.remaining()] == [Kind.OBJECT_MISSING]
+    assert [finding.kind for finding in report.remaining()] == [FindingKind.OBJECT_MISSING]
     assert "no sound copy is left" in report.outcomes[0].what
 
 
@@ -198,7 +198,7 @@ def test_a_lost_manifest_is_published_again(patient: Patient, remote: MemoryObje
     patient.saved()
     remote.delete(MANIFEST)
 
-    assert patient.found() == [Kind.MANIFEST_MISSING]
+    assert patient.found() == [FindingKind.MANIFEST_MISSING]
     patient.repaired()
     assert remote.head(MANIFEST) is None, "the drain does it"
     patient.drains()
@@ -212,7 +212,7 @@ def test_a_damaged_manifest_of_ours_is_published_again(
     patient.saved()
     damaged_manifest(remote)
 
-    assert patient.found() == [Kind.MANIFEST_DAMAGED]
+    assert patient.found() == [FindingKind.MANIFEST_DAMAGED]
     patient.repaired()
     patient.drains()
     assert patient.found() == []
@@ -227,7 +227,7 @@ def test_a_manifest_that_is_not_ours_is_left_alone(
 
     report = patient.checked(repair=True)
 
-    assert [finding.kind for finding in report.remaining()] == [Kind.MANIFEST_DAMAGED]
+    assert [finding.kind for finding in report.remaining()] == [FindingKind.MANIFEST_DAMAGED]
     assert remote.get(MANIFEST) == b"{}"
 
 
@@ -242,7 +242,7 @@ def test_a_part_is_written_again_byte_for_byte(
     else:
         replaced(remote, PART, before[:-10])
 
-    assert patient.found() == [Kind.PART_DAMAGED]
+    assert patient.found() == [FindingKind.PART_DAMAGED]
     patient.repaired()
     assert remote.get(PART) == before
 
@@ -257,7 +257,7 @@ def test_a_step_that_another_node_deleted_is_only_noted(
         node.drain.delete_all()
 
     found = patient.checked().findings
-    assert Kind.GONE_ELSEWHERE in [finding.kind for finding in found]
+    assert FindingKind.GONE_ELSEWHERE in [finding.kind for finding in found]
 
 
 # --- leftovers ------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_an_upload_of_a_step_that_has_ended_is_noted_and_aborted(
     remote.create_upload(RAW)
     going_on = remote.create_upload("tier/run/2/rank-1")
 
-    assert patient.found() == [Kind.UPLOAD_STALE]
+    assert patient.found() == [FindingKind.UPLOAD_STALE]
     assert patient.checked().remaining() == []
     patient.repaired()
     assert [upload for _, upload in remote.list_uploads("")] == [going_on]
@@ -288,8 +288,8 @@ def test_objects_that_no_document_names_are_noted_and_left(
     report = patient.checked(repair=True)
 
     assert sorted(finding.kind for finding in report.findings) == [
-        Kind.OBJECT_NOT_OURS,
-        Kind.OBJECT_UNNAMED,
+        FindingKind.OBJECT_NOT_OURS,
+        FindingKind.OBJECT_UNNAMED,
     ]
     assert (report.remaining(), report.outcomes) == ([], [])
     assert remote.get("tier/run/1/README") == b"x"
@@ -304,7 +304,7 @@ def test_a_claim_of_a_save_that_has_ended_is_noted(
         save_step(node, 1, save="newer")
         assert node.checkpoints.step("run", 1)[0].save_id == "newer"
 
-    assert patient.found() == [Kind.CLAIM_STALE]
+    assert patient.found() == [FindingKind.CLAIM_STALE]
 
 
 # --- asking ---------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def test_another_nodes_lost_object_is_found_and_left_to_it(
     report = patient.checked(repair=True)
 
     assert [(f.kind, f.where) for f in report.remaining()] == [
-        (Kind.OBJECT_MISSING, "run/1/rank-1")
+        (FindingKind.OBJECT_MISSING, "run/1/rank-1")
     ]
     assert report.findings[0].message == "at durable: its object is missing; another node put it"
     assert report.outcomes[0].what == "another node put it: run fsck --repair there"
@@ -395,10 +395,10 @@ def test_what_may_not_be_looked_at_is_told_by_itself_and_all_else_is_looked_at(
     report = patient.checked()
     assert report.unanswered == []
     assert [(f.kind, f.key) for f in report.findings] == [
-        (Kind.OBJECT_FOREIGN, RAW),
-        (Kind.OBJECT_MISSING, FRAMES),
-        (Kind.OBJECT_NOT_OURS, readme),
+        (FindingKind.OBJECT_FOREIGN, RAW),
+        (FindingKind.OBJECT_MISSING, FRAMES),
+        (FindingKind.OBJECT_NOT_OURS, readme),
     ]
     left = patient.checked(repair=True)
-    assert [f.kind for f in left.remaining()] == [Kind.OBJECT_FOREIGN]
+    assert [f.kind for f in left.remaining()] == [FindingKind.OBJECT_FOREIGN]
     assert remote.get(RAW) == b"and so is this"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cachetier_client.io.digests import digest_of
 
-from cachetier.fsck.findings import Kind, Report
+from cachetier.fsck.findings import FindingKind, FsckReport
 from cachetier.fsck.run import Wanted, fsck
 from cachetier.model.documents import ManifestState, encode
 from cachetier.model.layout import Layout
@@ -43,7 +43,7 @@ class Mirrored(Patient):
                 store.drain_log.record_verified(row.version, "near", [DURABLE], 0.0)
             store.replica_log.record_outcome(1, "near", ReplicaState.PUBLISHED, 0.0)
 
-    def looked(self, *, repair: bool = False) -> Report:
+    def looked(self, *, repair: bool = False) -> FsckReport:
         remotes = [
             Remote(name, Bucket(objects, Layout("tier")))
             for name, objects in ((DURABLE, self.remote), ("near", self.near))
@@ -80,7 +80,7 @@ def test_what_only_the_replica_still_has_goes_back_to_the_durable_remote(
 
     report = mirrored.looked(repair=True)
 
-    assert [finding.kind for finding in report.findings] == [Kind.OBJECT_MISSING]
+    assert [finding.kind for finding in report.findings] == [FindingKind.OBJECT_MISSING]
     assert report.remaining() == []
     assert remote.get(RAW) == b"save of 1"
     assert mirrored.looked().findings == []
@@ -94,7 +94,7 @@ def test_what_the_replica_lost_is_sent_there_again(
 
     report = mirrored.looked(repair=True)
 
-    assert [(f.kind, f.remote) for f in report.findings] == [(Kind.OBJECT_MISSING, "near")]
+    assert [(f.kind, f.remote) for f in report.findings] == [(FindingKind.OBJECT_MISSING, "near")]
     assert report.remaining() == []
     assert mirrored.near.get(RAW) == b"save of 1"
     assert mirrored.looked().findings == []
@@ -108,7 +108,9 @@ def test_a_quarantined_shard_comes_back_from_the_replica_that_has_it(
 
     report = mirrored.looked(repair=True)
 
-    assert [finding.kind for finding in report.findings if finding.is_problem] == [Kind.QUARANTINED]
+    assert [finding.kind for finding in report.findings if finding.is_problem] == [
+        FindingKind.QUARANTINED
+    ]
     assert report.remaining() == []
     with mirrored.running() as node:
         row = next(row for row in node.rows() if row.version == 2)
@@ -149,7 +151,7 @@ def test_a_published_shard_that_was_forgotten_at_the_durable_remote_is_no_backlo
 
     report = mirrored.looked(repair=True)
 
-    assert [finding.kind for finding in report.findings] == [Kind.ROW_CONTRADICTS]
+    assert [finding.kind for finding in report.findings] == [FindingKind.ROW_CONTRADICTS]
     assert report.remaining() == [], report.outcomes
     assert mirrored.looked().findings == []
     with mirrored.running() as node:
@@ -161,7 +163,7 @@ def test_a_damaged_row_of_a_replicas_copy_is_written_again_from_the_replicas_par
 ) -> None:
     mirrored.sql("UPDATE drains SET stored_bytes = 5 WHERE remote = 'near' AND version = 1")
 
-    assert [f.kind for f in mirrored.looked().findings] == [Kind.ROW_CONTRADICTS]
+    assert [f.kind for f in mirrored.looked().findings] == [FindingKind.ROW_CONTRADICTS]
     assert mirrored.looked(repair=True).remaining() == []
     assert mirrored.looked().findings == []
 
@@ -193,5 +195,5 @@ def test_a_durable_step_that_is_still_on_its_way_to_a_replica_is_looked_at_there
     assert mirrored.looked().findings == []
     mirrored.near.delete(RAW)
     (found,) = mirrored.looked(repair=True).findings
-    assert (found.kind, found.remote, found.key) == (Kind.OBJECT_MISSING, "near", RAW)
+    assert (found.kind, found.remote, found.key) == (FindingKind.OBJECT_MISSING, "near", RAW)
     assert mirrored.looked().findings == [], "its drain sends it again"

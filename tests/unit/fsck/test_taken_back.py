@@ -12,7 +12,7 @@ import pytest
 
 from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import SaveState
-from cachetier.reclaim.gc import Collection, Kind
+from cachetier.reclaim.gc import Collection, GarbageKind
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes, judge_rows
@@ -79,7 +79,7 @@ def test_what_was_put_after_a_rebuild_and_never_sealed_goes_as_ever(
         node.drain.drain_all()
         clock.advance(HOUR)
 
-        assert kinds(collected(node, clock)) == [(Kind.INCOMPLETE, 3)]
+        assert kinds(collected(node, clock)) == [(GarbageKind.INCOMPLETE, 3)]
         assert node.get("run", 2, "rank-1") == LARGE
 
 

@@ -9,7 +9,7 @@ from cachetier.local.catalog import pack_queries, queries, replica_queries
 from cachetier.local.catalog.filters import Among, beside_small_of, small_of
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardEvent, ShardState
-from cachetier.model.packs import PACKED_UP_TO_BYTES, Extent
+from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
 from cachetier.model.shard import Content, SaveIds, Shard
 from cachetier.model.stored import InPack
 
@@ -165,7 +165,7 @@ def test_neighbours_in_a_pack_are_those_of_the_same_save_without_bytes_here(stor
 
     version = shards[1].version
     found = store.read(lambda sql: pack_queries.evicted_in_pack(sql, version, "far", PACK))
-    assert found == [Extent(shards[at].version, 5 * at, 5) for at in (1, 2, 3)]
+    assert found == [PackedExtent(shards[at].version, 5 * at, 5) for at in (1, 2, 3)]
     assert store.read(lambda sql: pack_queries.evicted_in_pack(sql, version, "near", PACK)) == []
     assert store.read(lambda sql: pack_queries.evicted_in_pack(sql, version, "far", "other")) == []
 
@@ -173,7 +173,9 @@ def test_neighbours_in_a_pack_are_those_of_the_same_save_without_bytes_here(stor
 def test_shards_that_went_since_are_no_neighbours(store: Store) -> None:
     shard = put(store, "a")
     found = store.read(
-        lambda sql: pack_queries.shards_at(sql, [Extent(shard.version, 0, 5), Extent(99, 5, 5)])
+        lambda sql: pack_queries.shards_at(
+            sql, [PackedExtent(shard.version, 0, 5), PackedExtent(99, 5, 5)]
+        )
     )
 
-    assert found == [(shard, Extent(shard.version, 0, 5))]
+    assert found == [(shard, PackedExtent(shard.version, 0, 5))]

@@ -11,34 +11,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachetier.model import composing
-from cachetier.model.composing import DonorFrames, Piece
+from cachetier.model.composing import DonorFrames, SourcePiece
 from cachetier.model.shard import BLOCK_BYTES, SHARD_LIMIT_BYTES, blocks_of
-from cachetier.model.stored import FRAME_LIMIT_BYTES, Frame
+from cachetier.model.stored import FRAME_LIMIT_BYTES, StoredFrame
 from cachetier.model.uploads import PART_BYTES, PART_LIMIT, part_bytes_for
 
 MIB = 1 << 20
 C, S = True, False  # how ``shape`` shows a copied and a sent part
 
 
-def planned(unchanged: list[bool], size_bytes: int | None = None) -> list[Piece]:
+def planned(unchanged: list[bool], size_bytes: int | None = None) -> list[SourcePiece]:
     whole = len(unchanged) * BLOCK_BYTES if size_bytes is None else size_bytes
     part_bytes = composing.composed_part_bytes_for(whole, PART_BYTES)
     return list(composing.pieces(whole, part_bytes, unchanged))
 
 
 def rest_of(
-    done: list[Piece], size_bytes: int, part_bytes: int, unchanged: Sequence[bool] = ()
-) -> Iterator[Piece]:
+    done: list[SourcePiece], size_bytes: int, part_bytes: int, unchanged: Sequence[bool] = ()
+) -> Iterator[SourcePiece]:
     start = done[-1].end if done else 0
     number = len(done) + 1
     return composing.pieces(size_bytes, part_bytes, unchanged, number=number, start=start)
 
 
-def shape(plan: list[Piece]) -> list[tuple[bool, float]]:
+def shape(plan: list[SourcePiece]) -> list[tuple[bool, float]]:
     return [(piece.copied, piece.size_bytes / MIB) for piece in plan]
 
 
-def sent_bytes(plan: list[Piece]) -> int:
+def sent_bytes(plan: list[SourcePiece]) -> int:
     return sum(piece.size_bytes for piece in plan if not piece.copied)
 
 
@@ -203,8 +203,8 @@ def test_the_largest_shard_has_no_more_parts_than_s3_takes_even_after_a_change_o
 # --- frames ----------------------------------------------------------------------------------
 
 
-def frames_of(*sizes_mib: float) -> list[Frame]:
-    return [Frame(int(size * MIB), number) for number, size in enumerate(sizes_mib)]
+def frames_of(*sizes_mib: float) -> list[StoredFrame]:
+    return [StoredFrame(int(size * MIB), number) for number, size in enumerate(sizes_mib)]
 
 
 def test_a_run_of_frames_is_copied_whole() -> None:
@@ -231,7 +231,7 @@ def test_frames_of_less_than_a_part_are_not_copied() -> None:
 def test_runs_of_frames_are_unchanged_and_keep_to_the_limits(
     blocks: list[tuple[int, bool]],
 ) -> None:
-    frames = [Frame(size, number) for number, (size, _) in enumerate(blocks)]
+    frames = [StoredFrame(size, number) for number, (size, _) in enumerate(blocks)]
     unchanged = [same for _, same in blocks]
     donor = DonorFrames(frames, unchanged, len(blocks) * BLOCK_BYTES)
 

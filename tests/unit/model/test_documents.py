@@ -10,16 +10,16 @@ from cachetier.errors import IntegrityError
 from cachetier.model.documents import (
     Manifest,
     ManifestState,
-    Part,
+    PartDocument,
     ShardEntry,
     decode,
     encode,
 )
 from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, Frame, Stored, table_bytes
+from cachetier.model.stored import Codec, Stored, StoredFrame, table_bytes
 
 CONTENT = Content(5 << 20, 0xABCDEF, (1, 2**64 - 1))
-PART = Part(
+PART = PartDocument(
     run="run",
     step=7,
     save_id="save",
@@ -40,16 +40,18 @@ MANIFEST = Manifest(
 
 
 def test_a_part_reads_back_as_it_was_written() -> None:
-    assert decode(Part, encode(PART), "key") == PART
+    assert decode(PartDocument, encode(PART), "key") == PART
     assert PART.shards[0].content() == CONTENT
 
 
-FRAMES = Stored(Codec.ZSTD, 300 + table_bytes(2), 0xFEED, (Frame(100, 1), Frame(200, 2)))
+FRAMES = Stored(
+    Codec.ZSTD, 300 + table_bytes(2), 0xFEED, (StoredFrame(100, 1), StoredFrame(200, 2))
+)
 COMPRESSED = PART.model_copy(update={"shards": (ShardEntry.of("a/b", 1, CONTENT, FRAMES),)})
 
 
 def test_a_part_says_how_a_shard_is_stored() -> None:
-    assert decode(Part, encode(COMPRESSED), "key") == COMPRESSED
+    assert decode(PartDocument, encode(COMPRESSED), "key") == COMPRESSED
     assert COMPRESSED.shards[0].stored() == FRAMES
     assert COMPRESSED.shards[0].content() == CONTENT
     assert PART.shards[0].stored() == Stored.raw(CONTENT)
@@ -80,7 +82,7 @@ def test_a_compressed_shard_that_does_not_add_up_is_refused(field: str, value: o
     document["shards"][0][field] = value
 
     with pytest.raises(IntegrityError):
-        decode(Part, json.dumps(document).encode(), "key")
+        decode(PartDocument, json.dumps(document).encode(), "key")
 
 
 def test_a_manifest_reads_back_as_it_was_written() -> None:
@@ -94,7 +96,7 @@ def test_a_manifest_lists_shards_without_their_blocks() -> None:
 def test_fields_of_a_later_cachetier_are_passed_over() -> None:
     body = json.dumps({**json.loads(encode(PART)), "colour": "blue"}).encode()
 
-    assert decode(Part, body, "key") == PART
+    assert decode(PartDocument, body, "key") == PART
 
 
 LIES: dict[str, object] = {
@@ -112,7 +114,7 @@ def test_a_part_with_a_wrong_field_is_refused_by_its_key(field: str) -> None:
     body = json.dumps({**json.loads(encode(PART)), field: LIES[field]}).encode()
 
     with pytest.raises(IntegrityError, match="the/key is not a part"):
-        decode(Part, body, "the/key")
+        decode(PartDocument, body, "the/key")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_a_shard_with_a_wrong_field_is_refused(field: str, value: object) -> Non
     document["shards"][0][field] = value
 
     with pytest.raises(IntegrityError):
-        decode(Part, json.dumps(document).encode(), "key")
+        decode(PartDocument, json.dumps(document).encode(), "key")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"<xml/>"])

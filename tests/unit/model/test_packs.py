@@ -11,8 +11,8 @@ from cachetier.model.packs import (
     PACK_BYTES,
     PACK_MEMBERS,
     PACKED_UP_TO_BYTES,
-    Extent,
     Member,
+    PackedExtent,
     is_packable,
     next_pack,
     pack_name,
@@ -85,10 +85,10 @@ def test_a_pack_is_named_by_rank_and_digest() -> None:
 # --- reading along -----------------------------------------------------------------------------
 
 
-def extents_of(sizes: list[int]) -> list[Extent]:
+def extents_of(sizes: list[int]) -> list[PackedExtent]:
     starts = [sum(sizes[:at]) for at in range(len(sizes))]
     found = zip(starts, sizes, strict=True)
-    return [Extent(number, start, size) for number, (start, size) in enumerate(found)]
+    return [PackedExtent(number, start, size) for number, (start, size) in enumerate(found)]
 
 
 @given(
@@ -121,7 +121,7 @@ def test_those_behind_are_read_first_then_those_before() -> None:
 
 
 def test_a_gap_of_shards_that_are_here_counts_towards_the_window() -> None:
-    first, far = Extent(1, 0, 10), Extent(2, 1000, 10)
+    first, far = PackedExtent(1, 0, 10), PackedExtent(2, 1000, 10)
 
     assert read_along([first, far], first, 1009, 9) == []
     assert read_along([first, far], first, 1010, 9) == [far]

@@ -10,8 +10,8 @@ from cachetier.model.shard import BLOCK_BYTES, SHARD_LIMIT_BYTES, Content
 from cachetier.model.stored import (
     FRAME_LIMIT_BYTES,
     Codec,
-    Frame,
     Stored,
+    StoredFrame,
     is_worthwhile,
     limit_bytes,
     pack_frames,
@@ -31,7 +31,7 @@ RAW = 2 * BLOCK_BYTES + 5
 
 def frames(*sizes: int, extra_bytes: int = 0) -> Stored:
     size_bytes = sum(sizes) + table_bytes(len(sizes)) + extra_bytes
-    return Stored(Codec.ZSTD, size_bytes, 1, tuple(Frame(size, 1) for size in sizes))
+    return Stored(Codec.ZSTD, size_bytes, 1, tuple(StoredFrame(size, 1) for size in sizes))
 
 
 def test_an_object_of_one_frame_for_each_block_and_a_table_is_accepted() -> None:
@@ -48,7 +48,7 @@ LIES = {
     "bytes that are in no frame": frames(1, 2, 3, extra_bytes=1),
     "bytes that are not there": frames(1, 2, 3, extra_bytes=-1),
     "raw, of another size": Stored(Codec.RAW, RAW - 1, 1),
-    "raw, with frames": Stored(Codec.RAW, RAW, 1, (Frame(RAW, 1),)),
+    "raw, with frames": Stored(Codec.RAW, RAW, 1, (StoredFrame(RAW, 1),)),
 }
 
 
@@ -58,8 +58,8 @@ def test_what_contradicts_the_shard_is_refused(lie: str) -> None:
         LIES[lie].check(RAW)
 
 
-@given(st.lists(st.builds(Frame, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1))))
-def test_packed_frames_come_back(packed: list[Frame]) -> None:
+@given(st.lists(st.builds(StoredFrame, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1))))
+def test_packed_frames_come_back(packed: list[StoredFrame]) -> None:
     assert unpack_frames(pack_frames(packed)) == tuple(packed)
 
 

@@ -16,8 +16,8 @@ from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.names import DURABLE
 from cachetier.model.publication import Standing, standing
-from cachetier.reclaim.abandoned import Incomplete, Look
-from cachetier.reclaim.gc import Collection, Garbage, Kind
+from cachetier.reclaim.abandoned import AbandonedSaves, Look
+from cachetier.reclaim.gc import Collection, Garbage, GarbageKind
 from cachetier.remote.bucket import Remote, SeenManifest
 from cachetier.steps.pins import Pins
 from cachetier.testing.fake_clock import FakeClock
@@ -91,7 +91,7 @@ def test_a_save_is_ended_in_the_bucket_before_anything_of_it_goes_here(
     assert manifest(node).state is ManifestState.DELETED
     assert node.get("run", 1, "rank-0") == LARGE
     monkeypatch.undo()
-    assert kinds(collected(node, clock)) == [(Kind.INCOMPLETE, 1)]
+    assert kinds(collected(node, clock)) == [(GarbageKind.INCOMPLETE, 1)]
     node.drain.delete_all()
     assert save_of(node).state is SaveState.DELETED
     assert node.bucket.objects.list("tier/run/1/").keys == ("tier/run/1/.cachetier/manifest.json",)
@@ -102,7 +102,7 @@ def test_ranks_that_seal_after_all_find_that_the_save_is_ended(
 ) -> None:
     """It died after the tombstone, and the drain finds that."""
     abandoned(node, clock)
-    incomplete = Incomplete(node.store, node.bucket)
+    incomplete = AbandonedSaves(node.store, node.bucket)
     assert incomplete.end(incomplete.look(save_of(node)))
     for rank in (0, 1):
         node.checkpoints.seal(ids(1, rank), 2)
@@ -145,9 +145,9 @@ def test_a_pin_or_a_seal_while_the_bucket_is_asked_keeps_the_save(
     node: Node, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
     abandoned(node, clock)
-    look = Incomplete.look
+    look = AbandonedSaves.look
 
-    def slow(of: Incomplete, save: Save) -> Look:
+    def slow(of: AbandonedSaves, save: Save) -> Look:
         seen = look(of, save)
         assert seen.hopeless
         if act == "pin":
@@ -156,7 +156,7 @@ def test_a_pin_or_a_seal_while_the_bucket_is_asked_keeps_the_save(
             node.checkpoints.seal(ids(1, 0), 1)
         return seen
 
-    monkeypatch.setattr(Incomplete, "look", slow)
+    monkeypatch.setattr(AbandonedSaves, "look", slow)
 
     assert garbage(node, clock).collect(HOUR, dry_run=False).rubbish == ()
     assert manifest(node).state is ManifestState.CLAIMED
@@ -179,7 +179,7 @@ def test_an_answer_that_is_lost_leaves_the_save_for_the_next_collection(
     assert {row.step for row in node.rows()} == {1, 2}
 
     monkeypatch.undo()
-    assert kinds(collected(node, clock)) == [(Kind.INCOMPLETE, 1)]
+    assert kinds(collected(node, clock)) == [(GarbageKind.INCOMPLETE, 1)]
 
 
 def test_what_other_nodes_have_not_sent_yet_is_theirs_however_long_it_takes(
@@ -273,7 +273,7 @@ def test_an_unfinished_overwrite_ends_and_what_it_was_to_replace_stays_published
     node.drain.drain_all()
     published_since(node, clock)
     save = save_of(node, save_id="again")
-    look = Incomplete(node.store, node.bucket).look(save)
+    look = AbandonedSaves(node.store, node.bucket).look(save)
     assert standing(look.claimant, manifest(node)) is Standing.REPLACE_WHEN_WHOLE
     before = manifest(node)
 

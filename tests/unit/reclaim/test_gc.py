@@ -11,7 +11,7 @@ from cachetier.errors import InvalidRequestError, TransientError
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from cachetier.model.lifecycle import ShardEvent
 from cachetier.model.names import DURABLE
-from cachetier.reclaim.gc import Collection, Garbage, Kind
+from cachetier.reclaim.gc import Collection, Garbage, GarbageKind
 from cachetier.remote.bucket import Remote
 from cachetier.steps.pins import Pins
 from cachetier.testing.fake_clock import FakeClock
@@ -27,7 +27,7 @@ def garbage(node: Node, clock: FakeClock) -> Garbage:
     return Garbage(node.store, node.cache_dir, [Remote(DURABLE, node.bucket)], clock)
 
 
-def kinds(found: Collection) -> list[tuple[Kind, int | None]]:
+def kinds(found: Collection) -> list[tuple[GarbageKind, int | None]]:
     return [(each.kind, each.step) for each in found.rubbish]
 
 
@@ -52,7 +52,7 @@ def test_a_save_that_will_never_be_whole_goes_here_and_there(
     assert "tier/run/1/rank-0" in keys(remote)
 
     looked = garbage(node, clock).collect(HOUR, dry_run=True)
-    assert kinds(looked) == [(Kind.INCOMPLETE, 1)]
+    assert kinds(looked) == [(GarbageKind.INCOMPLETE, 1)]
     assert (looked.rubbish[0].size_bytes, looked.rubbish[0].objects) == (len(LARGE), 1)
     assert node.get("run", 1, "rank-0") == LARGE, "it was only looked at"
 
@@ -116,7 +116,7 @@ def test_a_replaced_save_goes_with_its_objects_and_the_published_one_keeps_its_o
     found = garbage(node, clock).collect(HOUR, dry_run=False)
     node.drain.delete_all()
 
-    assert kinds(found) == [(Kind.REPLACED, 1)]
+    assert kinds(found) == [(GarbageKind.REPLACED, 1)]
     assert found.rubbish[0].save_id == "save"
     left = keys(remote)
     assert left == {key for key in before if key.startswith("tier/run/1~newer/")}
@@ -138,7 +138,7 @@ def test_uploads_of_ended_saves_are_aborted_and_those_of_open_ones_go_on(
 
     found = garbage(node, clock).collect(HOUR, dry_run=False)
 
-    assert kinds(found) == [(Kind.UPLOAD, 1)]
+    assert kinds(found) == [(GarbageKind.UPLOAD, 1)]
     assert {upload for _, upload in remote.list_uploads("")} == {open_upload, foreign}
 
 
@@ -163,7 +163,7 @@ def test_a_file_that_was_set_aside_goes_only_if_the_catalog_says_why(
 
     found = garbage(node, clock).collect(HOUR, dry_run=False)
 
-    assert [each.kind for each in found.rubbish] == [Kind.SET_ASIDE]
+    assert [each.kind for each in found.rubbish] == [GarbageKind.SET_ASIDE]
     assert found.rubbish[0].why == "its save is deleted, without it"
     assert sorted(path.name[0] for path in lost.iterdir()) == ["1", "2"]
     node.close()
@@ -191,7 +191,7 @@ def test_while_the_remote_does_not_answer_only_what_is_here_is_collected(
     found = garbage(node, clock).collect(HOUR, dry_run=False)
 
     assert found.unanswered == ("durable: no answer",)
-    assert kinds(found) == [(Kind.REPLACED, 2)]
+    assert kinds(found) == [(GarbageKind.REPLACED, 2)]
     assert found.as_json()["objects"] == 0
     assert {row.step for row in node.rows()} == {1, 2}
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from cachetier.remote.bodies import ReadableView
-from cachetier.remote.stall_guard import LEAST_BYTES_PER_SECOND, Progress, StallWatch
+from cachetier.remote.stall_guard import LEAST_BYTES_PER_SECOND, CallProgress, StallWatch
 from cachetier.testing.fake_clock import FakeClock
 
 PATIENCE_SECONDS = 30.0
@@ -28,11 +28,11 @@ ENOUGH_BYTES = int(LEAST_BYTES_PER_SECOND * PATIENCE_SECONDS)
 def test_a_call_has_to_move_enough_in_each_span(
     seconds: float, moved_bytes: int, stalled: bool
 ) -> None:
-    assert Progress(100.0).is_stalled(100.0 + seconds, moved_bytes, PATIENCE_SECONDS) is stalled
+    assert CallProgress(100.0).is_stalled(100.0 + seconds, moved_bytes, PATIENCE_SECONDS) is stalled
 
 
 def test_what_moved_in_the_last_span_does_not_count_in_this_one() -> None:
-    progress = Progress(0.0)
+    progress = CallProgress(0.0)
     assert not progress.is_stalled(PATIENCE_SECONDS, 10 * ENOUGH_BYTES, PATIENCE_SECONDS)
     assert progress.is_stalled(2 * PATIENCE_SECONDS, 10 * ENOUGH_BYTES, PATIENCE_SECONDS)
 

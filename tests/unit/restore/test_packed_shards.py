@@ -10,10 +10,10 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.upload.reports import report_of_stored, stored_of_report
 from cachetier.errors import IntegrityError
-from cachetier.model.documents import Part, ShardEntry, ShardSummary, decode, encode
+from cachetier.model.documents import PartDocument, ShardEntry, ShardSummary, decode, encode
 from cachetier.model.layout import Layout, own_location, plain_location, rank_of_part
 from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, Frame, InPack, Stored, table_bytes
+from cachetier.model.stored import Codec, InPack, Stored, StoredFrame, table_bytes
 from cachetier.restore.remote_shard import RemoteShard
 from cachetier.testing.memory_store import MemoryObjectStore
 
@@ -24,7 +24,7 @@ CONTENT = Content(len(BODY), digest_of(BODY), (digest_of(BODY),))
 IN_PACK = InPack(NAME, len(BEFORE), len(WHOLE), digest_of(WHOLE))
 PACKED = replace(Stored.raw(CONTENT), pack=IN_PACK)
 ENTRY = ShardEntry.of("a/b", 1, CONTENT, PACKED)
-PART = Part(run="run", step=7, save_id="save", rank=1, world_size=2, shards=(ENTRY,))
+PART = PartDocument(run="run", step=7, save_id="save", rank=1, world_size=2, shards=(ENTRY,))
 
 
 def remote(stored: Stored = PACKED, content: Content = CONTENT) -> RemoteShard:
@@ -41,7 +41,7 @@ def read(shard: RemoteShard) -> bytes:
 
 
 def test_part_and_manifest_say_where_in_which_pack_a_shard_lies() -> None:
-    assert decode(Part, encode(PART), "key") == PART
+    assert decode(PartDocument, encode(PART), "key") == PART
     assert ENTRY.stored() == PACKED
     shown = json.loads(encode(ENTRY.summary()))
     assert shown["pack"] == {
@@ -74,11 +74,11 @@ def test_a_place_that_cannot_be_is_refused(field: str, value: object) -> None:
     document["shards"][0]["pack"][field] = value
 
     with pytest.raises(IntegrityError):
-        decode(Part, json.dumps(document).encode(), "key")
+        decode(PartDocument, json.dumps(document).encode(), "key")
 
 
 def test_a_compressed_shard_in_a_pack_is_refused() -> None:
-    frames = Stored(Codec.ZSTD, 100 + table_bytes(1), 7, (Frame(100, 1),))
+    frames = Stored(Codec.ZSTD, 100 + table_bytes(1), 7, (StoredFrame(100, 1),))
     document = json.loads(encode(ShardEntry.of("a", 1, CONTENT, frames)))
     document["pack"] = json.loads(encode(ENTRY))["pack"]
 

@@ -14,7 +14,7 @@ from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.errors import IntegrityError
 from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Frame, Stored, frames_bytes
+from cachetier.model.stored import Codec, Stored, StoredFrame, frames_bytes
 from cachetier.restore.remote_shard import RANGE_BLOCKS, RemoteShard
 from cachetier.testing.memory_store import MemoryObjectStore
 
@@ -31,10 +31,10 @@ def pieces(data: bytes) -> list[bytes]:
 def remote(data: bytes, codec: Codec) -> RemoteShard:
     digests = tuple(digest_of(block) for block in pieces(data))
     content = Content(len(data), combine(digests, len(data)), digests)
-    body, made = data, tuple[Frame, ...]()
+    body, made = data, tuple[StoredFrame, ...]()
     if codec is Codec.ZSTD:
         frames = [FrameEncoder(1).encode(block) for block in pieces(data)]
-        made = tuple(Frame(len(frame), digest_of(frame)) for frame in frames)
+        made = tuple(StoredFrame(len(frame), digest_of(frame)) for frame in frames)
         body = b"".join(frames) + encode_table(list(map(len, frames)), len(data))
     store = MemoryObjectStore()
     store.put("key", body, digest=digest_of(body))

@@ -15,7 +15,7 @@ from cachetier.errors import (
     TransientError,
 )
 from cachetier.local.catalog import queries
-from cachetier.model.documents import Part, decode, encode
+from cachetier.model.documents import PartDocument, decode, encode
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import BLOCK_BYTES, SaveIds, Shard
 from cachetier.remote.base import if_match
@@ -279,7 +279,7 @@ def test_a_part_that_lies_about_its_shards_is_refused(
 ) -> None:
     publish(elsewhere)
     key = "tier/run/1/.cachetier/rank-0.json"
-    part = decode(Part, remote.get(key), key)
+    part = decode(PartDocument, remote.get(key), key)
     lie = part.shards[0].model_copy(update={"block_digests": ""})
     body = encode(part.model_copy(update={"shards": (lie,)}))
     remote.put(key, body, digest=digest_of(body))

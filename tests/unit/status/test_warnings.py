@@ -5,7 +5,7 @@ from __future__ import annotations
 from cachetier.model.policy import Policy
 from cachetier.model.shard import SaveIds
 from cachetier.status.warnings import Machine, cautions
-from cachetier.telemetry.node_snapshot import Levels, Standing
+from cachetier.telemetry.node_snapshot import Levels, ServiceSnapshot
 from tests.stateful.node import Node
 
 EVERY_TENTH = Policy(durable_every=10)
@@ -37,7 +37,7 @@ def test_a_run_of_which_no_step_is_ever_drained_is_named_and_a_trial_is_not(node
 
 
 def test_pins_that_take_more_than_half_the_cache_are_told(node: Node) -> None:
-    standing = Standing(capacity_bytes=100 * 10**9)
+    standing = ServiceSnapshot(capacity_bytes=100 * 10**9)
     half = Levels(standing=standing, pinned_bytes=50 * 10**9)
     more = Levels(standing=standing, pinned_bytes=51 * 10**9)
 

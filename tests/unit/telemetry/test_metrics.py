@@ -11,19 +11,19 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from cachetier.errors import error_codes
-from cachetier.telemetry.metric_table import PREFIX, SECTIONS, SERIES, Kind
+from cachetier.telemetry.metric_table import PREFIX, SECTIONS, SERIES, MetricKind
 from cachetier.telemetry.metrics import Metrics
-from cachetier.telemetry.node_snapshot import Levels, RemoteLevel, RunLevel, Standing
+from cachetier.telemetry.node_snapshot import Levels, RemoteLevel, RunLevel, ServiceSnapshot
 
 RUN = RunLevel("run", 7, 12.0, 30.0, 100)
 NEAR = RemoteLevel("near", "throttled", 1, 2, 300, 0, 4.5, 6.0)
 LEVELS = Levels(runs=(RUN,), remotes=(RemoteLevel("durable", eta_seconds=0.0), NEAR))
-STANDING = Standing(fenced=True, remote_states=(("durable", "ok"), ("near", "throttled")))
+STANDING = ServiceSnapshot(fenced=True, remote_states=(("durable", "ok"), ("near", "throttled")))
 REMOTES = ("durable", "near")
 
 
 def metrics_of(
-    standing: Callable[[], Standing] = lambda: STANDING,
+    standing: Callable[[], ServiceSnapshot] = lambda: STANDING,
     levels: Callable[[], Levels] = lambda: LEVELS,
 ) -> Metrics:
     return Metrics(standing, levels, REMOTES, version="1")
@@ -149,7 +149,7 @@ def test_names_say_the_unit_and_are_declared_once() -> None:
     assert len(declared) == len(set(declared))
     for series in SERIES.values():
         assert series.meaning.endswith((".", "`"))
-        assert series.full_name.endswith("_total") == (series.kind is Kind.COUNTER)
+        assert series.full_name.endswith("_total") == (series.kind is MetricKind.COUNTER)
     assert SERIES["put_bytes"].unit == "bytes"
     assert SERIES["drain_writes_per_second"].unit == "per second"
     assert SERIES["dirty_shards"].unit == ""

@@ -24,7 +24,7 @@ Key = tuple[str, int, int, str]
 
 
 @dataclass(slots=True)
-class PartState:
+class DirectPart:
     """One rank's part of a save, as far as this process put it.
 
     Attributes:
@@ -104,20 +104,20 @@ class Parts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._states: dict[Key, PartState] = {}
+        self._states: dict[Key, DirectPart] = {}
         forks.own(self)
 
-    def of(self, part: Part, now: float) -> PartState:
+    def of(self, part: Part, now: float) -> DirectPart:
         """Return what is known of ``part``, from now on at least its name."""
         with self._lock:
             state = self._states.get(_key(part))
             if state is None or (state.is_empty and state.part != part):
-                state = self._states[_key(part)] = PartState(part, now)
+                state = self._states[_key(part)] = DirectPart(part, now)
             if len(self._states) > UNSEALED_LIMIT:  # puts that nobody ever seals
                 del self._states[next(iter(self._states))]
             return state
 
-    def known(self, part: Part) -> PartState | None:
+    def known(self, part: Part) -> DirectPart | None:
         """Return what is known of ``part``; None if this process put nothing of it."""
         with self._lock:
             return self._states.get(_key(part))
@@ -127,7 +127,7 @@ class Parts:
         with self._lock:
             self._states.pop(_key(part), None)
 
-    def ended(self, state: PartState) -> None:
+    def ended(self, state: DirectPart) -> None:
         """Keep a part that was sealed, as its seal may be repeated; but not many of them."""
         with self._lock:
             if self._states.pop(_key(state.part), None) is not None:

@@ -34,7 +34,7 @@ LEADER = 0  # the rank that others may follow
 _NONCE_KEY = "cachetier-nonce"
 
 
-class Publisher:
+class DirectPublisher:
     """Claims and publishes saves in one bucket. Thread-safe."""
 
     def __init__(

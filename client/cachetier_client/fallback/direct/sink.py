@@ -9,10 +9,10 @@ from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError, RemoteUnavailableError
 from cachetier_client.fallback.direct.engine import Engine
 from cachetier_client.fallback.direct.objects import UploadGoneError
-from cachetier_client.fallback.direct.parts import PartState
+from cachetier_client.fallback.direct.parts import DirectPart
 from cachetier_client.fallback.direct.uploads import (
     PART_LIMIT,
-    Target,
+    DirectTarget,
     part_bytes_for,
     version_to_replace,
 )
@@ -33,7 +33,7 @@ class DirectSink:
     def __init__(
         self,
         engine: Engine,
-        state: PartState,
+        state: DirectPart,
         name: str,
         size_bytes: int | None,
         deadline: Deadline,
@@ -61,7 +61,7 @@ class DirectSink:
         """Finish the object; it is verified there when this returns."""
         whole = combine(digests, size_bytes)
         entry = Entry(self._name, size_bytes, whole, tuple(digests))
-        target = Target.of(self._key, self._state.part, entry)
+        target = DirectTarget.of(self._key, self._state.part, entry)
         try:
             known = self._engine.receipt_of_known(self._state, entry)
             if known is not None:
@@ -114,7 +114,7 @@ class DirectSink:
 
     def _begin(self, deadline: Deadline) -> str:
         nobody_knows_yet = Entry(self._name, 0, 0, ())
-        target = Target.of(self._key, self._state.part, nobody_knows_yet)
+        target = DirectTarget.of(self._key, self._state.part, nobody_knows_yet)
         objects = self._engine.objects
         version_to_replace(target, objects.head(self._key, deadline))
         self._upload_id = objects.create_upload(self._key, target.metadata_of_stream, deadline)

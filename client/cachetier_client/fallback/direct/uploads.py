@@ -52,7 +52,7 @@ _versions = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class DirectTarget:
     """Where a shard goes, and as what."""
 
     key: str
@@ -62,7 +62,7 @@ class Target:
     version: int
 
     @classmethod
-    def of(cls, key: str, part: Part, entry: Entry) -> Target:
+    def of(cls, key: str, part: Part, entry: Entry) -> DirectTarget:
         """Return a target newer than any before."""
         return cls(key, part.save_id, _store_of(part.rank), entry, next(_versions))
 
@@ -103,7 +103,7 @@ class Uploads:
 
     def put(
         self,
-        target: Target,
+        target: DirectTarget,
         data: Gathered,
         deadline: Deadline,
         turns_back: Callable[[], bool] = lambda: False,
@@ -130,7 +130,9 @@ class Uploads:
 
         self._bring(target, send, deadline)
 
-    def put_collected(self, target: Target, pieces: Sequence[Piece], deadline: Deadline) -> None:
+    def put_collected(
+        self, target: DirectTarget, pieces: Sequence[Piece], deadline: Deadline
+    ) -> None:
         """Write a small shard that a stream has collected."""
 
         def send(over: str | None) -> None:
@@ -138,7 +140,7 @@ class Uploads:
 
         self._bring(target, send, deadline)
 
-    def check(self, target: Target, deadline: Deadline) -> None:
+    def check(self, target: DirectTarget, deadline: Deadline) -> None:
         """Make sure that what was sent in parts is what lies there.
 
         Raises:
@@ -158,7 +160,7 @@ class Uploads:
 
     # --- sending ---------------------------------------------------------------------------------
 
-    def _bring(self, target: Target, send: _Send, deadline: Deadline) -> None:
+    def _bring(self, target: DirectTarget, send: _Send, deadline: Deadline) -> None:
         for _ in range(ATTEMPTS):
             found = self._objects.head(target.key, deadline)
             if self._is_verified(target, found, deadline):
@@ -174,7 +176,7 @@ class Uploads:
         )
 
     def _put_single(
-        self, target: Target, pieces: Sequence[Piece], over: str | None, deadline: Deadline
+        self, target: DirectTarget, pieces: Sequence[Piece], over: str | None, deadline: Deadline
     ) -> None:
         self._objects.put(
             target.key,
@@ -186,7 +188,11 @@ class Uploads:
         )
 
     def _put_parts(
-        self, target: Target, data: Gathered, deadline: Deadline, turns_back: Callable[[], bool]
+        self,
+        target: DirectTarget,
+        data: Gathered,
+        deadline: Deadline,
+        turns_back: Callable[[], bool],
     ) -> None:
         each = part_bytes_for(len(data)) // BLOCK_BYTES
         starts = range(0, data.block_count, each)
@@ -215,7 +221,11 @@ class Uploads:
             raise
 
     def complete(
-        self, target: Target, upload_id: str, parts: Sequence[tuple[str, int]], deadline: Deadline
+        self,
+        target: DirectTarget,
+        upload_id: str,
+        parts: Sequence[tuple[str, int]],
+        deadline: Deadline,
     ) -> None:
         """Make the object of the parts; what came of it, HEAD tells."""
         entry = target.entry
@@ -231,7 +241,7 @@ class Uploads:
 
     # --- judging ---------------------------------------------------------------------------------
 
-    def _is_verified(self, target: Target, found: Found | None, deadline: Deadline) -> bool:
+    def _is_verified(self, target: DirectTarget, found: Found | None, deadline: Deadline) -> bool:
         if found is None or found.metadata.get(SAVE_KEY) != target.save_id:
             return False
         text = to_hex(target.entry.digest)
@@ -245,7 +255,7 @@ class Uploads:
         return self._objects.digest_read_back(target.key, deadline) == target.entry.digest
 
 
-def version_to_replace(target: Target, found: Found | None) -> str | None:
+def version_to_replace(target: DirectTarget, found: Found | None) -> str | None:
     """Return the ETag of an older put of ours, which may go; None where there is nothing.
 
     Raises:

@@ -10,7 +10,13 @@ from cachetier.drain.channel import ChannelClosedError, RefusedReportError
 from cachetier.drain.priority.apply import Courtesy
 from cachetier.drain.priority.gates import ComputeSlots, Gates
 from cachetier.drain.priority.loop import GivingWay
-from cachetier.drain.priority.policy import FED_SECONDS, STARVED_SECONDS, Sample, Standing, Training
+from cachetier.drain.priority.policy import (
+    FED_SECONDS,
+    STARVED_SECONDS,
+    CpuPriority,
+    PressureSample,
+    Training,
+)
 from cachetier.drain.priority.psi import Sensors
 from cachetier.errors import StoppingError
 from cachetier.testing.fake_clock import FakeClock
@@ -24,11 +30,11 @@ class FakeSensors(Sensors):
         self.cpu = self.own_waited = self.own_used = 0.0
         self._clocks = [0.0, 0.0, 0.0]
 
-    def sample(self, at: float, own_io: float) -> Sample:
+    def sample(self, at: float, own_io: float) -> PressureSample:
         for number, seconds in enumerate((self.cpu, self.own_waited, self.own_used)):
             self._clocks[number] += seconds
         cpu, waited, used = self._clocks
-        return Sample(at, cpu, 0.0, waited, used, own_io)
+        return PressureSample(at, cpu, 0.0, waited, used, own_io)
 
 
 class FakeCourtesy(Courtesy):
@@ -36,9 +42,9 @@ class FakeCourtesy(Courtesy):
 
     def __init__(self) -> None:
         super().__init__({"nice": 19})
-        self.standings: list[Standing] = []
+        self.standings: list[CpuPriority] = []
 
-    def stand(self, standing: Standing) -> None:
+    def stand(self, standing: CpuPriority) -> None:
         self.standings.append(standing)
 
 
@@ -97,12 +103,12 @@ def test_a_busy_rank_halves_the_compressor_and_an_idle_one_frees_it() -> None:
 def test_the_kernel_is_asked_once_for_each_change_of_standing() -> None:
     scene = Scene()
     scene.pass_seconds(int(FED_SECONDS) + 5)
-    assert scene.courtesy.standings == [Standing.LAST]
+    assert scene.courtesy.standings == [CpuPriority.LAST]
     scene.sensors.own_waited = 1.9
     scene.sensors.own_used = 0.1
     scene.pass_seconds(int(STARVED_SECONDS) + 5)
 
-    assert scene.courtesy.standings == [Standing.LAST, Standing.SHARE]
+    assert scene.courtesy.standings == [CpuPriority.LAST, CpuPriority.SHARE]
 
 
 def test_serve_hears_how_the_drain_behaves() -> None:

@@ -10,11 +10,11 @@ from cachetier.drain.priority.policy import (
     FED_SECONDS,
     STARVED_SECONDS,
     Allowance,
+    CpuPriority,
     Pressure,
+    PressureSample,
     Restraint,
-    Sample,
     Stance,
-    Standing,
     Training,
     compute_allowance,
     next_stance,
@@ -126,8 +126,8 @@ def second(
     cpu: float | None, own_waited: float = 0.0, own_used: float = 0.0, **more: float
 ) -> Pressure:
     """Return the pressure of a second in which so much happened."""
-    before = Sample(10.0, None if cpu is None else 100.0, 50.0, 7.0, 3.0, 2.0)
-    after = Sample(
+    before = PressureSample(10.0, None if cpu is None else 100.0, 50.0, 7.0, 3.0, 2.0)
+    after = PressureSample(
         at=11.0,
         cpu_stalled=None if cpu is None else 100.0 + cpu,
         io_stalled=50.0 + more.get("io", 0.0),
@@ -172,7 +172,7 @@ def test_hunger_is_the_share_of_the_time_that_the_drain_could_not_run() -> None:
 # --- standing -----------------------------------------------------------------------------------
 
 
-LAST = Stance(standing=Standing.LAST)
+LAST = Stance(standing=CpuPriority.LAST)
 
 
 def after(stance: Stance, hunger: float, seconds: float, training: Training = NOBODY) -> Stance:
@@ -184,23 +184,23 @@ def after(stance: Stance, hunger: float, seconds: float, training: Training = NO
 
 
 def test_a_drain_begins_with_a_share_and_gives_it_back_where_it_needs_none() -> None:
-    assert Stance().standing is Standing.SHARE
-    assert after(Stance(), 0.0, FED_SECONDS - 1).standing is Standing.SHARE
-    assert after(Stance(), 0.0, FED_SECONDS).standing is Standing.LAST
-    assert after(Stance(), 0.8, 100).standing is Standing.SHARE
+    assert Stance().standing is CpuPriority.SHARE
+    assert after(Stance(), 0.0, FED_SECONDS - 1).standing is CpuPriority.SHARE
+    assert after(Stance(), 0.0, FED_SECONDS).standing is CpuPriority.LAST
+    assert after(Stance(), 0.8, 100).standing is CpuPriority.SHARE
 
 
 def test_a_starved_drain_gets_a_share_after_a_while() -> None:
     starving = after(LAST, 0.95, STARVED_SECONDS - 1)
-    assert starving.standing is Standing.LAST
-    assert after(starving, 0.95, 1).standing is Standing.SHARE
-    assert after(LAST, 0.8, 100).standing is Standing.LAST
+    assert starving.standing is CpuPriority.LAST
+    assert after(starving, 0.95, 1).standing is CpuPriority.SHARE
+    assert after(LAST, 0.8, 100).standing is CpuPriority.LAST
 
 
 def test_a_look_that_comes_late_counts_for_all_the_time_it_took() -> None:
     late = next_stance(LAST, Pressure(hunger=1.0, seconds=STARVED_SECONDS), NOBODY)
 
-    assert late.standing is Standing.SHARE
+    assert late.standing is CpuPriority.SHARE
 
 
 @pytest.mark.parametrize(
@@ -218,4 +218,4 @@ def test_hunger_that_comes_and_goes_changes_nothing(
 
 
 def test_while_ranks_wait_for_room_the_drain_has_its_share_at_once() -> None:
-    assert after(LAST, 0.0, 1, URGENT).standing is Standing.SHARE
+    assert after(LAST, 0.0, 1, URGENT).standing is CpuPriority.SHARE

@@ -11,13 +11,13 @@ from cachetier.drain.schedule.queue_state import (
     backoff_seconds,
     recheck_seconds,
 )
-from cachetier.drain.schedule.tasks import Kind, Work, name_key
+from cachetier.drain.schedule.tasks import TaskKind, Work, name_key
 from cachetier.errors import BackpressureError
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.testing.fake_clock import FakeClock
 
 SAVE = Save(4, "run", 7, "save", SaveState.OPEN, 1, overwrite=False, started_at=0.0, location="7")
-PUBLISH = Work(Kind.PUBLISH, SAVE)
+PUBLISH = Work(TaskKind.PUBLISH, SAVE)
 
 
 @pytest.fixture

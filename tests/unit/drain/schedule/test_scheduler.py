@@ -13,7 +13,7 @@ from cachetier.drain.schedule.scheduler import (
     Situation,
     plan,
 )
-from cachetier.drain.schedule.tasks import Kind, Work
+from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Content, Shard
@@ -63,7 +63,7 @@ def open_part(rank: int = 0) -> RankPart:
 
 def planned(
     *views: SaveView, count: int = 100, situation: Situation | None = None
-) -> list[tuple[Kind, int, int | None]]:
+) -> list[tuple[TaskKind, int, int | None]]:
     """Return (kind, save, version or rank) of what is planned."""
     work = plan(views, situation or Situation(NOW, 0.0), count).work
     return [(item.kind, item.save.number, _which(item)) for item in work]
@@ -81,11 +81,11 @@ def test_nothing_is_planned_for_nothing() -> None:
 def test_a_save_without_a_location_is_claimed_before_anything_else() -> None:
     view = SaveView(save_of(location=None), (sealed(),), (shard_of(1),))
 
-    assert planned(view) == [(Kind.CLAIM, 1, None)]
+    assert planned(view) == [(TaskKind.CLAIM, 1, None)]
 
 
 def test_a_sealed_part_without_shards_is_claimed_too() -> None:
-    assert planned(SaveView(save_of(location=None), (sealed(),))) == [(Kind.CLAIM, 1, None)]
+    assert planned(SaveView(save_of(location=None), (sealed(),))) == [(TaskKind.CLAIM, 1, None)]
 
 
 def test_an_empty_save_needs_nothing() -> None:
@@ -95,20 +95,20 @@ def test_an_empty_save_needs_nothing() -> None:
 def test_shards_of_sealed_ranks_go_oldest_first() -> None:
     view = SaveView(save_of(), (sealed(),), (shard_of(1), shard_of(2), shard_of(3)))
 
-    assert planned(view, count=2) == [(Kind.UPLOAD, 1, 1), (Kind.UPLOAD, 1, 2)]
+    assert planned(view, count=2) == [(TaskKind.UPLOAD, 1, 1), (TaskKind.UPLOAD, 1, 2)]
 
 
 def test_older_saves_go_before_newer_ones() -> None:
     newer = SaveView(save_of(9), (sealed(),), (shard_of(1),))
     older = SaveView(save_of(3), (sealed(),), (shard_of(2),))
 
-    assert planned(newer, older) == [(Kind.UPLOAD, 3, 2), (Kind.UPLOAD, 9, 1)]
+    assert planned(newer, older) == [(TaskKind.UPLOAD, 3, 2), (TaskKind.UPLOAD, 9, 1)]
 
 
 def test_a_part_is_written_once_all_shards_of_its_rank_are_clean() -> None:
     view = SaveView(save_of(), (sealed(0), sealed(1)), (shard_of(5, rank=1),))
 
-    assert planned(view) == [(Kind.WRITE_PART, 1, 0), (Kind.UPLOAD, 1, 5)]
+    assert planned(view) == [(TaskKind.WRITE_PART, 1, 0), (TaskKind.UPLOAD, 1, 5)]
 
 
 def test_a_part_that_follows_waits_for_rank_0_and_is_looked_after_once_it_is_drained() -> None:
@@ -118,16 +118,16 @@ def test_a_part_that_follows_waits_for_rank_0_and_is_looked_after_once_it_is_dra
     beside = SaveView(save_of(3), (sealed(0, uploaded=True), follower))
 
     assert planned(drained, draining, beside) == [
-        (Kind.FOLLOW, 1, None),
-        (Kind.UPLOAD, 2, 5),
-        (Kind.FOLLOW, 3, None),
+        (TaskKind.FOLLOW, 1, None),
+        (TaskKind.UPLOAD, 2, 5),
+        (TaskKind.FOLLOW, 3, None),
     ]
 
 
 def test_no_part_is_written_while_shards_may_be_hidden_from_view() -> None:
     view = SaveView(save_of(), (sealed(0), sealed(1)), (shard_of(5, rank=1),), has_all=False)
 
-    assert planned(view) == [(Kind.UPLOAD, 1, 5)]
+    assert planned(view) == [(TaskKind.UPLOAD, 1, 5)]
 
 
 def test_no_part_is_written_over_a_damaged_shard() -> None:
@@ -142,7 +142,7 @@ def test_publishing_begins_when_every_sealed_part_here_is_in_the_bucket() -> Non
     half = SaveView(save_of(1), (sealed(0, uploaded=True), sealed(1)))
     whole = SaveView(save_of(2), (sealed(0, uploaded=True), open_part(1)))
 
-    assert planned(half, whole) == [(Kind.WRITE_PART, 1, 1), (Kind.PUBLISH, 2, None)]
+    assert planned(half, whole) == [(TaskKind.WRITE_PART, 1, 1), (TaskKind.PUBLISH, 2, None)]
 
 
 def test_an_unsealed_shard_waits_for_its_seal_until_it_is_old_enough() -> None:
@@ -152,7 +152,7 @@ def test_an_unsealed_shard_waits_for_its_seal_until_it_is_old_enough() -> None:
     assert found.work == ()
     assert found.due_in_seconds == pytest.approx(UNSEALED_SECONDS - 10)
     old = SaveView(save_of(), (open_part(),), (shard_of(1, age_seconds=UNSEALED_SECONDS + 1),))
-    assert planned(old) == [(Kind.UPLOAD, 1, 1)]
+    assert planned(old) == [(TaskKind.UPLOAD, 1, 1)]
 
 
 def test_an_unsealed_save_is_claimed_only_with_its_shards() -> None:
@@ -160,7 +160,7 @@ def test_an_unsealed_save_is_claimed_only_with_its_shards() -> None:
     old = SaveView(save_of(location=None), (open_part(),), (shard_of(1, age_seconds=31),))
 
     assert planned(young) == []
-    assert planned(old) == [(Kind.CLAIM, 1, None)]
+    assert planned(old) == [(TaskKind.CLAIM, 1, None)]
 
 
 def test_unsealed_shards_go_last_when_a_put_waits_for_room() -> None:
@@ -169,8 +169,8 @@ def test_unsealed_shards_go_last_when_a_put_waits_for_room() -> None:
     situation = Situation(NOW, 0.0, wants_room=True)
 
     assert planned(unsealed, whole, situation=situation) == [
-        (Kind.UPLOAD, 2, 2),
-        (Kind.UPLOAD, 1, 1),
+        (TaskKind.UPLOAD, 2, 2),
+        (TaskKind.UPLOAD, 1, 1),
     ]
 
 
@@ -179,7 +179,7 @@ def test_what_somebody_waits_for_goes_first_sealed_or_not() -> None:
     hurried = SaveView(save_of(2), (open_part(),), (shard_of(2),))
     situation = Situation(NOW, 0.0, hurried=lambda save: save.number == 2)
 
-    assert planned(older, hurried, situation=situation)[0] == (Kind.UPLOAD, 2, 2)
+    assert planned(older, hurried, situation=situation)[0] == (TaskKind.UPLOAD, 2, 2)
 
 
 def test_nothing_starves_behind_what_is_hurried() -> None:
@@ -199,7 +199,7 @@ def test_nothing_starves_behind_what_is_hurried() -> None:
 def test_work_in_flight_is_not_handed_out_twice() -> None:
     shard = shard_of(1)
     view = SaveView(save_of(), (sealed(),), (shard,))
-    situation = Situation(NOW, 0.0, in_flight={Work(Kind.UPLOAD, view.save, shard=shard).key})
+    situation = Situation(NOW, 0.0, in_flight={Work(TaskKind.UPLOAD, view.save, shard=shard).key})
 
     assert planned(view, situation=situation) == []
 
@@ -207,7 +207,9 @@ def test_work_in_flight_is_not_handed_out_twice() -> None:
 def test_two_versions_of_a_name_are_never_in_flight_together() -> None:
     replaced, current = shard_of(1, name="model"), shard_of(2, name="model")
     view = SaveView(save_of(), (sealed(),), (current,))
-    situation = Situation(NOW, 0.0, in_flight={Work(Kind.UPLOAD, view.save, shard=replaced).key})
+    situation = Situation(
+        NOW, 0.0, in_flight={Work(TaskKind.UPLOAD, view.save, shard=replaced).key}
+    )
 
     assert planned(view, situation=situation) == []
 
@@ -215,7 +217,7 @@ def test_two_versions_of_a_name_are_never_in_flight_together() -> None:
 def test_what_was_put_off_waits_and_says_how_long() -> None:
     shard, other = shard_of(1), shard_of(2)
     view = SaveView(save_of(), (sealed(),), (shard, other))
-    key = Work(Kind.UPLOAD, view.save, shard=shard).key
+    key = Work(TaskKind.UPLOAD, view.save, shard=shard).key
     found = plan([view], Situation(NOW, 100.0, not_before={key: 107.0}), 10)
 
     assert [item.shard for item in found.work] == [other]
@@ -226,9 +228,9 @@ def test_what_was_put_off_waits_and_says_how_long() -> None:
 
 def test_a_deleted_save_is_removed_once_nothing_of_it_is_in_flight() -> None:
     gone = SaveView(save_of(state=SaveState.DELETED))
-    upload = Work(Kind.UPLOAD, gone.save, shard=shard_of(1))
+    upload = Work(TaskKind.UPLOAD, gone.save, shard=shard_of(1))
 
-    assert planned(gone) == [(Kind.DELETE, 1, None)]
+    assert planned(gone) == [(TaskKind.DELETE, 1, None)]
     assert planned(gone, situation=Situation(NOW, 0.0, in_flight={upload.key})) == []
 
 

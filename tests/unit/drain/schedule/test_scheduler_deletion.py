@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cachetier.drain.schedule.scheduler import SaveView, Situation, plan
-from cachetier.drain.schedule.tasks import Kind
+from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.drain.serve.remote_state import DurableBooks
 from cachetier.drain.serve.snapshot import unfinished
 from cachetier.model.shard import SaveIds
@@ -15,7 +15,7 @@ def views(node: Node) -> list[SaveView]:
     return unfinished(node.store, DurableBooks(node.store), {}, lambda *_damage: None)
 
 
-def planned(node: Node, clock: FakeClock) -> list[tuple[Kind, str]]:
+def planned(node: Node, clock: FakeClock) -> list[tuple[TaskKind, str]]:
     work = plan(views(node), Situation(clock.now(), clock.monotonic()), 10).work
     return [(item.kind, item.save.save_id) for item in work]
 
@@ -36,9 +36,9 @@ def test_the_new_save_claims_the_step_only_after_the_deletion_is_in_the_bucket(
     save(node, "new")
     save(node, "other", step=2)
 
-    assert planned(node, clock) == [(Kind.DELETE, "old"), (Kind.CLAIM, "other")]
+    assert planned(node, clock) == [(TaskKind.DELETE, "old"), (TaskKind.CLAIM, "other")]
     node.drain.delete_all()
-    assert planned(node, clock) == [(Kind.CLAIM, "new"), (Kind.CLAIM, "other")]
+    assert planned(node, clock) == [(TaskKind.CLAIM, "new"), (TaskKind.CLAIM, "other")]
     node.drain.drain_all()
     assert node.get("run", 1, "a") == b"new"
     assert node.checkpoints.step("run", 1)[0].state == "published"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cachetier.drain.schedule.fair_queue import EQUAL, ITEM_BYTES, Fairness, Weights
 from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, Situation, plan
-from cachetier.drain.schedule.tasks import Kind, Work
+from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Content, Shard
@@ -94,7 +94,7 @@ class Link:
 
     def uploads(self, run: str) -> list[int]:
         """Return the saves of the uploads of ``run``, in order."""
-        works = (work for work in self.sent if work.kind is Kind.UPLOAD)
+        works = (work for work in self.sent if work.kind is TaskKind.UPLOAD)
         return [work.save.number for work in works if work.save.run == run]
 
 
@@ -217,7 +217,7 @@ def test_the_documents_that_finish_a_save_go_before_the_next_save() -> None:
     following = view_of(2, "run", [MIB] * 3)
     kinds = [work.kind for work in plan([following, finished], Situation(NOW, 0.0), 2).work]
 
-    assert kinds == [Kind.WRITE_PART, Kind.UPLOAD]
+    assert kinds == [TaskKind.WRITE_PART, TaskKind.UPLOAD]
 
 
 def unclaimed(number: int, run: str, shards: int) -> SaveView:
@@ -227,7 +227,7 @@ def unclaimed(number: int, run: str, shards: int) -> SaveView:
 
 def test_a_save_is_claimed_when_its_turn_comes_and_not_before() -> None:
     first, second, third = (unclaimed(number, "run", 8) for number in (1, 2, 3))
-    claim = Work(Kind.CLAIM, first.save)
+    claim = Work(TaskKind.CLAIM, first.save)
     at_once = plan([first, second, third], Situation(NOW, 0.0), 8).work
     meanwhile = plan([first, second, third], Situation(NOW, 0.0, in_flight={claim.key}), 8).work
     claimed = view_of(1, "run", [MIB] * 2)
@@ -235,9 +235,9 @@ def test_a_save_is_claimed_when_its_turn_comes_and_not_before() -> None:
 
     assert (at_once, meanwhile) == ((claim,), ())
     assert [(work.kind, work.save.number) for work in then] == [
-        (Kind.UPLOAD, 1),
-        (Kind.UPLOAD, 1),
-        (Kind.CLAIM, 2),
+        (TaskKind.UPLOAD, 1),
+        (TaskKind.UPLOAD, 1),
+        (TaskKind.CLAIM, 2),
     ]
 
 
@@ -253,8 +253,8 @@ def test_what_is_flushed_is_claimed_beside_anything_else() -> None:
     situation = Situation(
         NOW,
         0.0,
-        in_flight={Work(Kind.CLAIM, first.save).key},
+        in_flight={Work(TaskKind.CLAIM, first.save).key},
         hurried=lambda save: save.number == 2,
     )
 
-    assert plan([first, second], situation, 10).work == (Work(Kind.CLAIM, second.save),)
+    assert plan([first, second], situation, 10).work == (Work(TaskKind.CLAIM, second.save),)

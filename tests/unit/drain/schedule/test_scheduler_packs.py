@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, Situation, plan
-from cachetier.drain.schedule.tasks import Kind, Work
+from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.model.packs import Packable
 from tests.unit.drain.schedule.test_scheduler import (
     NOW,
@@ -22,47 +22,53 @@ def packable(rank: int = 0, age_seconds: float = 1.0, size_bytes: int = 10) -> P
 def test_the_small_shards_of_a_sealed_rank_are_one_item() -> None:
     view = SaveView(save_of(), (sealed(),), packable=(packable(),))
 
-    assert planned(view) == [(Kind.PACK, 1, 0)]
+    assert planned(view) == [(TaskKind.PACK, 1, 0)]
 
 
 def test_large_shards_go_beside_the_pack() -> None:
     view = SaveView(save_of(), (sealed(),), (shard_of(1), shard_of(2)), packable=(packable(),))
 
-    assert planned(view) == [(Kind.PACK, 1, 0), (Kind.UPLOAD, 1, 1), (Kind.UPLOAD, 1, 2)]
+    assert planned(view) == [
+        (TaskKind.PACK, 1, 0),
+        (TaskKind.UPLOAD, 1, 1),
+        (TaskKind.UPLOAD, 1, 2),
+    ]
 
 
 def test_each_rank_has_a_pack_of_its_own() -> None:
     view = SaveView(save_of(), (sealed(0), sealed(1)), packable=(packable(0), packable(1)))
 
-    assert planned(view) == [(Kind.PACK, 1, 0), (Kind.PACK, 1, 1)]
+    assert planned(view) == [(TaskKind.PACK, 1, 0), (TaskKind.PACK, 1, 1)]
 
 
 def test_a_rank_has_one_pack_on_its_way_at_a_time() -> None:
     view = SaveView(save_of(), (sealed(0), sealed(1)), packable=(packable(0), packable(1)))
-    flying = Work(Kind.PACK, view.save, rank=0, packable=packable(0))
+    flying = Work(TaskKind.PACK, view.save, rank=0, packable=packable(0))
 
     assert planned(view, situation=Situation(NOW, 0.0, in_flight={flying.key})) == [
-        (Kind.PACK, 1, 1)
+        (TaskKind.PACK, 1, 1)
     ]
 
 
 def test_no_part_is_written_while_its_rank_has_something_to_pack() -> None:
     view = SaveView(save_of(), (sealed(0), sealed(1)), packable=(packable(1),))
 
-    assert planned(view) == [(Kind.WRITE_PART, 1, 0), (Kind.PACK, 1, 1)]
+    assert planned(view) == [(TaskKind.WRITE_PART, 1, 0), (TaskKind.PACK, 1, 1)]
 
 
 def test_a_save_is_claimed_before_it_is_packed() -> None:
     view = SaveView(save_of(location=None), (sealed(),), packable=(packable(),))
 
-    assert planned(view) == [(Kind.CLAIM, 1, None)]
+    assert planned(view) == [(TaskKind.CLAIM, 1, None)]
 
 
 def test_unsealed_small_shards_wait_and_go_alone_as_any_others() -> None:
     view = SaveView(save_of(), (open_part(),), (shard_of(1),))
 
     assert planned(view) == []
-    assert planned(view, situation=Situation(NOW, 0.0, wants_room=True)) == [(Kind.UPLOAD, 1, 1)]
+    assert planned(view, situation=Situation(NOW, 0.0, wants_room=True)) == [
+        (TaskKind.UPLOAD, 1, 1)
+    ]
 
 
 def test_a_pack_counts_with_its_bytes_when_runs_share_the_link() -> None:
@@ -82,7 +88,7 @@ def test_an_overdue_pack_goes_before_newer_saves() -> None:
 
 def test_a_pack_that_failed_waits_for_its_turn() -> None:
     view = SaveView(save_of(), (sealed(),), packable=(packable(),))
-    key = Work(Kind.PACK, view.save, rank=0, packable=packable()).key
+    key = Work(TaskKind.PACK, view.save, rank=0, packable=packable()).key
     found = plan([view], Situation(NOW, 0.0, not_before={key: 5.0}), 10)
 
     assert found.work == ()

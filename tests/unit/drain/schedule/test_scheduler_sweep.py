@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, Situation, plan
-from cachetier.drain.schedule.tasks import Kind, Work, name_key
+from cachetier.drain.schedule.tasks import TaskKind, Work, name_key
 from cachetier.local.catalog import queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
@@ -25,7 +25,7 @@ def save_of(state: SaveState, number: int = 1, age_seconds: float = 5.0) -> Save
 def test_a_save_that_ended_is_swept_up_after(state: SaveState) -> None:
     save = save_of(state)
 
-    assert plan([SaveView(save)], Situation(NOW, NOW), 5).work == (Work(Kind.SWEEP, save),)
+    assert plan([SaveView(save)], Situation(NOW, NOW), 5).work == (Work(TaskKind.SWEEP, save),)
 
 
 def test_nothing_is_swept_from_under_an_upload() -> None:
@@ -41,11 +41,11 @@ def test_what_carries_bytes_goes_first_but_not_for_ever() -> None:
         SaveView(save_of(SaveState.PUBLISHED, 1, age)) for age in (5.0, OVERDUE_SECONDS + 1)
     )
 
-    def kinds(ended: SaveView) -> list[Kind]:
+    def kinds(ended: SaveView) -> list[TaskKind]:
         return [work.kind for work in plan([ended, sealed], Situation(NOW, NOW), 5).work]
 
-    assert kinds(young) == [Kind.PUBLISH, Kind.SWEEP]
-    assert kinds(old) == [Kind.SWEEP, Kind.PUBLISH]
+    assert kinds(young) == [TaskKind.PUBLISH, TaskKind.SWEEP]
+    assert kinds(old) == [TaskKind.SWEEP, TaskKind.PUBLISH]
 
 
 # --- what the catalog remembers for it ------------------------------------------------------------

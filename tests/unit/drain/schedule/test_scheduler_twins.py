@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cachetier.drain.schedule.scheduler import SaveView, Situation, plan
-from cachetier.drain.schedule.tasks import Kind, Work
+from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.model.composing import DONOR_FROM_BYTES, contents_of_twins, twins_of
 from cachetier.model.shard import Content, Shard
 from tests.unit.drain.schedule.test_scheduler import NOW, open_part, save_of, sealed, shard_of
@@ -19,8 +19,8 @@ def twin(version: int, rank: int = 0, content: Content = SAME) -> Shard:
     return replace(shard_of(version, rank), content=content)
 
 
-def key_of(shard: Shard) -> tuple[int, Kind, str]:
-    return Work(Kind.UPLOAD, SAVE, shard=shard).key
+def key_of(shard: Shard) -> tuple[int, TaskKind, str]:
+    return Work(TaskKind.UPLOAD, SAVE, shard=shard).key
 
 
 def uploads(

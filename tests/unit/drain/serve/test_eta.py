@@ -6,14 +6,14 @@ import pytest
 
 from cachetier.clock import Clock
 from cachetier.drain.schedule.fair_queue import EQUAL, Weights
-from cachetier.drain.schedule.tasks import Kind, Work
-from cachetier.drain.serve.eta import WINDOW_SECONDS, Upload, etas, measured_rate
+from cachetier.drain.schedule.tasks import TaskKind, Work
+from cachetier.drain.serve.eta import WINDOW_SECONDS, FinishedUpload, etas, measured_rate
 from cachetier.drain.serve.stats import Board
 from cachetier.local.catalog.records import Backlog
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.testing.fake_clock import FakeClock
 
-UPLOAD = Work(Kind.UPLOAD, Save(1, "run", 1, "s", SaveState.OPEN, 1, False, 0.0))
+UPLOAD = Work(TaskKind.UPLOAD, Save(1, "run", 1, "s", SaveState.OPEN, 1, False, 0.0))
 
 
 def waiting(
@@ -39,26 +39,26 @@ def found(
 
 def test_nothing_uploaded_is_no_rate() -> None:
     assert measured_rate([], 100.0, uploading=True) is None
-    assert measured_rate([Upload(50.0, 1.0, 0)], 100.0, uploading=False) is None
+    assert measured_rate([FinishedUpload(50.0, 1.0, 0)], 100.0, uploading=False) is None
 
 
 def test_uploads_at_once_add_up_and_pauses_do_not_count() -> None:
-    at_once = [Upload(10.0, 10.0, 500), Upload(10.0, 10.0, 500)]
-    later = [*at_once, Upload(500.0, 10.0, 1000)]
+    at_once = [FinishedUpload(10.0, 10.0, 500), FinishedUpload(10.0, 10.0, 500)]
+    later = [*at_once, FinishedUpload(500.0, 10.0, 1000)]
 
     assert measured_rate(at_once, 10.0, uploading=False) == pytest.approx(100.0)
     assert measured_rate(later, 700.0, uploading=False) == pytest.approx(100.0)
 
 
 def test_only_the_last_uploads_count() -> None:
-    uploads = [Upload(0.0, 1.0, 10), Upload(WINDOW_SECONDS + 50, 10.0, 1000)]
+    uploads = [FinishedUpload(0.0, 1.0, 10), FinishedUpload(WINDOW_SECONDS + 50, 10.0, 1000)]
 
     assert measured_rate(uploads, WINDOW_SECONDS + 60, uploading=False) == pytest.approx(100.0)
     assert measured_rate(uploads, 3 * WINDOW_SECONDS, uploading=False) is None
 
 
 def test_a_standstill_slows_the_rate_once_it_is_longer_than_any_upload() -> None:
-    uploads = [Upload(10.0, 10.0, 1000)]
+    uploads = [FinishedUpload(10.0, 10.0, 1000)]
 
     assert measured_rate(uploads, 19.0, uploading=True) == pytest.approx(100.0)
     assert measured_rate(uploads, 30.0, uploading=True) == pytest.approx(50.0)

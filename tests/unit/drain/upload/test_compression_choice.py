@@ -11,7 +11,7 @@ from cachetier_client.io.digests import combine, digest_of
 from cachetier.codec.frames import FrameDecoder
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import RUNS_KEPT, Decided, Decisions
-from cachetier.drain.upload.compression_model import Link, Means, Sample, judge
+from cachetier.drain.upload.compression_model import CompressionSample, Link, Means, judge
 from cachetier.drain.upload.compressor import Compressor
 from cachetier.drain.upload.encoding import (
     PROBE_ROOM_BYTES,
@@ -19,7 +19,7 @@ from cachetier.drain.upload.encoding import (
     Encoding,
     PlainPaysError,
 )
-from cachetier.drain.upload.target import Target
+from cachetier.drain.upload.target import UploadTarget
 from cachetier.model.compression import parsed_mode
 from cachetier.model.shard import BLOCK_BYTES, Content
 from cachetier.model.stored import Codec
@@ -53,12 +53,12 @@ def world() -> Iterator[World]:
     compressor.close()
 
 
-def target(mode: str, data: bytes, element_size: int = 0) -> Target:
+def target(mode: str, data: bytes, element_size: int = 0) -> UploadTarget:
     blocks = tuple(
         digest_of(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)
     )
     content = Content(len(data), combine(blocks, len(data)), blocks, element_size)
-    return Target("key", {}, content, "run", parsed_mode(mode))
+    return UploadTarget("key", {}, content, "run", parsed_mode(mode))
 
 
 def frames(encoding: Encoding, data: bytes, blocks: int = 3) -> list[int]:
@@ -245,7 +245,7 @@ def test_an_upload_keeps_the_codec_it_began_with(world: World, mode: str) -> Non
 
 def test_only_what_is_new_is_told_and_of_few_runs() -> None:
     decisions, decided = Decisions(), Decided()
-    verdict = judge(Sample(0.5, 1e-9), Means(SLOW, 2))
+    verdict = judge(CompressionSample(0.5, 1e-9), Means(SLOW, 2))
     for number in range(RUNS_KEPT + 5):
         decisions.note(f"run-{number}", verdict)
         decisions.count(compressed=number % 2 == 0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cachetier.drain.upload.compression_model import Link, Means, Sample, judge, together
+from cachetier.drain.upload.compression_model import CompressionSample, Link, Means, judge, together
 
 MB = 1e6
-BF16 = Sample(0.78, 1 / (400 * MB))  # 400 MB/s a thread
-FP32 = Sample(0.93, 1 / (400 * MB))
-ZEROS = Sample(0.0003, 1 / (1500 * MB))
-NOISE = Sample(0.99, 1 / (900 * MB))
+BF16 = CompressionSample(0.78, 1 / (400 * MB))  # 400 MB/s a thread
+FP32 = CompressionSample(0.93, 1 / (400 * MB))
+ZEROS = CompressionSample(0.0003, 1 / (1500 * MB))
+NOISE = CompressionSample(0.99, 1 / (900 * MB))
 
 
 def means(link: float | None, threads: int = 2, seen: float | None = None) -> Means:
@@ -29,7 +29,12 @@ def means(link: float | None, threads: int = 2, seen: float | None = None) -> Me
         (BF16, 1000 * MB, 4, True),  # as fast as it is made, it is sent
         (BF16, 400 * MB, 1, False),
         (FP32, 50 * MB, 2, True),
-        (Sample(0.96, BF16.seconds_per_byte), 50 * MB, 2, False),  # four per cent are too few
+        (
+            CompressionSample(0.96, BF16.seconds_per_byte),
+            50 * MB,
+            2,
+            False,
+        ),  # four per cent are too few
         (ZEROS, 1000 * MB, 2, True),
         (ZEROS, 1000 * MB, 1, True),
         (ZEROS, 3000 * MB, 1, False),
@@ -37,7 +42,7 @@ def means(link: float | None, threads: int = 2, seen: float | None = None) -> Me
     ],
 )
 def test_compressing_has_to_take_off_a_twentieth(
-    sample: Sample, link: float, threads: int, compress: bool
+    sample: CompressionSample, link: float, threads: int, compress: bool
 ) -> None:
     assert judge(sample, means(link, threads)).compress is compress
 
@@ -77,5 +82,9 @@ def test_the_sentence_has_the_numbers_that_decided() -> None:
 
 
 def test_samples_give_their_mean_ratio_and_best_speed_and_newer_ones_are_weighed_in() -> None:
-    assert together([Sample(0.5, 1.0), Sample(1.0, 3.0)]) == Sample(0.75, 1.0)
-    assert Sample(1.0, 0.0).after(Sample(0.0, 1.0), 0.25) == Sample(0.75, 0.25)
+    assert together(
+        [CompressionSample(0.5, 1.0), CompressionSample(1.0, 3.0)]
+    ) == CompressionSample(0.75, 1.0)
+    assert CompressionSample(1.0, 0.0).after(
+        CompressionSample(0.0, 1.0), 0.25
+    ) == CompressionSample(0.75, 0.25)

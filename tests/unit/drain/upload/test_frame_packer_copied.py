@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.upload.frame_packer import Copied, Packer
-from cachetier.drain.upload.source import Source
+from cachetier.drain.upload.source import ShardSource
 from cachetier.model.composing import MINIMUM_PART_BYTES, DonorFrames
 from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.stored import FRAME_LIMIT_BYTES, Frame
+from cachetier.model.stored import FRAME_LIMIT_BYTES, StoredFrame
 from cachetier.model.uploads import PART_BYTES
 from tests.unit.drain.shards import Memory
 
 NOISE = random.Random(0).randbytes(FRAME_LIMIT_BYTES + 64)
-NOTHING: Source = Memory(b"")
+NOTHING: ShardSource = Memory(b"")
 
 
 class Made:
@@ -33,7 +33,7 @@ class Made:
     def part_room(self, room: int) -> int:
         return room
 
-    def submit(self, source: Source, size_bytes: int, block: int) -> Future[bytes]:
+    def submit(self, source: ShardSource, size_bytes: int, block: int) -> Future[bytes]:
         self.asked.append(block)
         future: Future[bytes] = Future()
         future.set_result(self.frames[block])
@@ -49,8 +49,8 @@ def object_of(frames: list[bytes]) -> bytes:
     return b"".join(frames) + table
 
 
-def described_of(frames: Sequence[bytes]) -> list[Frame]:
-    return [Frame(len(frame), digest_of(frame)) for frame in frames]
+def described_of(frames: Sequence[bytes]) -> list[StoredFrame]:
+    return [StoredFrame(len(frame), digest_of(frame)) for frame in frames]
 
 
 def donor_of(frames: list[bytes], unchanged: list[bool]) -> DonorFrames:

@@ -9,15 +9,15 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.upload.progress import SentPart, contiguous, is_whole, sent_before, stored_of
 from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Frame, Stored, table_bytes
+from cachetier.model.stored import Codec, Stored, StoredFrame, table_bytes
 from cachetier.remote.base import UploadedPart
 
 CONTENT = Content(3 * BLOCK_BYTES, 1, (1, 2, 3))
 BODIES = [b"a" * 100 + b"b" * 200, b"c" * 300 + b"t" * table_bytes(3)]
 
 
-def frames(*sizes: int) -> tuple[Frame, ...]:
-    return tuple(Frame(size, size) for size in sizes)
+def frames(*sizes: int) -> tuple[StoredFrame, ...]:
+    return tuple(StoredFrame(size, size) for size in sizes)
 
 
 def sent(number: int, body: bytes, first_block: int, *sizes: int) -> SentPart:

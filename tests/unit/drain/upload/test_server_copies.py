@@ -13,11 +13,11 @@ from cachetier.drain.upload.server_copies import (
     Offer,
     offer_of_reply,
 )
-from cachetier.drain.upload.target import Target
+from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import CopiesRefusedError
 from cachetier.model.layout import Layout
 from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Frame, Stored, pack_frames
+from cachetier.model.stored import Codec, Stored, StoredFrame, pack_frames
 from cachetier.model.uploads import object_metadata
 from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.faulty_store import FaultyObjectStore
@@ -36,8 +36,8 @@ OLD = content_of(*[digest_of(BODY[:BLOCK_BYTES])] * (BLOCKS - 1), digest_of(b"ta
 OURS = content_of(OLD.block_digests[0], 99, *OLD.block_digests[2:])
 
 
-def target_of(content: Content = OURS) -> Target:
-    return Target("run/2/name", object_metadata("save-2", "store", 2, content), content)
+def target_of(content: Content = OURS) -> UploadTarget:
+    return UploadTarget("run/2/name", object_metadata("save-2", "store", 2, content), content)
 
 
 def put_donor(store: FaultyObjectStore, save_id: str = "save-1", body: bytes = BODY) -> Offer:
@@ -109,7 +109,7 @@ def test_an_object_stored_in_another_way_than_recorded_is_no_donor(
     store: FaultyObjectStore, copies: Copies
 ) -> None:
     raw = put_donor(store)
-    frames = Stored(Codec.ZSTD, raw.stored.size_bytes, raw.stored.digest, (Frame(1, 2),))
+    frames = Stored(Codec.ZSTD, raw.stored.size_bytes, raw.stored.digest, (StoredFrame(1, 2),))
     offer = Offer(raw.key, raw.save_id, raw.content, frames)
     assert copies.find(target_of(), lambda: offer) is None
 
@@ -162,7 +162,7 @@ def test_news_are_told_once(copies: Copies) -> None:
 
 
 def test_an_offer_crosses_the_channel_with_its_frames() -> None:
-    frames = tuple(Frame(number + 1, number) for number in range(BLOCKS))
+    frames = tuple(StoredFrame(number + 1, number) for number in range(BLOCKS))
     fields = {
         "found": True,
         "run": "run",

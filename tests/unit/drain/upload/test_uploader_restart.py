@@ -15,7 +15,7 @@ from cachetier.drain.upload.compression_log import Decisions
 from cachetier.drain.upload.compression_model import Link
 from cachetier.drain.upload.compressor import Compressor
 from cachetier.drain.upload.progress import SentPart
-from cachetier.drain.upload.target import Target
+from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import UploadGoneError
 from cachetier.model.compression import AUTO
@@ -93,7 +93,7 @@ def uploaded(store: Store, data: bytes) -> Stored:
         digest_of(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)
     )
     content = Content(len(data), combine(blocks, len(data)), blocks)
-    target = Target("key", object_metadata("s", "store", 1, content), content, "run", AUTO)
+    target = UploadTarget("key", object_metadata("s", "store", 1, content), content, "run", AUTO)
     with uploader(store) as sending:
         return sending.upload(target, Memory(data), Progress())
 

@@ -13,7 +13,7 @@ from cachetier.codec.seek_table import encode_table
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.verify import frames_read_back
 from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Frame, Stored
+from cachetier.model.stored import Codec, Stored, StoredFrame
 from cachetier.model.uploads import compressed_metadata
 from cachetier.testing.memory_store import MemoryObjectStore
 
@@ -23,7 +23,7 @@ DIGESTS = tuple(digest_of(block) for block in BLOCKS)
 CONTENT = Content(SIZE, combine(DIGESTS, SIZE), DIGESTS)
 FRAMES = [FrameEncoder(1).encode(block) for block in BLOCKS]
 SIZES = tuple(len(frame) for frame in FRAMES)
-MADE = tuple(Frame(len(frame), digest_of(frame)) for frame in FRAMES)
+MADE = tuple(StoredFrame(len(frame), digest_of(frame)) for frame in FRAMES)
 BODY = b"".join(FRAMES) + encode_table(SIZES, SIZE)
 
 

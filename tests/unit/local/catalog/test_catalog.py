@@ -8,7 +8,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import CachetierError, NotFoundError
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.catalog import Catalog, Committed
-from cachetier.local.catalog.records import Incident, NewShard, RemoteCopy
+from cachetier.local.catalog.records import IncidentRecord, NewShard, RemoteCopy
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
@@ -314,7 +314,7 @@ def test_damage_is_reported_once_and_only_where_bytes_are_lost(
     shard = put(catalog, IDS, "a").shard
     if clean:
         store.drain_log.record_verified(shard.version, "r", ["r"], NOW)
-    incident = Incident("integrity", "damaged", "", "run", 1, "a")
+    incident = IncidentRecord("integrity", "damaged", "", "run", 1, "a")
 
     for _ in range(2):
         catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, NOW)

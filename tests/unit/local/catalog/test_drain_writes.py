@@ -10,12 +10,12 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import CatalogDamagedError, NotFoundError
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.drain_writes import DrainLog
-from cachetier.local.catalog.records import FinishedPart, Incident
+from cachetier.local.catalog.records import FinishedPart, IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
 from cachetier.model.shard import Content, SaveIds, Shard
-from cachetier.model.stored import Codec, Frame, Stored, table_bytes
+from cachetier.model.stored import Codec, Stored, StoredFrame, table_bytes
 
 IDS = SaveIds("run", 1, "save-1", 0, 1)
 NOW = 5.0
@@ -59,7 +59,7 @@ def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(
     shard = put(store)
     log.begin_upload(shard.version, "r", "upload", 16, Codec.ZSTD)
     part = FinishedPart(
-        1, "etag", 16, 2**64 - 1, 8 << 20, 4 << 20, (Frame(7, 1), Frame(9, 2**64 - 1))
+        1, "etag", 16, 2**64 - 1, 8 << 20, 4 << 20, (StoredFrame(7, 1), StoredFrame(9, 2**64 - 1))
     )
     log.record_parts(shard.version, "r", [part])
 
@@ -70,7 +70,7 @@ def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(
 
 def test_what_a_remote_holds_is_remembered_for_each(store: Store, log: DrainLog) -> None:
     shard = put(store)
-    frames = Stored(Codec.ZSTD, 50 + table_bytes(1), 2**64 - 1, (Frame(50, 3),))
+    frames = Stored(Codec.ZSTD, 50 + table_bytes(1), 2**64 - 1, (StoredFrame(50, 3),))
     log.begin_upload(shard.version, "far", "upload", 16, Codec.ZSTD)
     log.record_verified(shard.version, "far", ["far", "near"], NOW, frames)
     log.record_verified(shard.version, "near", ["far", "near"], NOW)
@@ -88,7 +88,7 @@ def test_frames_that_cannot_be_the_shard_are_damage(
     store: Store, log: DrainLog, sizes: tuple[int, ...]
 ) -> None:
     shard = put(store)
-    lie = Stored(Codec.ZSTD, 50 + table_bytes(1), 1, tuple(Frame(size, 1) for size in sizes))
+    lie = Stored(Codec.ZSTD, 50 + table_bytes(1), 1, tuple(StoredFrame(size, 1) for size in sizes))
     log.record_verified(shard.version, "r", ["r"], NOW, lie)
 
     with pytest.raises(CatalogDamagedError):
@@ -187,7 +187,7 @@ def test_a_deleted_save_stays_deleted_whatever_is_reported_late(
     number = store.catalog.admit(IDS, NOW).number
     store.catalog.delete_step("run", 1)
 
-    incident = Incident("x", "late", "", "run", 1)
+    incident = IncidentRecord("x", "late", "", "run", 1)
     assert log.record_outcome(number, late, incident, NOW) == []
 
     assert save_state(store) is SaveState.DELETED
@@ -242,7 +242,7 @@ def test_a_save_deleted_elsewhere_lets_go_of_its_shards(store: Store, log: Drain
 def test_an_outcome_and_its_incident_are_recorded_together(store: Store, log: DrainLog) -> None:
     number = store.catalog.admit(IDS, NOW).number
     log.record_outcome(
-        number, SaveState.REFUSED, Incident("step_published", "m", "h", "run", 1), NOW
+        number, SaveState.REFUSED, IncidentRecord("step_published", "m", "h", "run", 1), NOW
     )
 
     found = store.read(lambda sql: queries.incidents_after(sql, 0))
