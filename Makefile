@@ -17,7 +17,7 @@ SOURCES := cachetier client tests benchmarks examples tools
 export PYTHONUNBUFFERED = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test prometheus acceptance demo near bench docs serve dev wheels lock clean
+.PHONY: help setup check test prometheus acceptance demo near bench paired docs serve dev wheels lock clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -48,6 +48,9 @@ near: setup  ## Lose a storage server, the node and the link to S3; restore from
 
 bench: setup $(STAMPS)/bench  ## Measure and write benchmarks/results.json (ONLY=group)
 	@$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
+paired: setup $(STAMPS)/bench  ## Measure this tree beside a commit, in turns (BASE=commit)
+	@$(PY) -m benchmarks.paired --base $(BASE) $(ARGS)
 
 docs: setup  ## Write the pages and dashboards that are made from the code
 	@$(PY) -m tools
