@@ -12,9 +12,9 @@ from cachetier.remote.base import ObjectStore
 from cachetier.remote.observed import MeasuredObjectStore
 from cachetier.remote.reconnecting import RenewedObjectStore
 from cachetier.remote.retrying import RetryingObjectStore
-from cachetier.testing.faulty_store import FaultyObjectStore
-from cachetier.testing.memory_store import MemoryObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.fakes.faulty_store import FaultyObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 
 SERVERS = {"moto": "moto_s3", "seaweedfs": "seaweed_s3"}
 IN_MEMORY: dict[str, Callable[[], ObjectStore]] = {

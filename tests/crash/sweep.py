@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cachetier.errors import FencedError
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
-from cachetier.testing.power_loss import (
+from tests.crash.judge import judge, judge_works, open_node
+from tests.crash.workload import Promise, Workload
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
+from tests.fakes.power_loss import (
     DATA_ONLY,
     NAMES_ONLY,
     PROCESS_ONLY,
@@ -24,9 +26,7 @@ from cachetier.testing.power_loss import (
     Survivor,
     TornLog,
 )
-from cachetier.testing.strict_disk import StrictDisk
-from tests.crash.judge import judge, judge_works, open_node
-from tests.crash.workload import Promise, Workload
+from tests.fakes.strict_disk import StrictDisk
 from tests.stateful.fake_drain import FakeDrain
 from tests.stateful.invariants import ViolationError
 from tests.stateful.node import MakeDrain, Node

@@ -23,12 +23,12 @@ from cachetier.errors import (
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.store import Staged
 from cachetier.model.shard import SaveIds
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.faulty_files import FaultyFiles, FileFault, fail_late, refuse
-from cachetier.testing.power_loss import PROCESS_ONLY, WORST
-from cachetier.testing.strict_disk import StrictDisk
 from tests.crash.judge import judge_fenced
 from tests.crash.sweep import Life, Remote, judge_start, live
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_files import FaultyFiles, FileFault, fail_late, refuse
+from tests.fakes.power_loss import PROCESS_ONLY, WORST
+from tests.fakes.strict_disk import StrictDisk
 from tests.stateful.node import Node
 from tests.stateful.unsynced import unsynced
 

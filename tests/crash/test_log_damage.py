@@ -19,8 +19,8 @@ from cachetier.errors import CachetierError, CatalogDamagedError, NotFoundError
 from cachetier.local.catalog import wal
 from cachetier.local.recovery import lock_directory, open_store
 from cachetier.model.shard import SaveIds
-from cachetier.testing.fake_clock import FakeClock
 from tests.crash.sweep import Remote
+from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node, content_of
 from tests.stateful.unsynced import unsynced
 

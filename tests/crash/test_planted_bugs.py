@@ -17,8 +17,8 @@ from cachetier.local.store import Staged, Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.documents import PartDocument, ShardEntry
 from cachetier.model.shard import Content, SaveIds, Shard
-from cachetier.testing.power_loss import WORST
 from tests.crash.sweep import Life, judge_start, live, sweep
+from tests.fakes.power_loss import WORST
 from tests.stateful.fake_drain import FakeDrain
 from tests.stateful.invariants import ViolationError
 from tests.stateful.node import MakeDrain

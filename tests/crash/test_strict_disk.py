@@ -10,7 +10,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from cachetier.testing.power_loss import (
+from tests.crash.sweep import Life
+from tests.fakes.power_loss import (
     DATA_ONLY,
     EMPTY,
     NAMES_ONLY,
@@ -23,8 +24,7 @@ from cachetier.testing.power_loss import (
     merged,
     torn,
 )
-from cachetier.testing.strict_disk import PowerLoss, StrictDisk
-from tests.crash.sweep import Life
+from tests.fakes.strict_disk import PowerLoss, StrictDisk
 
 
 @pytest.fixture

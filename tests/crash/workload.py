@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cachetier.errors import BackpressureError, CachetierError, FencedError
 from cachetier.model.shard import BLOCK_BYTES, SaveIds
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 from tests.stateful.model import OK, Model, ModelSave
 from tests.stateful.node import Node
 

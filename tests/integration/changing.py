@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from cachetier.model.shard import BLOCK_BYTES, SaveIds
 from cachetier.remote.base import CopyRange, Metadata, ObjectInfo, UploadedPart
-from cachetier.testing.faulty_store import FaultyObjectStore
+from tests.fakes.faulty_store import FaultyObjectStore
 from tests.integration.drain_node import Node
 
 RUN = "run"

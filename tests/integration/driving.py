@@ -24,9 +24,9 @@ from cachetier.reclaim.loop import COLLECT_SECONDS
 from cachetier.service.service import Service
 from cachetier.status.exposure import PATIENCE_SECONDS
 from cachetier.telemetry.metric_table import PREFIX
-from cachetier.testing.faulty_files import FaultyFiles, refuse
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.troubles import Fault, Trouble, first
+from tests.fakes.faulty_files import FaultyFiles, refuse
 from tests.integration.changing import changed, noise
 from tests.integration.drain_node import patterned
 from tests.integration.serving import Served, serving, shard_path

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.testing.faulty_store import FaultyObjectStore
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.faulty_store import FaultyObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node
 
 

@@ -28,8 +28,8 @@ from cachetier.model.uploads import object_metadata
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.observed import MeasuredObjectStore, Observe
 from cachetier.service.service import Service
-from cachetier.testing.memory_store import MemoryObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.fakes.memory_store import MemoryObjectStore
 
 SECONDS = 20.0
 

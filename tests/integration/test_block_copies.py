@@ -13,8 +13,8 @@ from cachetier.errors import CopiesRefusedError, SourceChangedError
 from cachetier.model.composing import MINIMUM_PART_BYTES
 from cachetier.model.shard import BLOCK_BYTES
 from cachetier.model.stored import Codec
-from cachetier.testing.faulty_store import corrupt, fail, lose_reply
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.faulty_store import corrupt, fail, lose_reply
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.changing import (
     FIRST,
     NAME,

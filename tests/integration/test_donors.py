@@ -13,7 +13,7 @@ from cachetier.drain.serve.remote_state import DurableBooks
 from cachetier.drain.upload.server_copies import Offer, offer_of_reply
 from cachetier.model.shard import SaveIds
 from cachetier.model.stored import Codec, InPack, Stored
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.compressing import compressible
 from tests.integration.drain_node import REMOTE, Node, patterned
 

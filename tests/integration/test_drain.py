@@ -18,8 +18,8 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds
 from cachetier.model.uploads import PART_BYTES
 from cachetier.remote.wrapped import Operation
-from cachetier.testing.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned
 from tests.integration.faulty_node import node, objects
 

@@ -12,7 +12,7 @@ from cachetier.errors import TransientError
 from cachetier.model.shard import SaveIds
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned
 
 STEPS = 6

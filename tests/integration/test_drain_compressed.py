@@ -14,8 +14,8 @@ from cachetier.model.shard import SaveIds
 from cachetier.model.stored import Codec
 from cachetier.model.uploads import CODEC_KEY
 from cachetier.remote.wrapped import Operation
-from cachetier.testing.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.compressing import (
     COMPRESSION,
     SIZE,

@@ -11,7 +11,7 @@ from cachetier.errors import IntegrityError, RemoteDigestError
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds
 from cachetier.model.uploads import PART_BYTES
-from cachetier.testing.faulty_store import FaultyObjectStore, fail
+from tests.fakes.faulty_store import FaultyObjectStore, fail
 from tests.integration.drain_node import Node, patterned
 from tests.integration.faulty_node import node, objects
 

@@ -12,8 +12,8 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import RemoteRefusedError
 from cachetier.model.shard import SaveIds
 from cachetier.remote.base import ObjectInfo
-from cachetier.testing.faulty_store import FaultyObjectStore, fail
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.faulty_store import FaultyObjectStore, fail
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned
 
 IDS = SaveIds("run", 7, "save-1")

@@ -11,9 +11,9 @@ from cachetier.drain.serve import link
 from cachetier.errors import RemoteError, RemoteRefusedError, TransientError
 from cachetier.model.shard import SaveIds
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.faulty_store import FaultyObjectStore
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_store import FaultyObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node
 
 OUTAGE_SECONDS = 600

@@ -14,7 +14,7 @@ from cachetier.model.shard import SaveIds
 from cachetier.model.stored import Codec
 from cachetier.model.uploads import CODEC_KEY, ELEMENT_SIZE_KEY
 from cachetier.remote.base import ObjectInfo
-from cachetier.testing.faulty_store import FaultyObjectStore, fail
+from tests.fakes.faulty_store import FaultyObjectStore, fail
 from tests.integration.compressing import (
     SIZE,
     clean_node,

@@ -18,7 +18,7 @@ from cachetier.model.checkpoint import SaveState
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import SaveIds
 from cachetier.remote.base import ObjectInfo
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, Seen, patterned
 from tests.integration.serving import serving
 

@@ -12,8 +12,8 @@ from cachetier.errors import RemoteDigestError, TransientError
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.packs import PACK_BYTES
 from cachetier.model.shard import SaveIds
-from cachetier.testing.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned
 from tests.integration.packing import SHARDS, by_hand, in_pack, packs_in, put_small, summaries
 from tests.integration.test_drain_damage import damage, data_file

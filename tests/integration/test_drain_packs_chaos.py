@@ -9,7 +9,7 @@ import pytest
 
 from cachetier.model.shard import SaveIds
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned
 from tests.integration.packing import by_hand, packs_in, put_small
 from tests.integration.test_drain_chaos import Unreliable

@@ -9,8 +9,8 @@ import pytest
 
 from cachetier.errors import RemoteRefusedError
 from cachetier.model.shard import SaveIds
-from cachetier.testing.faulty_store import FaultyObjectStore, fail, lose_reply
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.faulty_store import FaultyObjectStore, fail, lose_reply
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned
 
 IDS = SaveIds("run", 7, "save-1")

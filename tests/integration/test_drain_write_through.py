@@ -23,8 +23,8 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds
 from cachetier.remote.retrying import RetryingObjectStore
 from cachetier.remote.wrapped import Operation
-from cachetier.testing.faulty_store import FaultyObjectStore, corrupt, lose_reply
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.faulty_store import FaultyObjectStore, corrupt, lose_reply
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import BLOCK, Node, content_of, patterned
 
 IDS = SaveIds("run", 7, "save-1")

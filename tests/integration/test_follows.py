@@ -22,8 +22,8 @@ from cachetier_client.errors import (
 from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.drain.serve.save_reports import SaveReports
 from cachetier.model.shard import SaveIds
-from cachetier.testing.fake_clock import FakeClock
 from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.fakes.fake_clock import FakeClock
 from tests.integration.drain_node import Node as DrainNode
 from tests.integration.serving import node_settings, running
 from tests.integration.two_remotes import until

@@ -31,8 +31,8 @@ from cachetier.model.names import DURABLE
 from cachetier.reclaim.gc import Garbage
 from cachetier.remote.bucket import Remote
 from cachetier.steps.pins import Pins
-from cachetier.testing.memory_store import MemoryObjectStore
 from cachetier.training_hints import Phases
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 
 IDS: dict[str, Any] = {"run": "r", "step": 7, "rank": 0, "world_size": 1, "save_id": "s"}

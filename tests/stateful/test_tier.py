@@ -32,8 +32,8 @@ from cachetier.model.shard import SaveIds, Shard
 from cachetier.reclaim.gc import Garbage, GarbageKind
 from cachetier.remote.bucket import Remote
 from cachetier.steps.pins import Pins
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes, judge_figures, judge_rows
 from tests.stateful.model import DELETED, OK, OPEN, PUBLISHED, Model, ModelSave
 from tests.stateful.node import Node

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 from tests.stateful.unsynced import unsynced
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cachetier.clock import Countdown
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 
 
 def test_a_countdown_begins_with_the_first_question_and_ends_at_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from cachetier.notifier import Changes
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 
 
 def test_what_holds_already_needs_no_bell() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cachetier.testing.fake_clock import FakeClock
 from cachetier.training_hints import HINT_SECONDS, RANKS_LIMIT, Hints, Phases
+from tests.fakes.fake_clock import FakeClock
 
 
 def test_nobody_has_said_anything() -> None:

@@ -22,7 +22,7 @@ from cachetier.model.shard import BLOCK_BYTES, Content
 from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec, Stored, StoredFrame
 from cachetier.model.uploads import compressed_metadata
 from cachetier.restore.remote_shard import RemoteShard
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 
 RAW = b"".join(number.to_bytes(4, "little") for number in range(3000))
 SIZES = [BLOCK_BYTES, BLOCK_BYTES, len(RAW)]

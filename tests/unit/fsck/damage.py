@@ -17,7 +17,7 @@ from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket, Remote
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 from tests.stateful.fake_drain import FakeDrain
 from tests.stateful.invariants import judge_bytes, judge_rows
 from tests.stateful.node import Node

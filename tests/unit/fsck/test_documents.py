@@ -8,8 +8,8 @@ import pytest
 
 from cachetier.fsck.findings import FindingKind, FsckReport
 from cachetier.model.documents import ManifestState
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.fsck.damage import Patient
 from tests.unit.fsck.test_nothing_is_lost import manifest_of
 from tests.unit.fsck.test_remote_damage import MANIFEST, PART, damaged_manifest, replaced

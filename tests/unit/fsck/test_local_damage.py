@@ -13,8 +13,8 @@ from cachetier.fsck.findings import FindingKind
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.fsck.damage import Patient
 from tests.unit.steps.test_operations import LARGE, ids, save_step
 

@@ -15,8 +15,8 @@ from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardEvent
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import MANIFEST_NONCE_KEY, Bucket
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 from tests.unit.fsck.damage import Patient, flip
 from tests.unit.fsck.test_remote_damage import MANIFEST, damaged_manifest, replaced

@@ -15,8 +15,8 @@ from cachetier.model.shard import BLOCK_BYTES
 from cachetier.model.uploads import SINGLE_PUT_BYTES
 from cachetier.remote.base import ObjectInfo
 from cachetier.remote.bucket import MANIFEST_NONCE_KEY
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.fsck.damage import Patient
 from tests.unit.steps.test_operations import LARGE, ids, save_step
 

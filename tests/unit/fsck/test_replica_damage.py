@@ -15,8 +15,8 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.replication import ReplicaState
 from cachetier.remote.bucket import MANIFEST_NONCE_KEY, Bucket, Remote
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.fsck.damage import CAPACITY_BYTES, Patient
 
 RAW = "tier/run/1/rank-0"

@@ -13,8 +13,8 @@ import pytest
 from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import SaveState
 from cachetier.reclaim.gc import Collection, GarbageKind
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes, judge_rows
 from tests.stateful.node import Node
 from tests.unit.fsck.damage import Patient

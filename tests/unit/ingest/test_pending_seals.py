@@ -21,7 +21,7 @@ from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Content, SaveIds
 from cachetier.model.uploads import object_metadata
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 
 IDS = SaveIds("run", 1, "save", 1, 2)

@@ -12,8 +12,8 @@ from cachetier.local.catalog import queries
 from cachetier.local.recovery import Recovered, open_store
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds, Shard
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 
 IDS = SaveIds("run", 1, "save")

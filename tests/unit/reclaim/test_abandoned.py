@@ -20,8 +20,8 @@ from cachetier.reclaim.abandoned import AbandonedSaves, Look
 from cachetier.reclaim.gc import Collection, Garbage, GarbageKind
 from cachetier.remote.bucket import Remote, SeenManifest
 from cachetier.steps.pins import Pins
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes, judge_rows
 from tests.stateful.node import Node
 from tests.unit.reclaim.test_gc import HOUR, abandoned, garbage, keys, kinds

@@ -12,7 +12,7 @@ from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds, Shard
 from cachetier.reclaim.evict import Evictor, Watermarks
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 
 IDS = SaveIds("run", 1, "save", 0, 1)

@@ -14,8 +14,8 @@ from cachetier.local.catalog.records import LocalOnly
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.levels import Level
 from cachetier.model.policy import Policy
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 from tests.unit.steps.test_operations import LARGE, code_of, ids, latest, save_step
 

@@ -12,8 +12,8 @@ from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.levels import Level
 from cachetier.model.policy import Policy
 from cachetier.reclaim.retention import Retention
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes
 from tests.stateful.node import Node
 from tests.unit.steps.test_operations import LARGE, code_of, ids, latest, save_step

@@ -14,8 +14,8 @@ from cachetier.errors import (
     UploadGoneError,
 )
 from cachetier.remote.wrapped import Operation
-from cachetier.testing.faulty_store import Fault, FaultyObjectStore, corrupt, fail, lose_reply
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.faulty_store import Fault, FaultyObjectStore, corrupt, fail, lose_reply
+from tests.fakes.memory_store import MemoryObjectStore
 
 BODY = b"0123456789"
 DIGEST = crc64nvme(BODY)

@@ -16,7 +16,7 @@ from cachetier.remote.hedging import (
     HedgingObjectStore,
     hedge_after_seconds,
 )
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 
 BODY = b"part"
 DIGEST = crc64nvme(BODY)

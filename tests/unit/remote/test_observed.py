@@ -10,7 +10,7 @@ from awscrt.checksums import crc64nvme
 from cachetier.errors import ObjectMissingError, RemoteDigestError
 from cachetier.remote.observed import MeasuredObjectStore
 from cachetier.remote.wrapped import Operation
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 
 Seen = list[tuple[Operation, float, int, str]]
 

@@ -11,9 +11,9 @@ from awscrt.checksums import crc64nvme
 from cachetier.drain.pace.pace import Pace, Ticket
 from cachetier.errors import StoppingError, ThrottledError, TransientError
 from cachetier.remote.paced import PacedObjectStore
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.faulty_store import FaultyObjectStore, fail
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_store import FaultyObjectStore, fail
+from tests.fakes.memory_store import MemoryObjectStore
 
 
 def test_what_the_store_answers_teaches_the_pace() -> None:

@@ -12,9 +12,9 @@ from cachetier.model.stored import Codec, InPack, Stored
 from cachetier.model.uploads import object_metadata
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.presence import MOMENT_SECONDS, Looks, holds
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.faulty_store import FaultyObjectStore
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_store import FaultyObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 
 BODIES = (b"first", b"second")
 WHOLE = b"".join(BODIES)

@@ -11,9 +11,9 @@ import pytest
 from cachetier.errors import ConfigError, RemoteRefusedError, TransientError
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.reconnecting import PAUSE_SECONDS, RenewedObjectStore
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.faulty_store import FaultyObjectStore
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_store import FaultyObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 
 HALF = ConfigError("half a file", hint="Write the rest.")
 

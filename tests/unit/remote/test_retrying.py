@@ -22,8 +22,8 @@ from cachetier.remote.retrying import (
     RetryPolicy,
     wait_before_next,
 )
-from cachetier.testing.faulty_store import Fault, FaultyObjectStore, fail, lose_reply
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.faulty_store import Fault, FaultyObjectStore, fail, lose_reply
+from tests.fakes.memory_store import MemoryObjectStore
 
 POLICY = RetryPolicy(attempts=4, base_seconds=1.0, cap_seconds=3.0, deadline_seconds=60.0)
 TRANSIENT = TransientError("reset")

@@ -10,7 +10,7 @@ import pytest
 
 from cachetier.remote.bodies import ReadableView
 from cachetier.remote.stall_guard import LEAST_BYTES_PER_SECOND, CallProgress, StallWatch
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 
 PATIENCE_SECONDS = 30.0
 ENOUGH_BYTES = int(LEAST_BYTES_PER_SECOND * PATIENCE_SECONDS)

@@ -20,9 +20,9 @@ from cachetier.model.stored import Stored
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.replica_choice import Replicas
 from cachetier.restore.restore import Restore
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.faulty_store import FaultyObjectStore
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_store import FaultyObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node
 from tests.stateful.reading import whole

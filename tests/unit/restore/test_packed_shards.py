@@ -15,7 +15,7 @@ from cachetier.model.layout import Layout, own_location, plain_location, rank_of
 from cachetier.model.shard import Content
 from cachetier.model.stored import Codec, InPack, Stored, StoredFrame, table_bytes
 from cachetier.restore.remote_shard import RemoteShard
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 
 BEFORE, BODY, AFTER = b"before", b"the shard itself", b"after"
 WHOLE = BEFORE + BODY + AFTER

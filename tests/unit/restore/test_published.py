@@ -19,9 +19,9 @@ from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.published import counts
 from cachetier.restore.replica_choice import AWAY_SECONDS, Replicas
 from cachetier.restore.restore import Restore
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.faulty_store import FaultyObjectStore, corrupt
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_store import FaultyObjectStore, corrupt
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node
 from tests.stateful.reading import whole

@@ -15,9 +15,9 @@ from cachetier.local.catalog import queries
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds
 from cachetier.restore.readahead import FORGET_SECONDS, WINDOWS_AT_ONCE
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.faulty_store import FaultyObjectStore, corrupt, fail
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node
 

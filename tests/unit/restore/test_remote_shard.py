@@ -16,7 +16,7 @@ from cachetier.errors import IntegrityError
 from cachetier.model.shard import BLOCK_BYTES, Content
 from cachetier.model.stored import Codec, Stored, StoredFrame, frames_bytes
 from cachetier.restore.remote_shard import RANGE_BLOCKS, RemoteShard
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 
 DATA = random.Random(1).randbytes(BLOCK_BYTES) * 6 + b"the rest"
 

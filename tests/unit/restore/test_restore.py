@@ -19,9 +19,9 @@ from cachetier.model.documents import PartDocument, decode, encode
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import BLOCK_BYTES, SaveIds, Shard
 from cachetier.remote.base import if_match
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.faulty_store import FaultyObjectStore, corrupt, fail
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node
 

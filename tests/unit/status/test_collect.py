@@ -10,7 +10,7 @@ from cachetier.model.policy import Policy
 from cachetier.model.shard import SaveIds
 from cachetier.status.collect import Facts, survey
 from cachetier.telemetry.node_snapshot import Levels, RemoteLevel, RunLevel
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 from tests.unit.steps.test_operations import LARGE, ids, save_step
 

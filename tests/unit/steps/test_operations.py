@@ -13,8 +13,8 @@ from cachetier.model.levels import Level
 from cachetier.model.shard import SaveIds
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.pending import Pending, PendingStep
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 
 LARGE = bytes(100_000)

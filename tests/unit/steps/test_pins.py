@@ -12,8 +12,8 @@ from cachetier.local.catalog import pin_queries, schema
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import Policy
 from cachetier.steps.pins import Pins
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes, judge_rows
 from tests.stateful.node import Node
 from tests.unit.steps.test_operations import LARGE, code_of, save_step

@@ -21,7 +21,7 @@ from cachetier.telemetry.log_format import (
     secrets_in,
 )
 from cachetier.telemetry.rate_limit import KINDS_LIMIT, Repeats
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 
 SECRET = "wJalrXUtnFEMIK7MDENG"
 

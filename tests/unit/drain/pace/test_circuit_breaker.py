@@ -12,7 +12,7 @@ from cachetier.errors import (
     ThrottledError,
     TransientError,
 )
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 
 
 class Remote:

@@ -8,7 +8,7 @@ from cachetier.drain.pace.traffic import Traffic
 from cachetier.errors import ThrottledError
 from cachetier.model.bandwidth import Bandwidth, Window
 from cachetier.model.uploads import LARGE_PART_BYTES, PART_BYTES, SMALL_PART_BYTES
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 
 ALL_DAY = Window(0, 24 * 60, 1000.0)
 

@@ -19,7 +19,7 @@ from cachetier.drain.priority.policy import (
 )
 from cachetier.drain.priority.psi import Sensors
 from cachetier.errors import StoppingError
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 
 
 class FakeSensors(Sensors):

@@ -18,9 +18,9 @@ from cachetier.model.shard import Content
 from cachetier.model.uploads import object_metadata
 from cachetier.remote.bucket import Bucket, SeenManifest
 from cachetier.remote.retrying import RetryingObjectStore
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.faulty_store import FaultyObjectStore, fail, lose_reply
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_store import FaultyObjectStore, fail, lose_reply
+from tests.fakes.memory_store import MemoryObjectStore
 
 _nonces = count(1)
 

@@ -16,7 +16,7 @@ from cachetier.model.publication import Claimant
 from cachetier.model.stored import InPack, Stored
 from cachetier.model.uploads import object_metadata
 from cachetier.remote.wrapped import Operation
-from cachetier.testing.faulty_store import Fault, fail, lose_reply
+from tests.fakes.faulty_store import Fault, fail, lose_reply
 from tests.unit.drain.publish.test_publisher import World, before_put, save_of, world
 
 __all__ = ["world"]

@@ -14,7 +14,7 @@ from cachetier.model.checkpoint import SaveState
 from cachetier.model.documents import ManifestState
 from cachetier.model.publication import claim
 from cachetier.remote.bucket import SeenManifest
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 from tests.unit.drain.publish.test_publisher import World, before_put, save_of
 
 

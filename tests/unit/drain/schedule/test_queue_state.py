@@ -14,7 +14,7 @@ from cachetier.drain.schedule.queue_state import (
 from cachetier.drain.schedule.tasks import TaskKind, Work, name_key
 from cachetier.errors import BackpressureError
 from cachetier.model.checkpoint import Save, SaveState
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 
 SAVE = Save(4, "run", 7, "save", SaveState.OPEN, 1, overwrite=False, started_at=0.0, location="7")
 PUBLISH = Work(TaskKind.PUBLISH, SAVE)

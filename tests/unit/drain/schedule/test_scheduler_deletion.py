@@ -7,7 +7,7 @@ from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.drain.serve.remote_state import DurableBooks
 from cachetier.drain.serve.snapshot import unfinished
 from cachetier.model.shard import SaveIds
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 
 

@@ -10,7 +10,7 @@ from cachetier.local.catalog import queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 from cachetier.model.shard import SaveIds
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 
 NOW = 10_000.0

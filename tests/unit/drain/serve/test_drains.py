@@ -11,7 +11,7 @@ import pytest
 from cachetier.drain.schedule.queue_state import Agenda
 from cachetier.drain.serve.drains import Drains
 from cachetier.local.catalog.records import Backlog
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 
 
 class OneDrain:

@@ -11,7 +11,7 @@ from cachetier.drain.serve.eta import WINDOW_SECONDS, FinishedUpload, etas, meas
 from cachetier.drain.serve.stats import Board
 from cachetier.local.catalog.records import Backlog
 from cachetier.model.checkpoint import Save, SaveState
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 
 UPLOAD = Work(TaskKind.UPLOAD, Save(1, "run", 1, "s", SaveState.OPEN, 1, False, 0.0))
 

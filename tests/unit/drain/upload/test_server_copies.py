@@ -19,9 +19,9 @@ from cachetier.model.layout import Layout
 from cachetier.model.shard import BLOCK_BYTES, Content
 from cachetier.model.stored import Codec, Stored, StoredFrame, pack_frames
 from cachetier.model.uploads import object_metadata
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.faulty_store import FaultyObjectStore
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_store import FaultyObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 
 BLOCKS = 5
 BODY = bytes(BLOCK_BYTES) * (BLOCKS - 1) + b"tail"

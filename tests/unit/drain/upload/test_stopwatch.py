@@ -18,8 +18,8 @@ from cachetier.drain.upload.stopwatch import (
     timed,
 )
 from cachetier.model.uploads import PartRange
-from cachetier.testing.fake_clock import FakeClock
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 
 
 @pytest.fixture

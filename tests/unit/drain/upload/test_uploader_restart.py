@@ -23,7 +23,7 @@ from cachetier.model.shard import BLOCK_BYTES, Content
 from cachetier.model.stored import Codec, Stored
 from cachetier.model.uploads import object_metadata
 from cachetier.remote.base import ObjectInfo, UploadedPart
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.drain.shards import NOISE, Memory
 
 # 24 MiB, of which every other half KiB is zeros.

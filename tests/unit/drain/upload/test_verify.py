@@ -15,7 +15,7 @@ from cachetier.drain.upload.verify import frames_read_back
 from cachetier.model.shard import BLOCK_BYTES, Content
 from cachetier.model.stored import Codec, Stored, StoredFrame
 from cachetier.model.uploads import compressed_metadata
-from cachetier.testing.memory_store import MemoryObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
 
 BLOCKS = [random.Random(seed).randbytes(BLOCK_BYTES) for seed in range(4)] + [b"the rest"]
 SIZE = 4 * BLOCK_BYTES + 8

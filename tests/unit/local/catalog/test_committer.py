@@ -11,7 +11,7 @@ import pytest
 
 from cachetier.errors import BackpressureError, FencedError, NotFoundError
 from cachetier.local.catalog.committer import BATCH_LIMIT, Committer
-from cachetier.testing.strict_disk import StrictDisk
+from tests.fakes.strict_disk import StrictDisk
 
 
 class Table:

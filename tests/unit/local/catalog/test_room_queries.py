@@ -9,7 +9,7 @@ import pytest
 from cachetier.local.catalog.node_totals import Ledger, ledger
 from cachetier.model.policy import Policy
 from cachetier.steps.pins import Pins
-from cachetier.testing.fake_clock import FakeClock
+from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 from tests.unit.steps.test_operations import LARGE, ids, save_step
 

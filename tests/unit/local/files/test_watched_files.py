@@ -10,7 +10,7 @@ import pytest
 from cachetier.errors import FencedError, OpenForWritingError
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.files.watched_files import WatchedFiles
-from cachetier.testing.faulty_files import FaultyFiles, refuse
+from tests.fakes.faulty_files import FaultyFiles, refuse
 
 
 @pytest.fixture

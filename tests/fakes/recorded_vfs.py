@@ -96,7 +96,7 @@ class _RecordedFile(apsw.VFSFile):
         super().xTruncate(newsize)
         self._disk.changed_bytes(self._path)
 
-    def xSync(self, flags: int) -> None:  # noqa: ARG002, N802  # SQLite's name
+    def xSync(self, flags: int) -> None:  # noqa: N802  # SQLite's name
         number = self._disk.number_at(self._path)
         if number is None:  # unlinked: a sync of it saves nothing
             return

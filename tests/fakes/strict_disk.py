@@ -26,8 +26,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from cachetier.testing.power_loss import EMPTY, Content, Image, merged
-from cachetier.testing.recorded_vfs import RecordedVFS
+from tests.fakes.power_loss import EMPTY, Content, Image, merged
+from tests.fakes.recorded_vfs import RecordedVFS
 
 DATABASE_MEMORY = "-shm"  # shared memory of SQLite: gone with the power
 NEEDS_ROOM = ("create", "allocate", "write", "mark")
