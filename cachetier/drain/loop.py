@@ -155,7 +155,7 @@ class DrainLoop:
             self._parts,
             stopping=self._signals.stopping,
             chooser=chooser,
-            usual_part_bytes=self._traffic.usual_part_bytes,
+            usual_upload_part_bytes=self._traffic.usual_upload_part_bytes,
             copies=self._copies,
         )
 

@@ -19,8 +19,12 @@ from cachetier.drain.publish.publisher import Ended, Located, LostShardsError, O
 from cachetier.drain.schedule.tasks import CONFLICT, Task, TaskKind
 from cachetier.drain.upload import part_entries
 from cachetier.drain.upload.packs import PackSender
-from cachetier.drain.upload.progress import SentPart
-from cachetier.drain.upload.reports import part_of_report, report_of_part, report_of_stored
+from cachetier.drain.upload.progress import SentUploadPart
+from cachetier.drain.upload.reports import (
+    report_of_stored,
+    report_of_upload_part,
+    upload_part_of_report,
+)
 from cachetier.drain.upload.server_copies import Offer, offer_of_reply
 from cachetier.drain.upload.source import DamagedError, FileSource, InlineSource
 from cachetier.drain.upload.stopwatch import Stopwatch, TimedSource, elapsed, timed
@@ -270,12 +274,12 @@ class _Reported:
         self.codec = Codec(str(opened["codec"]))
         self.element_size = int(str(opened["element_size"]))
         self._lock = threading.Lock()
-        self._finished: list[SentPart] = []
+        self._finished: list[SentUploadPart] = []
         self._flush_at = 0.0
 
-    def parts(self) -> list[SentPart]:
+    def parts(self) -> list[SentUploadPart]:
         reply = self._channel.ask("parts", version=self._version)
-        return [part_of_report(part) for part in json.loads(reply.body)]
+        return [upload_part_of_report(part) for part in json.loads(reply.body)]
 
     def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
         self._channel.ask(
@@ -289,7 +293,7 @@ class _Reported:
         self.upload_id, self.part_bytes = upload_id, part_bytes
         self.codec, self.element_size = codec, element_size
 
-    def part_done(self, part: SentPart) -> None:
+    def part_done(self, part: SentUploadPart) -> None:
         with self._lock:
             self._finished.append(part)
             frames = sum(len(finished.frames) for finished in self._finished)
@@ -303,7 +307,7 @@ class _Reported:
             finished, self._finished = self._finished, []
             self._flush_at = time.monotonic() + FLUSH_SECONDS
         if finished:
-            parts = [report_of_part(part) for part in finished]
+            parts = [report_of_upload_part(part) for part in finished]
             self._channel.ask("parts_done", version=self._version, parts=parts)
 
     def gone(self) -> None:

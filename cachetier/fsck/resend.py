@@ -21,7 +21,7 @@ from cachetier.model.uploads import (
     SAVE_KEY,
     SINGLE_PUT_BYTES,
     object_metadata,
-    part_bytes_for,
+    upload_part_bytes_for,
 )
 from cachetier.remote.base import IF_ABSENT, Condition, UploadedPart, if_match
 from cachetier.remote.bucket import Remote
@@ -95,7 +95,7 @@ class Resending:
 
     def _send_part(self, copy: LocalCopy, key: str, upload_id: str, start: int) -> UploadedPart:
         size_bytes = copy.shard.content.size_bytes
-        part_bytes = part_bytes_for(size_bytes)
+        part_bytes = upload_part_bytes_for(size_bytes)
         body = _read(copy, start, min(part_bytes, size_bytes - start))
         return self._remote.bucket.objects.upload_part(
             key, upload_id, start // part_bytes + 1, body, digest=digest_of(body)
@@ -135,7 +135,7 @@ class Resending:
 
 
 def _starts(size_bytes: int) -> range:
-    return range(0, size_bytes, part_bytes_for(size_bytes))
+    return range(0, size_bytes, upload_part_bytes_for(size_bytes))
 
 
 def _read(copy: LocalCopy, start: int, length: int) -> bytes:

@@ -40,7 +40,7 @@ from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.publication import claimant_of
 from cachetier.model.shard import BLOCK_BYTES, Content, SaveIds, Shard
-from cachetier.model.uploads import DIGEST_KEY, PART_LIMIT, object_metadata, part_bytes_for
+from cachetier.model.uploads import DIGEST_KEY, PART_LIMIT, object_metadata, upload_part_bytes_for
 from cachetier.remote.base import UploadedPart
 from cachetier.remote.bucket import Bucket
 
@@ -175,7 +175,7 @@ class _Stream:
         self._key = key
         self._version = version
         self._held = held
-        self._buffer = memoryview(bytearray(part_bytes_for(size_bytes or 0)))
+        self._buffer = memoryview(bytearray(upload_part_bytes_for(size_bytes or 0)))
         self._filled_bytes = 0
         self._digests = _Digests()
         self._upload_id: str | None = None

@@ -21,7 +21,12 @@ from itertools import accumulate
 
 from cachetier.model.shard import BLOCK_BYTES, Shard, blocks_of
 from cachetier.model.stored import FRAME_LIMIT_BYTES, StoredFrame
-from cachetier.model.uploads import PART_LIMIT, SINGLE_PUT_BYTES, PartRange, part_bytes_for
+from cachetier.model.uploads import (
+    PART_LIMIT,
+    SINGLE_PUT_BYTES,
+    UploadPartRange,
+    upload_part_bytes_for,
+)
 
 # What goes in one request anyway is sent: the six of a composed upload cost more than its bytes.
 DONOR_FROM_BYTES = SINGLE_PUT_BYTES + 1
@@ -49,21 +54,21 @@ def contents_of_twins(shards: Iterable[Shard]) -> set[Twins]:
 
 
 @dataclass(frozen=True, slots=True)
-class SourcePiece(PartRange):
+class SourcePiece(UploadPartRange):
     """One part of a composed object: a range of raw bytes, copied from the donor or sent."""
 
     copied: bool = False
 
 
-def least_part_bytes(size_bytes: int) -> int:
+def least_upload_part_bytes(size_bytes: int) -> int:
     """Return what each part but the last has at least, so that there are not too many."""
     return max(MINIMUM_PART_BYTES, -(-size_bytes // COMPOSED_PARTS))
 
 
-def composed_part_bytes_for(size_bytes: int, usual_bytes: int) -> int:
+def composed_upload_part_bytes_for(size_bytes: int, usual_bytes: int) -> int:
     """Return the size of a sent part of a composed object: the least one surely ends in it."""
-    least = blocks_of(least_part_bytes(size_bytes)) + 1
-    return max(part_bytes_for(size_bytes, usual_bytes), least * BLOCK_BYTES)
+    least = blocks_of(least_upload_part_bytes(size_bytes)) + 1
+    return max(upload_part_bytes_for(size_bytes, usual_bytes), least * BLOCK_BYTES)
 
 
 def pieces(
@@ -96,7 +101,7 @@ class _Plan:
     def __init__(self, size_bytes: int, part_bytes: int, unchanged: Sequence[bool]) -> None:
         self._size_bytes = size_bytes
         self._part_bytes = part_bytes
-        self._least = least_part_bytes(size_bytes)
+        self._least = least_upload_part_bytes(size_bytes)
         self._last_block = BLOCK_BYTES * (blocks_of(size_bytes) - 1)
         fits = part_bytes >= self._least + BLOCK_BYTES
         self._run_ends = _run_ends(unchanged, size_bytes) if fits else [0] * len(unchanged)
@@ -165,7 +170,7 @@ class DonorFrames:
     ) -> None:
         self._frames = frames
         self._starts = [0, *accumulate(frame.size_bytes for frame in frames)]
-        self.least_bytes = least_part_bytes(raw_bytes)
+        self.least_bytes = least_upload_part_bytes(raw_bytes)
         # What the shard has behind the donor's last frame is not there to be copied.
         self._run_ends = _run_ends(unchanged, raw_bytes)[: len(frames)]
         self._is_whole = all(unchanged)

@@ -28,7 +28,7 @@ ELEMENT_SIZE_KEY = "cachetier-element-size"  # of planes
 
 
 @dataclass(frozen=True, slots=True)
-class PartRange:
+class UploadPartRange:
     """One part of an upload: ``number`` from 1; the blocks that it touches at least in part."""
 
     number: int
@@ -55,13 +55,13 @@ class PartRange:
         return self.blocks * BLOCK_BYTES
 
 
-def part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES) -> int:
+def upload_part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES) -> int:
     """Return the part size: the usual one, or as many whole blocks as keep to 10,000 parts."""
     least = -(-size_bytes // PART_LIMIT)
     return max(usual_bytes, blocks_of(least) * BLOCK_BYTES)
 
 
-def usual_part_bytes(bytes_per_second: float | None, *, requests_are_scarce: bool) -> int:
+def usual_upload_part_bytes(bytes_per_second: float | None, *, requests_are_scarce: bool) -> int:
     """Return the part size that suits the link as it is now.
 
     Args:
@@ -75,7 +75,7 @@ def usual_part_bytes(bytes_per_second: float | None, *, requests_are_scarce: boo
     return SMALL_PART_BYTES if slow else PART_BYTES
 
 
-def packed_part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES) -> int:
+def packed_upload_part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES) -> int:
     """Return the room for a part of frames: about the usual part; full once a frame may not fit.
 
     That keeps an object of ``size_bytes`` raw bytes to 10,000 parts, and each but the last above

@@ -17,7 +17,7 @@ from cachetier_client.errors import InvalidRequestError
 from cachetier_client.fallback.policy import Fallback, repeating_for
 from cachetier_client.identity import save_ids
 from cachetier_client.identity.names import (
-    Part,
+    RankPart,
     checked_element_size,
     checked_save_id,
     checked_step,
@@ -303,7 +303,7 @@ class Client(Reads):
         save_id: str | None,
         *,
         overwrite: bool,
-    ) -> tuple[Part, int | None]:
+    ) -> tuple[RankPart, int | None]:
         """Return the part that a put or a seal belongs to, and how many ranks this node has."""
         place = place_of(os.environ, rank, world_size)
         which_run, which_step = self._run_of(run), checked_step(step)
@@ -312,10 +312,10 @@ class Client(Reads):
             if overwrite:
                 save_id = save_ids.THIS_PROCESS.overwriting(save_id, which_run, which_step)
         ids = (which_run, which_step, place.rank, place.world_size, checked_save_id(save_id))
-        part = Part(*ids, overwrite)
+        part = RankPart(*ids, overwrite)
         return part, place.ranks_on_node
 
-    def _counting(self, part: Part) -> Callable[[], None]:
+    def _counting(self, part: RankPart) -> Callable[[], None]:
         """Return what to do when a save ends: the next that overwrites is another."""
 
         def count() -> None:

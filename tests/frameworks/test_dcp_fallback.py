@@ -95,7 +95,7 @@ def test_checkpoints_saved_without_the_service_are_loaded_once_it_is_back(
             assert past.is_published(4)
 
             with running(settings):
-                monkeypatch.setattr(parts, "THIS_PROCESS", parts.Parts())
+                monkeypatch.setattr(parts, "THIS_PROCESS", parts.DirectRankParts())
                 for step in (1, 2, 3, 4):
                     assert_equal(loaded(client, step), state_of(step))
                 latest = client.latest("run")

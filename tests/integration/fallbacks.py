@@ -78,7 +78,7 @@ def place(endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pla
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("CACHETIER_FALLBACK_AFTER", "0.1")
-        monkeypatch.setattr(parts, "THIS_PROCESS", parts.Parts())
+        monkeypatch.setattr(parts, "THIS_PROCESS", parts.DirectRankParts())
         yield made
 
 

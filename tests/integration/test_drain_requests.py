@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cachetier.model.shard import SaveIds
-from cachetier.model.uploads import PART_BYTES, part_bytes_for
+from cachetier.model.uploads import PART_BYTES, upload_part_bytes_for
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
@@ -27,7 +27,7 @@ POLICY = RetryPolicy(attempts=12, base_seconds=0.005, cap_seconds=0.05)
 
 def least_requests() -> int:
     """Return what the checkpoint needs: nothing overwritten blindly, nothing believed unseen."""
-    parts = -(-LARGE_BYTES // part_bytes_for(LARGE_BYTES))
+    parts = -(-LARGE_BYTES // upload_part_bytes_for(LARGE_BYTES))
     claim = len(("look at the manifest", "claim it"))
     each_small = len(("put", "verify", "there before the part is written"))
     each_large = len(("look", "create", "look", "complete", "verify", "there")) + parts

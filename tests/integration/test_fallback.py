@@ -206,7 +206,7 @@ def test_a_published_step_is_only_replaced_if_that_was_asked_for(
             RUN, 1, rank=0, world_size=1, save_id="new", overwrite=True
         ) as checkpoint:
             checkpoint.put("x", b"new")
-        monkeypatch.setattr(parts, "THIS_PROCESS", parts.Parts())  # another process, late
+        monkeypatch.setattr(parts, "THIS_PROCESS", parts.DirectRankParts())  # another process, late
         with pytest.raises(SaveSupersededError):
             client.put_shard(
                 b"x", step=1, name="y", rank=0, world_size=1, save_id="old", overwrite=True

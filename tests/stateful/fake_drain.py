@@ -14,7 +14,7 @@ from cachetier.drain.publish.publisher import Ended, Located, Publisher
 from cachetier.errors import PreconditionFailedError, UploadGoneError
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.filters import small_of
-from cachetier.local.catalog.records import FinishedPart, IncidentRecord
+from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.composing import pieces
@@ -216,7 +216,7 @@ class FakeDrain:
                 sent = self._bucket.objects.upload_part(
                     key, upload_id, part.number, piece, digest=digest
                 )
-                record = FinishedPart(
+                record = FinishedUploadPart(
                     part.number, sent.etag, part.size_bytes, digest, part.start, part.size_bytes
                 )
                 self._store.drain_log.record_parts(shard.version, REMOTE, [record])

@@ -10,7 +10,7 @@ from cachetier_client.bucket_format import documents as theirs
 from cachetier_client.bucket_format import layout as their_layout
 from cachetier_client.bucket_format import publication as their_rules
 from cachetier_client.fallback.direct import uploads as their_uploads
-from cachetier_client.identity.names import Part as ClientPart
+from cachetier_client.identity.names import RankPart as ClientPart
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.model import publication
@@ -26,7 +26,7 @@ from cachetier.model.documents import (
 )
 from cachetier.model.layout import Layout, own_location, plain_location, rank_of_part
 from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.uploads import judge_existing, object_metadata, part_bytes_for
+from cachetier.model.uploads import judge_existing, object_metadata, upload_part_bytes_for
 
 MINE, OTHER = "mine", "other"
 
@@ -182,11 +182,11 @@ def test_objects_say_of_themselves_what_the_drains_do() -> None:
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 16 << 20, 10_000 * (16 << 20) + 1, 600 << 30])
 def test_both_sides_cut_a_shard_into_the_same_parts(size_bytes: int) -> None:
-    assert their_uploads.part_bytes_for(size_bytes) == part_bytes_for(size_bytes)
+    assert their_uploads.upload_part_bytes_for(size_bytes) == upload_part_bytes_for(size_bytes)
 
 
 def test_the_parts_of_a_stream_grow_so_that_ten_thousand_hold_any_shard() -> None:
-    sizes = [their_uploads.part_bytes_for(None, sent) for sent in range(10_000)]
+    sizes = [their_uploads.upload_part_bytes_for(None, sent) for sent in range(10_000)]
     assert sizes[0] == sizes[999] == 16 << 20
     assert sizes == sorted(sizes)
     assert sum(sizes) > 10_000 * (64 << 20)

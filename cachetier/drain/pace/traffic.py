@@ -14,7 +14,7 @@ from cachetier.drain.pace.throughput import Throughput
 from cachetier.drain.upload.compression_model import Link
 from cachetier.errors import ThrottledError
 from cachetier.model.bandwidth import Bandwidth
-from cachetier.model.uploads import LARGE_PART_BYTES, usual_part_bytes
+from cachetier.model.uploads import LARGE_PART_BYTES, usual_upload_part_bytes
 
 UNLIMITED = Bandwidth()
 WEIGHT = 0.2  # of the last part in what parts get on average
@@ -62,10 +62,10 @@ class Traffic:
         unlimited = pace.writes_per_second is None and pace.bytes_per_second is None
         return unlimited and 2 * pace.in_flight <= pace.concurrency
 
-    def usual_part_bytes(self) -> int:
+    def usual_upload_part_bytes(self) -> int:
         """Return the size of parts that suits the link as it is now."""
         scarce = self.pace.state().writes_per_second is not None
-        return usual_part_bytes(self._part_bytes_per_second, requests_are_scarce=scarce)
+        return usual_upload_part_bytes(self._part_bytes_per_second, requests_are_scarce=scarce)
 
     def link(self) -> Link | None:
         """Return what the link takes now, as far as known, and no more than the limits allow."""

@@ -24,7 +24,7 @@ _Place = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _OwnPart:
+class _OwnRankPart:
     body: bytes
     written_at: float
 
@@ -36,7 +36,7 @@ class OwnWrites:
         self._clock = clock
         self._lock = threading.Lock()
         self._claims: OrderedDict[_Step, SeenManifest] = OrderedDict()
-        self._parts: OrderedDict[_Place, _OwnPart] = OrderedDict()
+        self._parts: OrderedDict[_Place, _OwnRankPart] = OrderedDict()
         self._parts_bytes = 0
 
     def claimed(self, seen: SeenManifest) -> None:
@@ -58,7 +58,7 @@ class OwnWrites:
             return
         with self._lock:
             self._forget_part((run, location, rank))
-            self._parts[run, location, rank] = _OwnPart(body, self._clock.monotonic())
+            self._parts[run, location, rank] = _OwnRankPart(body, self._clock.monotonic())
             self._parts_bytes += len(body)
             while self._parts_bytes > PARTS_BYTES:
                 self._forget_part(next(iter(self._parts)))

@@ -23,7 +23,7 @@ from cachetier.drain.upload.compression_model import CompressionSample
 from cachetier.drain.upload.source import ShardSource
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.model.shard import BLOCK_BYTES, ELEMENT_SIZES
-from cachetier.model.uploads import PartRange
+from cachetier.model.uploads import UploadPartRange
 
 CONTEXTS_BYTES = 72 << 20
 # Beside those in their slots: they read the next blocks meanwhile.
@@ -91,7 +91,7 @@ class Compressor:
         The future raises DamagedError if the local bytes fail their digest.
         """
         start = block * BLOCK_BYTES
-        part = PartRange(1, start, min(BLOCK_BYTES, size_bytes - start))
+        part = UploadPartRange(1, start, min(BLOCK_BYTES, size_bytes - start))
         with self._lock:
             self._begun += 1
         future = self._pool.submit(self._make, source, part, recipe)
@@ -106,7 +106,7 @@ class Compressor:
         with self._lock:
             self._begun -= 1
 
-    def _make(self, source: ShardSource, part: PartRange, recipe: Recipe) -> Made:
+    def _make(self, source: ShardSource, part: UploadPartRange, recipe: Recipe) -> Made:
         bench = self._bench()
         block, digest = source.read(part, bench.scratch)
         if recipe.level and not recipe.sampled:

@@ -14,9 +14,9 @@ from dataclasses import replace
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.encoding import Encoding, PlainPaysError
-from cachetier.drain.upload.part_sender import ROUNDS, PartSender, Upload, raw_plan
+from cachetier.drain.upload.part_sender import ROUNDS, Upload, UploadPartSender, raw_plan
 from cachetier.drain.upload.progress import (
-    SentPart,
+    SentUploadPart,
     UploadProgress,
     sent_before,
     stored_of,
@@ -38,8 +38,8 @@ from cachetier.model.uploads import (
     PART_BYTES,
     compressed_metadata,
     content_encoding,
-    packed_part_bytes_for,
-    part_bytes_for,
+    packed_upload_part_bytes_for,
+    upload_part_bytes_for,
 )
 from cachetier.remote.base import Condition, ObjectStore, UploadedPart
 
@@ -58,17 +58,17 @@ class Multipart:
         *,
         stopping: Callable[[], bool] = lambda: False,
         chooser: Chooser | None = None,
-        usual_part_bytes: Callable[[], int] = lambda: PART_BYTES,
+        usual_upload_part_bytes: Callable[[], int] = lambda: PART_BYTES,
         copies: Copies | None = None,
     ) -> None:
         """Make one; for the arguments see ``Uploader``."""
         self._store = store
         self._buffers = buffers
         self._chooser = chooser
-        self._usual_part_bytes = usual_part_bytes
+        self._usual_part_bytes = usual_upload_part_bytes
         self._copies = copies
         on_copied = copies.copied if copies is not None else lambda _size_bytes: None
-        self._sender = PartSender(store, buffers, parts, stopping, on_copied)
+        self._sender = UploadPartSender(store, buffers, parts, stopping, on_copied)
 
     def send(
         self, target: UploadTarget, source: ShardSource, progress: UploadProgress, ask: Ask = nobody
@@ -190,7 +190,7 @@ class Multipart:
     # --- the object ------------------------------------------------------------------------------
 
     def _complete(
-        self, target: UploadTarget, upload: Upload, parts: Sequence[SentPart]
+        self, target: UploadTarget, upload: Upload, parts: Sequence[SentUploadPart]
     ) -> Stored | None:
         """Make the parts an object; return as what it is verified, if it is there."""
         sent = stored_of(upload.codec, parts, target.content, upload.element_size)
@@ -214,10 +214,10 @@ class Multipart:
 
 def _part_bytes_for(size_bytes: int, usual_bytes: int, codec: Codec, donor: Donor | None) -> int:
     if codec is not Codec.RAW:
-        return packed_part_bytes_for(size_bytes, usual_bytes)
+        return packed_upload_part_bytes_for(size_bytes, usual_bytes)
     if donor is not None:
-        return composing.composed_part_bytes_for(size_bytes, usual_bytes)
-    return part_bytes_for(size_bytes, usual_bytes)
+        return composing.composed_upload_part_bytes_for(size_bytes, usual_bytes)
+    return upload_part_bytes_for(size_bytes, usual_bytes)
 
 
 def _is_useful(target: UploadTarget, donor: Donor, how: tuple[Codec, int], part_bytes: int) -> bool:
@@ -235,7 +235,9 @@ def _is_useful(target: UploadTarget, donor: Donor, how: tuple[Codec, int], part_
     return composing.is_plan_worthwhile(plan, target.size_bytes, part_bytes)
 
 
-def _forget_others(progress: UploadProgress, upload: Upload, kept: Sequence[SentPart]) -> None:
+def _forget_others(
+    progress: UploadProgress, upload: Upload, kept: Sequence[SentUploadPart]
+) -> None:
     """Record only ``kept``: a part that is sent anew must not be taken for an old one."""
     progress.begun(upload.upload_id, upload.part_bytes, upload.codec, upload.element_size)
     for sent in kept:

@@ -25,7 +25,7 @@ from cachetier.errors import NotFoundError, PreconditionFailedError, RemoteDiges
 from cachetier.model.packs import PACKED_UP_TO_BYTES, Member, pack_name
 from cachetier.model.shard import Content
 from cachetier.model.stored import Stored
-from cachetier.model.uploads import PartRange, object_metadata
+from cachetier.model.uploads import UploadPartRange, object_metadata
 from cachetier.remote.base import IF_ABSENT, Condition
 from cachetier.remote.bucket import Bucket
 
@@ -147,7 +147,7 @@ class PackSender:
 
         A data file is read by way of ``scratch``, which begins at a page.
         """
-        whole = PartRange(1, 0, member.size_bytes)
+        whole = UploadPartRange(1, 0, member.size_bytes)
         opened = self._channel.ask("open", version=member.version)
         try:
             if opened.descriptor is None:

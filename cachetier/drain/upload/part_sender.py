@@ -21,7 +21,7 @@ from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.encoding import Encoding
 from cachetier.drain.upload.frame_packer import Copied, Packed, Packer
 from cachetier.drain.upload.progress import (
-    SentPart,
+    SentUploadPart,
     UploadProgress,
     contiguous,
     frames_of,
@@ -36,7 +36,7 @@ from cachetier.model import composing
 from cachetier.model.composing import SourcePiece
 from cachetier.model.shard import BLOCK_BYTES
 from cachetier.model.stored import Codec
-from cachetier.model.uploads import PartRange
+from cachetier.model.uploads import UploadPartRange
 from cachetier.remote.base import ObjectStore, UploadedPart
 
 ROUNDS = 3
@@ -55,7 +55,7 @@ class Upload:
     upload_id: str
     part_bytes: int
     encoding: Encoding | None
-    done: list[SentPart]
+    done: list[SentUploadPart]
     donor: Donor | None = None
 
     @property
@@ -67,7 +67,7 @@ class Upload:
         return self.encoding.element_size if self.encoding is not None else 0
 
 
-def raw_plan(upload: Upload, size_bytes: int) -> tuple[list[SentPart], list[SourcePiece]]:
+def raw_plan(upload: Upload, size_bytes: int) -> tuple[list[SentUploadPart], list[SourcePiece]]:
     """Return which parts of a raw upload stay, and what it lacks.
 
     What is there without a gap stays; of what comes behind, the parts that the plan has as well.
@@ -87,7 +87,7 @@ def raw_plan(upload: Upload, size_bytes: int) -> tuple[list[SentPart], list[Sour
     return kept, lacking
 
 
-class PartSender:
+class UploadPartSender:
     """Brings parts of uploads to one store. Thread-safe."""
 
     def __init__(
@@ -107,7 +107,7 @@ class PartSender:
 
     def send_missing(
         self, target: UploadTarget, source: ShardSource, progress: UploadProgress, upload: Upload
-    ) -> list[SentPart]:
+    ) -> list[SentUploadPart]:
         """Bring what the upload lacks, and return all its parts.
 
         Raises:
@@ -125,10 +125,12 @@ class PartSender:
 
     def _send_raw(
         self, target: UploadTarget, source: ShardSource, progress: UploadProgress, upload: Upload
-    ) -> list[SentPart]:
-        def bring(piece: SourcePiece) -> SentPart:
+    ) -> list[SentUploadPart]:
+        def bring(piece: SourcePiece) -> SentUploadPart:
             bring_one = self._copy_piece if piece.copied else self._send_piece
-            sent = SentPart(bring_one(target, source, upload, piece), piece.start, piece.size_bytes)
+            sent = SentUploadPart(
+                bring_one(target, source, upload, piece), piece.start, piece.size_bytes
+            )
             progress.part_done(sent)
             return sent
 
@@ -159,7 +161,7 @@ class PartSender:
         digests = target.content.block_digests[first : first + piece.blocks]
         touched = list(zip(digests, block_lengths(piece.size_bytes + within), strict=True))
         if within:
-            edge = PartRange(piece.number, piece.start, BLOCK_BYTES - within)
+            edge = UploadPartRange(piece.number, piece.start, BLOCK_BYTES - within)
             with self._buffers.lend(edge.room_bytes) as buffer:
                 _, digest = source.read(edge, buffer)
             touched[0] = digest, edge.size_bytes
@@ -169,7 +171,7 @@ class PartSender:
 
     def _send_packed(
         self, target: UploadTarget, source: ShardSource, progress: UploadProgress, upload: Upload
-    ) -> list[SentPart]:
+    ) -> list[SentUploadPart]:
         """Bring the frames behind those that are there: in turn, and in parallel to the store."""
         packer = _packer(target, source, upload)
         turn = threading.Semaphore()
@@ -178,7 +180,7 @@ class PartSender:
             while turn.acquire() and not packer.ended:
                 yield
 
-        def bring(_turn: None) -> SentPart:
+        def bring(_turn: None) -> SentUploadPart:
             with ExitStack() as lent:
                 made: Copied | Packed | None
                 with _released(turn):
@@ -188,7 +190,7 @@ class PartSender:
                         with stopwatch.phase(stopwatch.COMPRESS):
                             made = packer.next_part(buffer)
                 part = self._bring_frames(target, upload, made)
-            sent = SentPart(part, made.raw_start, made.raw_bytes, made.frames)
+            sent = SentUploadPart(part, made.raw_start, made.raw_bytes, made.frames)
             progress.part_done(sent)
             return sent
 
@@ -224,11 +226,11 @@ class PartSender:
         return part
 
     def _in_parallel(
-        self, bring: Callable[[Item], SentPart], items: Iterable[Item]
-    ) -> list[SentPart]:
+        self, bring: Callable[[Item], SentUploadPart], items: Iterable[Item]
+    ) -> list[SentUploadPart]:
         """Bring ``items``, some at once; after the first error the others end, and it is raised."""
-        running: set[Future[SentPart]] = set()
-        ended: list[Future[SentPart]] = []
+        running: set[Future[SentUploadPart]] = set()
+        ended: list[Future[SentUploadPart]] = []
         try:
             for item in items:
                 if self._stopping():

@@ -15,7 +15,7 @@ from cachetier.remote.base import UploadedPart
 
 
 @dataclass(frozen=True, slots=True)
-class SentPart:
+class SentUploadPart:
     """A part that the store acknowledged, and the raw bytes it holds: of zstd, whole frames."""
 
     part: UploadedPart
@@ -42,7 +42,7 @@ class UploadProgress(Protocol):
     def codec(self) -> Codec:
         """How its parts are encoded: all of them the same way."""
 
-    def parts(self) -> list[SentPart]:
+    def parts(self) -> list[SentUploadPart]:
         """Return its parts that were finished, in order."""
 
     @property
@@ -52,7 +52,7 @@ class UploadProgress(Protocol):
     def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
         """Remember a new upload."""
 
-    def part_done(self, part: SentPart) -> None:
+    def part_done(self, part: SentUploadPart) -> None:
         """Remember a finished part, soon; called by many threads."""
 
     def flush(self) -> None:
@@ -62,9 +62,9 @@ class UploadProgress(Protocol):
         """Forget the upload."""
 
 
-def contiguous(parts: Iterable[SentPart]) -> list[SentPart]:
+def contiguous(parts: Iterable[SentUploadPart]) -> list[SentUploadPart]:
     """Return the parts from the first on without a gap: where the next frame goes depends on it."""
-    kept: list[SentPart] = []
+    kept: list[SentUploadPart] = []
     reached = 0
     for sent in sorted(parts, key=lambda sent: sent.part.number):
         if sent.part.number != len(kept) + 1 or sent.raw_start != reached:
@@ -74,7 +74,7 @@ def contiguous(parts: Iterable[SentPart]) -> list[SentPart]:
     return kept
 
 
-def whole_frames(parts: Iterable[SentPart]) -> list[SentPart]:
+def whole_frames(parts: Iterable[SentUploadPart]) -> list[SentUploadPart]:
     """Return the parts without a gap, up to the last that ends with a frame: there it goes on."""
     kept = contiguous(parts)
     sizes = accumulate(sent.part.size_bytes for sent in kept)
@@ -87,12 +87,12 @@ def whole_frames(parts: Iterable[SentPart]) -> list[SentPart]:
     return kept[: whole[-1]] if whole else []
 
 
-def frames_of(parts: Iterable[SentPart]) -> tuple[StoredFrame, ...]:
+def frames_of(parts: Iterable[SentUploadPart]) -> tuple[StoredFrame, ...]:
     return tuple(frame for sent in parts for frame in sent.frames)
 
 
 def stored_of(
-    codec: Codec, parts: Iterable[SentPart], content: Content, element_size: int = 0
+    codec: Codec, parts: Iterable[SentUploadPart], content: Content, element_size: int = 0
 ) -> Stored:
     """Return what the object of these parts is."""
     if codec is Codec.RAW:

@@ -8,35 +8,37 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from typing import Any
 
-from cachetier.drain.upload.progress import SentPart
-from cachetier.local.catalog.records import FinishedPart
+from cachetier.drain.upload.progress import SentUploadPart
+from cachetier.local.catalog.records import FinishedUploadPart
 from cachetier.model.stored import Codec, InPack, Stored, StoredFrame, pack_frames, unpack_frames
 from cachetier.remote.base import UploadedPart
 
 Report = list[Any]
 
 
-def report_of_part(sent: SentPart) -> Report:
+def report_of_upload_part(sent: SentUploadPart) -> Report:
     part, frames = sent.part, _packed(sent.frames)
     raw_start, raw_bytes = sent.raw_start, sent.raw_bytes
     return [part.number, part.etag, part.size_bytes, part.digest, raw_start, raw_bytes, frames]
 
 
-def part_of_report(report: Report) -> SentPart:
+def upload_part_of_report(report: Report) -> SentUploadPart:
     number, etag, size_bytes, digest, raw_start, raw_bytes, packed = report
     part = UploadedPart(number, etag, size_bytes, digest)
-    return SentPart(part, raw_start, raw_bytes, _unpacked(packed))
+    return SentUploadPart(part, raw_start, raw_bytes, _unpacked(packed))
 
 
-def report_of_finished(part: FinishedPart) -> Report:
+def report_of_finished(part: FinishedUploadPart) -> Report:
     uploaded = UploadedPart(part.number, part.etag, part.size_bytes, part.digest)
-    return report_of_part(SentPart(uploaded, part.raw_start, part.raw_bytes, part.frames))
+    return report_of_upload_part(
+        SentUploadPart(uploaded, part.raw_start, part.raw_bytes, part.frames)
+    )
 
 
-def finished_of_report(report: Report) -> FinishedPart:
+def finished_of_report(report: Report) -> FinishedUploadPart:
     number, etag, size_bytes, digest, raw_start, raw_bytes, packed = report
     frames = _unpacked(packed)
-    return FinishedPart(number, etag, size_bytes, digest, raw_start, raw_bytes, frames)
+    return FinishedUploadPart(number, etag, size_bytes, digest, raw_start, raw_bytes, frames)
 
 
 def report_of_stored(stored: Stored) -> Report:

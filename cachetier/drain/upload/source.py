@@ -18,7 +18,7 @@ from cachetier_client.io.digests import combine, digest_of, joined
 
 from cachetier.drain.priority.gates import ComputeSlots, unlimited
 from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.uploads import PartRange
+from cachetier.model.uploads import UploadPartRange
 
 _UNREADABLE = (errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EUCLEAN)
 
@@ -30,7 +30,7 @@ class DamagedError(Exception):
 class ShardSource(Protocol):
     """The bytes of one shard."""
 
-    def read(self, part: PartRange, buffer: memoryview) -> tuple[memoryview, int]:
+    def read(self, part: UploadPartRange, buffer: memoryview) -> tuple[memoryview, int]:
         """Return the bytes of ``part``, in ``buffer`` or elsewhere, and their digest.
 
         ``buffer`` has room for the blocks that the part touches, in whole pages.
@@ -47,7 +47,7 @@ class InlineSource:
         self._body = body
         self._digest = digest
 
-    def read(self, part: PartRange, _buffer: memoryview) -> tuple[memoryview, int]:
+    def read(self, part: UploadPartRange, _buffer: memoryview) -> tuple[memoryview, int]:
         if part.size_bytes != len(self._body) or digest_of(self._body) != self._digest:
             raise DamagedError("the copy in the catalog fails its digest")
         return memoryview(self._body), self._digest
@@ -73,7 +73,7 @@ class FileSource:
         """Whether the page cache is left alone."""
         return self._direct
 
-    def read(self, part: PartRange, buffer: memoryview) -> tuple[memoryview, int]:
+    def read(self, part: UploadPartRange, buffer: memoryview) -> tuple[memoryview, int]:
         around = self._whole_blocks(part)
         try:
             with self._reads.slot():
@@ -92,14 +92,14 @@ class FileSource:
             return view, combine(expected, part.size_bytes)
         return _cut(view, part.start - around.start, part.size_bytes, expected)
 
-    def _whole_blocks(self, part: PartRange) -> PartRange:
+    def _whole_blocks(self, part: UploadPartRange) -> UploadPartRange:
         """Return the blocks that ``part`` touches: only whole ones can be verified."""
         start = part.first_block * BLOCK_BYTES
         last = part.first_block + part.blocks - 1
         end = part.end if last + 1 >= len(self._block_digests) else (last + 1) * BLOCK_BYTES
-        return PartRange(part.number, start, end - start)
+        return UploadPartRange(part.number, start, end - start)
 
-    def _fill(self, part: PartRange, buffer: memoryview) -> None:
+    def _fill(self, part: UploadPartRange, buffer: memoryview) -> None:
         filled = 0
         while filled < part.size_bytes:
             count = self._read_at(part.start + filled, buffer[filled:])

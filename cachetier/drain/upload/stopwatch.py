@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from cachetier.drain.upload.source import ShardSource
-from cachetier.model.uploads import PartRange
+from cachetier.model.uploads import UploadPartRange
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
 Phases = dict[str, list[float]]
@@ -100,7 +100,7 @@ class TimedSource:
         self._source = source
         self._watch = watch
 
-    def read(self, part: PartRange, buffer: memoryview) -> tuple[memoryview, int]:
+    def read(self, part: UploadPartRange, buffer: memoryview) -> tuple[memoryview, int]:
         with self._watch.phase(READ):
             return self._source.read(part, buffer)
 

@@ -33,10 +33,10 @@ from cachetier.model.stored import (
 from cachetier.model.uploads import (
     PART_BYTES,
     SINGLE_PUT_BYTES,
-    PartRange,
+    UploadPartRange,
     compressed_metadata,
     content_encoding,
-    packed_part_bytes_for,
+    packed_upload_part_bytes_for,
 )
 from cachetier.remote.base import (
     IF_ABSENT,
@@ -58,13 +58,13 @@ class Uploader:
         *,
         stopping: Callable[[], bool] = lambda: False,
         chooser: Chooser | None = None,
-        usual_part_bytes: Callable[[], int] = lambda: PART_BYTES,
+        usual_upload_part_bytes: Callable[[], int] = lambda: PART_BYTES,
         copies: Copies | None = None,
     ) -> None:
         """Make one; ``parts`` runs the parts of all its uploads.
 
-        ``chooser`` says how each shard is stored, raw without one; ``usual_part_bytes`` is asked
-        for each upload that begins; without ``copies`` every byte is sent.
+        ``chooser`` says how each shard is stored, raw without one; each upload that begins asks
+        ``usual_upload_part_bytes``; without ``copies`` every byte is sent.
         """
         self._store = store
         self._chooser = chooser
@@ -75,7 +75,7 @@ class Uploader:
             parts,
             stopping=stopping,
             chooser=chooser,
-            usual_part_bytes=usual_part_bytes,
+            usual_upload_part_bytes=usual_upload_part_bytes,
             copies=copies,
         )
 
@@ -163,7 +163,9 @@ class Uploader:
         """Yield what to put: frames where that pays, else the raw bytes."""
         encoding = self._chooser.choose(target, source) if self._chooser is not None else None
         if encoding is not None and encoding.codec is not Codec.RAW:
-            room = min(packed_part_bytes_for(target.size_bytes), limit_bytes(target.size_bytes))
+            room = min(
+                packed_upload_part_bytes_for(target.size_bytes), limit_bytes(target.size_bytes)
+            )
             with self._buffers.lend(room) as buffer:
                 packer = Packer(encoding, source, target.size_bytes)
                 with stopwatch.phase(stopwatch.COMPRESS):
@@ -175,7 +177,7 @@ class Uploader:
                     sent = Stored(how[0], size_bytes, digest, packed.frames, how[1])
                     yield packed.view, sent, metadata
                     return
-        whole = PartRange(1, 0, target.size_bytes)
+        whole = UploadPartRange(1, 0, target.size_bytes)
         with self._buffers.lend(target.size_bytes) as buffer:
             view, _ = source.read(whole, buffer)
             yield view, Stored.raw(target.content), target.metadata

@@ -13,7 +13,7 @@ import apsw
 
 from cachetier.local.catalog import queries, rank_parts, replica_queries, rows, statements
 from cachetier.local.catalog.committer import Committer
-from cachetier.local.catalog.records import FinishedPart, IncidentRecord
+from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord
 from cachetier.model import lifecycle
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.lifecycle import ShardEvent, ShardState
@@ -76,14 +76,14 @@ class DrainLog:
 
         self._run(operation)
 
-    def record_parts(self, version: int, remote: str, parts: Sequence[FinishedPart]) -> None:
+    def record_parts(self, version: int, remote: str, parts: Sequence[FinishedUploadPart]) -> None:
         """Remember finished parts of an upload."""
 
         def operation(sql: apsw.Connection) -> None:
             statements.require(sql, version)
             sql.executemany(
                 "INSERT OR REPLACE INTO uploaded_parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [(version, remote, *rows.row_of_part(part)) for part in parts],
+                [(version, remote, *rows.row_of_upload_part(part)) for part in parts],
             )
 
         self._run(operation)

@@ -296,7 +296,7 @@ def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadProgre
         "WHERE version = ? AND remote = ? ORDER BY number",
         (version, remote),
     )
-    finished = tuple(rows.finished_part_of(part) for part in parts)
+    finished = tuple(rows.upload_part_of(part) for part in parts)
     upload_id, part_bytes, attempts, verified_at, codec, element_size = row
     return UploadProgress(
         upload_id, part_bytes, attempts, verified_at, Codec(codec), element_size, finished

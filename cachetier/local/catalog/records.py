@@ -26,7 +26,7 @@ class IncidentRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class FinishedPart:
+class FinishedUploadPart:
     """One part of a multipart upload that the store acknowledged, and the raw bytes it holds.
 
     Size and digest are those of the bytes as stored; compressed ones are whole frames.
@@ -51,7 +51,7 @@ class UploadProgress:
     verified_at: float | None
     codec: Codec = Codec.RAW
     element_size: int = 0
-    parts: tuple[FinishedPart, ...] = ()
+    parts: tuple[FinishedUploadPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

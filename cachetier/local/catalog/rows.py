@@ -11,7 +11,7 @@ from typing import Any
 from awscrt.checksums import crc64nvme
 
 from cachetier.errors import CatalogDamagedError
-from cachetier.local.catalog.records import FinishedPart
+from cachetier.local.catalog.records import FinishedUploadPart
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Content, Shard
@@ -54,7 +54,7 @@ def row_digest(save_id: str, name: str, rank: int, content: Content) -> bytes:
     return packed(int(crc64nvme(identity + packed_blocks(content))))
 
 
-def row_of_part(part: FinishedPart) -> tuple[object, ...]:
+def row_of_upload_part(part: FinishedUploadPart) -> tuple[object, ...]:
     return (
         part.number,
         part.etag,
@@ -66,10 +66,12 @@ def row_of_part(part: FinishedPart) -> tuple[object, ...]:
     )
 
 
-def finished_part_of(row: Row) -> FinishedPart:
+def upload_part_of(row: Row) -> FinishedUploadPart:
     number, etag, size_bytes, digest, raw_start, raw_bytes, packed_frames = row
     frames = unpack_frames(packed_frames)
-    return FinishedPart(number, etag, size_bytes, unpacked(digest), raw_start, raw_bytes, frames)
+    return FinishedUploadPart(
+        number, etag, size_bytes, unpacked(digest), raw_start, raw_bytes, frames
+    )
 
 
 def stored_of(row: Row) -> Stored:

@@ -32,9 +32,9 @@ from cachetier_client.fallback.direct import parts
 from cachetier_client.fallback.direct.address import RemoteAddress
 from cachetier_client.fallback.direct.engine import Engine
 from cachetier_client.fallback.direct.objects import Objects
-from cachetier_client.fallback.direct.parts import DirectPart
+from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.sink import DirectSink
-from cachetier_client.identity.names import Part
+from cachetier_client.identity.names import RankPart
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
@@ -90,14 +90,14 @@ class FallbackTransport(RepeatingTransport):
     # --- shards ----------------------------------------------------------------------------------
 
     def put(
-        self, part: Part, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
+        self, part: RankPart, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
         def by_service(transport: RepeatingTransport) -> Reply:
             reply = RepeatingTransport.put(transport, part, name, data, deadline, element_size)
             self._held(part, name, reply)
             return reply
 
-        def directly(engine: Engine, state: DirectPart) -> Reply:
+        def directly(engine: Engine, state: DirectRankPart) -> Reply:
             reply = engine.put(state, name, data, deadline)
             self.breaker.count(len(data))
             return reply
@@ -106,7 +106,7 @@ class FallbackTransport(RepeatingTransport):
 
     def open_sink(
         self,
-        part: Part,
+        part: RankPart,
         name: str,
         size_bytes: int | None,
         deadline: Deadline,
@@ -118,7 +118,7 @@ class FallbackTransport(RepeatingTransport):
             )
             return _NotingSink(sink, lambda reply: self._held(part, name, reply))
 
-        def directly(engine: Engine, state: DirectPart) -> Sink:
+        def directly(engine: Engine, state: DirectRankPart) -> Sink:
             sink = DirectSink(engine, state, name, size_bytes, deadline)
             return _NotingSink(sink, lambda reply: self.breaker.count(reply["size_bytes"]))
 
@@ -137,7 +137,7 @@ class FallbackTransport(RepeatingTransport):
             return self._abort(_part_of(fields), fields, deadline)
         return super().call(op, fields, deadline)
 
-    def _seal(self, part: Part, fields: dict[str, Any], deadline: Deadline) -> Reply:
+    def _seal(self, part: RankPart, fields: dict[str, Any], deadline: Deadline) -> Reply:
         def by_service(transport: RepeatingTransport) -> Reply:
             reply = RepeatingTransport.call(transport, "seal", fields, deadline)
             self._sealed_by_service(part, follows=bool(fields.get("follows")))
@@ -147,7 +147,7 @@ class FallbackTransport(RepeatingTransport):
             # What other processes put of this part, nobody here knows: the service does.
             return by_service(self)
 
-        def directly(engine: Engine, state: DirectPart) -> Reply:
+        def directly(engine: Engine, state: DirectRankPart) -> Reply:
             ranks, follows = fields.get("ranks_on_node"), bool(fields.get("follows"))
             engine.seal(state, ranks, deadline, follows=follows)
             parts.THIS_PROCESS.ended(state)
@@ -157,7 +157,7 @@ class FallbackTransport(RepeatingTransport):
 
         return self._routed(part, by_service, directly)
 
-    def _abort(self, part: Part, fields: dict[str, Any], deadline: Deadline) -> Reply:
+    def _abort(self, part: RankPart, fields: dict[str, Any], deadline: Deadline) -> Reply:
         state = parts.THIS_PROCESS.known(part)
         if state is None or state.is_sealed_by_service:
             return super().call("abort_rank", fields, deadline)
@@ -184,9 +184,9 @@ class FallbackTransport(RepeatingTransport):
 
     def _routed(
         self,
-        part: Part,
+        part: RankPart,
         by_service: Callable[[RepeatingTransport], _Result],
-        directly: Callable[[Engine, DirectPart], _Result],
+        directly: Callable[[Engine, DirectRankPart], _Result],
     ) -> _Result:
         """Do something for a part by the service, or without it if that is away."""
         state = parts.THIS_PROCESS.of(part, self._now())
@@ -229,7 +229,7 @@ class FallbackTransport(RepeatingTransport):
         except (*_AWAY, DeadlineError) as away:
             raise _both(away, remote) from remote
 
-    def _engine_for(self, state: DirectPart) -> Engine | None:
+    def _engine_for(self, state: DirectRankPart) -> Engine | None:
         """Return what saves to the bucket of a part; None while no bucket is known."""
         with self._lock:
             address = state.address  # maybe of another client of this process
@@ -247,7 +247,7 @@ class FallbackTransport(RepeatingTransport):
         claiming = Objects(address, self._time, requests=objects.requests, gives_up=is_back)
         return Engine(objects, self._workers, self._time, claiming, is_back)
 
-    def _sealed_by_service(self, part: Part, *, follows: bool) -> None:
+    def _sealed_by_service(self, part: RankPart, *, follows: bool) -> None:
         state = parts.THIS_PROCESS.known(part)
         if state is None:
             return
@@ -256,7 +256,7 @@ class FallbackTransport(RepeatingTransport):
             state.held.clear()
         parts.THIS_PROCESS.ended(state)
 
-    def _held(self, part: Part, name: str, reply: Reply) -> None:
+    def _held(self, part: RankPart, name: str, reply: Reply) -> None:
         with suppress(KeyError, TypeError, ValueError):  # of another protocol: the caller will say
             held = Held(int(reply["size_bytes"]), str(reply["digest"]))
             parts.THIS_PROCESS.of(part, self._now()).held[name] = held
@@ -311,8 +311,8 @@ class _NotingSink:
         self._inner.abort(deadline)
 
 
-def _part_of(fields: Mapping[str, Any]) -> Part:
-    return Part(
+def _part_of(fields: Mapping[str, Any]) -> RankPart:
+    return RankPart(
         run=fields["run"],
         step=fields["step"],
         rank=fields["rank"],

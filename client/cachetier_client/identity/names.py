@@ -27,7 +27,7 @@ _RESERVED = frozenset({".", "..", ".cachetier"})
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankPart:
     """One rank's part of one save of a step: the ids that puts and seals carry."""
 
     run: str

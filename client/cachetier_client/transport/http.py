@@ -17,7 +17,7 @@ from cachetier_client.errors import (
     IntegrityError,
     ProtocolMismatchError,
 )
-from cachetier_client.identity.names import Part
+from cachetier_client.identity.names import RankPart
 from cachetier_client.io import digests
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
@@ -53,7 +53,7 @@ class HttpTransport:
         self._noticed_incidents = False
 
     def put(
-        self, part: Part, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
+        self, part: RankPart, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
         described = {"Content-Length": str(len(data)), DIGEST_HEADER: digests.to_hex(data.digest())}
         described |= _elements(element_size)
@@ -94,7 +94,7 @@ class HttpTransport:
 
     def open_sink(
         self,
-        part: Part,
+        part: RankPart,
         name: str,
         size_bytes: int | None,
         deadline: Deadline,
@@ -142,7 +142,7 @@ class HttpTransport:
     def start_put(
         self,
         connection: HttpConnection,
-        part: Part,
+        part: RankPart,
         name: str,
         described: dict[str, str],
         deadline: Deadline,
@@ -175,7 +175,7 @@ class HttpSink:
     def __init__(
         self,
         transport: HttpTransport,
-        part: Part,
+        part: RankPart,
         name: str,
         size_bytes: int | None,
         deadline: Deadline,

@@ -18,7 +18,7 @@ from cachetier_client.errors import (
     ServiceUnavailableError,
     StoppingError,
 )
-from cachetier_client.identity.names import Part
+from cachetier_client.identity.names import RankPart
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.transport.base import ConnectionLostError, Reply, Sink, Source, Transport
 
@@ -58,7 +58,7 @@ class RepeatingTransport:
         self._patience_seconds = patience_seconds
 
     def put(
-        self, part: Part, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
+        self, part: RankPart, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
         return self._repeat(
             lambda: self._inner.put(part, name, data, deadline, element_size), deadline
@@ -74,7 +74,7 @@ class RepeatingTransport:
 
     def open_sink(
         self,
-        part: Part,
+        part: RankPart,
         name: str,
         size_bytes: int | None,
         deadline: Deadline,

@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from cachetier_client.deadline import Deadline
-from cachetier_client.identity.names import Part
+from cachetier_client.identity.names import RankPart
 from cachetier_client.io import digests
 from cachetier_client.io.block_file import BlockFile, BlockFiles, SystemFiles
 from cachetier_client.io.scatter import Gathered
@@ -42,7 +42,7 @@ class UnixTransport:
     # --- in --------------------------------------------------------------------------------------
 
     def put(
-        self, part: Part, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
+        self, part: RankPart, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
         if len(data) <= self._inline_bytes:
             fields = {
@@ -64,7 +64,7 @@ class UnixTransport:
 
     def open_sink(
         self,
-        part: Part,
+        part: RankPart,
         name: str,
         size_bytes: int | None,
         deadline: Deadline,

@@ -8,7 +8,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.upload.source import DamagedError
 from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.uploads import PartRange
+from cachetier.model.uploads import UploadPartRange
 
 NOISE = random.Random(0).randbytes(6 * BLOCK_BYTES + 11)
 
@@ -20,7 +20,7 @@ class Memory:
         self._data = data
         self._damaged = damaged
 
-    def read(self, part: PartRange, buffer: memoryview) -> tuple[memoryview, int]:
+    def read(self, part: UploadPartRange, buffer: memoryview) -> tuple[memoryview, int]:
         if part.first_block == self._damaged:
             raise DamagedError("planned")
         buffer[: part.size_bytes] = self._data[part.start : part.start + part.size_bytes]

@@ -14,7 +14,7 @@ from cachetier.model import composing
 from cachetier.model.composing import DonorFrames, SourcePiece
 from cachetier.model.shard import BLOCK_BYTES, SHARD_LIMIT_BYTES, blocks_of
 from cachetier.model.stored import FRAME_LIMIT_BYTES, StoredFrame
-from cachetier.model.uploads import PART_BYTES, PART_LIMIT, part_bytes_for
+from cachetier.model.uploads import PART_BYTES, PART_LIMIT, upload_part_bytes_for
 
 MIB = 1 << 20
 C, S = True, False  # how ``shape`` shows a copied and a sent part
@@ -22,7 +22,7 @@ C, S = True, False  # how ``shape`` shows a copied and a sent part
 
 def planned(unchanged: list[bool], size_bytes: int | None = None) -> list[SourcePiece]:
     whole = len(unchanged) * BLOCK_BYTES if size_bytes is None else size_bytes
-    part_bytes = composing.composed_part_bytes_for(whole, PART_BYTES)
+    part_bytes = composing.composed_upload_part_bytes_for(whole, PART_BYTES)
     return list(composing.pieces(whole, part_bytes, unchanged))
 
 
@@ -117,7 +117,7 @@ def test_a_plan_covers_every_byte_once_and_keeps_to_the_limits(
     shard: tuple[int, list[bool]], usual: int
 ) -> None:
     size_bytes, unchanged = shard
-    part_bytes = composing.composed_part_bytes_for(size_bytes, usual)
+    part_bytes = composing.composed_upload_part_bytes_for(size_bytes, usual)
     plan = list(composing.pieces(size_bytes, part_bytes, unchanged))
 
     assert plan[0].start == 0
@@ -139,7 +139,7 @@ def test_going_on_behind_parts_that_are_there_comes_to_the_same_parts(
     shard: tuple[int, list[bool]], data: st.DataObject
 ) -> None:
     size_bytes, unchanged = shard
-    part_bytes = composing.composed_part_bytes_for(size_bytes, PART_BYTES)
+    part_bytes = composing.composed_upload_part_bytes_for(size_bytes, PART_BYTES)
     plan = list(composing.pieces(size_bytes, part_bytes, unchanged))
     done = data.draw(st.integers(0, len(plan)))
 
@@ -151,7 +151,7 @@ def test_without_the_donor_the_rest_is_sent_behind_what_is_there(
     shard: tuple[int, list[bool]], data: st.DataObject
 ) -> None:
     size_bytes, unchanged = shard
-    part_bytes = composing.composed_part_bytes_for(size_bytes, PART_BYTES)
+    part_bytes = composing.composed_upload_part_bytes_for(size_bytes, PART_BYTES)
     plan = list(composing.pieces(size_bytes, part_bytes, unchanged))
     done = plan[: data.draw(st.integers(0, len(plan)))]
 
@@ -172,7 +172,7 @@ def test_applying_a_plan_gives_the_bytes(shard: tuple[int, list[bool]], salt: by
     for block, same in enumerate(unchanged):
         if not same:
             body[block * BLOCK_BYTES] ^= 1
-    part_bytes = composing.composed_part_bytes_for(size_bytes, PART_BYTES)
+    part_bytes = composing.composed_upload_part_bytes_for(size_bytes, PART_BYTES)
 
     composed = b"".join(
         (donor if piece.copied else body)[piece.start : piece.end]
@@ -185,8 +185,8 @@ def test_applying_a_plan_gives_the_bytes(shard: tuple[int, list[bool]], salt: by
 def test_the_largest_shard_has_no_more_parts_than_s3_takes_even_after_a_change_of_plan() -> None:
     size_bytes = SHARD_LIMIT_BYTES
     blocks = blocks_of(size_bytes)
-    least = composing.least_part_bytes(size_bytes)
-    part_bytes = composing.composed_part_bytes_for(size_bytes, PART_BYTES)
+    least = composing.least_upload_part_bytes(size_bytes)
+    part_bytes = composing.composed_upload_part_bytes_for(size_bytes, PART_BYTES)
     stride = 2 * (blocks_of(least) + 1)
     unchanged = [block % stride != 0 for block in range(blocks)]
 
@@ -197,7 +197,7 @@ def test_the_largest_shard_has_no_more_parts_than_s3_takes_even_after_a_change_o
     assert any(piece.copied for piece in plan)
     assert len(plan) <= PART_LIMIT
     assert len(half) + rest <= PART_LIMIT
-    assert part_bytes <= part_bytes_for(size_bytes) + 3 * BLOCK_BYTES  # memory stays bounded
+    assert part_bytes <= upload_part_bytes_for(size_bytes) + 3 * BLOCK_BYTES  # memory stays bounded
 
 
 # --- frames ----------------------------------------------------------------------------------

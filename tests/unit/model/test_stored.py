@@ -23,7 +23,7 @@ from cachetier.model.uploads import (
     PART_BYTES,
     PART_LIMIT,
     SMALL_PART_BYTES,
-    packed_part_bytes_for,
+    packed_upload_part_bytes_for,
 )
 
 RAW = 2 * BLOCK_BYTES + 5
@@ -78,7 +78,7 @@ def test_a_few_percent_do_not_pay(stored_bytes: int, pays: bool) -> None:
 def test_parts_of_frames_keep_to_the_limits_of_s3_however_badly_they_compress(
     size_bytes: int, usual_bytes: int
 ) -> None:
-    room = packed_part_bytes_for(size_bytes, usual_bytes)
+    room = packed_upload_part_bytes_for(size_bytes, usual_bytes)
     least = room - FRAME_LIMIT_BYTES + 1  # cut only when another frame might not fit
 
     assert least >= 5 << 20

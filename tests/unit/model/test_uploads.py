@@ -13,8 +13,8 @@ from cachetier.model.uploads import (
     compressed_metadata,
     judge_existing,
     object_metadata,
-    part_bytes_for,
-    usual_part_bytes,
+    upload_part_bytes_for,
+    usual_upload_part_bytes,
 )
 
 GIB = 1 << 30
@@ -40,7 +40,7 @@ SIZES = [
 
 @pytest.mark.parametrize("size_bytes", SIZES)
 def test_parts_cover_an_object_without_gap_or_overlap(size_bytes: int) -> None:
-    part_bytes = part_bytes_for(size_bytes)
+    part_bytes = upload_part_bytes_for(size_bytes)
     parts = list(pieces(size_bytes, part_bytes))
 
     assert [part.number for part in parts] == list(range(1, len(parts) + 1))
@@ -51,7 +51,7 @@ def test_parts_cover_an_object_without_gap_or_overlap(size_bytes: int) -> None:
 
 @pytest.mark.parametrize("size_bytes", SIZES)
 def test_parts_keep_to_the_limits_of_s3_and_end_at_whole_blocks(size_bytes: int) -> None:
-    part_bytes = part_bytes_for(size_bytes)
+    part_bytes = upload_part_bytes_for(size_bytes)
     parts = list(pieces(size_bytes, part_bytes))
 
     assert len(parts) <= PART_LIMIT
@@ -69,15 +69,15 @@ def test_parts_keep_to_the_limits_of_s3_and_end_at_whole_blocks(size_bytes: int)
 def test_parts_are_small_on_a_slow_link_and_large_where_requests_are_scarce(
     bytes_per_second: float | None, scarce: bool, mebibytes: int
 ) -> None:
-    usual = usual_part_bytes(bytes_per_second, requests_are_scarce=scarce)
+    usual = usual_upload_part_bytes(bytes_per_second, requests_are_scarce=scarce)
     assert usual == mebibytes << 20
-    assert part_bytes_for(1, usual) == usual
-    assert part_bytes_for(usual * PART_LIMIT + 1, usual) == usual + BLOCK_BYTES
+    assert upload_part_bytes_for(1, usual) == usual
+    assert upload_part_bytes_for(usual * PART_LIMIT + 1, usual) == usual + BLOCK_BYTES
 
 
 def test_objects_up_to_ten_thousand_usual_parts_use_usual_parts() -> None:
-    assert part_bytes_for(PART_BYTES * PART_LIMIT) == PART_BYTES
-    assert part_bytes_for(PART_BYTES * PART_LIMIT + 1) == PART_BYTES + BLOCK_BYTES
+    assert upload_part_bytes_for(PART_BYTES * PART_LIMIT) == PART_BYTES
+    assert upload_part_bytes_for(PART_BYTES * PART_LIMIT + 1) == PART_BYTES + BLOCK_BYTES
 
 
 OURS = object_metadata("save", "store", 7, Content(10, 0xAB, (0xAB,)))

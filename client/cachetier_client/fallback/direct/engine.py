@@ -18,7 +18,7 @@ from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.deadline import Clock, Deadline
 from cachetier_client.errors import IncompleteError, SealedError
 from cachetier_client.fallback.direct.objects import Objects
-from cachetier_client.fallback.direct.parts import DirectPart
+from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.publisher import DirectPublisher, is_there
 from cachetier_client.fallback.direct.uploads import DirectTarget, Uploads, entry_of
 from cachetier_client.io.digests import to_hex
@@ -57,7 +57,7 @@ class Engine:
 
     # --- shards ----------------------------------------------------------------------------------
 
-    def put(self, state: DirectPart, name: str, data: Gathered, deadline: Deadline) -> Reply:
+    def put(self, state: DirectRankPart, name: str, data: Gathered, deadline: Deadline) -> Reply:
         """Store one shard; return its receipt.
 
         Raises:
@@ -73,7 +73,7 @@ class Engine:
         self.uploads.put(target, data, deadline, lambda: state.turns_back(self._is_back))
         return self.stored(state, entry)
 
-    def receipt_of_known(self, state: DirectPart, entry: Entry) -> Reply | None:
+    def receipt_of_known(self, state: DirectRankPart, entry: Entry) -> Reply | None:
         """Return the receipt of a shard that was put before; None for a new one.
 
         Raises:
@@ -95,18 +95,18 @@ class Engine:
             )
         return None
 
-    def target(self, state: DirectPart, entry: Entry, deadline: Deadline) -> DirectTarget:
+    def target(self, state: DirectRankPart, entry: Entry, deadline: Deadline) -> DirectTarget:
         """Return where a shard goes, with the step claimed."""
         return DirectTarget.of(self.key(state, entry.name, deadline), state.part, entry)
 
-    def key(self, state: DirectPart, name: str, deadline: Deadline) -> str:
+    def key(self, state: DirectRankPart, name: str, deadline: Deadline) -> str:
         """Return the key of a shard, with the step claimed."""
         part, location = state.part, self._location(state, deadline)
         with state.locked(deadline):
             state.begun += 1  # from here on something may lie in the bucket
         return layout.shard_key(self.address.prefix, part.run, location, name)
 
-    def stored(self, state: DirectPart, entry: Entry) -> Reply:
+    def stored(self, state: DirectRankPart, entry: Entry) -> Reply:
         """Note a shard that is verified in the bucket; return its receipt."""
         with state.lock:
             state.entries[entry.name] = entry
@@ -115,7 +115,7 @@ class Engine:
     # --- parts -----------------------------------------------------------------------------------
 
     def seal(
-        self, state: DirectPart, ranks_on_node: int | None, deadline: Deadline, *, follows: bool
+        self, state: DirectRankPart, ranks_on_node: int | None, deadline: Deadline, *, follows: bool
     ) -> bool:
         """Seal a part; return whether that is done, False where the service has to complete it.
 
@@ -150,7 +150,7 @@ class Engine:
             self._publisher.publish(claimant, location, deadline)
             return True
 
-    def abort(self, state: DirectPart, deadline: Deadline) -> None:
+    def abort(self, state: DirectRankPart, deadline: Deadline) -> None:
         """Delete what went straight to the bucket of a part that is not sealed for good."""
         with state.locked(deadline):
             if state.location is None:
@@ -169,17 +169,17 @@ class Engine:
 
             self._workers.for_each(len(names), delete)
 
-    def _location(self, state: DirectPart, deadline: Deadline) -> str:
+    def _location(self, state: DirectRankPart, deadline: Deadline) -> str:
         with state.locked(deadline):
             if state.location is None:
                 state.location = self._claiming.claim(self._claimant(state), deadline)
                 state.address = self.address
             return state.location
 
-    def _claimant(self, state: DirectPart) -> Claimant:
+    def _claimant(self, state: DirectRankPart) -> Claimant:
         return Claimant.of(state.part, state.started_at)
 
-    def _check_all(self, state: DirectPart, location: str, deadline: Deadline) -> None:
+    def _check_all(self, state: DirectRankPart, location: str, deadline: Deadline) -> None:
         entries, part = list(state.entries.values()), state.part
         lost: list[str] = []
 
@@ -198,7 +198,7 @@ class Engine:
             )
 
 
-def _receipt(state: DirectPart, entry: Entry, level: str) -> Reply:
+def _receipt(state: DirectRankPart, entry: Entry, level: str) -> Reply:
     return {
         "run": state.part.run,
         "step": state.part.step,

@@ -15,7 +15,7 @@ from cachetier_client import forks
 from cachetier_client.bucket_format.documents import Entry, Held
 from cachetier_client.deadline import Deadline
 from cachetier_client.fallback.direct.address import RemoteAddress
-from cachetier_client.identity.names import Part
+from cachetier_client.identity.names import RankPart
 
 SEALED_LIMIT = 64
 UNSEALED_LIMIT = 4096
@@ -24,7 +24,7 @@ Key = tuple[str, int, int, str]
 
 
 @dataclass(slots=True)
-class DirectPart:
+class DirectRankPart:
     """One rank's part of a save, as far as this process put it.
 
     Attributes:
@@ -40,7 +40,7 @@ class DirectPart:
         followed: Whether it was sealed at the service, but may still grow.
     """
 
-    part: Part
+    part: RankPart
     started_at: float
     held: dict[str, Held] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -99,35 +99,35 @@ class DirectPart:
             self.lock.release()
 
 
-class Parts:
+class DirectRankParts:
     """The parts of a process. Thread-safe; a forked child begins with what its parent knew."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._states: dict[Key, DirectPart] = {}
+        self._states: dict[Key, DirectRankPart] = {}
         forks.own(self)
 
-    def of(self, part: Part, now: float) -> DirectPart:
+    def of(self, part: RankPart, now: float) -> DirectRankPart:
         """Return what is known of ``part``, from now on at least its name."""
         with self._lock:
             state = self._states.get(_key(part))
             if state is None or (state.is_empty and state.part != part):
-                state = self._states[_key(part)] = DirectPart(part, now)
+                state = self._states[_key(part)] = DirectRankPart(part, now)
             if len(self._states) > UNSEALED_LIMIT:  # puts that nobody ever seals
                 del self._states[next(iter(self._states))]
             return state
 
-    def known(self, part: Part) -> DirectPart | None:
+    def known(self, part: RankPart) -> DirectRankPart | None:
         """Return what is known of ``part``; None if this process put nothing of it."""
         with self._lock:
             return self._states.get(_key(part))
 
-    def forget(self, part: Part) -> None:
+    def forget(self, part: RankPart) -> None:
         """Forget a part that has ended at the service."""
         with self._lock:
             self._states.pop(_key(part), None)
 
-    def ended(self, state: DirectPart) -> None:
+    def ended(self, state: DirectRankPart) -> None:
         """Keep a part that was sealed, as its seal may be repeated; but not many of them."""
         with self._lock:
             if self._states.pop(_key(state.part), None) is not None:
@@ -144,8 +144,8 @@ class Parts:
         forks.own(self)
 
 
-def _key(part: Part) -> Key:
+def _key(part: RankPart) -> Key:
     return part.run, part.step, part.rank, part.save_id
 
 
-THIS_PROCESS = Parts()
+THIS_PROCESS = DirectRankParts()

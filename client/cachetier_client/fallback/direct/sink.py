@@ -9,11 +9,11 @@ from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError, RemoteUnavailableError
 from cachetier_client.fallback.direct.engine import Engine
 from cachetier_client.fallback.direct.objects import UploadGoneError
-from cachetier_client.fallback.direct.parts import DirectPart
+from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.uploads import (
     PART_LIMIT,
     DirectTarget,
-    part_bytes_for,
+    upload_part_bytes_for,
     version_to_replace,
 )
 from cachetier_client.io.aligned import Block
@@ -33,7 +33,7 @@ class DirectSink:
     def __init__(
         self,
         engine: Engine,
-        state: DirectPart,
+        state: DirectRankPart,
         name: str,
         size_bytes: int | None,
         deadline: Deadline,
@@ -52,7 +52,7 @@ class DirectSink:
         """Nothing is reserved in a bucket."""
 
     def write(self, block: Block, size_bytes: int, offset: int, deadline: Deadline) -> None:  # noqa: ARG002 - blocks come in order
-        if self._collected_bytes >= part_bytes_for(self._size_bytes, len(self._parts)):
+        if self._collected_bytes >= upload_part_bytes_for(self._size_bytes, len(self._parts)):
             self._send_part(deadline)
         self._pieces.append(bytes(block.view[:size_bytes]))
         self._collected_bytes += size_bytes

@@ -28,7 +28,7 @@ from cachetier_client.fallback.direct.objects import (
     UploadGoneError,
 )
 from cachetier_client.fallback.direct.requests import Piece
-from cachetier_client.identity.names import Part
+from cachetier_client.identity.names import RankPart
 from cachetier_client.io.digests import BLOCK_BYTES, combine, joined, to_hex
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
@@ -62,7 +62,7 @@ class DirectTarget:
     version: int
 
     @classmethod
-    def of(cls, key: str, part: Part, entry: Entry) -> DirectTarget:
+    def of(cls, key: str, part: RankPart, entry: Entry) -> DirectTarget:
         """Return a target newer than any before."""
         return cls(key, part.save_id, _store_of(part.rank), entry, next(_versions))
 
@@ -194,7 +194,7 @@ class Uploads:
         deadline: Deadline,
         turns_back: Callable[[], bool],
     ) -> None:
-        each = part_bytes_for(len(data)) // BLOCK_BYTES
+        each = upload_part_bytes_for(len(data)) // BLOCK_BYTES
         starts = range(0, data.block_count, each)
         sent: list[tuple[str, int]] = [("", 0)] * len(starts)
         upload_id = self._objects.create_upload(target.key, target.metadata, deadline)
@@ -274,7 +274,7 @@ def version_to_replace(target: DirectTarget, found: Found | None) -> str | None:
     )
 
 
-def part_bytes_for(size_bytes: int | None, parts: int = 0) -> int:
+def upload_part_bytes_for(size_bytes: int | None, parts: int = 0) -> int:
     """Return the size of the next part: the usual one, or what keeps a shard to 10,000 parts.
 
     Args:

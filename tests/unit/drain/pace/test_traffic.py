@@ -54,12 +54,12 @@ def test_a_window_limits_the_bytes_until_somebody_waits() -> None:
 
 def test_parts_follow_what_the_link_gives() -> None:
     traffic = Traffic(16, FakeClock())
-    assert traffic.usual_part_bytes() == PART_BYTES
+    assert traffic.usual_upload_part_bytes() == PART_BYTES
     for _ in range(20):
         traffic.observe("upload_part", 100.0, PART_BYTES, "ok")
-    assert traffic.usual_part_bytes() == SMALL_PART_BYTES
+    assert traffic.usual_upload_part_bytes() == SMALL_PART_BYTES
     throttle(traffic)
-    assert traffic.usual_part_bytes() == LARGE_PART_BYTES
+    assert traffic.usual_upload_part_bytes() == LARGE_PART_BYTES
 
 
 def test_a_slow_part_may_go_twice_while_half_of_the_requests_are_free() -> None:

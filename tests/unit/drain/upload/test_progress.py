@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 import pytest
 from cachetier_client.io.digests import digest_of
 
-from cachetier.drain.upload.progress import SentPart, contiguous, is_whole, sent_before, stored_of
+from cachetier.drain.upload.progress import (
+    SentUploadPart,
+    contiguous,
+    is_whole,
+    sent_before,
+    stored_of,
+)
 from cachetier.model.shard import BLOCK_BYTES, Content
 from cachetier.model.stored import Codec, Stored, StoredFrame, table_bytes
 from cachetier.remote.base import UploadedPart
@@ -20,9 +26,9 @@ def frames(*sizes: int) -> tuple[StoredFrame, ...]:
     return tuple(StoredFrame(size, size) for size in sizes)
 
 
-def sent(number: int, body: bytes, first_block: int, *sizes: int) -> SentPart:
+def sent(number: int, body: bytes, first_block: int, *sizes: int) -> SentUploadPart:
     part = UploadedPart(number, "etag", len(body), digest_of(body))
-    return SentPart(part, first_block * BLOCK_BYTES, len(sizes) * BLOCK_BYTES, frames(*sizes))
+    return SentUploadPart(part, first_block * BLOCK_BYTES, len(sizes) * BLOCK_BYTES, frames(*sizes))
 
 
 FIRST = sent(1, BODIES[0], 0, 100, 200)
@@ -33,21 +39,21 @@ LAST = sent(2, BODIES[1], 2, 300)
 class Recorded:
     """A progress that was begun with frames."""
 
-    finished: list[SentPart]
+    finished: list[SentUploadPart]
     upload_id: str | None = "upload"
     part_bytes: int | None = 16
     codec: Codec = Codec.ZSTD
     element_size: int = 0
-    done: list[SentPart] = field(default_factory=list)
+    done: list[SentUploadPart] = field(default_factory=list)
 
-    def parts(self) -> list[SentPart]:
+    def parts(self) -> list[SentUploadPart]:
         return self.finished
 
     def begun(
         self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0
     ) -> None: ...
 
-    def part_done(self, part: SentPart) -> None: ...
+    def part_done(self, part: SentUploadPart) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -79,7 +85,9 @@ def test_raw_parts_make_the_shard_itself() -> None:
     ],
     ids=["none", "no first", "in any order", "a gap", "an overlap", "a hole"],
 )
-def test_only_an_unbroken_row_counts(parts: list[SentPart], kept: list[SentPart]) -> None:
+def test_only_an_unbroken_row_counts(
+    parts: list[SentUploadPart], kept: list[SentUploadPart]
+) -> None:
     assert contiguous(parts) == kept
 
 

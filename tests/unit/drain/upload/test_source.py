@@ -14,7 +14,7 @@ from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.source import DamagedError, FileSource, InlineSource
 from cachetier.model.composing import pieces
 from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.uploads import PART_BYTES, PartRange
+from cachetier.model.uploads import PART_BYTES, UploadPartRange
 
 SIZES = [1, 511, 4096, 4097, BLOCK_BYTES, BLOCK_BYTES + 1, PART_BYTES, PART_BYTES + 70_001]
 
@@ -72,7 +72,7 @@ def test_one_flipped_bit_is_damage(tmp_path: Path, at: int) -> None:
         Buffers().lend(len(data)) as buffer,
         pytest.raises(DamagedError, match=f"block {at // BLOCK_BYTES} "),
     ):
-        source.read(PartRange(1, 0, len(data)), buffer)
+        source.read(UploadPartRange(1, 0, len(data)), buffer)
 
 
 @pytest.mark.parametrize("missing", [1, 4096, 5000])
@@ -86,12 +86,12 @@ def test_a_file_that_is_too_short_is_damage(tmp_path: Path, missing: int) -> Non
         Buffers().lend(len(data)) as buffer,
         pytest.raises(DamagedError, match="ends at byte"),
     ):
-        source.read(PartRange(1, 0, len(data)), buffer)
+        source.read(UploadPartRange(1, 0, len(data)), buffer)
 
 
 def test_an_inline_shard_is_checked_as_well() -> None:
     body = b"hello"
-    whole = PartRange(1, 0, len(body))
+    whole = UploadPartRange(1, 0, len(body))
     view, digest = InlineSource(body, digest_of(body)).read(whole, memoryview(b""))
 
     assert (bytes(view), digest) == (body, digest_of(body))
@@ -151,7 +151,7 @@ def test_a_part_within_blocks_is_read_with_the_blocks_around_it(
     data = os.urandom(3 * BLOCK_BYTES + 70_001)
     path = tmp_path / "data"
     path.write_bytes(data)
-    part = PartRange(1, start, size_bytes)
+    part = UploadPartRange(1, start, size_bytes)
     with source_of(path, blocks_of(data)) as source, Buffers().lend(part.room_bytes) as buffer:
         view, digest = source.read(part, buffer)
         found = bytes(view)
@@ -164,7 +164,7 @@ def test_damage_beside_a_part_in_the_same_block_is_found(tmp_path: Path) -> None
     data = os.urandom(2 * BLOCK_BYTES)
     path = tmp_path / "data"
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    part = PartRange(1, 0, BLOCK_BYTES + 4096)
+    part = UploadPartRange(1, 0, BLOCK_BYTES + 4096)
     with (
         source_of(path, blocks_of(data)) as source,
         Buffers().lend(part.room_bytes) as buffer,

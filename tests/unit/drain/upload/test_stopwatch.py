@@ -17,7 +17,7 @@ from cachetier.drain.upload.stopwatch import (
     elapsed,
     timed,
 )
-from cachetier.model.uploads import PartRange
+from cachetier.model.uploads import UploadPartRange
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 
@@ -62,7 +62,7 @@ def test_calls_before_the_first_byte_are_looking_and_those_after_it_verifying() 
 
 def test_a_source_is_timed_on_whatever_thread_reads_it(watch: Stopwatch) -> None:
     source = TimedSource(InlineSource(b"abc", digest_of(b"abc")), watch)
-    part = PartRange(1, 0, 3)
+    part = UploadPartRange(1, 0, 3)
     reading = Thread(target=source.read, args=(part, memoryview(bytearray(3))))
     reading.start()
     reading.join()

@@ -14,7 +14,7 @@ from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import Decisions
 from cachetier.drain.upload.compression_model import Link
 from cachetier.drain.upload.compressor import Compressor
-from cachetier.drain.upload.progress import SentPart
+from cachetier.drain.upload.progress import SentUploadPart
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import UploadGoneError
@@ -62,14 +62,14 @@ class Progress:
         self.part_bytes: int | None = None
         self.codec, self.element_size = Codec.RAW, 0
 
-    def parts(self) -> list[SentPart]:
+    def parts(self) -> list[SentUploadPart]:
         return []
 
     def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
         self.upload_id, self.part_bytes = upload_id, part_bytes
         self.codec, self.element_size = codec, element_size
 
-    def part_done(self, part: SentPart) -> None:
+    def part_done(self, part: SentUploadPart) -> None:
         """Nothing to do."""
 
     def flush(self) -> None:

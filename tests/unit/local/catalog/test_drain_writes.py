@@ -10,7 +10,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import CatalogDamagedError, NotFoundError
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.drain_writes import DrainLog
-from cachetier.local.catalog.records import FinishedPart, IncidentRecord
+from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
@@ -45,7 +45,7 @@ def save_state(store: Store, save_id: str = "save-1") -> SaveState:
 def test_an_upload_is_found_again_with_its_finished_parts(store: Store, log: DrainLog) -> None:
     shard = put(store)
     log.begin_upload(shard.version, "r", "upload", 16)
-    part = FinishedPart(1, "etag", 16, 0xAB, 0, 16)
+    part = FinishedUploadPart(1, "etag", 16, 0xAB, 0, 16)
     log.record_parts(shard.version, "r", [part])
 
     progress = store.read(lambda sql: queries.progress_of(sql, shard.version, "r"))
@@ -58,7 +58,7 @@ def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(
 ) -> None:
     shard = put(store)
     log.begin_upload(shard.version, "r", "upload", 16, Codec.ZSTD)
-    part = FinishedPart(
+    part = FinishedUploadPart(
         1, "etag", 16, 2**64 - 1, 8 << 20, 4 << 20, (StoredFrame(7, 1), StoredFrame(9, 2**64 - 1))
     )
     log.record_parts(shard.version, "r", [part])
@@ -98,7 +98,7 @@ def test_frames_that_cannot_be_the_shard_are_damage(
 def test_a_new_upload_forgets_the_parts_of_the_old_one(store: Store, log: DrainLog) -> None:
     shard = put(store)
     log.begin_upload(shard.version, "r", "first", 16)
-    log.record_parts(shard.version, "r", [FinishedPart(1, "etag", 16, 0xAB, 0, 16)])
+    log.record_parts(shard.version, "r", [FinishedUploadPart(1, "etag", 16, 0xAB, 0, 16)])
 
     log.begin_upload(shard.version, "r", "second", 32)
     progress = store.read(lambda sql: queries.progress_of(sql, shard.version, "r"))
@@ -132,7 +132,7 @@ def test_reports_about_a_replaced_shard_are_refused(store: Store, log: DrainLog)
     reports: list[Callable[[], object]] = [
         lambda: log.record_verified(shard.version, "r", ["r"], NOW),
         lambda: log.begin_upload(shard.version, "r", "again", 16),
-        lambda: log.record_parts(shard.version, "r", [FinishedPart(1, "etag", 16, 1, 0, 16)]),
+        lambda: log.record_parts(shard.version, "r", [FinishedUploadPart(1, "etag", 16, 1, 0, 16)]),
         lambda: log.count_attempt(shard.version, "r"),
         lambda: log.record_lost(shard.version, "r"),
     ]
