@@ -21,7 +21,7 @@ from cachetier.clock import SystemClock
 from cachetier.drain.channel import AskingEnd, ChannelClosedError
 from cachetier.drain.loop import DrainLoop, Signals, Size
 from cachetier.drain.pace.traffic import Traffic
-from cachetier.drain.priority.apply import Courtesy, be_courteous, die_with
+from cachetier.drain.priority.apply import Courtesy, die_with, lower_priority
 from cachetier.drain.priority.loop import GivingWay, Report
 from cachetier.drain.priority.policy import Training
 from cachetier.drain.priority.psi import Sensors
@@ -40,7 +40,7 @@ LOCK_PAUSE_SECONDS = 0.1
 def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int:
     """Drain until ``serve`` says so, or ends; for the rest see ``be_courteous``."""
     die_with(parent)
-    courtesy = be_courteous(group, cpus)  # before there are other threads, and the log has one
+    courtesy = lower_priority(group, cpus)  # before there are other threads, and the log has one
     # To serve, which says from which level on; see `said`.
     log_format.set_up("debug", "json", secrets=tuple(log_format.secrets_in(os.environ)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for serve, which then tells us

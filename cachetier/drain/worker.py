@@ -126,8 +126,8 @@ class Worker:
             tell(log, events.DRAIN_TASK_BROKEN, **ids, error=error)
         # Recording it may fail as well, when the disk of the catalog does: nothing is lost by that.
         with suppress(NotFoundError, RefusedReportError):
-            told = {"code": code, "message": message, "seconds": elapsed()}
-            self._channel.ask("failed", task=task.number, **told)
+            fields = {"code": code, "message": message, "seconds": elapsed()}
+            self._channel.ask("failed", task=task.number, **fields)
         # A remote that lets us write but not abort uploads, or delete, is well enough.
         minor = task.kind in (TaskKind.SWEEP, TaskKind.DELETE) and isinstance(
             error, RemoteRefusedError
@@ -209,8 +209,10 @@ class Worker:
                 message = f"{_location(task)}/{name} is not in the bucket as it was verified"
                 self._channel.ask("lost", version=versions[name], message=message)
             raise
-        told = {"shards": len(shards), "size_bytes": sum(shard.size_bytes for shard in shards)}
-        self._channel.ask("part_written", save=task.save, rank=task.rank, seconds=elapsed(), **told)
+        fields = {"shards": len(shards), "size_bytes": sum(shard.size_bytes for shard in shards)}
+        self._channel.ask(
+            "part_written", save=task.save, rank=task.rank, seconds=elapsed(), **fields
+        )
 
     def _publish(self, task: Task) -> None:
         ended = self._publisher.publish(task.claimant, _location(task))
@@ -254,8 +256,8 @@ class Worker:
         return ours
 
     def _report_end(self, task: Task, ended: Ended) -> None:
-        told = {"state": ended.state, "message": ended.message, "seconds": elapsed()}
-        self._channel.ask("ended", save=task.save, **told)
+        fields = {"state": ended.state, "message": ended.message, "seconds": elapsed()}
+        self._channel.ask("ended", save=task.save, **fields)
 
 
 class _Reported:

@@ -16,7 +16,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import Clock
 from cachetier.drain.publish.publisher import Ended, Publisher
-from cachetier.drain.schedule.queue_state import Agenda
+from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.source import InlineSource
 from cachetier.drain.upload.target import ConflictError, UploadTarget
@@ -55,7 +55,7 @@ class WriteThrough:
         self,
         store: Store,
         bucket: Bucket,
-        agenda: Agenda,
+        queue: QueueState,
         clock: Clock,
         *,
         remote: str,
@@ -66,7 +66,7 @@ class WriteThrough:
         Args:
             store: Where the shards are recorded.
             bucket: Where their bytes go.
-            agenda: The drain's, to keep it off what is being written.
+            queue: The drain's, to keep it off what is being written.
             clock: For the rows.
             remote: What the catalog calls ``bucket``.
             on_drained: Told the size of each shard that is verified there.
@@ -76,7 +76,7 @@ class WriteThrough:
         self.clock = clock
         self.remote = remote
         self.on_drained = on_drained
-        self._agenda = agenda
+        self._queue = queue
         self._publisher = Publisher(bucket, clock)
         self._slots = threading.Semaphore(STREAMS)
         self._parts = ThreadPoolExecutor(1, thread_name_prefix="write-through")  # never starts one
@@ -98,8 +98,8 @@ class WriteThrough:
             held.enter_context(self._slot())
             with _as_backpressure():
                 location = self._location(save, ids)
-            self._agenda.hold(save.number, name, PATIENCE_SECONDS)
-            held.callback(self._agenda.release, save.number, name)
+            self._queue.hold(save.number, name, PATIENCE_SECONDS)
+            held.callback(self._queue.release, save.number, name)
             key = self.bucket.layout.shard_key(ids.run, location, name)
             version = self.store.catalog.reserve_version()
             return _Stream(self, ids, name, key, version, size_bytes, held.pop_all())

@@ -33,7 +33,7 @@ from cachetier.model.names import DURABLE
 from cachetier.reclaim.abandoned import AbandonedSaves, Look
 from cachetier.remote.batch import InBatches
 from cachetier.remote.bucket import Remote
-from cachetier.remote.ownership import belongings
+from cachetier.remote.ownership import owned_keys
 
 GRACE_SECONDS = 86_400.0
 LISTED = 1000
@@ -256,7 +256,7 @@ class Garbage:
         )
         with ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="gc") as pool:
             each = InBatches(pool)
-            return len(belongings(durable.bucket, save, location, each=each, verified=verified))
+            return len(owned_keys(durable.bucket, save, location, each=each, verified=verified))
 
     # --- files -----------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from cachetier.telemetry.events import OfSave
 
 
 @dataclass(frozen=True, slots=True)
-class Belongings:
+class OwnedKeys:
     """Keys at a save's location, without the manifest of its step.
 
     ``parts`` say what else is the save's, so they go last. ``others`` are not the save's.
@@ -38,14 +38,14 @@ class Belongings:
         return len(self.shards) + len(self.packs) + len(self.parts)
 
 
-def belongings(
+def owned_keys(
     bucket: Bucket,
     save: OfSave,
     location: str,
     *,
     each: Each = map,
     verified: Iterable[str] = (),
-) -> Belongings:
+) -> OwnedKeys:
     """Return what is there of ``save``; only a key that nothing names costs a HEAD.
 
     Args:
@@ -85,7 +85,7 @@ def belongings(
             others.append(key)
     parts = set(documents) - theirs
     packs = reserved - theirs - parts
-    return Belongings(*map(tuple, (sorted(ours), sorted(packs), sorted(parts), others)))
+    return OwnedKeys(*map(tuple, (sorted(ours), sorted(packs), sorted(parts), others)))
 
 
 def _listed(bucket: Bucket, save: OfSave, location: str) -> tuple[set[str], set[str]]:

@@ -209,7 +209,7 @@ class Service:
             restore=self._restore,
             checkpoints=self._checkpoints(),
             incidents=self._incidents,
-            phases=self._drain.agenda.phases,
+            phases=self._drain.queue.phases,
             pins=Pins(store, self._clock),
             garbage=garbage_of(settings, store, self._bucket, self._replicas, self._drain.nudge),
             status=self._report.status,
@@ -294,7 +294,7 @@ class Service:
         return WriteThrough(
             self.store,
             self._bucket,
-            self._drain.agenda,
+            self._drain.queue,
             self._clock,
             remote=DURABLE,
             on_drained=self._drain.passed_by,

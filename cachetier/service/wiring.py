@@ -72,7 +72,7 @@ def open_drains(
     first = supervisor(drain_settings(settings, durable))
     if not replicas:
         return first
-    phases = first.agenda.phases
+    phases = first.queue.phases
     others = [
         (supervisor(replica_drain_settings(settings, each), phases), each.required)
         for each in replicas

@@ -106,7 +106,7 @@ class NodeReport:
             remotes=tuple(each.name for each in machine.remotes),
             drain=drain,
             connections=sum(door.connections for door in self._doors),
-            busy_ranks=self._drain.agenda.phases.hints().busy_ranks,
+            busy_ranks=self._drain.queue.phases.hints().busy_ranks,
             exposure_objective_seconds=machine.exposure_objective_seconds,
             started_at=machine.started_at,
         )

@@ -18,12 +18,12 @@ from cachetier.drain.channel import AskingEnd
 from cachetier.drain.loop import DrainLoop, Signals, Size
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.schedule.fair_queue import EQUAL, Weights
-from cachetier.drain.schedule.queue_state import Agenda
-from cachetier.drain.serve.context import Office
-from cachetier.drain.serve.dispatcher import Desk
+from cachetier.drain.schedule.queue_state import QueueState
+from cachetier.drain.serve.context import DrainContext
+from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.link import DrainLink
-from cachetier.drain.serve.remote_state import DurableBooks
-from cachetier.drain.serve.stats import Board, DrainObserver
+from cachetier.drain.serve.remote_state import DurableRemoteState
+from cachetier.drain.serve.stats import DrainObserver, DrainStats
 from cachetier.ingest.ingest import Ingest
 from cachetier.ingest.write_through import WriteThrough
 from cachetier.local.catalog import queries
@@ -117,12 +117,12 @@ class Node:
         self.bucket = Bucket(objects, Layout("ckpt"))
         self.probe = objects.check  # a test may take one that does not retry
         self.seen = Seen()
-        self.agenda = Agenda(self.clock, fraction, weights)
-        self.board = Board(REMOTE, self.clock)
+        self.queue = QueueState(self.clock, fraction, weights)
+        self.stats = DrainStats(REMOTE, self.clock)
         self.checkpoints = Checkpoints(
-            self.store, self.bucket, self.changes, self.clock, hurry=self.agenda.hurry
+            self.store, self.bucket, self.changes, self.clock, hurry=self.queue.hurry
         )
-        self.through = WriteThrough(self.store, self.bucket, self.agenda, self.clock, remote=REMOTE)
+        self.through = WriteThrough(self.store, self.bucket, self.queue, self.clock, remote=REMOTE)
         self.ingest = Ingest(
             self.store,
             when_full=when_full,
@@ -132,16 +132,16 @@ class Node:
         )
 
     @property
-    def office(self) -> Office:
-        return Office(
+    def context(self) -> DrainContext:
+        return DrainContext(
             self.store,
-            self.agenda,
-            self.board,
+            self.queue,
+            self.stats,
             self.changes,
             self.incidents,
             self.clock,
             self.seen,
-            DurableBooks(self.store, REMOTE),
+            DurableRemoteState(self.store, REMOTE),
             self.packing,
         )
 
@@ -182,7 +182,7 @@ class Node:
         return self.bucket.layout.shard_key(ids.run, location or str(ids.step), name)
 
     def state(self) -> dict[str, Any]:
-        return self.board.as_json(self.agenda.in_flight())
+        return self.stats.as_json(self.queue.in_flight())
 
     def save(self, ids: SaveIds) -> Save:
         saves = self.store.read(lambda sql: queries.saves_of(sql, ids.run, ids.step))
@@ -202,8 +202,8 @@ class Node:
     ) -> Iterator[DrainLoop]:
         """Drain on threads of this process; ``abruptly`` hangs up in the end, as a dying serve."""
         ours, theirs = socket.socketpair()
-        desk = Desk(self.office, {}, Rules.parsed(compression, rules))
-        link = DrainLink(ours, desk, self.changes)
+        dispatcher = Dispatcher(self.context, {}, Rules.parsed(compression, rules))
+        link = DrainLink(ours, dispatcher, self.changes)
         link.start()
         channel, signals = AskingEnd(theirs), Signals()
         receiver = signals.listen(channel)
@@ -229,7 +229,7 @@ class Node:
             thread.join()
             channel.close()
             receiver.join()
-            self.agenda.forget_tasks()
+            self.queue.forget_tasks()
 
     def close(self) -> None:
         self.store.close()

@@ -19,7 +19,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import Clock, SystemClock
 from cachetier.config.settings import load
-from cachetier.drain.schedule.queue_state import Agenda
+from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.records import Backlog
 from cachetier.model.layout import Layout
@@ -38,7 +38,7 @@ class IdleDrain:
     """A drain that never does anything; it remembers what it was asked to hurry, and how to end."""
 
     def __init__(self) -> None:
-        self.agenda = Agenda(SystemClock())
+        self.queue = QueueState(SystemClock())
         self.remote_state = "ok"
         self.hurried: list[tuple[str | None, int | None]] = []
         self.ending: list[str] = []

@@ -55,7 +55,7 @@ def drain_second(node: Node, data: bytes = NEW, compression: str = "off") -> Non
     put_step(node, SECOND, data)
     with node.draining(SIZE, compression=compression):
         node.wait_durable(SECOND)
-        node.wait_until(lambda: node.agenda.in_flight() == [])
+        node.wait_until(lambda: node.queue.in_flight() == [])
 
 
 def second_as_it_is(node: Node, compression: str) -> bytes:

@@ -155,7 +155,7 @@ def test_the_drain_hears_of_busy_ranks_and_says_what_it_does(
     node: Node, moto_s3: S3Endpoint
 ) -> None:
     with supervised(node, moto_s3) as supervisor:
-        phases = supervisor.agenda.phases
+        phases = supervisor.queue.phases
         phases.report("rank-0", busy=True)
         phases.report("rank-1", busy=True)
         phases.report("rank-2", busy=False)

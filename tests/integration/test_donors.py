@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cachetier.drain.serve.donors import Donors
-from cachetier.drain.serve.remote_state import DurableBooks
+from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.upload.server_copies import Offer, offer_of_reply
 from cachetier.model.shard import SaveIds
 from cachetier.model.stored import Codec, InPack, Stored
@@ -39,8 +39,8 @@ def offered(node: Node, ids: SaveIds, name: str, remote: str = REMOTE) -> Offer 
         ).fetchone()
     )
     assert shard is not None
-    office = replace(node.office, books=DurableBooks(node.store, remote))
-    answer = Donors(office).answers()["donor"]({"op": "donor", "version": shard[0]})
+    context = replace(node.context, remote_state=DurableRemoteState(node.store, remote))
+    answer = Donors(context).answers()["donor"]({"op": "donor", "version": shard[0]})
     return offer_of_reply(answer, node.bucket.layout)
 
 

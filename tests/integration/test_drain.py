@@ -149,7 +149,7 @@ def test_a_foreign_object_is_a_conflict_and_never_a_victim(
 
         objects.delete(node.key(IDS, "small"))
         objects.delete(node.key(IDS, "large"))
-        node.agenda.forgive_all()  # instead of waiting for the slow next attempt
+        node.queue.forgive_all()  # instead of waiting for the slow next attempt
         node.changes.ring()
         node.wait_durable(IDS)
 
@@ -195,7 +195,7 @@ def test_a_shard_replaced_while_it_drains_ends_as_its_last_version(
 ) -> None:
     first, second = patterned(LARGE), patterned(LARGE, seed=1)
     node.put(IDS, "large", first)
-    node.agenda.hurry("run", 7)
+    node.queue.hurry("run", 7)
     replace_at = threading.Barrier(2)
     original = objects.upload_part
 
@@ -223,7 +223,7 @@ def test_a_shard_deleted_after_it_was_sent_leaves_nothing_behind(
     node: Node, objects: FaultyObjectStore
 ) -> None:
     node.put(IDS, "small", b"hello")
-    node.agenda.hurry("run", 7)
+    node.queue.hurry("run", 7)
     sent, go_on = threading.Event(), threading.Event()
     original = objects.head
 
@@ -370,7 +370,7 @@ def test_an_overwrite_becomes_visible_when_it_is_whole(
     with node.draining():
         node.wait_durable(IDS)
         node.put(again, "small", b"new")
-        node.agenda.hurry("run", 7)
+        node.queue.hurry("run", 7)
         node.wait_until(lambda: node.save(again).location == "7~save-2")
         manifest = node.bucket.published("run", 7)
         assert manifest is not None

@@ -100,7 +100,7 @@ def test_an_object_that_the_drain_would_not_write_over_outlives_the_save(
     foreign(objects, IN_PLACE)
     node.put(IDS, "small", b"ours")
     node.put(IDS, "other", patterned(100_000))
-    node.agenda.hurry("run", 7)
+    node.queue.hurry("run", 7)
     with node.draining():
         node.wait_until(lambda: bool(node.state()["conflicts"]))
         node.wait_clean(IDS, "other")
@@ -116,7 +116,7 @@ def test_a_save_that_was_alone_is_deleted_without_a_word_of_others(
     caplog.set_level(logging.INFO, "cachetier")
     node.put(IDS, "small", b"ours")
     node.put(IDS, "unsealed", patterned(LARGE))
-    node.agenda.hurry("run", 7)
+    node.queue.hurry("run", 7)
     with node.draining():
         node.wait_clean(IDS, "unsealed")
         delete(node)
@@ -158,7 +158,7 @@ def test_a_remote_that_refuses_to_delete_is_well_enough_to_drain_to(
         node.seal(newer)
         node.wait_durable(newer)
         closed.keeps_all = False
-        node.agenda.forgive_all()
+        node.queue.forgive_all()
         node.wait_until(lambda: node.save(IDS).location is None)
 
     assert states == {"ok"}
@@ -167,11 +167,11 @@ def test_a_remote_that_refuses_to_delete_is_well_enough_to_drain_to(
 def seen_states(node: Node) -> set[str]:
     """Return what the drain says of the remote from now on."""
     states: set[str] = set()
-    tell = node.board.remote_state
+    tell = node.stats.remote_health
 
     def told(state: str, reason: str) -> None:
         states.add(state)
         tell(state, reason)
 
-    node.board.remote_state = told  # type: ignore[method-assign]
+    node.stats.remote_health = told  # type: ignore[method-assign]
     return states

@@ -121,7 +121,7 @@ def test_what_is_flushed_overtakes_and_the_rest_follows(
 ) -> None:
     node = make()
     steps = [save(node, "run", step) for step in (1, 2, 3, 4)]
-    node.agenda.hurry("run", 4)
+    node.queue.hurry("run", 4)
 
     with node.draining(SMALL):
         for ids in steps:
@@ -142,20 +142,20 @@ def test_the_settings_reach_the_schedule_and_the_policy(tmp_path: Path) -> None:
         drain = served.service._supervisor(
             served.service.store, served.service._changes, served.service._incidents, Seen()
         )
-        assert drain.agenda.weights.of("big-run") == 4.0
+        assert drain.queue.weights.of("big-run") == 4.0
 
 
 def test_a_waiting_step_has_an_eta_once_something_was_uploaded(
     make: Callable[..., Node],
 ) -> None:
     node = make()
-    node.board.process_started(1, again=False)
+    node.stats.process_started(1, again=False)
     save(node, "run", 1)
     with node.draining(SMALL):
         node.wait_durable(SaveIds("run", 1, "save-1"))
     waiting = save(node, "run", 2)
     backlog = node.store.read(queries.backlog)
-    found = etas(backlog, node.board.rate([]), node.agenda.hurried, EQUAL)
+    found = etas(backlog, node.stats.rate([]), node.queue.hurried, EQUAL)
 
     assert list(found) == [node.save(waiting).number]
     assert all(seconds > 0 for seconds in found.values())

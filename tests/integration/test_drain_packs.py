@@ -119,7 +119,7 @@ def test_each_rank_has_packs_of_its_own(node: Node, objects: FaultyObjectStore) 
 
 def test_shards_that_went_alone_before_the_seal_stay_alone(node: Node) -> None:
     node.put(IDS, "early", b"early")
-    node.agenda.hurry("run", 7)
+    node.queue.hurry("run", 7)
     with node.draining():
         node.wait_clean(IDS, "early")
         bodies = put_small(node, IDS, 4)
@@ -307,19 +307,19 @@ def test_a_drain_that_dies_before_it_reports_a_pack_writes_the_same_one_again(
 ) -> None:
     bodies = put_small(node, IDS, 6)
     node.seal(IDS)
-    books = node.office.books
+    remote_state = node.context.remote_state
     recorded: list[object] = []
-    original = type(books).packed
+    original = type(remote_state).packed
 
     def die(*arguments: object) -> object:
         recorded.append(arguments)
         raise RuntimeError("the drain is gone before this is recorded")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(books), "packed", die)
+        patch.setattr(type(remote_state), "packed", die)
         with node.draining(abruptly=True):
             node.wait_until(lambda: bool(recorded))
-    assert type(books).packed is original
+    assert type(remote_state).packed is original
     before = packs_in(objects)
     assert len(before) == 1
     assert node.state()["drained_shards"] == 0

@@ -246,7 +246,7 @@ def test_a_drain_that_hangs_is_ended_by_its_supervisor(tmp_path: Path, moto_s3: 
         assert not Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.parametrize("name", ["drain-requests", "drain-wake", "drain-said", "drain-desk"])
+@pytest.mark.parametrize("name", ["drain-requests", "drain-wake", "drain-said", "drain-answer"])
 def test_a_drain_for_which_no_thread_is_left_is_started_again(
     tmp_path: Path,
     moto_s3: S3Endpoint,
@@ -273,7 +273,7 @@ def test_a_drain_for_which_no_thread_is_left_is_started_again(
             assert supervisor.state()["restarts"] >= 1
 
     assert len(refused) == 2
-    said = "drain.request_failed" if name == "drain-desk" else "drain.not_started"
+    said = "drain.request_failed" if name == "drain-answer" else "drain.not_started"
     assert events_in(caplog).count(said) == 2
 
 

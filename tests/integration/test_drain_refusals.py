@@ -72,14 +72,14 @@ def test_a_remote_that_answers_everything_so_is_asked_once_in_a_while(
         node.put(ids, f"shard-{number}", b"hello")
     node.seal(ids)
     changes: list[str] = []
-    tell = node.board.remote_state
+    tell = node.stats.remote_health
 
     def told(state: str, reason: str) -> None:
         if state != states(node):
             changes.append(state)
         tell(state, reason)
 
-    node.board.remote_state = told  # type: ignore[method-assign]
+    node.stats.remote_health = told  # type: ignore[method-assign]
     with node.draining():
         node.wait_until(lambda: states(node) == state)
         since = node.state()["remotes"][0]["since"]
@@ -122,13 +122,13 @@ def test_an_answer_of_before_the_refusal_does_not_end_it(
     node.put(ids, "shard", b"hello")
     node.seal(ids)
     told: list[str] = []
-    tell = node.board.remote_state
+    tell = node.stats.remote_health
 
     def heard(state: str, reason: str) -> None:
         told.append(state)
         tell(state, reason)
 
-    node.board.remote_state = heard  # type: ignore[method-assign]
+    node.stats.remote_health = heard  # type: ignore[method-assign]
     with node.draining() as drain:
         drains.put(drain)
         assert asked.wait(WAIT_SECONDS)

@@ -135,11 +135,11 @@ def test_who_follows_looks_often_at_first_where_nobody_told_the_ranks_of_the_nod
     node.put(ids, "a", b"bytes")
     node.checkpoints.seal(ids, None, follows=True)
     save = node.save(ids)
-    not_yet = SaveReports(node.office).answers()["not_yet"]
+    not_yet = SaveReports(node.context).answers()["not_yet"]
     waited = []
     for _ in range(3):
         not_yet({"save": save.number, "kind": str(TaskKind.FOLLOW)})
-        due = node.agenda.situation(wants_room=False).not_before[save.number, TaskKind.FOLLOW, ""]
+        due = node.queue.situation(wants_room=False).not_before[save.number, TaskKind.FOLLOW, ""]
         waited.append(due - clock.monotonic())
     node.close()
 

@@ -1,4 +1,4 @@
-"""The drain of a replica without a process: the books and the publisher, one call after another."""
+"""The drain of a replica without a process: remote state and publisher, one call after another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import Clock
 from cachetier.drain.publish.publisher import Ended, Located, Publisher
-from cachetier.drain.serve.remote_state import ReplicaBooks
+from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.errors import RemoteError
 from cachetier.local.catalog import queries
 from cachetier.local.store import Store
@@ -23,16 +23,18 @@ from tests.stateful.reading import bytes_of
 class FakeReplica:
     """Brings saves to a replica; a remote that is away ends a round, as it would."""
 
-    def __init__(self, store: Store, bucket: Bucket, clock: Clock, books: ReplicaBooks) -> None:
+    def __init__(
+        self, store: Store, bucket: Bucket, clock: Clock, remote_state: ReplicaRemoteState
+    ) -> None:
         self._store = store
         self._bucket = bucket
         self._clock = clock
-        self._books = books
+        self._remote_state = remote_state
         self._publisher = Publisher(bucket, clock)
 
     def drain_all(self) -> None:
         """Do what can be done now, for every save."""
-        for save in self._books.unfinished():
+        for save in self._remote_state.unfinished():
             try:
                 self._advance(save)
             except RemoteError:
@@ -47,27 +49,27 @@ class FakeReplica:
             location = save.location or self._publisher.location_of(self._claimant(save))
             if location is not None:
                 self._publisher.delete(self._claimant(save), location, set)
-            self._books.removed(save.number)
+            self._remote_state.removed(save.number)
         else:
             self._publisher.sweep(self._claimant(save), save.location, set)
-            self._books.swept(save.number)
+            self._remote_state.swept(save.number)
 
     def _bring(self, save: Save) -> None:
-        if self._books.out_of_reach(save):
-            self._books.give_up(save.number, self._clock.now())
+        if self._remote_state.out_of_reach(save):
+            self._remote_state.give_up(save.number, self._clock.now())
             return
         location = save.location
         if location is None:
             match self._publisher.claim(self._claimant(save)):
                 case Located(location):
-                    self._books.locate(save.number, location)
+                    self._remote_state.locate(save.number, location)
                 case Ended() as ended:
                     self._end(save, ended)
                     return
         assert location is not None
-        for shard in self._books.wanted(save.number, -1):
+        for shard in self._remote_state.wanted(save.number, -1):
             self._send(shard, location)
-        if not self._books.wanted(save.number, -1):
+        if not self._remote_state.wanted(save.number, -1):
             self._publish(save, location)
 
     def _send(self, shard: Shard, location: str) -> None:
@@ -79,11 +81,13 @@ class FakeReplica:
             shard.save_id, self._store.store_id, shard.version, shard.content
         )
         self._bucket.objects.put(key, body, digest=shard.content.digest, metadata=metadata)
-        self._books.verified(shard.version, self._clock.now(), Stored.raw(shard.content))
+        self._remote_state.verified(shard.version, self._clock.now(), Stored.raw(shard.content))
 
     def _publish(self, save: Save, location: str) -> None:
         unsound = self._store.read(lambda sql: queries.unsound_ranks(sql, save.number))
-        parts = [part for part in self._books.parts(save.number) if part.state is PartState.SEALED]
+        parts = [
+            part for part in self._remote_state.parts(save.number) if part.state is PartState.SEALED
+        ]
         for part in parts:
             if part.uploaded or not part.final or part.rank in unsound:
                 continue
@@ -94,14 +98,14 @@ class FakeReplica:
             ]
             entries = [ShardEntry.of(each.name, each.rank, each.content) for each in shards]
             self._publisher.write_part(self._claimant(save), location, part.rank, entries)
-            self._books.part_uploaded(save.number, part.rank)
-        if parts and all(part.uploaded for part in self._books.parts(save.number)):
+            self._remote_state.part_uploaded(save.number, part.rank)
+        if parts and all(part.uploaded for part in self._remote_state.parts(save.number)):
             ended = self._publisher.publish(self._claimant(save), location)
             if ended is not None:
                 self._end(save, ended)
 
     def _end(self, save: Save, ended: Ended) -> None:
-        self._books.ended(save.number, ended.state, None, self._clock.now())
+        self._remote_state.ended(save.number, ended.state, None, self._clock.now())
 
     def _claimant(self, save: Save) -> Claimant:
         replaced = self._store.read(lambda sql: queries.replaced_by(sql, save))

@@ -13,7 +13,7 @@ from cachetier_client.io.digests import digest_of
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cachetier.drain.serve.remote_state import ReplicaBooks
+from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.errors import CachetierError, RemoteError
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.replica_writes import ReplicaLog
@@ -65,8 +65,8 @@ class TwoRemotes(RuleBasedStateMachine):
         self.node.store.replica_log = ReplicaLog(self.node.store._committer, REMOTE)
         self.node.store.replica_log.configure({"near": self.required})
         near = Bucket(self.near, Layout("tier"))
-        books = ReplicaBooks(self.node.store, "near", REMOTE)
-        self.replica = FakeReplica(self.node.store, near, self.clock, books)
+        remote_state = ReplicaRemoteState(self.node.store, "near", REMOTE)
+        self.replica = FakeReplica(self.node.store, near, self.clock, remote_state)
         self.restore = Restore(
             self.node.store,
             self.node.bucket,

@@ -62,7 +62,7 @@ class Circuit:
         self._probe_at = 0.0
         self._pause_seconds = PROBE_SECONDS
         self._probe_failed = False
-        self._told = False  # what a drain before this one told may not hold any more
+        self._reported = False  # what a drain before this one told may not hold any more
 
     @property
     def allowed(self) -> int:
@@ -93,11 +93,11 @@ class Circuit:
 
     def succeeded(self) -> None:
         """An item was done: the remote is well."""
-        if self._state is _State.CLOSED and self._told:
+        if self._state is _State.CLOSED and self._reported:
             return
         with self._lock:
             was_away = self._state is not _State.CLOSED
-            self._told = True
+            self._reported = True
             self._state = _State.CLOSED
             self._health = Health("ok", retry=was_away)
             self._pause_seconds = PROBE_SECONDS

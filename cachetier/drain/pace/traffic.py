@@ -43,7 +43,7 @@ class Traffic:
         self._part_bytes_per_second: float | None = None
         self._throughput = Throughput()
         self._parts = parts or concurrency
-        self._told: PaceState | None = None
+        self._reported: PaceState | None = None
 
     def observe(self, operation: str, seconds: float, size_bytes: int, outcome: str) -> None:
         """Count a request that ended; what ``MeasuredObjectStore`` calls."""
@@ -101,10 +101,10 @@ class Traffic:
                 "throttled": self._throttled,
                 "sent_bytes": self._sent_bytes,
             }
-            if not self._requests and pace == self._told:
+            if not self._requests and pace == self._reported:
                 return None
             self._requests = self._throttled = self._sent_bytes = 0
-            self._told = pace
+            self._reported = pace
         return {**counts, "pace": asdict(pace)}
 
     def _bytes_per_second(self) -> float | None:

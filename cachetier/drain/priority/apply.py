@@ -51,18 +51,18 @@ class Courtesy:
         self.report = report
         self._group = group
 
-    def stand(self, standing: CpuPriority) -> None:
+    def set_priority(self, cpu_priority: CpuPriority) -> None:
         """Take another place: at the end of the line, or with a small share."""
         if self._group is not None:
-            self.report["cgroup"] = _tried(lambda: self._stand_group(standing))
+            self.report["cgroup"] = _tried(lambda: self._set_group_priority(cpu_priority))
         else:
-            self.report["autogroup"] = _tried(lambda: _autogroup(standing))
+            self.report["autogroup"] = _tried(lambda: _autogroup(cpu_priority))
 
-    def _stand_group(self, standing: CpuPriority) -> str | None:
-        return self._group.stand(standing) if self._group is not None else None
+    def _set_group_priority(self, cpu_priority: CpuPriority) -> str | None:
+        return self._group.set_priority(cpu_priority) if self._group is not None else None
 
 
-def be_courteous(group: str, cpus: Collection[int] = ()) -> Courtesy:
+def lower_priority(group: str, cpus: Collection[int] = ()) -> Courtesy:
     """Step behind everybody else, on ``cpus`` only if any are named.
 
     Call it before there are other threads: nice values and I/O classes belong to threads, and new
@@ -83,7 +83,7 @@ def be_courteous(group: str, cpus: Collection[int] = ()) -> Courtesy:
         },
         entered,
     )
-    courtesy.stand(CpuPriority.SHARE)  # for the start; see Stance
+    courtesy.set_priority(CpuPriority.SHARE)  # for the start; see Stance
     return courtesy
 
 
@@ -114,9 +114,9 @@ def _nice() -> int:
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def _autogroup(standing: CpuPriority) -> int:
+def _autogroup(cpu_priority: CpuPriority) -> int:
     """Set the nice value of the session's group; needs a session of our own."""
-    AUTOGROUP.write_text(str(AUTOGROUP_NICE[standing]))
+    AUTOGROUP.write_text(str(AUTOGROUP_NICE[cpu_priority]))
     return int(AUTOGROUP.read_text().rsplit(maxsplit=1)[-1])
 
 

@@ -102,13 +102,13 @@ class CpuGroup:
         """
         _write(self.path / "cgroup.procs", os.getpid())
 
-    def stand(self, standing: CpuPriority) -> str:
+    def set_priority(self, cpu_priority: CpuPriority) -> str:
         """Rank the group; return the setting that did it.
 
         Raises:
             OSError: The kernel refuses.
         """
-        share = standing is CpuPriority.SHARE
+        share = cpu_priority is CpuPriority.SHARE
         idle = self.path / "cpu.idle"
         if idle.exists():
             _write(idle, int(not share))
@@ -133,7 +133,7 @@ def make_group(name: str, proc: Path = PROC) -> CpuGroup | None:
             group = CpuGroup(parent / name, hierarchy.version)
             try:
                 group.path.mkdir(exist_ok=True)
-                group.stand(CpuPriority.LAST)
+                group.set_priority(CpuPriority.LAST)
             except OSError:
                 _remove(group.path)
             else:

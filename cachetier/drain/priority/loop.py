@@ -103,8 +103,8 @@ class GivingWay:
             compute.allow(narrowed.count, narrowed.pause_seconds)
             narrowed = read_allowance(restraint, reads.limit)
             reads.allow(narrowed.count, narrowed.pause_seconds)
-        if self._stance.standing is not before.standing:
-            self._courtesy.stand(self._stance.standing)
+        if self._stance.cpu_priority is not before.cpu_priority:
+            self._courtesy.set_priority(self._stance.cpu_priority)
 
     def _sample(self) -> PressureSample:
         return self._sensors.sample(self._clock.monotonic(), self._gates.reads.worked_seconds())
@@ -114,7 +114,7 @@ class GivingWay:
         return {
             **self._courtesy.report,
             "restraint": stance.restraint.name.lower(),
-            "standing": stance.standing.value,
+            "standing": stance.cpu_priority.value,
             "pressure": {"cpu": self._pressure.cpu, "io": self._pressure.io},
             "hunger": round(self._pressure.hunger, 2),
             "busy_ranks": training.busy_ranks,

@@ -105,7 +105,7 @@ class Stance:
     """
 
     restraint: Restraint = Restraint.NONE
-    standing: CpuPriority = CpuPriority.SHARE
+    cpu_priority: CpuPriority = CpuPriority.SHARE
     due_seconds: float = 0.0
 
 
@@ -141,7 +141,7 @@ def _others(before: float | None, after: float | None, own: float, seconds: floa
 def next_stance(now: Stance, pressure: Pressure, training: Training) -> Stance:
     """Return how to behave for the next second."""
     restraint = _next_restraint(now.restraint, pressure.worst, training)
-    return Stance(restraint, *_next_standing(now, pressure, urgent=training.urgent))
+    return Stance(restraint, *_next_priority(now, pressure, urgent=training.urgent))
 
 
 def _next_restraint(now: Restraint, pressure: float, training: Training) -> Restraint:
@@ -159,21 +159,21 @@ def _next_restraint(now: Restraint, pressure: float, training: Training) -> Rest
     return now if busy or pressure >= COMPRESSOR_UNTIL else Restraint.NONE
 
 
-def _next_standing(now: Stance, pressure: Pressure, *, urgent: bool) -> tuple[CpuPriority, float]:
+def _next_priority(now: Stance, pressure: Pressure, *, urgent: bool) -> tuple[CpuPriority, float]:
     """Give a starved drain its share after a while, and take it back after a while without.
 
     Seconds count, not looks: the thread that looks starves with the others.
     """
     if urgent:
         return CpuPriority.SHARE, 0.0
-    if now.standing is CpuPriority.LAST:
+    if now.cpu_priority is CpuPriority.LAST:
         is_due, patience_seconds = pressure.hunger >= STARVED_SHARE, STARVED_SECONDS
         other = CpuPriority.SHARE
     else:
         is_due, patience_seconds = pressure.hunger < FED_SHARE, FED_SECONDS
         other = CpuPriority.LAST
     due_seconds = now.due_seconds + pressure.seconds if is_due else 0.0
-    return (other, 0.0) if due_seconds >= patience_seconds else (now.standing, due_seconds)
+    return (other, 0.0) if due_seconds >= patience_seconds else (now.cpu_priority, due_seconds)
 
 
 def compute_allowance(restraint: Restraint, limit: int) -> Allowance:

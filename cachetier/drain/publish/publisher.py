@@ -27,7 +27,7 @@ from cachetier.model.documents import (
 from cachetier.model.publication import Claimant, Standing
 from cachetier.remote.batch import Each
 from cachetier.remote.bucket import Bucket, SeenManifest
-from cachetier.remote.ownership import belongings
+from cachetier.remote.ownership import owned_keys
 from cachetier.remote.presence import is_object_of
 
 RACES = 20
@@ -181,7 +181,7 @@ class Publisher:
         else:
             raise _too_many_races(save)
         self.sweep(save, location, ours)
-        found = belongings(self._bucket, save, location, each=self._each)
+        found = owned_keys(self._bucket, save, location, each=self._each)
         for keys in (found.shards, found.packs, found.parts):
             for _ in self._each(self._bucket.objects.delete, keys):
                 pass

@@ -36,7 +36,7 @@ def recheck_seconds(round_: int) -> float:
     return min(BACKOFF_LIMIT_SECONDS, 2.0 ** min(round_ - 1, 10))
 
 
-class Agenda:
+class QueueState:
     """The drain's in-memory state on the side of ``serve``. Thread-safe."""
 
     def __init__(

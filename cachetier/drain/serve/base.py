@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from cachetier.drain.schedule.queue_state import Agenda
+from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.stats import DrainObserver
 from cachetier.local.catalog.records import Backlog
 from cachetier.local.store import Store
@@ -14,9 +14,9 @@ from cachetier.steps.incidents import Incidents
 
 
 class Drain(Protocol):
-    """Carries shards to the remotes, in the background; ``agenda`` is the durable one's."""
+    """Carries shards to the remotes, in the background; ``queue`` is the durable one's."""
 
-    agenda: Agenda
+    queue: QueueState
 
     def start(self) -> None: ...
 

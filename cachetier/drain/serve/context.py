@@ -9,9 +9,9 @@ from typing import Any
 
 from cachetier.clock import Clock
 from cachetier.drain.channel import Reply
-from cachetier.drain.schedule.queue_state import Agenda
-from cachetier.drain.serve.remote_state import Books
-from cachetier.drain.serve.stats import Board, DrainObserver
+from cachetier.drain.schedule.queue_state import QueueState
+from cachetier.drain.serve.remote_state import RemoteState
+from cachetier.drain.serve.stats import DrainObserver, DrainStats
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.errors import IntegrityError, NotFoundError, PreconditionFailedError
 from cachetier.local.catalog import queries
@@ -32,26 +32,26 @@ Answers = dict[str, Callable[[Request], Reply]]
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
+class DrainContext:
     """Everything on the side of ``serve``, for one remote.
 
     ``packing``: small shards of a rank go there together.
     """
 
     store: Store
-    agenda: Agenda
-    board: Board
+    queue: QueueState
+    stats: DrainStats
     changes: Changes
     incidents: Incidents
     clock: Clock
     observer: DrainObserver
-    books: Books
+    remote_state: RemoteState
     packing: bool = False
 
     @property
     def remote(self) -> str:
         """The name of the remote."""
-        return self.books.remote
+        return self.remote_state.remote
 
     def shard(self, version: int) -> Shard:
         """Return a shard, or raise NotFoundError."""
@@ -62,7 +62,7 @@ class Office:
 
     def save(self, number: int) -> Save:
         """Return a save as this remote's drain sees it, or raise NotFoundError."""
-        save = self.books.save(number)
+        save = self.remote_state.save(number)
         if save is None:
             raise NotFoundError(f"there is no save {number}")
         return save
@@ -75,12 +75,12 @@ class Office:
         ``phases`` says what took how long: see ``timing``.
         """
         size_bytes = shard.content.size_bytes
-        told = {"rank": shard.rank, "name": shard.name, "size_bytes": size_bytes}
+        fields = {"rank": shard.rank, "name": shard.name, "size_bytes": size_bytes}
         sent = {"stored_bytes": stored.size_bytes, "codec": stored.codec, "pack": stored.pack_name}
         took = {"seconds": seconds, "phases": phases, "remote": self.remote}
-        tell(log, events.SHARD_DRAINED, **of(shard), **told, **sent, **took)
-        self.board.drained(shard.version, size_bytes, seconds)
-        self.board.stored(size_bytes, stored)
+        tell(log, events.SHARD_DRAINED, **of(shard), **fields, **sent, **took)
+        self.stats.drained(shard.version, size_bytes, seconds)
+        self.stats.stored(size_bytes, stored)
         self.observer.drained(self.remote, size_bytes, seconds)
         self.observer.reached(self.remote, max(0.0, self.clock.now() - shard.committed_at))
         self.observer.saved(self.remote, size_bytes - stored.size_bytes)

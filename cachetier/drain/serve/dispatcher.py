@@ -14,7 +14,7 @@ from cachetier.drain.channel import Reply
 from cachetier.drain.schedule import scheduler
 from cachetier.drain.schedule.scheduler import SaveView
 from cachetier.drain.schedule.tasks import CONFLICT, Work, task_of
-from cachetier.drain.serve.context import Answers, Office, Request
+from cachetier.drain.serve.context import Answers, DrainContext, Request
 from cachetier.drain.serve.donors import Donors
 from cachetier.drain.serve.pack_reports import PackReports
 from cachetier.drain.serve.save_reports import SaveReports
@@ -35,22 +35,24 @@ log = logging.getLogger(__name__)
 CONFLICT_SECONDS = 30.0
 
 
-class Desk:
+class Dispatcher:
     """Answers the drain's requests. Thread-safe."""
 
-    def __init__(self, office: Office, settings: Request, rules: Rules = UNCOMPRESSED) -> None:
-        """Make a desk; ``settings`` is what ``hello`` answers, ``rules`` say how to compress."""
+    def __init__(
+        self, context: DrainContext, settings: Request, rules: Rules = UNCOMPRESSED
+    ) -> None:
+        """``settings`` is what ``hello`` answers, ``rules`` say how to compress."""
         self._rules = rules
-        self._office = office
-        self._store = office.store
-        self._agenda = office.agenda
-        self._board = office.board
+        self._context = context
+        self._store = context.store
+        self._queue = context.queue
+        self._stats = context.stats
         self._settings = settings
         self._answers: Answers = {
-            **ShardReports(office).answers(),
-            **SaveReports(office).answers(),
-            **Donors(office).answers(),
-            **PackReports(office).answers(),
+            **ShardReports(context).answers(),
+            **SaveReports(context).answers(),
+            **Donors(context).answers(),
+            **PackReports(context).answers(),
             "hello": self._hello,
             "next_work": self._next_work,
             "failed": self._failed,
@@ -69,46 +71,46 @@ class Desk:
     # --- handing out work ------------------------------------------------------------------------
 
     def _hello(self, request: Request) -> Reply:
-        self._board.courtesy(request["courtesy"])
+        self._stats.courtesy(request["courtesy"])
         return Reply({"settings": self._settings})
 
     def _next_work(self, request: Request) -> Reply:
         if self._store.fenced is not None:
             # Nothing could be recorded.
             return Reply({"tasks": [], "due_in_seconds": None, "hurried": False})
-        situation = self._agenda.situation(wants_room=self._store.space.wanted_bytes > 0)
+        situation = self._queue.situation(wants_room=self._store.space.wanted_bytes > 0)
         count = request["count"]
         views = self._unfinished(count)
         plan = scheduler.plan(views, situation, count)
-        self._agenda.handed_out(plan.fairness)
+        self._queue.handed_out(plan.fairness)
         tasks = [task for work in plan.work if (task := self._task(work)) is not None]
-        hurried = situation.wants_room or self._agenda.is_hurried()
+        hurried = situation.wants_room or self._queue.is_hurried()
         return Reply({"tasks": tasks, "due_in_seconds": plan.due_in_seconds, "hurried": hurried})
 
     def _unfinished(self, count: int) -> list[SaveView]:
         """Return what is to be done, less what the remote can never get whole."""
-        books = self._office.books
+        remote_state = self._context.remote_state
         views = unfinished(
             self._store,
-            books,
-            self._agenda.blocked(),
+            remote_state,
+            self._queue.blocked(),
             self._row_damaged,
             count,
-            beside_packs=self._agenda.names_in_flight if self._office.packing else None,
-            copying=self._board.copies == "on",
+            beside_packs=self._queue.names_in_flight if self._context.packing else None,
+            copying=self._stats.copies == "on",
         )
-        lost = out_of_reach(books, views)
+        lost = out_of_reach(remote_state, views)
         for save in lost:
-            if books.give_up(save.number, self._office.clock.now()):
-                self._board.gave_up(save)
+            if remote_state.give_up(save.number, self._context.clock.now()):
+                self._stats.gave_up(save)
         return [view for view in views if view.save not in lost]
 
     def _row_damaged(self, save: Save, error: CatalogDamagedError) -> None:
-        if self._board.conflict(-save.number, error.message) and self._office.books.decides:
-            self._office.add_incident(save, error.message, error.next_move)
+        if self._stats.conflict(-save.number, error.message) and self._context.remote_state.decides:
+            self._context.add_incident(save, error.message, error.next_move)
 
     def _task(self, work: Work) -> Request | None:
-        number = self._agenda.take(work)
+        number = self._queue.take(work)
         if number is None:
             return None
         replaced = self._store.read(lambda sql: queries.replaced_by(sql, work.save))
@@ -117,29 +119,29 @@ class Desk:
         return task_of(number, work, replaced, mode).as_json()
 
     def _finish(self, request: Request) -> Reply:
-        work = self._agenda.work(request["task"])
+        work = self._queue.work(request["task"])
         if work is not None and request["done"]:
-            self._agenda.succeeded(work.key)
-        self._agenda.finish(request["task"])
+            self._queue.succeeded(work.key)
+        self._queue.finish(request["task"])
         return Reply({})
 
     # --- failures --------------------------------------------------------------------------------
 
     def _failed(self, request: Request) -> Reply:
         """Put work off; it is tried again for ever."""
-        work = self._agenda.work(request["task"])
+        work = self._queue.work(request["task"])
         if work is None:
             return Reply({})
         code, message = request["code"], request["message"]
-        self._board.failed(work, code, message)
-        self._office.observer.failed(self._board.remote, work.kind, code)
+        self._stats.failed(work, code, message)
+        self._context.observer.failed(self._stats.remote, work.kind, code)
         attempt = self._count_attempt(work)
         self._tell_failure(work, request, attempt)
         if code == CONFLICT:
-            self._agenda.put_off(work.key, CONFLICT_SECONDS)
+            self._queue.put_off(work.key, CONFLICT_SECONDS)
             self._report_conflict(work, message)
         else:
-            self._agenda.back_off(work.key, attempt)
+            self._queue.back_off(work.key, attempt)
         return Reply({})
 
     def _tell_failure(self, work: Work, request: Request, attempt: int | None) -> None:
@@ -147,55 +149,55 @@ class Desk:
         rank, name = (work.rank, None) if shard is None else (shard.rank, shard.name)
         what = {"kind": work.kind, "rank": rank, "name": name, "attempt": attempt}
         why = {"code": request["code"], "reason": request["message"]}
-        where = {"remote": self._board.remote, "seconds": request.get("seconds")}
+        where = {"remote": self._stats.remote, "seconds": request.get("seconds")}
         tell(log, events.DRAIN_FAILED, **of(work.save), **what, **why, **where)
 
     def _count_attempt(self, work: Work) -> int | None:
         if work.shard is None:
             return None
         try:
-            return self._store.drain_log.count_attempt(work.shard.version, self._board.remote)
+            return self._store.drain_log.count_attempt(work.shard.version, self._stats.remote)
         except FencedError:
             return None
 
     def _report_conflict(self, work: Work, message: str) -> None:
         number = work.shard.version if work.shard is not None else -work.save.number
-        if self._board.conflict(number, message) and self._office.books.decides:
+        if self._stats.conflict(number, message) and self._context.remote_state.decides:
             name = work.shard.name if work.shard is not None else None
-            where = {"name": name, "remote": self._board.remote}
+            where = {"name": name, "remote": self._stats.remote}
             tell(log, events.SHARD_CONFLICT, **of(work.save), reason=message, **where)
             hint = "Move the foreign object away or delete it; draining goes on by itself."
-            self._office.add_incident(work.shard or work.save, message, hint)
+            self._context.add_incident(work.shard or work.save, message, hint)
 
     def _traffic(self, request: Request) -> Reply:
-        self._board.traffic(request["requests"], request["throttled"], request["pace"])
-        self._board.sent(request["sent_bytes"])
-        self._office.observer.paced(self._board.remote, request["pace"])
+        self._stats.traffic(request["requests"], request["throttled"], request["pace"])
+        self._stats.sent(request["sent_bytes"])
+        self._context.observer.paced(self._stats.remote, request["pace"])
         if request["throttled"]:
-            told = {"remote": self._board.remote, "times": request["throttled"]}
-            tell(log, events.REMOTE_THROTTLED, **told)
-            self._office.observer.throttled(self._board.remote, request["throttled"])
+            fields = {"remote": self._stats.remote, "times": request["throttled"]}
+            tell(log, events.REMOTE_THROTTLED, **fields)
+            self._context.observer.throttled(self._stats.remote, request["throttled"])
         return Reply({})
 
     def _copies(self, request: Request) -> Reply:
-        self._board.copied(request["state"], request["copied_bytes"])
-        self._office.observer.copied(self._board.remote, request["copied_bytes"])
+        self._stats.copied(request["state"], request["copied_bytes"])
+        self._context.observer.copied(self._stats.remote, request["copied_bytes"])
         return Reply({})
 
     def _compression(self, request: Request) -> Reply:
-        self._board.decided(request["news"])
+        self._stats.decided(request["news"])
         return Reply({})
 
     def _courtesy(self, request: Request) -> Reply:
         """Take how the drain behaves, and answer what it should know of training."""
-        self._office.observer.slowed(self._board.courtesy(request["report"]))
-        hints = self._agenda.phases.hints()
+        self._context.observer.slowed(self._stats.courtesy(request["report"]))
+        hints = self._queue.phases.hints()
         urgent = self._store.space.wanted_bytes > 0
         return Reply({"training": {**asdict(hints), "urgent": urgent}})
 
     def _remote(self, request: Request) -> Reply:
-        self._board.remote_state(request["state"], request["reason"])
+        self._stats.remote_health(request["state"], request["reason"])
         if request["retry"]:
-            self._agenda.forgive_all()
-        self._office.changes.ring()
+            self._queue.forgive_all()
+        self._context.changes.ring()
         return Reply({})

@@ -10,7 +10,7 @@ from __future__ import annotations
 from cachetier_client.io import digests
 
 from cachetier.drain.channel import Reply
-from cachetier.drain.serve.context import Answers, Office, Request
+from cachetier.drain.serve.context import Answers, DrainContext, Request
 from cachetier.local.catalog import drain_queries, queries
 from cachetier.model.shard import Shard
 from cachetier.model.stored import pack_frames
@@ -19,17 +19,17 @@ from cachetier.model.stored import pack_frames
 class Donors:
     """Answers what lies at the remote that a shard may be put together from. Thread-safe."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, context: DrainContext) -> None:
+        self._context = context
 
     def answers(self) -> Answers:
         """Return what is answered, by the name of the request."""
         return {"donor": self._donor}
 
     def _donor(self, request: Request) -> Reply:
-        shard = self._office.shard(request["version"])
-        remote = self._office.remote
-        found = self._office.store.read(lambda sql: drain_queries.donor_of(sql, shard, remote))
+        shard = self._context.shard(request["version"])
+        remote = self._context.remote
+        found = self._context.store.read(lambda sql: drain_queries.donor_of(sql, shard, remote))
         if found is None:
             return Reply({"found": False})
         donor, stored = found
@@ -53,8 +53,8 @@ class Donors:
 
     def _location(self, donor: Shard) -> str | None:
         """Return where the remote has the donor's save."""
-        save = self._office.store.read(
+        save = self._context.store.read(
             lambda sql: queries.save_named(sql, donor.run, donor.step, donor.save_id)
         )
-        there = self._office.books.save(save.number) if save is not None else None
+        there = self._context.remote_state.save(save.number) if save is not None else None
         return there.location if there is not None else None

@@ -1,6 +1,6 @@
 """The drains of a node as one: a process for each remote, so that none waits for another.
 
-The durable remote's is the one whose state is shown as ``drain``, whose agenda a write-through put
+The durable remote's is the one whose state is shown as ``drain``, whose queue a write-through put
 reserves its object at, and whose pace says when a step will be durable. Each of the others is shown
 with its remote.
 """
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cachetier.drain.schedule.queue_state import Agenda
+from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.base import Drain
 from cachetier.local.catalog.records import Backlog
 
@@ -25,7 +25,7 @@ class Drains:
         self._replicas = tuple(drain for drain, _ in replicas)
         self._required = tuple(drain for drain, required in replicas if required)
         self._all = (durable, *self._replicas)
-        self.agenda: Agenda = durable.agenda
+        self.queue: QueueState = durable.queue
 
     def start(self) -> None:
         for drain in self._all:

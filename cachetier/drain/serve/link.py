@@ -1,4 +1,4 @@
-"""One drain at the other end of a channel: its requests go to the desk, wake-ups go to it."""
+"""One drain at the other end of a channel: its requests go to the dispatcher, wake-ups go to it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from cachetier.drain.channel import AnsweringEnd
-from cachetier.drain.serve.dispatcher import Desk
+from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.notifier import Changes
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
 log = logging.getLogger(__name__)
 
-DESK_THREADS = 8
+ANSWER_THREADS = 8
 # Between two wake-ups: thousands of puts a second must not each cost a switch of threads.
 QUIET_SECONDS = 0.1
 LOOK_SECONDS = 5.0
@@ -24,12 +24,12 @@ LOOK_SECONDS = 5.0
 class DrainLink:
     """Serves one drain from ``start`` until it hangs up or ``close``."""
 
-    def __init__(self, sock: socket.socket, desk: Desk, changes: Changes) -> None:
+    def __init__(self, sock: socket.socket, dispatcher: Dispatcher, changes: Changes) -> None:
         self._channel = AnsweringEnd(sock)
-        self._desk = desk
+        self._dispatcher = dispatcher
         self._changes = changes
         self._closed = threading.Event()
-        self._pool = ThreadPoolExecutor(DESK_THREADS, thread_name_prefix="drain-desk")
+        self._pool = ThreadPoolExecutor(ANSWER_THREADS, thread_name_prefix="drain-answer")
         self._threads = [
             threading.Thread(target=self._receive, name="drain-requests", daemon=True),
             threading.Thread(target=self._wake, name="drain-wake", daemon=True),
@@ -57,7 +57,7 @@ class DrainLink:
     def _receive(self) -> None:
         while (request := self._channel.receive()) is not None:
             try:
-                self._pool.submit(self._channel.reply, request, self._desk.answer)
+                self._pool.submit(self._channel.reply, request, self._dispatcher.answer)
             except RuntimeError as error:  # no thread is left, and nobody knows if it was taken
                 tell(log, events.DRAIN_REQUEST_FAILED, operation=str(request["op"]), error=error)
                 self._channel.close()  # the drain ends with it, and the next one asks again

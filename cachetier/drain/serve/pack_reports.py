@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from cachetier.drain.channel import Reply
-from cachetier.drain.serve.context import Answers, Office, Request
+from cachetier.drain.serve.context import Answers, DrainContext, Request
 from cachetier.local.catalog.filters import small_of
 from cachetier.model.packs import PACK_MEMBERS, Member, next_pack
 from cachetier.model.stored import InPack, Stored
@@ -14,8 +14,8 @@ from cachetier.model.stored import InPack, Stored
 class PackReports:
     """Answers requests about packs. Thread-safe."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, context: DrainContext) -> None:
+        self._context = context
 
     def answers(self) -> Answers:
         """Return what is answered, by the name of the request."""
@@ -24,8 +24,8 @@ class PackReports:
     def _members(self, request: Request) -> Reply:
         """Answer with the members of a rank's next pack; what is on its way already stays out."""
         number, rank = request["save"], request["rank"]
-        busy = self._office.agenda.names_in_flight(number)
-        small = self._office.books.wanted(number, PACK_MEMBERS + len(busy), small_of(rank))
+        busy = self._context.queue.names_in_flight(number)
+        small = self._context.remote_state.wanted(number, PACK_MEMBERS + len(busy), small_of(rank))
         members = next_pack(Member.of(shard) for shard in small if shard.name not in busy)
         return Reply({}, json.dumps(members).encode())
 
@@ -36,11 +36,11 @@ class PackReports:
             version: InPack(name, start, size_bytes, digest)
             for version, start in request["members"]
         }
-        office = self._office
-        recorded = office.books.packed(packs, office.clock.now())
-        office.board.packed(len(recorded), size_bytes)
+        context = self._context
+        recorded = context.remote_state.packed(packs, context.clock.now())
+        context.stats.packed(len(recorded), size_bytes)
         for shard in recorded:
             seconds = request["seconds"] * shard.content.size_bytes / max(1, size_bytes)
-            office.note_drained(shard, Stored.raw(shard.content), seconds)
-        office.changes.ring()
+            context.note_drained(shard, Stored.raw(shard.content), seconds)
+        context.changes.ring()
         return Reply({})

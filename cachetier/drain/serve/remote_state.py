@@ -1,8 +1,8 @@
 """What is written down of one remote: where each save lies there, and what it has reached.
 
-The desk, the snapshot and the reports work on ``Books`` and know of no roles. ``DurableBooks`` is
-the system of record: what ends a save there ends it. ``ReplicaBooks`` shows each save with the
-state and the location it has at the replica, and what ends it there ends it nowhere else.
+Dispatcher, snapshot and reports work on ``RemoteState`` and know no roles. ``DurableRemoteState``
+is the system of record: what ends a save there ends it. ``ReplicaRemoteState`` shows each save with
+the state and the location it has at the replica, and what ends it there ends it nowhere else.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SaveOutcome:
     wait: bool = False
 
 
-class Books(Protocol):
+class RemoteState(Protocol):
     """The catalog as it concerns one remote. Thread-safe."""
 
     @property
@@ -89,7 +89,7 @@ class Books(Protocol):
     def swept(self, number: int) -> None: ...
 
 
-class DurableBooks:
+class DurableRemoteState:
     """The system of record."""
 
     decides = True
@@ -156,7 +156,7 @@ class DurableBooks:
         self._log.record_swept(number)
 
 
-class ReplicaBooks:
+class ReplicaRemoteState:
     """A second copy, near or elsewhere."""
 
     decides = False

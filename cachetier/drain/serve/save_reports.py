@@ -8,7 +8,7 @@ from typing import Any
 
 from cachetier.drain.channel import Reply
 from cachetier.drain.schedule.tasks import TaskKind
-from cachetier.drain.serve.context import Answers, Office, Request
+from cachetier.drain.serve.context import Answers, DrainContext, Request
 from cachetier.drain.upload import part_entries
 from cachetier.errors import SaveSupersededError, StepPublishedError
 from cachetier.local.catalog import queries
@@ -27,10 +27,10 @@ UNDECIDED_SECONDS = 5.0
 class SaveReports:
     """Answers requests about saves. Thread-safe."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
-        self._store = office.store
-        self._books = office.books
+    def __init__(self, context: DrainContext) -> None:
+        self._context = context
+        self._store = context.store
+        self._remote_state = context.remote_state
 
     def answers(self) -> Answers:
         """Return what is answered, by the name of the request."""
@@ -48,91 +48,91 @@ class SaveReports:
 
     def _entries(self, request: Request) -> Reply:
         number, rank, after = request["save"], request["rank"], request["after"]
-        return part_entries.page(self._store, self._office.remote, number, rank, after)
+        return part_entries.page(self._store, self._context.remote, number, rank, after)
 
     def _located(self, request: Request) -> Reply:
-        self._books.locate(request["save"], request["location"])
+        self._remote_state.locate(request["save"], request["location"])
         return Reply({})
 
     def _part_written(self, request: Request) -> Reply:
-        self._books.part_uploaded(request["save"], request["rank"])
+        self._remote_state.part_uploaded(request["save"], request["rank"])
         self._tell_part(request)
-        self._office.agenda.forgive((request["save"], TaskKind.PUBLISH, ""))
+        self._context.queue.forgive((request["save"], TaskKind.PUBLISH, ""))
         return Reply({})
 
     def _followed(self, request: Request) -> Reply:
-        self._books.followed(request["save"])
-        self._office.changes.ring()
+        self._remote_state.followed(request["save"])
+        self._context.changes.ring()
         return Reply({})
 
     def _ended(self, request: Request) -> Reply:
         number, state = request["save"], SaveState(request["state"])
-        save = self._office.save(number)
+        save = self._context.save(number)
         incident = _incident_of_end(save, state, request["message"])
-        now = self._office.clock.now()
-        outcome = self._books.ended(number, state, incident, now)
+        now = self._context.clock.now()
+        outcome = self._remote_state.ended(number, state, incident, now)
         self._store.drop(outcome.removed)
         if outcome.wait:
             for kind in (TaskKind.CLAIM, TaskKind.FOLLOW, TaskKind.PUBLISH):
-                self._office.agenda.put_off((number, kind, ""), UNDECIDED_SECONDS)
+                self._context.queue.put_off((number, kind, ""), UNDECIDED_SECONDS)
         if outcome.news:
             self._tell_end(save, state, request)
         if state is SaveState.PUBLISHED and outcome.news:
-            self._office.board.published()
-            if self._books.decides:
+            self._context.stats.published()
+            if self._remote_state.decides:
                 age_seconds = max(0.0, now - save.started_at)
-                self._office.observer.published(save.run, save.step, age_seconds)
-        self._office.announce()
+                self._context.observer.published(save.run, save.step, age_seconds)
+        self._context.announce()
         return Reply({})
 
     def _removed(self, request: Request) -> Reply:
-        save = self._books.save(request["save"])
-        self._books.removed(request["save"])
+        save = self._remote_state.save(request["save"])
+        self._remote_state.removed(request["save"])
         if save is not None:
             tell(log, events.SAVE_DELETED, **self._ends(save))
         if save is not None and request["left"]:
             left = {"count": request["left"], "key": request["example"]}
-            tell(log, events.OBJECTS_LEFT, **of(save), remote=self._office.remote, **left)
-        self._office.announce()
+            tell(log, events.OBJECTS_LEFT, **of(save), remote=self._context.remote, **left)
+        self._context.announce()
         return Reply({})
 
     def _tell_part(self, request: Request) -> None:
-        save = self._office.save(request["save"])
+        save = self._context.save(request["save"])
         counted = {name: request.get(name, 0) for name in ("shards", "size_bytes", "seconds")}
-        told = {"remote": self._office.remote, "age_seconds": self._age_seconds(save)}
-        tell(log, events.PART_DRAINED, rank=request["rank"], **of(save), **counted, **told)
+        fields = {"remote": self._context.remote, "age_seconds": self._age_seconds(save)}
+        tell(log, events.PART_DRAINED, rank=request["rank"], **of(save), **counted, **fields)
 
     def _tell_end(self, save: Save, state: SaveState, request: Request) -> None:
-        told = self._ends(save)
+        fields = self._ends(save)
         if state is SaveState.PUBLISHED:
             here = self._store.read(lambda sql: queries.summary_of(sql, save.number))
             counted = {"shards": here.shards, "size_bytes": here.size_bytes}
             took = {"seconds": request.get("seconds"), "world_size": save.world_size}
-            tell(log, events.SAVE_PUBLISHED, **told, **counted, **took)
+            tell(log, events.SAVE_PUBLISHED, **fields, **counted, **took)
         elif request["message"]:
-            tell(log, events.SAVE_REFUSED, **told, state=state, reason=request["message"])
+            tell(log, events.SAVE_REFUSED, **fields, state=state, reason=request["message"])
         else:
-            tell(log, events.SAVE_ENDED, **told, state=state)
+            tell(log, events.SAVE_ENDED, **fields, state=state)
 
     def _ends(self, save: Save) -> dict[str, Any]:
         """Return what is told of any end; where it ``decides`` it ends the save."""
-        where = {"remote": self._office.remote, "decides": self._books.decides}
+        where = {"remote": self._context.remote, "decides": self._remote_state.decides}
         return {**of(save), **where, "age_seconds": self._age_seconds(save)}
 
     def _age_seconds(self, save: Save) -> float:
-        return max(0.0, self._office.clock.now() - save.started_at)
+        return max(0.0, self._context.clock.now() - save.started_at)
 
     def _not_yet(self, request: Request) -> Reply:
         """A step is not whole yet: another node's part is missing. Look again, less and less."""
-        save = self._office.save(request["save"])
-        parts = self._books.parts(save.number)
+        save = self._context.save(request["save"])
+        parts = self._remote_state.parts(save.number)
         key = (save.number, TaskKind(request["kind"]), "")
-        if self._office.agenda.hurried(save):
-            self._office.agenda.recheck(key, PUBLISH_IN_A_HURRY_SECONDS)
+        if self._context.queue.hurried(save):
+            self._context.queue.recheck(key, PUBLISH_IN_A_HURRY_SECONDS)
         elif sealed_here(parts) or key[1] is TaskKind.FOLLOW:
-            self._office.agenda.recheck(key)
+            self._context.queue.recheck(key)
         else:
-            self._office.agenda.put_off(key, PUBLISH_UNSEALED_SECONDS)
+            self._context.queue.put_off(key, PUBLISH_UNSEALED_SECONDS)
         return Reply({})
 
     def _ours(self, request: Request) -> Reply:
@@ -142,7 +142,7 @@ class SaveReports:
         return Reply({}, json.dumps(found).encode())
 
     def _swept(self, request: Request) -> Reply:
-        self._books.swept(request["save"])
+        self._remote_state.swept(request["save"])
         return Reply({})
 
 

@@ -8,7 +8,7 @@ import logging
 from cachetier_client.io import digests
 
 from cachetier.drain.channel import Reply
-from cachetier.drain.serve.context import Answers, Office, Request
+from cachetier.drain.serve.context import Answers, DrainContext, Request
 from cachetier.drain.upload.reports import finished_of_report, report_of_finished, stored_of_report
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import queries
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 class ShardReports:
     """Answers requests about shards. Thread-safe."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
-        self._store = office.store
-        self._books = office.books
+    def __init__(self, context: DrainContext) -> None:
+        self._context = context
+        self._store = context.store
+        self._remote_state = context.remote_state
 
     def answers(self) -> Answers:
         """Return what is answered, by the name of the request."""
@@ -47,11 +47,11 @@ class ShardReports:
     # --- what a worker needs to know -------------------------------------------------------------
 
     def _open(self, request: Request) -> Reply:
-        shard = self._office.shard(request["version"])
-        if not self._books.wants(shard):
+        shard = self._context.shard(request["version"])
+        if not self._remote_state.wants(shard):
             raise NotFoundError(f"shard version {shard.version} is {shard.state}")
         copy = self._local_copy(shard)
-        remote = self._office.remote
+        remote = self._context.remote
         progress = self._store.read(lambda sql: queries.progress_of(sql, shard.version, remote))
         fields = {
             "inline": copy.body is not None,
@@ -68,7 +68,7 @@ class ShardReports:
         try:
             copy = self._store.local_copy(shard)
         except FileNotFoundError:
-            if self._office.shard(shard.version).file_id == shard.file_id:
+            if self._context.shard(shard.version).file_id == shard.file_id:
                 self._quarantine(shard, "its data file is missing")
             copy = None
         if copy is None:
@@ -76,7 +76,7 @@ class ShardReports:
         return copy
 
     def _parts(self, request: Request) -> Reply:
-        version, remote = request["version"], self._office.remote
+        version, remote = request["version"], self._context.remote
         progress = self._store.read(lambda sql: queries.progress_of(sql, version, remote))
         parts = [report_of_finished(part) for part in progress.parts]
         return Reply({}, json.dumps(parts).encode())
@@ -86,7 +86,7 @@ class ShardReports:
     def _upload_begun(self, request: Request) -> Reply:
         self._store.drain_log.begin_upload(
             request["version"],
-            self._office.remote,
+            self._context.remote,
             request["upload_id"],
             request["part_bytes"],
             Codec(request["codec"]),
@@ -95,28 +95,28 @@ class ShardReports:
         return Reply({})
 
     def _upload_gone(self, request: Request) -> Reply:
-        self._store.drain_log.forget_upload(request["version"], self._office.remote)
+        self._store.drain_log.forget_upload(request["version"], self._context.remote)
         return Reply({})
 
     def _parts_done(self, request: Request) -> Reply:
         parts = [finished_of_report(part) for part in request["parts"]]
-        self._store.drain_log.record_parts(request["version"], self._office.remote, parts)
-        self._office.board.progressed()
+        self._store.drain_log.record_parts(request["version"], self._context.remote, parts)
+        self._context.stats.progressed()
         return Reply({})
 
     def _verified(self, request: Request) -> Reply:
         version = request["version"]
-        shard, stored = self._office.shard(version), stored_of_report(request["stored"])
+        shard, stored = self._context.shard(version), stored_of_report(request["stored"])
         try:
-            self._books.verified(version, self._office.clock.now(), stored)
+            self._remote_state.verified(version, self._context.clock.now(), stored)
         except ForbiddenTransitionError:
             return Reply({})  # a reader met damage meanwhile: the shard stays quarantined
-        self._office.note_drained(shard, stored, request["seconds"], request.get("phases"))
-        self._office.changes.ring()
+        self._context.note_drained(shard, stored, request["seconds"], request.get("phases"))
+        self._context.changes.ring()
         return Reply({})
 
     def _damaged(self, request: Request) -> Reply:
-        self._quarantine(self._office.shard(request["version"]), request["message"])
+        self._quarantine(self._context.shard(request["version"]), request["message"])
         return Reply({})
 
     def _quarantine(self, shard: Shard, what: str) -> None:
@@ -129,23 +129,23 @@ class ShardReports:
             name=shard.name,
             rank=shard.rank,
         )
-        now = self._office.clock.now()
-        told = {"rank": shard.rank, "name": shard.name, "reason": what}
-        tell(log, events.SHARD_QUARANTINED, **told, **of(shard))
+        now = self._context.clock.now()
+        fields = {"rank": shard.rank, "name": shard.name, "reason": what}
+        tell(log, events.SHARD_QUARANTINED, **fields, **of(shard))
         before = self._store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, now)
         if before.state is ShardState.CLEAN:  # another remote has it: only the local bytes go
             self._store.drop([before])
         else:
-            self._office.board.quarantined()
-            self._office.observer.quarantined(shard.run, shard.step, shard.name)
-        self._office.announce()
+            self._context.stats.quarantined()
+            self._context.observer.quarantined(shard.run, shard.step, shard.name)
+        self._context.announce()
 
     def _lost(self, request: Request) -> Reply:
         """A shard that was verified is gone from the remote: send it again, if it is here."""
-        shard = self._office.shard(request["version"])
-        state = self._books.lost(shard.version)
-        new = self._office.board.conflict(shard.version, request["message"])
-        if new and self._books.decides and state is not ShardState.DIRTY:
+        shard = self._context.shard(request["version"])
+        state = self._remote_state.lost(shard.version)
+        new = self._context.stats.conflict(shard.version, request["message"])
+        if new and self._remote_state.decides and state is not ShardState.DIRTY:
             hint = "Its bytes are not on this node any more: save the step again."
-            self._office.add_incident(shard, request["message"], hint)
+            self._context.add_incident(shard, request["message"], hint)
         return Reply({})

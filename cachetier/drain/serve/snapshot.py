@@ -1,4 +1,4 @@
-"""What the scheduler looks at, read from the books of one remote: bounded, whatever lies there.
+"""What the scheduler looks at, read from the state of one remote: bounded, whatever lies there.
 
 The reads follow one another, so each save is seen parts first: nothing is added to a sealed part.
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from cachetier.drain.schedule.scheduler import SaveView
-from cachetier.drain.serve.remote_state import Books
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import drain_queries, queries
 from cachetier.local.catalog.filters import ALL, beside_small_of, small_of
@@ -27,7 +27,7 @@ NamesInFlight = Callable[[int], Collection[str]]
 
 def unfinished(
     store: Store,
-    books: Books,
+    remote_state: RemoteState,
     blocked: Mapping[int, int],
     on_damage: Callable[[Save, CatalogDamagedError], None],
     count: int = 0,
@@ -39,7 +39,7 @@ def unfinished(
 
     Args:
         store: Where from.
-        books: What the remote has of it.
+        remote_state: What the remote has of it.
         blocked: How many shards of each save cannot be taken now; the window is wider by as many,
             so that they do not hide the others.
         on_damage: Told of a save whose rows are damaged; it must not keep the others waiting.
@@ -51,33 +51,38 @@ def unfinished(
     """
     views = []
     window = max(WINDOW_SHARDS, count)
-    for save in books.unfinished():
+    for save in remote_state.unfinished():
         try:
             limit = window + blocked.get(save.number, 0)
-            view = _view(store, books, save, limit, beside_packs=beside_packs)
-            views.append(_with_twins(store, books, view) if copying else view)
+            view = _view(store, remote_state, save, limit, beside_packs=beside_packs)
+            views.append(_with_twins(store, remote_state, view) if copying else view)
         except CatalogDamagedError as error:
             on_damage(save, error)
     return views
 
 
-def out_of_reach(books: Books, views: list[SaveView]) -> list[Save]:
+def out_of_reach(remote_state: RemoteState, views: list[SaveView]) -> list[Save]:
     """Return the saves among ``views`` that the remote can never get whole."""
     open_saves = (view.save for view in views if view.save.state is SaveState.OPEN)
-    return [save for save in open_saves if books.out_of_reach(save)]
+    return [save for save in open_saves if remote_state.out_of_reach(save)]
 
 
 def _view(
-    store: Store, books: Books, save: Save, limit: int, *, beside_packs: NamesInFlight | None
+    store: Store,
+    remote_state: RemoteState,
+    save: Save,
+    limit: int,
+    *,
+    beside_packs: NamesInFlight | None,
 ) -> SaveView:
     if save.state is not SaveState.OPEN:
         return SaveView(save)
     number = save.number
-    parts = tuple(books.parts(number))
+    parts = tuple(remote_state.parts(number))
     sealed = [part.rank for part in parts if part.state is PartState.SEALED]
-    packable = _packable(books, number, sealed, beside_packs(number)) if beside_packs else ()
+    packable = _packable(remote_state, number, sealed, beside_packs(number)) if beside_packs else ()
     among = beside_small_of([each.rank for each in packable]) if packable else ALL
-    dirty = tuple(books.wanted(number, limit, among))
+    dirty = tuple(remote_state.wanted(number, limit, among))
     has_all = len(dirty) < limit
     unsound: frozenset[int] = frozenset()
     if has_all and any(p.state is PartState.SEALED and not p.uploaded for p in parts):
@@ -85,9 +90,9 @@ def _view(
     return SaveView(save, parts, dirty, has_all, unsound, packable)
 
 
-def _with_twins(store: Store, books: Books, view: SaveView) -> SaveView:
+def _with_twins(store: Store, remote_state: RemoteState, view: SaveView) -> SaveView:
     """Show in ``view`` what several of its shards have in common and the remote has not yet."""
-    number, remote = view.save.number, books.remote
+    number, remote = view.save.number, remote_state.remote
     missing = frozenset(
         twins
         for twins in contents_of_twins(view.dirty)
@@ -99,12 +104,12 @@ def _with_twins(store: Store, books: Books, view: SaveView) -> SaveView:
 
 
 def _packable(
-    books: Books, number: int, ranks: Sequence[int], busy: Collection[str]
+    remote_state: RemoteState, number: int, ranks: Sequence[int], busy: Collection[str]
 ) -> tuple[Packable, ...]:
     """Return those of ``ranks`` that have small shards to send; their size is the least it is."""
     found = []
     for rank in ranks:
-        wanted = books.wanted(number, PACKABLE_SHARDS + len(busy), small_of(rank))
+        wanted = remote_state.wanted(number, PACKABLE_SHARDS + len(busy), small_of(rank))
         small = [shard for shard in wanted if shard.name not in busy]
         if small:
             members = next_pack(map(Member.of, small))

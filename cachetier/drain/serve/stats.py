@@ -31,7 +31,7 @@ _STATE_EVENTS = {
 
 
 class DrainObserver:
-    """Hears of what the drain does; does nothing itself. Called on the desk's threads: be quick."""
+    """Hears of what the drain does; does nothing itself. Requests wait for it: be quick."""
 
     def drained(self, remote: str, size_bytes: int, seconds: float) -> None:
         """Tell that a shard was verified at ``remote``, ``seconds`` after its upload began."""
@@ -116,7 +116,7 @@ class _Process:
     courtesy: dict[str, Any] = field(default_factory=dict)
 
 
-class Board:
+class DrainStats:
     """Collects what the drain reports. Thread-safe."""
 
     def __init__(self, remote: str, clock: Clock) -> None:
@@ -134,7 +134,7 @@ class Board:
         self._conflicts: OrderedDict[int, str] = OrderedDict()
         self._uploads: deque[FinishedUpload] = deque(maxlen=WINDOW_UPLOADS)
 
-    # --- told by the desk and the supervisor -----------------------------------------------------
+    # --- reported by dispatcher and supervisor -------------------------------------------------
 
     def process_started(self, pid: int, *, again: bool) -> None:
         with self._lock:
@@ -153,7 +153,7 @@ class Board:
             self._process.courtesy = report
             return max(0.0, float(report.get("slowed_seconds", 0.0)) - before)
 
-    def remote_state(self, state: str, reason: str) -> None:
+    def remote_health(self, state: str, reason: str) -> None:
         """Record ``ok``, ``unreachable`` or ``refused``; a change of state is logged, once.
 
         ``since`` stays while the state does.

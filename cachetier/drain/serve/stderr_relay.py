@@ -19,7 +19,7 @@ LINE_BYTES = 256 << 10
 log = logging.getLogger(__name__)
 
 
-class Said:
+class StderrRelay:
     """Listens to one drain process, on a thread, until its standard error closes."""
 
     def __init__(self, pipe: IO[bytes], remote: str) -> None:
@@ -44,23 +44,23 @@ class Said:
 def record_of(line: str, remote: str) -> logging.LogRecord:
     """Return the record that a drain made ``line`` of."""
     try:
-        told = json.loads(line)
-        return _record_of_event(told, remote)
+        record = json.loads(line)
+        return _record_of_event(record, remote)
     except Exception:  # whatever it is: who no longer listens lets the drain hang on a full pipe
         fields = {"text": line, "remote": remote}
         return _record(DRAIN_SAID.level, remote, event=DRAIN_SAID, msg=DRAIN_SAID.text, args=fields)
 
 
-def _record_of_event(told: dict[str, Any], remote: str) -> logging.LogRecord:
-    event = EVENTS[told.pop("event")]
-    level = logging.getLevelNamesMapping()[told.pop("level").upper()]
-    created = datetime.fromisoformat(told.pop("ts")).timestamp()
-    message, exception = told.pop("message"), told.pop("exception", None)
-    del told["process"]
+def _record_of_event(record: dict[str, Any], remote: str) -> logging.LogRecord:
+    event = EVENTS[record.pop("event")]
+    level = logging.getLevelNamesMapping()[record.pop("level").upper()]
+    created = datetime.fromisoformat(record.pop("ts")).timestamp()
+    message, exception = record.pop("message"), record.pop("exception", None)
+    del record["process"]
     given = {"created": created, "exc_text": exception and str(exception)}
     if event is LIBRARY:
-        return _record(level, remote, name=told["logger"], msg=message, args=(), **given)
-    return _record(level, remote, event=event, msg=event.text, args=Fields(told), **given)
+        return _record(level, remote, name=record["logger"], msg=message, args=(), **given)
+    return _record(level, remote, event=event, msg=event.text, args=Fields(record), **given)
 
 
 def _record(level: int, remote: str, **given: Any) -> logging.LogRecord:

@@ -23,14 +23,14 @@ from cachetier.drain.loop import Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.process import LOCK_NAME
 from cachetier.drain.schedule.fair_queue import Weights
-from cachetier.drain.schedule.queue_state import Agenda
-from cachetier.drain.serve.context import Office
-from cachetier.drain.serve.dispatcher import Desk
+from cachetier.drain.schedule.queue_state import QueueState
+from cachetier.drain.serve.context import DrainContext
+from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.eta import etas
 from cachetier.drain.serve.link import DrainLink
-from cachetier.drain.serve.remote_state import Books, DurableBooks, ReplicaBooks
-from cachetier.drain.serve.stats import Board, DrainObserver
-from cachetier.drain.serve.stderr_relay import Said
+from cachetier.drain.serve.remote_state import DurableRemoteState, RemoteState, ReplicaRemoteState
+from cachetier.drain.serve.stats import DrainObserver, DrainStats
+from cachetier.drain.serve.stderr_relay import StderrRelay
 from cachetier.local.catalog.records import Backlog
 from cachetier.local.store import Store
 from cachetier.model.compression import UNCOMPRESSED, Rules
@@ -71,13 +71,13 @@ class DrainSettings:
     packing: bool = False
 
 
-def open_desk(office: Office, settings: DrainSettings) -> Desk:
-    """Return the desk of ``serve``; a drain on threads, as in tests, sits at one too."""
-    return Desk(
-        office,
+def open_dispatcher(context: DrainContext, settings: DrainSettings) -> Dispatcher:
+    """Return the dispatcher of one drain."""
+    return Dispatcher(
+        context,
         {
             "remote": settings.remote.as_json(),
-            "store_id": office.store.store_id,
+            "store_id": context.store.store_id,
             "lock": str(settings.cache_dir / _own_name(LOCK_NAME, settings.remote)),
             "size": asdict(settings.size),
             "bandwidth": {"max_rate": settings.max_rate, "windows": settings.windows},
@@ -92,10 +92,10 @@ def _own_name(name: str, remote: RemoteSettings) -> str:
     return name if remote.role == "durable" else f"{name}-{remote.name}"
 
 
-def _books(store: Store, remote: RemoteSettings) -> Books:
+def _remote_state(store: Store, remote: RemoteSettings) -> RemoteState:
     if remote.role == "durable":
-        return DurableBooks(store, remote.name)
-    return ReplicaBooks(store, remote.name)
+        return DurableRemoteState(store, remote.name)
+    return ReplicaRemoteState(store, remote.name)
 
 
 class Supervisor:
@@ -112,21 +112,21 @@ class Supervisor:
         observer: DrainObserver | None = None,
         phases: Phases | None = None,
     ) -> None:
-        self.agenda = Agenda(clock, weights=Weights(settings.run_weights), phases=phases)
-        self._board = Board(settings.remote.name, clock)
+        self.queue = QueueState(clock, weights=Weights(settings.run_weights), phases=phases)
+        self._stats = DrainStats(settings.remote.name, clock)
         self._observer = observer or DrainObserver()
-        office = Office(
+        context = DrainContext(
             store,
-            self.agenda,
-            self._board,
+            self.queue,
+            self._stats,
             changes,
             incidents,
             clock,
             self._observer,
-            _books(store, settings.remote),
+            _remote_state(store, settings.remote),
             settings.packing,
         )
-        self._desk = open_desk(office, settings)
+        self._dispatcher = open_dispatcher(context, settings)
         self._changes = changes
         group = _own_name(f"{cgroup.NAME}{store.store_id}", settings.remote)
         self._arguments = [group, ",".join(map(str, settings.cpus))]
@@ -171,7 +171,7 @@ class Supervisor:
             try:
                 self._run_one(again=failures > 0)
             except (OSError, RuntimeError) as error:  # no memory, descriptor or thread is left
-                remote = self._board.remote
+                remote = self._stats.remote
                 tell(log, events.DRAIN_NOT_STARTED, remote=remote, error=error)
             if self._stopping.is_set():
                 break
@@ -188,43 +188,43 @@ class Supervisor:
         """
         cgroup.sweep()  # what was left when a service was killed
         ours, theirs = socket.socketpair()
-        link = DrainLink(ours, self._desk, self._changes)
+        link = DrainLink(ours, self._dispatcher, self._changes)
         process = None
         try:
             with theirs:
                 link.start()
                 process = self._process = _spawn(theirs, self._arguments)
-            self._board.process_started(process.pid, again=again)
+            self._stats.process_started(process.pid, again=again)
             if again:
                 self._observer.restarted()
-            tell(log, events.DRAIN_STARTED, remote=self._board.remote, pid=process.pid)
+            tell(log, events.DRAIN_STARTED, remote=self._stats.remote, pid=process.pid)
             if self._stopping.is_set():
                 process.terminate()
             self._follow(process)
         finally:
             self._process = None
-            self._board.process_ended()
+            self._stats.process_ended()
             link.close()
             if process is not None:
                 _end(process)
-            self.agenda.forget_tasks()
+            self.queue.forget_tasks()
             cgroup.sweep()
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
         """Log what the process says, until it has ended."""
         assert process.stderr is not None
-        said = Said(process.stderr, self._board.remote)
+        relay = StderrRelay(process.stderr, self._stats.remote)
         status = process.wait()
-        said.close()
+        relay.close()
         if not self._stopping.is_set():
-            ended = {"remote": self._board.remote, "pid": process.pid, "status": status}
+            ended = {"remote": self._stats.remote, "pid": process.pid, "status": status}
             tell(log, events.DRAIN_DIED, **ended)
 
     # --- asked by serve --------------------------------------------------------------------------
 
     def hurry(self, run: str | None, step: int | None) -> None:
         """Drain a step, a run, or (None) everything first."""
-        self.agenda.hurry(run, step)
+        self.queue.hurry(run, step)
         self.nudge()
 
     def hurry_replicas(self, run: str | None, step: int | None) -> None:
@@ -236,17 +236,17 @@ class Supervisor:
 
     def passed_by(self, size_bytes: int) -> None:
         """Count a shard that was written straight to the remote, past the drain."""
-        self._board.passed_by(size_bytes)
-        self._observer.drained(self._board.remote, size_bytes, 0.0)
+        self._stats.passed_by(size_bytes)
+        self._observer.drained(self._stats.remote, size_bytes, 0.0)
 
     def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:
         """Return in how many seconds each save of ``backlog`` will be durable, where known."""
-        rate = self._board.rate(self.agenda.in_flight())
-        return etas(backlog, rate, self.agenda.hurried, self.agenda.weights)
+        rate = self._stats.rate(self.queue.in_flight())
+        return etas(backlog, rate, self.queue.hurried, self.queue.weights)
 
     def state(self) -> dict[str, Any]:
         """Return ``drain`` of the status object, and of ``remotes`` the one drained to."""
-        return self._board.as_json(self.agenda.in_flight())
+        return self._stats.as_json(self.queue.in_flight())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

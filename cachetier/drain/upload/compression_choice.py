@@ -58,7 +58,7 @@ class Chooser:
         if mode.method is Method.OFF or target.size_bytes < COMPRESSED_FROM_BYTES:
             return Encoding(self._compressor)
         if mode.method is Method.AUTO:
-            return self._judged(target, source)
+            return self._decided(target, source)
         encoding = self._encoding(target)
         if target.size_bytes <= SINGLE_PUT_BYTES:
             return encoding  # the whole is judged once it is there
@@ -101,7 +101,7 @@ class Chooser:
             return Encoding(self._compressor, Codec.PLANES, Recipe(mode.level, element_size))
         return Encoding(self._compressor, Codec.ZSTD, Recipe(mode.level))
 
-    def _judged(self, target: UploadTarget, source: ShardSource) -> Encoding:
+    def _decided(self, target: UploadTarget, source: ShardSource) -> Encoding:
         """Sample, and do the arithmetic of ``auto``."""
         sample = self._sample(target, source, SAMPLED)
         verdict = judge(sample, self.means())

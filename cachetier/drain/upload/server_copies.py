@@ -98,7 +98,7 @@ class Copies:
         self._refused_until = 0.0
         self._refused = False
         self._copied_bytes = 0
-        self._told: str | None = None
+        self._reported: str | None = None
 
     @property
     def state(self) -> str:
@@ -139,10 +139,10 @@ class Copies:
     def news(self) -> dict[str, Any] | None:
         """Return what ``serve`` shows of it since the last time; None if there is nothing."""
         with self._lock:
-            if not self._copied_bytes and self.state == self._told:
+            if not self._copied_bytes and self.state == self._reported:
                 return None
             copied_bytes, self._copied_bytes = self._copied_bytes, 0
-            self._told = self.state
+            self._reported = self.state
             return {"state": self.state, "copied_bytes": copied_bytes}
 
     def _may_try(self) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.drain.serve.remote_state import DurableBooks
+from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.snapshot import unfinished
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.records import LocalOnly
@@ -61,7 +61,10 @@ def test_a_step_that_is_not_divisible_is_whole_here_and_never_sent(
     assert latest(every_tenth, Level.DURABLE) is None
     assert every_tenth.get("run", 7, "rank-1") == LARGE
     assert not remote.list("").keys
-    assert unfinished(every_tenth.store, DurableBooks(every_tenth.store), {}, lambda *_: None) == []
+    assert (
+        unfinished(every_tenth.store, DurableRemoteState(every_tenth.store), {}, lambda *_: None)
+        == []
+    )
 
 
 def test_a_step_that_is_divisible_is_drained(every_tenth: Node) -> None:

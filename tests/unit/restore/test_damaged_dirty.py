@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cachetier_client.io.digests import digest_of
 
-from cachetier.drain.serve.remote_state import DurableBooks, ReplicaBooks
+from cachetier.drain.serve.remote_state import DurableRemoteState, ReplicaRemoteState
 from cachetier.errors import IntegrityError
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.replica_writes import ReplicaLog
@@ -50,10 +50,10 @@ class Damaged:
         node.put(IDS, "a", DATA)
         node.checkpoints.seal(IDS, 1)
         self.near.put("tier/run/1/a", DATA, digest=digest_of(DATA))
-        books, shard = ReplicaBooks(node.store, "near", REMOTE), self.shard()
+        remote_state, shard = ReplicaRemoteState(node.store, "near", REMOTE), self.shard()
         (save,) = node.store.read(lambda sql: queries.saves_of(sql, "run", 1))
-        books.locate(save.number, "1")
-        books.verified(shard.version, 1.0, Stored.raw(shard.content))
+        remote_state.locate(save.number, "1")
+        remote_state.verified(shard.version, 1.0, Stored.raw(shard.content))
         assert shard.file_id is not None
         path = node.cache_dir / "data" / shard.file_id[:2] / shard.file_id
         path.chmod(0o600)
@@ -129,9 +129,9 @@ def test_what_was_damaged_while_it_waited_for_a_replica_that_gave_up_is_clean_on
     node.store.replica_log.configure({"near": False, "other": True})
     (save,) = node.store.read(lambda sql: queries.saves_of(sql, "run", 1))
     shard = made.shard()
-    DurableBooks(node.store, REMOTE).verified(shard.version, 1.0, Stored.raw(shard.content))
+    DurableRemoteState(node.store, REMOTE).verified(shard.version, 1.0, Stored.raw(shard.content))
     assert made.shard().state is ShardState.QUARANTINED  # "other" has not got it
-    ReplicaBooks(node.store, "other", REMOTE).give_up(save.number, 2.0)
+    ReplicaRemoteState(node.store, "other", REMOTE).give_up(save.number, 2.0)
     assert made.restore.mend(SECONDS) == 1
     assert made.shard().state is ShardState.CLEAN
     made.restore.close()

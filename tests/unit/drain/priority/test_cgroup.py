@@ -107,7 +107,7 @@ def test_a_group_of_version_1_stands_last_or_has_a_share(
     assert group is not None
     assert group.path == own / NAME
     assert (group.path / "cpu.shares").read_text() == "2"
-    assert group.stand(CpuPriority.SHARE) == "cpu.shares=15"
+    assert group.set_priority(CpuPriority.SHARE) == "cpu.shares=15"
     assert (group.path / "cpu.shares").read_text() == "15"
     group.enter()
     assert (group.path / "cgroup.procs").read_text() == str(os.getpid())
@@ -120,9 +120,9 @@ def test_a_kernel_that_knows_idle_groups_is_asked_for_one(
     made_with(monkeypatch, "cpu.shares", "cpu.idle")
     group = make_group(NAME, proc)
     assert group is not None
-    assert group.stand(CpuPriority.LAST) == "cpu.idle=1"
+    assert group.set_priority(CpuPriority.LAST) == "cpu.idle=1"
     assert (group.path / "cpu.idle").read_text() == "1"
-    assert group.stand(CpuPriority.SHARE) == "cpu.shares=15"
+    assert group.set_priority(CpuPriority.SHARE) == "cpu.shares=15"
     assert (group.path / "cpu.idle").read_text() == "0"
 
 
@@ -153,7 +153,7 @@ def test_at_the_root_of_version_2_the_group_is_a_child_if_the_cpu_is_shared_out(
     assert group is not None
     assert group.path == own / NAME
     assert (group.path / "cpu.weight").read_text() == "1"
-    assert group.stand(CpuPriority.SHARE) == "cpu.weight=2"
+    assert group.set_priority(CpuPriority.SHARE) == "cpu.weight=2"
 
 
 def test_below_a_group_that_was_delegated_it_is_a_sibling_of_serve(
@@ -189,7 +189,7 @@ def test_a_real_group_is_entered_ranked_and_removed() -> None:
     try:
         inside = _in_group(group)
         assert [line for line in inside if line.endswith(f"/{name}")]
-        assert group.stand(CpuPriority.SHARE) != group.stand(CpuPriority.LAST)
+        assert group.set_priority(CpuPriority.SHARE) != group.set_priority(CpuPriority.LAST)
     finally:
         sweep()
 

@@ -44,8 +44,8 @@ class FakeCourtesy(Courtesy):
         super().__init__({"nice": 19})
         self.standings: list[CpuPriority] = []
 
-    def stand(self, standing: CpuPriority) -> None:
-        self.standings.append(standing)
+    def set_priority(self, cpu_priority: CpuPriority) -> None:
+        self.standings.append(cpu_priority)
 
 
 class Scene:

@@ -172,7 +172,7 @@ def test_hunger_is_the_share_of_the_time_that_the_drain_could_not_run() -> None:
 # --- standing -----------------------------------------------------------------------------------
 
 
-LAST = Stance(standing=CpuPriority.LAST)
+LAST = Stance(cpu_priority=CpuPriority.LAST)
 
 
 def after(stance: Stance, hunger: float, seconds: float, training: Training = NOBODY) -> Stance:
@@ -184,23 +184,23 @@ def after(stance: Stance, hunger: float, seconds: float, training: Training = NO
 
 
 def test_a_drain_begins_with_a_share_and_gives_it_back_where_it_needs_none() -> None:
-    assert Stance().standing is CpuPriority.SHARE
-    assert after(Stance(), 0.0, FED_SECONDS - 1).standing is CpuPriority.SHARE
-    assert after(Stance(), 0.0, FED_SECONDS).standing is CpuPriority.LAST
-    assert after(Stance(), 0.8, 100).standing is CpuPriority.SHARE
+    assert Stance().cpu_priority is CpuPriority.SHARE
+    assert after(Stance(), 0.0, FED_SECONDS - 1).cpu_priority is CpuPriority.SHARE
+    assert after(Stance(), 0.0, FED_SECONDS).cpu_priority is CpuPriority.LAST
+    assert after(Stance(), 0.8, 100).cpu_priority is CpuPriority.SHARE
 
 
 def test_a_starved_drain_gets_a_share_after_a_while() -> None:
     starving = after(LAST, 0.95, STARVED_SECONDS - 1)
-    assert starving.standing is CpuPriority.LAST
-    assert after(starving, 0.95, 1).standing is CpuPriority.SHARE
-    assert after(LAST, 0.8, 100).standing is CpuPriority.LAST
+    assert starving.cpu_priority is CpuPriority.LAST
+    assert after(starving, 0.95, 1).cpu_priority is CpuPriority.SHARE
+    assert after(LAST, 0.8, 100).cpu_priority is CpuPriority.LAST
 
 
 def test_a_look_that_comes_late_counts_for_all_the_time_it_took() -> None:
     late = next_stance(LAST, Pressure(hunger=1.0, seconds=STARVED_SECONDS), NOBODY)
 
-    assert late.standing is CpuPriority.SHARE
+    assert late.cpu_priority is CpuPriority.SHARE
 
 
 @pytest.mark.parametrize(
@@ -210,12 +210,12 @@ def test_a_look_that_comes_late_counts_for_all_the_time_it_took() -> None:
 def test_hunger_that_comes_and_goes_changes_nothing(
     stance: Stance, due: float, not_due: float, seconds: float
 ) -> None:
-    standing = stance.standing
+    cpu_priority = stance.cpu_priority
     for _ in range(10):
         stance = after(after(stance, due, seconds), not_due, 1)
 
-    assert stance.standing is standing
+    assert stance.cpu_priority is cpu_priority
 
 
 def test_while_ranks_wait_for_room_the_drain_has_its_share_at_once() -> None:
-    assert after(LAST, 0.0, 1, URGENT).standing is CpuPriority.SHARE
+    assert after(LAST, 0.0, 1, URGENT).cpu_priority is CpuPriority.SHARE

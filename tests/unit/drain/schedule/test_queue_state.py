@@ -7,7 +7,7 @@ import pytest
 from cachetier.drain.schedule.queue_state import (
     BACKOFF_LIMIT_SECONDS,
     HURRY_SECONDS,
-    Agenda,
+    QueueState,
     backoff_seconds,
     recheck_seconds,
 )
@@ -26,12 +26,12 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def agenda(clock: FakeClock) -> Agenda:
-    return Agenda(clock, fraction=lambda: 1.0)
+def queue(clock: FakeClock) -> QueueState:
+    return QueueState(clock, fraction=lambda: 1.0)
 
 
-def put_off_for(agenda: Agenda, clock: FakeClock) -> float:
-    not_before = agenda.situation(wants_room=False).not_before
+def put_off_for(queue: QueueState, clock: FakeClock) -> float:
+    not_before = queue.situation(wants_room=False).not_before
     return not_before.get(PUBLISH.key, clock.monotonic()) - clock.monotonic()
 
 
@@ -45,62 +45,62 @@ def test_rechecks_get_rarer_up_to_half_a_minute() -> None:
     assert [recheck_seconds(round_) for round_ in (1, 2, 3, 100)] == [1, 2, 4, 30]
 
 
-def test_work_in_flight_cannot_be_taken_again(agenda: Agenda) -> None:
-    number = agenda.take(PUBLISH)
+def test_work_in_flight_cannot_be_taken_again(queue: QueueState) -> None:
+    number = queue.take(PUBLISH)
     assert number is not None
-    assert agenda.take(PUBLISH) is None
-    assert agenda.in_flight() == [PUBLISH]
+    assert queue.take(PUBLISH) is None
+    assert queue.in_flight() == [PUBLISH]
 
-    agenda.finish(number)
-    assert agenda.take(PUBLISH) is not None
-
-
-def test_a_task_that_is_unknown_is_finished_without_harm(agenda: Agenda) -> None:
-    agenda.finish(999)
-    assert agenda.work(999) is None
+    queue.finish(number)
+    assert queue.take(PUBLISH) is not None
 
 
-def test_a_drain_that_died_holds_nothing_but_others_do(agenda: Agenda) -> None:
-    agenda.take(PUBLISH)
-    agenda.hold(4, "shard", 0.0)
-    agenda.forget_tasks()
-
-    assert agenda.in_flight() == []
-    assert agenda.situation(wants_room=False).in_flight == {name_key(4, "shard")}
-    agenda.release(4, "shard")
-    assert agenda.situation(wants_room=False).in_flight == set()
+def test_a_task_that_is_unknown_is_finished_without_harm(queue: QueueState) -> None:
+    queue.finish(999)
+    assert queue.work(999) is None
 
 
-def test_a_name_that_is_held_cannot_be_held_again(agenda: Agenda) -> None:
-    agenda.hold(4, "shard", 0.0)
+def test_a_drain_that_died_holds_nothing_but_others_do(queue: QueueState) -> None:
+    queue.take(PUBLISH)
+    queue.hold(4, "shard", 0.0)
+    queue.forget_tasks()
+
+    assert queue.in_flight() == []
+    assert queue.situation(wants_room=False).in_flight == {name_key(4, "shard")}
+    queue.release(4, "shard")
+    assert queue.situation(wants_room=False).in_flight == set()
+
+
+def test_a_name_that_is_held_cannot_be_held_again(queue: QueueState) -> None:
+    queue.hold(4, "shard", 0.0)
     with pytest.raises(BackpressureError):
-        agenda.hold(4, "shard", 0.0)
-    agenda.hold(5, "shard", 0.0)
+        queue.hold(4, "shard", 0.0)
+    queue.hold(5, "shard", 0.0)
 
 
 def test_failures_put_work_off_longer_each_time_until_forgiven(
-    agenda: Agenda, clock: FakeClock
+    queue: QueueState, clock: FakeClock
 ) -> None:
     for seconds in (1, 2, 4):
-        agenda.back_off(PUBLISH.key)
-        assert put_off_for(agenda, clock) == seconds
-    agenda.forgive(PUBLISH.key)
-    assert put_off_for(agenda, clock) == 0
+        queue.back_off(PUBLISH.key)
+        assert put_off_for(queue, clock) == seconds
+    queue.forgive(PUBLISH.key)
+    assert put_off_for(queue, clock) == 0
 
-    agenda.back_off(PUBLISH.key)
-    assert put_off_for(agenda, clock) == 1
-    agenda.back_off(PUBLISH.key, attempt=4)
-    assert put_off_for(agenda, clock) == 8
-
-
-def test_a_remote_that_is_back_forgives_everything(agenda: Agenda, clock: FakeClock) -> None:
-    agenda.back_off(PUBLISH.key, attempt=9)
-    agenda.forgive_all()
-
-    assert put_off_for(agenda, clock) == 0
+    queue.back_off(PUBLISH.key)
+    assert put_off_for(queue, clock) == 1
+    queue.back_off(PUBLISH.key, attempt=4)
+    assert put_off_for(queue, clock) == 8
 
 
-def test_a_hurry_is_for_a_step_a_run_or_all_and_passes(agenda: Agenda, clock: FakeClock) -> None:
+def test_a_remote_that_is_back_forgives_everything(queue: QueueState, clock: FakeClock) -> None:
+    queue.back_off(PUBLISH.key, attempt=9)
+    queue.forgive_all()
+
+    assert put_off_for(queue, clock) == 0
+
+
+def test_a_hurry_is_for_a_step_a_run_or_all_and_passes(queue: QueueState, clock: FakeClock) -> None:
     for run, step, hurried in (
         ("run", 7, True),
         ("run", None, True),
@@ -108,19 +108,19 @@ def test_a_hurry_is_for_a_step_a_run_or_all_and_passes(agenda: Agenda, clock: Fa
         ("run", 8, False),
         ("other", None, False),
     ):
-        fresh = Agenda(clock)
+        fresh = QueueState(clock)
         fresh.hurry(run, step)
         assert fresh.hurried(SAVE) is hurried
-    agenda.hurry("run", 7)
+    queue.hurry("run", 7)
     clock.advance(HURRY_SECONDS)
-    assert not agenda.hurried(SAVE)
+    assert not queue.hurried(SAVE)
 
 
-def test_a_hurry_publishes_without_delay(agenda: Agenda, clock: FakeClock) -> None:
-    agenda.recheck(PUBLISH.key)
-    agenda.recheck(PUBLISH.key)
-    agenda.hurry("run", 7)
+def test_a_hurry_publishes_without_delay(queue: QueueState, clock: FakeClock) -> None:
+    queue.recheck(PUBLISH.key)
+    queue.recheck(PUBLISH.key)
+    queue.hurry("run", 7)
 
-    assert put_off_for(agenda, clock) == 0
-    agenda.recheck(PUBLISH.key, patience_limit_seconds=2.0)
-    assert put_off_for(agenda, clock) == 2.0
+    assert put_off_for(queue, clock) == 0
+    queue.recheck(PUBLISH.key, patience_limit_seconds=2.0)
+    assert put_off_for(queue, clock) == 2.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cachetier.drain.schedule.scheduler import SaveView, Situation, plan
 from cachetier.drain.schedule.tasks import TaskKind
-from cachetier.drain.serve.remote_state import DurableBooks
+from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.snapshot import unfinished
 from cachetier.model.shard import SaveIds
 from tests.fakes.fake_clock import FakeClock
@@ -12,7 +12,7 @@ from tests.stateful.node import Node
 
 
 def views(node: Node) -> list[SaveView]:
-    return unfinished(node.store, DurableBooks(node.store), {}, lambda *_damage: None)
+    return unfinished(node.store, DurableRemoteState(node.store), {}, lambda *_damage: None)
 
 
 def planned(node: Node, clock: FakeClock) -> list[tuple[TaskKind, str]]:

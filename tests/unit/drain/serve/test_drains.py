@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cachetier.drain.schedule.queue_state import Agenda
+from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.drains import Drains
 from cachetier.local.catalog.records import Backlog
 from tests.fakes.fake_clock import FakeClock
@@ -18,7 +18,7 @@ class OneDrain:
     """A drain of one remote that notes what it is asked; ``stop`` waits for ``others``."""
 
     def __init__(self, name: str, others: threading.Barrier | None = None) -> None:
-        self.agenda = Agenda(FakeClock())
+        self.queue = QueueState(FakeClock())
         self.name = name
         self.heard: list[str] = []
         self._others = others
@@ -88,7 +88,7 @@ def test_the_durable_drain_is_the_one_that_is_shown_and_each_other_with_its_remo
         ("near", {"pid": 4}),
         ("needed", {"pid": 6}),
     ]
-    assert drains.agenda is parts[0].agenda
+    assert drains.queue is parts[0].queue
     assert drains.etas([]) == {1: 7.0}
 
 

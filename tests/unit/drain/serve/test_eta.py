@@ -8,7 +8,7 @@ from cachetier.clock import Clock
 from cachetier.drain.schedule.fair_queue import EQUAL, Weights
 from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.drain.serve.eta import WINDOW_SECONDS, FinishedUpload, etas, measured_rate
-from cachetier.drain.serve.stats import Board
+from cachetier.drain.serve.stats import DrainStats
 from cachetier.local.catalog.records import Backlog
 from cachetier.model.checkpoint import Save, SaveState
 from tests.fakes.fake_clock import FakeClock
@@ -93,35 +93,35 @@ def test_unsealed_shards_that_are_flushed_take_their_time_too() -> None:
     assert found(waiting(1, 1000, sealed=False), waiting(2, 500), first=1) == {2: 15.0}
 
 
-# --- what the board knows -----------------------------------------------------------------------
+# --- what the stats know -----------------------------------------------------------------------
 
 
-def board_with(clock: Clock) -> Board:
-    board = Board("durable", clock)
-    board.process_started(7, again=False)
-    return board
+def board_with(clock: Clock) -> DrainStats:
+    stats = DrainStats("durable", clock)
+    stats.process_started(7, again=False)
+    return stats
 
 
 def test_the_board_measures_what_was_verified() -> None:
     clock = FakeClock()
-    board = board_with(clock)
-    assert board.rate([]) is None
+    stats = board_with(clock)
+    assert stats.rate([]) is None
     clock.advance(10.0)
-    board.drained(1, 1000, 10.0)
+    stats.drained(1, 1000, 10.0)
 
-    assert board.rate([]) == pytest.approx(100.0)
-    assert board.as_json([])["rate_bytes_per_second"] == pytest.approx(100.0)
+    assert stats.rate([]) == pytest.approx(100.0)
+    assert stats.as_json([])["rate_bytes_per_second"] == pytest.approx(100.0)
     clock.advance(20.0)
-    assert board.rate([UPLOAD]) == pytest.approx(50.0)
+    assert stats.rate([UPLOAD]) == pytest.approx(50.0)
 
 
 @pytest.mark.parametrize("state", ["refused", "unreachable"])
 def test_there_is_no_rate_while_the_remote_is_away_or_the_drain_is_down(state: str) -> None:
-    board = board_with(FakeClock())
-    board.drained(1, 1000, 10.0)
-    board.remote_state(state, "because")
-    assert board.rate([]) is None
-    board.remote_state("ok", "")
-    assert board.rate([]) is not None
-    board.process_ended()
-    assert board.rate([]) is None
+    stats = board_with(FakeClock())
+    stats.drained(1, 1000, 10.0)
+    stats.remote_health(state, "because")
+    assert stats.rate([]) is None
+    stats.remote_health("ok", "")
+    assert stats.rate([]) is not None
+    stats.process_ended()
+    assert stats.rate([]) is None

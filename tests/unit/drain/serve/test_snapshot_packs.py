@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cachetier.drain.schedule.scheduler import SaveView
-from cachetier.drain.serve.remote_state import DurableBooks
+from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.snapshot import unfinished
 from cachetier.model.packs import PACKED_UP_TO_BYTES
 from cachetier.model.shard import SaveIds
@@ -26,10 +26,10 @@ def filled(node: Node) -> None:
 
 
 def shown(node: Node, *, packing: bool = True, busy: Collection[str] = ()) -> SaveView:
-    books = DurableBooks(node.store, "memory")
+    remote_state = DurableRemoteState(node.store, "memory")
     (view,) = unfinished(
         node.store,
-        books,
+        remote_state,
         {},
         lambda *_: None,
         beside_packs=(lambda _number: busy) if packing else None,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cachetier.drain.serve.stderr_relay import Said, record_of
+from cachetier.drain.serve.stderr_relay import StderrRelay, record_of
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.log_format import JsonLines
@@ -68,13 +68,13 @@ def test_what_a_library_warned_of_there_keeps_its_logger(drain_log: io.StringIO)
     ],
 )
 def test_what_is_no_event_is_told_in_its_own_words(line: str) -> None:
-    told = json.loads(JsonLines(()).format(record_of(line, "near")))
-    assert (told["event"], told["text"], told["remote"]) == ("drain.said", line, "near")
+    record = json.loads(JsonLines(()).format(record_of(line, "near")))
+    assert (record["event"], record["text"], record["remote"]) == ("drain.said", line, "near")
 
 
 def test_everything_is_told_until_the_process_has_ended(caplog: pytest.LogCaptureFixture) -> None:
     reading, writing = os.pipe()
-    said = Said(os.fdopen(reading, "rb"), "near")
+    said = StderrRelay(os.fdopen(reading, "rb"), "near")
     os.write(writing, b"one\n\ntwo\nthe last, cut o")
     os.close(writing)
     said.close(30.0)
@@ -90,7 +90,7 @@ def test_no_line_stops_the_listening(caplog: pytest.LogCaptureFixture) -> None:
         known + b'"message": "", "process": "", "exception": 7}',
     ]
     reading, writing = os.pipe()
-    said = Said(os.fdopen(reading, "rb"), "near")
+    said = StderrRelay(os.fdopen(reading, "rb"), "near")
     with os.fdopen(writing, "wb") as drain:
         drain.write(b"\n".join([*odd, b"the last"]))
     said.close(30.0)

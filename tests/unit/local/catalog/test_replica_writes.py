@@ -5,7 +5,7 @@ from __future__ import annotations
 import apsw
 import pytest
 
-from cachetier.drain.serve.remote_state import DurableBooks, ReplicaBooks
+from cachetier.drain.serve.remote_state import DurableRemoteState, ReplicaRemoteState
 from cachetier.errors import FencedError
 from cachetier.local.catalog import queries, replica_queries
 from cachetier.local.catalog.replica_writes import ReplicaLog
@@ -21,15 +21,15 @@ IDS = SaveIds("run", 1, "save", 0, 1)
 
 
 class Two:
-    """A node with a durable remote and a replica called near, and the books of both."""
+    """A node with a durable remote and a replica called near, and the remote state of both."""
 
     def __init__(self, node: Node, *, required: bool) -> None:
         self.node = node
         self.store = node.store
         self.store.replica_log = ReplicaLog(node.store._committer, REMOTE)
         self.configure(required=required)
-        self.durable = DurableBooks(self.store, REMOTE)
-        self.near = ReplicaBooks(self.store, "near", REMOTE)
+        self.durable = DurableRemoteState(self.store, REMOTE)
+        self.near = ReplicaRemoteState(self.store, "near", REMOTE)
 
     def configure(self, *, required: bool) -> None:
         self.store.replica_log.configure({"near": required})
@@ -39,8 +39,8 @@ class Two:
         self.node.checkpoints.seal(ids, 1)
         return next(row for row in self.node.rows() if row.name == name)
 
-    def verified(self, books: DurableBooks | ReplicaBooks, shard: Shard) -> None:
-        books.verified(shard.version, 1.0, Stored.raw(shard.content))
+    def verified(self, remote_state: DurableRemoteState | ReplicaRemoteState, shard: Shard) -> None:
+        remote_state.verified(shard.version, 1.0, Stored.raw(shard.content))
 
     def state(self, shard: Shard) -> ShardState:
         return next(row for row in self.node.rows() if row.version == shard.version).state
@@ -77,7 +77,7 @@ def test_a_shard_is_clean_once_every_required_remote_has_it(
     required: Two, near_first: bool
 ) -> None:
     shard = required.save()
-    both: list[DurableBooks | ReplicaBooks] = [required.durable, required.near]
+    both: list[DurableRemoteState | ReplicaRemoteState] = [required.durable, required.near]
     order = both[::-1] if near_first else both
     required.verified(order[0], shard)
     assert required.state(shard) is ShardState.DIRTY
