@@ -17,7 +17,7 @@ SOURCES := cachetier client tests benchmarks examples tools
 export PYTHONUNBUFFERED = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test prometheus acceptance demo near bench paired docs serve dev wheels lock clean
+.PHONY: help setup check test prometheus acceptance demo near bench paired docs house serve dev wheels lock clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -54,6 +54,10 @@ paired: setup $(STAMPS)/bench  ## Measure this tree beside a commit, in turns (B
 
 docs: setup  ## Write the pages and dashboards that are made from the code
 	@$(PY) -m tools
+
+house: setup  ## Count lines, small modules and shared names, and what runs on a byte's way (ARGS=--list)
+	@$(PY) -m tools.house.sizes $(ARGS)
+	@$(PY) -m tools.house.byte_path $(ARGS)
 
 serve: setup  ## Run the service with the settings in the environment (ARGS=...)
 	@$(VENV)/bin/cachetier serve $(ARGS)
