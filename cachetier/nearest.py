@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-CUTOFF = 0.6
-
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the word of ``known`` that was probably meant by ``word``, or None if none is near.
 
     Case, dashes in front, ``_`` for ``-`` and letters that have swapped places hardly count.
     """
-    from difflib import SequenceMatcher
+    from difflib import get_close_matches
 
-    plain = _plain(word)
-    best, best_likeness = None, CUTOFF
-    for candidate in known:
-        other = _plain(candidate)
-        likeness = SequenceMatcher(None, other, plain, autojunk=False).ratio()
-        if sorted(other) == sorted(plain):
-            likeness = max(likeness, 0.9)
-        if likeness > best_likeness or (best is None and likeness == CUTOFF):
-            best, best_likeness = candidate, likeness
-    return best
+    plain, by_plain = _plain(word), {_plain(each): each for each in known}
+    swapped = [each for each in by_plain if sorted(each) == sorted(plain)]
+    found = [plain] if plain in by_plain else swapped or get_close_matches(plain, by_plain, 1)
+    return by_plain[found[0]] if found else None
 
 
 def _plain(word: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from cachetier.cli.group import built
+from cachetier.cli.app import built
 from cachetier.cli.output import EXITS
 from cachetier.cli.verbs import SECTIONS, VERBS
 from tools.pages import DOCS, table, with_parts
@@ -91,7 +91,7 @@ def _shared(name: str) -> bool:
 
 def _written(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
-        return f"`{parameter.metavar}`"
+        return f"`{parameter.name.upper()}`"
     names = ", ".join(f"`{each}`" for each in (*parameter.opts, *parameter.secondary_opts))
     kind = "" if parameter.is_flag else f" {KINDS.get(parameter.bare_type(), 'TEXT')}"
     return f"{names}{kind}"

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cachetier.cli.ending import ended_by_signal
-from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported
+from cachetier.cli.output import (
+    AsJson,
+    Url,
+    console,
+    ended_by_signal,
+    print_json,
+    reach,
+    refuse,
+    reported,
+    table,
+    tell_progress,
+)
 from cachetier.units import parsed_size, shown_size
 
 if TYPE_CHECKING:
@@ -48,7 +57,7 @@ def bench(
         with reach(url, seconds=None) as client:
             disk = client.status()["disk"]
             directory = _own(Path(disk["directory"]))
-            measure = NodeBench(client, plan, directory, on_step=_say)
+            measure = NodeBench(client, plan, directory, on_step=tell_progress)
             rows = measure.run()
         document = {
             "size_bytes": plan.size_bytes,
@@ -79,28 +88,18 @@ def _own(directory: Path) -> Path | None:
     return directory if directory.is_dir() and os.access(directory, os.W_OK | os.X_OK) else None
 
 
-def _say(what: str) -> None:
-    if sys.stderr.isatty():
-        typer.echo(f"\r\x1b[Kmeasuring {what} ...", err=True, nl=False)
-
-
 def _print(document: dict[str, Any], rows: list[Row]) -> None:
-    from rich.table import Table
-
-    if sys.stderr.isatty():
-        typer.echo("\r\x1b[K", err=True, nl=False)
+    tell_progress()
     shown = console()
     size, ranks = shown_size(document["size_bytes"]), document["ranks"]
     at_once = f", {ranks} at once" if ranks > 1 else ""
     shown.print(f"{document['directory']} ({document['filesystem']}), shards of {size}{at_once}\n")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "through cachetier", "bare disk", "ratio"):
-        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    compared = table("<", "through cachetier", "bare disk", "ratio")
     for row in rows:
         disk = "-" if row.disk is None else _figure(row.disk, row.unit)
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
-        table.add_row(row.what, _figure(row.service, row.unit), disk, ratio)
-    shown.print(table)
+        compared.add_row(row.what, _figure(row.service, row.unit), disk, ratio)
+    shown.print(compared)
     if all(row.disk is None for row in rows):
         typer.echo("\nThe bare disk was not measured: the directory is not ours to write.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -85,8 +86,6 @@ def completion(
     JSON: `shell`, `script`.
     """
     if shell == WORDS:
-        from cachetier.cli.completing import candidates
-
         for line in candidates(words or [""]):
             typer.echo(line)
     elif shell in _SCRIPTS and as_json:
@@ -102,3 +101,32 @@ def completion(
             f"Did you mean {meant}?" if meant else f"Choose one of {', '.join(SHELLS)}.",
             as_json=as_json,
         )
+
+
+def candidates(words: Sequence[str]) -> Iterator[str]:
+    """Yield what ``words[-1]`` could become, each with a tab and what it is; or ``FILES``.
+
+    Silent, whatever is wrong with the words before it.
+    """
+    from typer._click import shell_completion
+    from typer.main import get_command
+
+    from cachetier.cli.app import app
+
+    *args, last = words
+    # An option that waits for its value is left out: typer reads no line that ends with one.
+    waits = bool(args) and args[-1].startswith("-") and "=" not in args[-1]
+    try:
+        ctx = shell_completion._resolve_context(
+            get_command(app), {}, "cachetier", args[:-1] if waits else args
+        )
+        found, incomplete = shell_completion._resolve_incomplete(ctx, args, last)
+    except (typer.TyperException, typer.Exit):
+        return
+    option, sign, _ = last.partition("=")
+    prefix = f"{option}=" if sign and option.startswith("--") else ""
+    for item in found.shell_complete(ctx, incomplete):
+        if item.type == "file":
+            yield FILES
+        else:
+            yield f"{prefix}{item.value}\t{' '.join((item.help or '').split())}"

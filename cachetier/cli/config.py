@@ -5,24 +5,27 @@ They take the options of ``serve``, so that the very command line of a service c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cachetier.cli.output import USAGE, AsJson, complain, print_json, reported
-from cachetier.cli.settings_options import taking_settings
+from cachetier.cli.settings_options import Flags, taking_settings
+from cachetier.config.fields import plain, schema_of
+from cachetier.config.settings import SETTINGS, Settings, sourced
+from cachetier.config.sources import DEFAULT
+from cachetier.config.types import Secret
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Sourced
     from cachetier.errors import CachetierError
 
-Flags = Mapping[str, Any]
 Origin = Annotated[bool, typer.Option("--origin", help="Say who sets each of them.")]
 
 
-@taking_settings
+@taking_settings()
 def show(
     flags: Flags, config: Path | None, origin: Origin = False, as_json: AsJson = False
 ) -> None:
@@ -34,21 +37,17 @@ def show(
     JSON: `file`, `settings`: `value` and `origin` of each.
     """
     with reported(as_json):
-        from cachetier.config.settings import sourced
-
         found = sourced(flags, config=config)
         if found.settings is None:
             raise found.problems[0]
     if as_json:
         print_json({"file": _text(found.file), "settings": _described(found)})
         return
-    from cachetier.cli.toml import written
-
     for line in written(found, with_origins=origin):
         typer.echo(line)
 
 
-@taking_settings
+@taking_settings()
 def check(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
     """Say all that is wrong with the settings, each with its place; exit 2 if there is anything.
 
@@ -57,8 +56,6 @@ def check(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
     JSON: `file`, `problems`: `message` and `hint` of each.
     """
     with reported(as_json):
-        from cachetier.config.settings import sourced
-
         found = sourced(flags, config=config)
     if as_json:
         print_json({"file": _text(found.file), "problems": [_problem(e) for e in found.problems]})
@@ -75,9 +72,6 @@ def schema(as_json: AsJson = False) -> None:  # noqa: ARG001  it is JSON anyway
 
     JSON: a JSON schema (draft 2020-12).
     """
-    from cachetier.config.fields import schema_of
-    from cachetier.config.settings import Settings
-
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "cachetier.toml",
@@ -91,8 +85,6 @@ def _text(path: Path | None) -> str | None:
 
 
 def _described(found: Sourced) -> dict[str, dict[str, Any]]:
-    from cachetier.config.fields import plain
-
     assert found.settings is not None
     values = plain(found.settings)
     values["socket"] = str(found.settings.socket_path)
@@ -104,8 +96,52 @@ def _problem(problem: CachetierError) -> dict[str, str]:
 
 
 def _summary(found: Sourced) -> str:
-    from cachetier.config.sources import DEFAULT
-
     given = sum(origin != DEFAULT for origin in found.origins.values())
     where = f"file {found.file}" if found.file else "no file"
     return f"{given} given, {len(found.origins) - given} by default, {where}"
+
+
+# --- as TOML --------------------------------------------------------------------------------------
+
+
+def written(found: Sourced, *, with_origins: bool) -> list[str]:
+    """Return the lines of a ``cachetier.toml`` that gives the same settings again.
+
+    A setting that is not set, or a secret, is a comment.
+    """
+    assert found.settings is not None
+    settings = found.settings
+    values = {name: getattr(settings, name) for name in found.origins}
+    values["socket"] = settings.socket_path
+    width = max(map(len, values))
+    lines = {name: _line(name.ljust(width), value) for name, value in values.items()}
+    if not with_origins:
+        return list(lines.values())
+    column = min(44, max(map(len, lines.values())))
+    return [f"{line.ljust(column)}  # {found.origins[name]}" for name, line in lines.items()]
+
+
+def _line(name: str, value: Any) -> str:
+    if value is None:
+        return f"# {name} not set"
+    if isinstance(value, Secret):
+        return f"# {name} {value!r}"
+    return f"{name} = {toml_of(SETTINGS[name.strip()].kind.written(value))}"
+
+
+def toml_of(value: Any) -> str:
+    """Return a plain value as TOML writes it, on one line."""
+    if isinstance(value, dict):
+        given = ((key, each) for key, each in value.items() if each is not None)
+        pairs = [f"{_quoted(key)} = {toml_of(each)}" for key, each in given]
+        return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_of, value))}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _quoted(value) if isinstance(value, str) else str(value)
+
+
+def _quoted(text: str) -> str:
+    """Return ``text`` as TOML quotes it: as JSON, but for pairs of surrogates, and DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

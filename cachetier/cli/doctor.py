@@ -9,21 +9,21 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cachetier.cli.ending import ended_by_signal
-from cachetier.cli.output import FAILED, AsJson, print_json, refuse, reported
-from cachetier.cli.settings_options import (
-    CacheDir,
-    Config,
-    Remote,
-    RemoteEndpoint,
-    RemoteRegion,
-    RemoteVerify,
-    settings_from,
+from cachetier.cli.output import (
+    FAILED,
+    AsJson,
+    ended_by_signal,
+    print_json,
+    refuse,
+    reported,
 )
+from cachetier.cli.settings_options import OF_REMOTE, Flags, taking_settings
+from cachetier.config.settings import load
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Settings
@@ -40,13 +40,10 @@ _NAME_CELLS = 12
 _LOOK_SECONDS = 3.0
 
 
+@taking_settings("cache_dir", *OF_REMOTE)
 def doctor(
-    config: Config = None,
-    cache_dir: CacheDir = None,
-    remote: Remote = None,
-    remote_endpoint: RemoteEndpoint = None,
-    remote_region: RemoteRegion = None,
-    remote_verify: RemoteVerify = None,
+    flags: Flags,
+    config: Path | None,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", help="Only this check, or group: disk, node, remote. Repeatable."),
@@ -68,19 +65,12 @@ def doctor(
     JSON: `state` (the worst) and `findings`: of each `name`, `group`, `remote`, `state` (ok, warn,
     fail, skipped), `measured`, `fix` and `values`, the figures by name.
     """
-    flags = {
-        "cache_dir": cache_dir,
-        "remote": remote,
-        "remote_endpoint": remote_endpoint,
-        "remote_region": remote_region,
-        "remote_verify": remote_verify,
-    }
     with reported(as_json), ended_by_signal():
         from cachetier.doctor.checks import checked_names, examine
 
         names = checked_names(only or ())
         size_bytes = _size(checkpoint_size, as_json)
-        patient = _patient(settings_from(config, **flags), size_bytes, skip_remote=skip_remote)
+        patient = _patient(load(flags, config=config), size_bytes, skip_remote=skip_remote)
         with closing(examine(patient, names)) as found:
             failed = _print_json(found) if as_json else _print(found)
     if failed:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cachetier.cli.output import INTEGRITY, AsJson, print_json, refuse, reported
+from cachetier.cli.settings_options import Flags, taking_settings
+from cachetier.config.settings import load
 from cachetier.units import counted, shown_size
 
 if TYPE_CHECKING:
@@ -32,30 +34,18 @@ Adopt = Annotated[
 Rebuild = Annotated[
     bool, typer.Option("--rebuild", help="Make a lost catalog anew from the data files.")
 ]
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", help="Settings file; default CACHETIER_CONFIG, cachetier.toml."),
-]
-CacheDir = Annotated[str | None, typer.Option("--cache-dir", help="Directory of the cache.")]
-RemoteUrl = Annotated[
-    str | None, typer.Option("--remote", help="Where checkpoints go: s3://bucket/prefix.")
-]
-Endpoint = Annotated[
-    str | None, typer.Option("--remote-endpoint", help="URL of an S3-compatible store.")
-]
 
 
+@taking_settings("cache_dir", "remote", "remote_endpoint")
 def fsck(
+    flags: Flags,
+    config: Path | None,
     repair: Repair = False,
     data: Data = False,
     local: Local = False,
     run: Run = None,
     adopt: Adopt = False,
     rebuild: Rebuild = False,
-    config: Config = None,
-    cache_dir: CacheDir = None,
-    remote: RemoteUrl = None,
-    remote_endpoint: Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Check data files against the catalog against the remotes; exit 5 if a problem remains.
@@ -69,11 +59,9 @@ def fsck(
     """
     if local and (adopt or rebuild):
         refuse("--adopt and --rebuild need the remote", "Leave out --local.", as_json=as_json)
-    flags = {"cache_dir": cache_dir, "remote": remote, "remote_endpoint": remote_endpoint}
     if local:
         flags["remote"] = "s3://not-asked"
     with reported(as_json):
-        from cachetier.config.settings import load
         from cachetier.fsck.run import Wanted
 
         wanted = Wanted(data, run, repair, adopt, rebuild)

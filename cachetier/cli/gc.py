@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported
+from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported, table
 from cachetier.units import counted, parsed_span, shown_size
 
 LISTED = 20
@@ -80,21 +80,16 @@ def _show_left(left: list[dict[str, Any]]) -> None:
 
 
 def _show_rubbish(found: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "what", "why", "here", "objects"):
-        right = title in ("here", "objects")
-        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    shown = table("~", "~what", "~why", "here", "objects")
     for each in found["rubbish"][:LISTED]:
-        table.add_row(
+        shown.add_row(
             _TITLES.get(each["kind"], each["kind"]),
             each["what"],
             each["why"],
             shown_size(each["size_bytes"]) if each["size_bytes"] else "-",
             str(each["objects"]) if each["objects"] else "-",
         )
-    console().print(table)
+    console().print(shown)
     if found["found"] > LISTED:
         typer.echo(f"... and {found['found'] - LISTED} more")
     size = shown_size(found["size_bytes"])

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cachetier.cli.ending import ended_by_signal
-from cachetier.cli.output import AsJson, console, print_json, refuse, reported
-from cachetier.cli.settings_options import (
-    Config,
-    Remote,
-    RemoteEndpoint,
-    RemoteRegion,
-    RemoteVerify,
-    settings_from,
+from cachetier.cli.output import (
+    AsJson,
+    console,
+    ended_by_signal,
+    print_json,
+    refuse,
+    reported,
+    table,
+    tell_progress,
 )
+from cachetier.cli.settings_options import OF_REMOTE, Flags, taking_settings
+from cachetier.config.settings import load
 from cachetier.units import parsed_size, shown_size
 
 if TYPE_CHECKING:
@@ -28,12 +30,10 @@ if TYPE_CHECKING:
 _NOWHERE = "/nonexistent"  # must be set, and is not looked at
 
 
+@taking_settings(*OF_REMOTE)
 def objbench(
-    config: Config = None,
-    remote: Remote = None,
-    remote_endpoint: RemoteEndpoint = None,
-    remote_region: RemoteRegion = None,
-    remote_verify: RemoteVerify = None,
+    flags: Flags,
+    config: Path | None,
     replica: Annotated[
         str | None, typer.Option("--replica", help="Measure this replica of the settings instead.")
     ] = None,
@@ -56,21 +56,14 @@ def objbench(
     JSON: `latencies`, `small_puts`, `throughputs` (by streams and part size), `advice`
     (`drain_workers`, `max_rate`, `remarks`) and `left_behind`, what could not be removed.
     """
-    flags = {
-        "cache_dir": _NOWHERE,
-        "remote": remote,
-        "remote_endpoint": remote_endpoint,
-        "remote_region": remote_region,
-        "remote_verify": remote_verify,
-    }
     plan = _plan(seconds, size, streams, as_json)
     with reported(as_json), ended_by_signal():
         from cachetier.doctor.advice import advice_for
         from cachetier.doctor.objbench import ObjectBench
 
-        settings = settings_from(config, **flags)
+        settings = load({**flags, "cache_dir": _NOWHERE}, config=config)
         which = _which(settings, replica, as_json)
-        bench = ObjectBench(which, plan, on_step=_say)
+        bench = ObjectBench(which, plan, on_step=tell_progress)
         measured = _measured(bench)
         advice = advice_for(measured.throughputs)
         if as_json:
@@ -110,12 +103,6 @@ def _which(settings: Settings, replica: str | None, as_json: bool) -> RemoteSett
     return known[replica]
 
 
-def _say(what: str) -> None:
-    """Tell a person who waits what is measured now."""
-    if sys.stderr.isatty():
-        typer.echo(f"\r\x1b[Kmeasuring {what} ...", err=True, nl=False)
-
-
 # --- how it looks --------------------------------------------------------------------------------
 
 
@@ -142,11 +129,10 @@ def _print(
 ) -> None:
     from cachetier.doctor.disk import shown_time
 
-    if sys.stderr.isatty():
-        typer.echo("\r\x1b[K", err=True, nl=False)
+    tell_progress()
     shown = console()
     shown.print(f"{which.url} at {which.endpoint or 'AWS'}\n")
-    small = _table("4 KiB, one at a time", "p50", "p99", "times")
+    small = table("<4 KiB, one at a time", "p50", "p99", "times")
     for each in measured.latencies:
         times = each.times
         p50, p99 = shown_time(times.p50_seconds), shown_time(times.p99_seconds)
@@ -156,7 +142,7 @@ def _print(
         rate = measured.rate
         refused = f", {rate.throttled} throttled" if rate.throttled else ""
         shown.print(f"{rate.streams} streams: {rate.per_second:.0f} small puts/s{refused}")
-    large = _table("streams", "part", "PUT", "GET", "throttled", "failed")
+    large = table("<streams", "part", "PUT", "GET", "throttled", "failed")
     for cell in measured.throughputs:
         large.add_row(
             str(cell.streams),
@@ -174,12 +160,3 @@ def _print(
         shown.print(f"  {remark}")
     for key in left_behind:
         typer.echo(f"Could not be removed: {key}", err=True)
-
-
-def _table(*columns: str) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
-    return table

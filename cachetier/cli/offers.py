@@ -6,13 +6,25 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from typer.core import CompletionItem
+
 from cachetier.cli.completion import SHELLS
-from cachetier.cli.levels import LEVELS
+from cachetier.cli.shards import LEVELS
 
 SECONDS = 1.0  # who does not answer by then has nothing to say: somebody waits at the keyboard
 
 Offers = list[tuple[str, str]]
-Given = Mapping[str, str]
+Given = Mapping[str, Any]
+
+
+def completed(ctx: Any, parameter: Any, incomplete: str) -> list[CompletionItem]:
+    """Return what a value that begins with ``incomplete`` could be; typer calls it."""
+    offered = offered_for(parameter.name, ctx.params)
+    if offered is None:
+        return [CompletionItem(incomplete, type="file")]
+    return [
+        CompletionItem(each, help=line) for each, line in offered if each.startswith(incomplete)
+    ]
 
 
 def offered_for(parameter: str, given: Given) -> Offers | None:
@@ -20,7 +32,7 @@ def offered_for(parameter: str, given: Given) -> Offers | None:
 
     Args:
         parameter: Its name, as the verb's function has it.
-        given: What the command line says already: options by name, arguments by their place.
+        given: What the command line and the environment say already, by name.
     """
     if parameter in _KNOWN:
         return _KNOWN[parameter](given)
@@ -47,9 +59,7 @@ def _of_setting(name: str) -> Offers | None:
         return None
     kinds = (setting.kind.schema, *setting.kind.schema.get("anyOf", ()))
     words = next((kind["enum"] for kind in kinds if "enum" in kind), ())
-    usual = setting.default
-    if isinstance(usual, bool):
-        usual = "on" if usual else "off"
+    usual = setting.shown_default
     return [(word, "the default" if word == usual else name) for word in words]
 
 
@@ -68,13 +78,10 @@ def _checks(_given: Given) -> Offers:
 
 
 def _replicas(given: Given) -> Offers:
-    from pathlib import Path
-
     from cachetier.config.settings import sourced
 
-    config = given.get("config")
-    flags = {"cache_dir": "/", "remote": given.get("remote") or None}
-    settings = sourced(flags, config=Path(config) if config else None).settings
+    flags = {"cache_dir": "/", "remote": given.get("remote")}
+    settings = sourced(flags, config=given.get("config")).settings
     found = {} if settings is None else settings.replicas
     return [(name, each.remote) for name, each in found.items()]
 
@@ -90,7 +97,7 @@ def _runs(given: Given) -> Offers:
 
 
 def _steps(given: Given) -> Offers:
-    run = given.get("run") or given.get("0")
+    run = given.get("run")
 
     def steps(client: Any) -> Offers:
         found = client.steps(run, timeout_seconds=SECONDS)
@@ -100,15 +107,13 @@ def _steps(given: Given) -> Offers:
 
 
 def _names(given: Given) -> Offers:
-    run, step = (
-        given.get(name) or given.get(place) for name, place in (("run", "0"), ("step", "1"))
-    )
+    run, step = given.get("run"), given.get("step")
 
     def names(client: Any) -> Offers:
-        found = client.step(run, int(step or ""), timeout_seconds=SECONDS)
+        found = client.step(run, step, timeout_seconds=SECONDS)
         return [(shard.name, f"shard of rank {shard.rank}") for shard in found.shards]
 
-    return _asked(given, names) if run and step else []
+    return _asked(given, names) if run and step is not None else []
 
 
 def _asked(given: Given, ask: Callable[[Any], Offers]) -> Offers:

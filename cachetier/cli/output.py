@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from cachetier_client import Client
     from rich.console import Console
     from rich.progress import Progress
+    from rich.table import Table
 
 FAILED, USAGE, NOT_DURABLE, UNREACHABLE, INTEGRITY, FULL = range(1, 7)
 EXITS = {
@@ -191,3 +193,38 @@ def progress(as_json: bool) -> Progress | None:
         console=Console(stderr=True),
         transient=True,
     )
+
+
+def table(*titles: str) -> Table:
+    """Return a table of figures; ``<`` before a title: of words, ``~``: of words that may wrap."""
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        shown.add_column(
+            title.lstrip("<~"),
+            justify="left" if title[:1] in ("<", "~") else "right",
+            no_wrap=not title.startswith("~"),
+            overflow="fold" if title.startswith("~") else "ellipsis",
+        )
+    return shown
+
+
+def tell_progress(what: str = "") -> None:
+    """Tell a person who waits what is measured now; nothing: clear the line."""
+    if sys.stderr.isatty():
+        typer.echo(f"\r\x1b[K{f'measuring {what} ...' if what else ''}", err=True, nl=False)
+
+
+@contextmanager
+def ended_by_signal() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that what was written is removed as on Ctrl-C."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported
+from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported, table
 from cachetier.cli.steps import RunArgument, StepArgument
 from cachetier.units import shown_size, shown_span
 
@@ -79,16 +80,9 @@ def _show_pins(pins: list[PinInfo], as_json: bool) -> None:
     if not pins:
         typer.echo("Nothing is pinned on this node.", err=True)
         return
-    import time
-
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("run", "step", "shards here", "bytes here", "of", "pinned for"):
-        justify = "left" if title == "run" else "right"
-        table.add_column(title, justify=justify, no_wrap=title != "run", overflow="fold")  # type: ignore[arg-type]
+    shown = table("~run", "step", "shards here", "bytes here", "of", "pinned for")
     for each in pins:
-        table.add_row(
+        shown.add_row(
             each.run,
             str(each.step),
             f"{each.local_shards}/{each.shards}",
@@ -96,4 +90,4 @@ def _show_pins(pins: list[PinInfo], as_json: bool) -> None:
             shown_size(each.size_bytes),
             shown_span(max(0.0, time.time() - each.pinned_at)),
         )
-    console().print(table)
+    console().print(shown)

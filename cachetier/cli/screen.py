@@ -6,12 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Group, JustifyMethod, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cachetier.cli.output import table
 from cachetier.cli.rates import Node, Rates
-from cachetier.cli.status import last_error
+from cachetier.cli.status import cut, last_error
 from cachetier.units import shown_size, shown_span
 
 WARNINGS = 3
@@ -83,7 +84,9 @@ def _risk(status: dict[str, Any], width: int) -> Text:
             line.append("no durable step to count from")
     else:
         seconds = worst["exposure_seconds"]
-        line.append(f"{shown_span(seconds)} of {_short(worst['run'])}", _danger(seconds, objective))
+        line.append(
+            f"{shown_span(seconds)} of {cut(worst['run'], RUN_CELLS)}", _danger(seconds, objective)
+        )
     line.append(f" (objective {shown_span(objective)})", "dim")
     if status["dirty_bytes"]:
         line.append(f"   durable in {_eta(status['eta_seconds'])}")
@@ -123,10 +126,10 @@ def _flow(status: dict[str, Any], rates: Rates, width: int) -> Text:
 
 
 def _remotes(status: dict[str, Any], rates: Rates) -> Table:
-    table = _table("<remote", "<state", "drained", "to go", "eta", "<held back by")
+    shown = table("<remote", "<state", "drained", "to go", "eta", "<held back by")
     for remote in status["remotes"]:
         rate = rates.remotes.get(remote["name"])
-        table.add_row(
+        shown.add_row(
             remote["name"],
             _state(str(remote["state"])),
             _speed(rate),
@@ -134,8 +137,8 @@ def _remotes(status: dict[str, Any], rates: Rates) -> Table:
             _eta(remote["eta_seconds"]),
             _held_back(remote),
         )
-    table.expand, table.columns[-1].ratio = True, 1  # a long reason is cut, and no other column
-    return table
+    shown.expand, shown.columns[-1].ratio = True, 1  # a long reason is cut, and no other column
+    return shown
 
 
 def _held_back(remote: dict[str, Any]) -> Text:
@@ -152,13 +155,13 @@ def _held_back(remote: dict[str, Any]) -> Text:
 
 
 def _runs(status: dict[str, Any], rows: int) -> Table:
-    table = _table("<run", "exposed", "durable step", "saved", "dirty")
+    shown = table("<run", "exposed", "durable step", "saved", "dirty")
     objective = status["exposure_objective_seconds"]
     found = status["exposure"]
     for run in _that_fit(found, rows):
         age = run["durable_age_seconds"]
-        table.add_row(
-            _short(run["run"]),
+        shown.add_row(
+            cut(run["run"], RUN_CELLS),
             Text(
                 shown_span(run["exposure_seconds"]) if run["exposure_seconds"] else "-",
                 _danger(run["exposure_seconds"], objective),
@@ -167,25 +170,25 @@ def _runs(status: dict[str, Any], rows: int) -> Table:
             "-" if age is None else f"{shown_span(age)} ago",
             shown_size(run["dirty_bytes"]) if run["dirty_bytes"] else "-",
         )
-    return _with_rest(table, found, rows)
+    return _with_rest(shown, found, rows)
 
 
 def _pending(status: dict[str, Any], rows: int) -> Table:
-    table = _table("<pending run", "step", "<state", "size", "<sent", "eta")
+    shown = table("<pending run", "step", "<state", "size", "<sent", "eta")
     found = status["pending"]
     unlisted = status["pending_steps"] - len(found)
     for step in _that_fit(found, rows, unlisted):
         size_bytes = max(1, step["size_bytes"])
         share = 1 - min(1.0, step["dirty_bytes"] / size_bytes)
-        table.add_row(
-            _short(step["run"]),
+        shown.add_row(
+            cut(step["run"], RUN_CELLS),
             str(step["step"]),
             str(step["state"]),
             shown_size(step["size_bytes"]),
             Text("█" * int(10 * share)).append("░" * (10 - int(10 * share)), "dim"),
             _eta(step["eta_seconds"]),
         )
-    return _with_rest(table, found, rows, unlisted)
+    return _with_rest(shown, found, rows, unlisted)
 
 
 def _warnings(status: dict[str, Any]) -> list[str]:
@@ -219,16 +222,16 @@ def _fleet(nodes: Sequence[Node], width: int, height: int) -> list[RenderableTyp
     """Return one row for each node, the worst first."""
     ranked = sorted(nodes, key=_badness, reverse=True)
     rows = len(nodes) if not height else max(1, height - 8)
-    table = _table("<node", "<state", "exposed", "dirty", "eta", "put", "drained", "used", "warn")
+    shown = table("<node", "<state", "exposed", "dirty", "eta", "put", "drained", "used", "warn")
     for node in _that_fit(ranked, rows):
-        table.add_row(*_row(node))
+        shown.add_row(*_row(node))
     ready = sum(
         node.error is None and (node.status or {}).get("state") == "ready" for node in nodes
     )
     head = Text.assemble((f"{len(nodes)} nodes", "bold"), f"  {ready} ready  ")
     head.append(time.strftime("%H:%M:%S"), "dim")
     troubles = [line for node in ranked for line in _troubles(node)]
-    body: list[RenderableType] = [head, Text(), _with_rest(table, ranked, rows), Text()]
+    body: list[RenderableType] = [head, Text(), _with_rest(shown, ranked, rows), Text()]
     return body + [_cut(f"! {line}", width, "yellow") for line in troubles[:WARNINGS]]
 
 
@@ -281,24 +284,15 @@ def _label(url: str) -> str:
 # --- words ---------------------------------------------------------------------------------------
 
 
-def _table(*titles: str) -> Table:
-    """Return a table of these columns; ``<`` in front: to the left."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for title in titles:
-        justify: JustifyMethod = "left" if title.startswith("<") else "right"
-        table.add_column(title.removeprefix("<"), justify=justify, no_wrap=True)
-    return table
-
-
 def _that_fit(found: Sequence[Any], rows: int, unlisted: int = 0) -> Sequence[Any]:
     """Return what fits ``rows``, with one of them to say how many more there are."""
     return found if len(found) + unlisted <= rows else found[: rows - 1]
 
 
-def _with_rest(table: Table, found: Sequence[Any], rows: int, unlisted: int = 0) -> Table:
+def _with_rest(shown: Table, found: Sequence[Any], rows: int, unlisted: int = 0) -> Table:
     if more := len(found) + unlisted - len(_that_fit(found, rows, unlisted)):
-        table.add_row(f"and {more} more", style="dim")
-    return table
+        shown.add_row(f"and {more} more", style="dim")
+    return shown
 
 
 def _state(state: str) -> Text:
@@ -323,10 +317,6 @@ def _eta(seconds: float | None) -> str:
 
 def _away(node: Node) -> str:
     return shown_span(0.0 if node.away_since is None else time.monotonic() - node.away_since)
-
-
-def _short(run: str) -> str:
-    return run if len(run) <= RUN_CELLS else f"{run[: RUN_CELLS - 1]}…"
 
 
 def _ending(name: str, cells: int) -> str:

@@ -1,65 +1,73 @@
-"""Settings as options of verbs that are not ``serve``: all of them, or those that name a remote."""
+"""Settings as options of a verb, from what ``Settings`` declares of each."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from cachetier.config.settings import Settings
+from cachetier.config.fields import Declared
+from cachetier.config.settings import SETTINGS
+from cachetier.config.types import FLAG
 
-Config = Annotated[
+Flags = dict[str, Any]
+Verb = Callable[..., None]
+
+OF_REMOTE = ("remote", "remote_endpoint", "remote_region", "remote_verify")
+_CONFIG = Annotated[
     Path | None,
     typer.Option("--config", help="Settings file; default CACHETIER_CONFIG, ./cachetier.toml."),
 ]
-CacheDir = Annotated[
-    str | None, typer.Option("--cache-dir", help="Directory of the cache, as `serve` has it.")
-]
-Remote = Annotated[
-    str | None, typer.Option("--remote", help="Where checkpoints go: s3://bucket/prefix.")
-]
-RemoteEndpoint = Annotated[
-    str | None, typer.Option("--remote-endpoint", help="URL of an S3-compatible store.")
-]
-RemoteRegion = Annotated[str | None, typer.Option("--remote-region", help="Region of the bucket.")]
-RemoteVerify = Annotated[str | None, typer.Option("--remote-verify", help="checksum, or readback.")]
 
 
-def settings_from(config: Path | None, **flags: Any) -> Settings:
-    """Return the settings that `serve` would have with these flags, of which None is not given.
-
-    Raises:
-        ConfigError: See ``cachetier.config.load``.
-    """
-    from cachetier.config.settings import load
-
-    return load(flags, config=config)
-
-
-def taking_settings(verb: Callable[..., None]) -> Callable[..., None]:
-    """Return ``verb`` with the options of ``serve``.
+def taking_settings(*names: str) -> Callable[[Verb], Verb]:
+    """Give a verb the options of the settings ``names``, of all without any.
 
     It is called with ``flags``, a value or None for each setting, ``config``, the file that was
     named, and with its own parameters, which must have defaults.
     """
-    from cachetier.cli.serve import serve
+    chosen = names or tuple(SETTINGS)
 
-    own = inspect.signature(verb, eval_str=True).parameters
-    offered = inspect.signature(serve, eval_str=True).parameters
-    names = [name for name in offered if name not in ("config", "as_json")]
+    def decorated(verb: Verb) -> Verb:
+        def taken(**values: Any) -> None:
+            verb(flags={name: values.pop(name) for name in chosen}, **values)
 
-    def taken(**values: Any) -> None:
-        flags = {name: values.pop(name) for name in names}
-        verb(flags=flags, **values)
+        own = dict(inspect.signature(verb, eval_str=True).parameters)
+        offered = [_parameter("config", _CONFIG), *(_of_setting(name) for name in chosen)]
+        last = own.pop("as_json")
+        own = {name: each for name, each in own.items() if name not in ("flags", "config")}
+        parameters = [*own.values(), *offered, last]
+        taken.__doc__ = verb.__doc__
+        taken.__name__ = verb.__name__
+        taken.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        taken.__annotations__ = {each.name: each.annotation for each in parameters}
+        return taken
 
-    taken.__doc__ = verb.__doc__
-    taken.__name__ = verb.__name__
-    both = [each for name, each in own.items() if name not in ("flags", "config")]
-    both += [each for name, each in offered.items() if name != "as_json"]
-    taken.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
-    taken.__annotations__ = {each.name: each.annotation for each in both}
-    return taken
+    return decorated
+
+
+def _of_setting(name: str) -> inspect.Parameter:
+    """Return the option of a setting: a flag where ``on`` is all there is to say."""
+    declared = SETTINGS[name]
+    is_flag = declared.kind is FLAG and not declared.default
+    kind: Any = bool | None if is_flag else str | None
+    flag = f"--{name.replace('_', '-')}"
+    option = typer.Option(flag, help=_help_of(declared, is_flag), show_default=False)
+    return _parameter(name, Annotated[kind, option])
+
+
+def _help_of(declared: Declared, is_flag: bool) -> str:
+    if is_flag:
+        return declared.description.removeprefix("`on`: ")
+    if isinstance(declared.default, dict):
+        return f"{declared.description} As JSON."
+    usual = declared.shown_default
+    return f"{declared.description} Default {usual}." if usual else declared.description
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(name, kind, default=None, annotation=annotation)

@@ -9,17 +9,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, cast, get_args
 
 import typer
 
-from cachetier.cli.levels import chosen_level
 from cachetier.cli.output import AsJson, Url, print_json, progress, reach, refuse, reported
+from cachetier.nearest import nearest
 from cachetier.units import shown_size
 
 if TYPE_CHECKING:
     from cachetier_client import Client, Receipt
 
+LevelName = Literal["local", "replicated", "durable"]
+
+LEVELS: tuple[str, ...] = get_args(LevelName)
 PIECE_BYTES = 4 << 20
 DEFAULT_SAVE_ID = "cli"
 _RANGE = re.compile(r"(\d*)-(\d*)", re.ASCII)
@@ -42,6 +45,16 @@ SaveId = Annotated[
 Rank = Annotated[int | None, typer.Option("--rank", help="Default: the environment's.")]
 WorldSize = Annotated[int | None, typer.Option("--world-size", help="Default: the environment's.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a step that is published.")]
+
+
+def chosen_level(word: str, option: str, as_json: bool) -> LevelName:
+    """Return ``word`` if it is a level; else end with the nearest that is one."""
+    if word not in LEVELS:
+        meant = nearest(word, LEVELS)
+        hint = f"Did you mean {meant}?" if meant else "Choose one of them."
+        known = f"{', '.join(LEVELS[:-1])} and {LEVELS[-1]}"
+        refuse(f"--{option} {word!r} is none of {known}", hint, as_json=as_json)
+    return cast("LevelName", word)
 
 
 def put(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from cachetier.cli.exposure import cut, exposure_alarms, exposure_table, size_or_dash
-from cachetier.cli.output import AsJson, Url, console, print_json, reach, reported
+from cachetier.cli.output import AsJson, Url, console, print_json, reach, reported, table
 from cachetier.units import counted, shown_size, shown_span
 
 if TYPE_CHECKING:
@@ -16,7 +15,9 @@ if TYPE_CHECKING:
 
 BAR_CELLS = 34
 PENDING_ROWS = 10
-RUN_CELLS = 20
+PENDING_CELLS = 20
+RUN_ROWS = 5
+RUN_CELLS = 28
 _STYLES = {"ready": "bold green", "ok": "green", "throttled": "yellow", "unreachable": "bold red"}
 
 
@@ -41,7 +42,7 @@ def rendered(status: dict[str, Any], now: float) -> Group:
 
     parts: list[Any] = [_headline(status), Text(), _facts(status)]
     if status["exposure"]:
-        parts += [Text(), exposure_table(status)]
+        parts += [Text(), _exposure_table(status)]
     if status["pending"]:
         parts += [Text(), _pending(status["pending"], status["pending_steps"], now)]
     for warning in _alarms(status, now):
@@ -78,7 +79,7 @@ def _facts(status: dict[str, Any]) -> Table:
     grid.add_row("drain", _drain(status["drain"]))
     if decided := (status["drain"].get("compression") or {}).get("runs"):
         run, verdict = list(decided.items())[-1]
-        grid.add_row("auto", f"{cut(run, RUN_CELLS)}: {verdict['why']}")
+        grid.add_row("auto", f"{cut(run, PENDING_CELLS)}: {verdict['why']}")
     disk = status["disk"]
     direct = "O_DIRECT" if disk["direct_io"] else "no O_DIRECT"
     free = shown_size(disk["free_bytes"])
@@ -213,12 +214,10 @@ def _drain(drain: dict[str, Any]) -> str:
 
 def _pending(pending: list[dict[str, Any]], steps: int, now: float) -> Table:
     """Return the table of the ``steps`` not yet durable; ``eta`` is until they are."""
-    from rich.table import Table
-
-    titles = ("pending run", "step", "state", "size", "dirty", "age", "eta")
+    shown = table("<pending run", "step", "<state", "size", "dirty", "age", "eta")
     rows = [
         (
-            cut(str(each["run"]), RUN_CELLS),
+            cut(str(each["run"]), PENDING_CELLS),
             str(each["step"]),
             str(each["state"]),
             shown_size(each["size_bytes"]),
@@ -228,18 +227,11 @@ def _pending(pending: list[dict[str, Any]], steps: int, now: float) -> Table:
         )
         for each in pending[:PENDING_ROWS]
     ]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        table.add_column(
-            title,
-            justify="left" if title in ("pending run", "state") else "right",
-            no_wrap=True,
-        )
     for row in rows:
-        table.add_row(*row)
+        shown.add_row(*row)
     if (more := steps - len(rows)) > 0:
-        table.add_row(f"and {more} more", style="dim")
-    return table
+        shown.add_row(f"and {more} more", style="dim")
+    return shown
 
 
 def last_error(drain: dict[str, Any], now: float) -> list[str]:
@@ -252,9 +244,70 @@ def last_error(drain: dict[str, Any], now: float) -> list[str]:
 
 
 def _alarms(status: dict[str, Any], now: float) -> list[str]:
-    found = [*exposure_alarms(status), *(str(warning) for warning in status["warnings"])]
+    found = [*_exposure_alarms(status), *(str(warning) for warning in status["warnings"])]
     if status["waiting_bytes"]:
         found.append(f"puts wait for {shown_size(status['waiting_bytes'])} of room")
     found += last_error(status["drain"], now)
     found += [str(conflict) for conflict in status["drain"].get("conflicts", ())]
     return found
+
+
+# --- what losing the node would cost --------------------------------------------------------------
+
+
+def _exposure_table(status: dict[str, Any]) -> Table:
+    """Return a row for each run, the most exposed first, at most ``RUN_ROWS``."""
+    shown = table("<run", "durable step", "begun", "exposed", "dirty")
+    runs = status["exposure"]
+    for run in runs[:RUN_ROWS]:
+        shown.add_row(
+            cut(str(run["run"]), RUN_CELLS),
+            "none" if run["durable_step"] is None else str(run["durable_step"]),
+            _ago(run["durable_age_seconds"]),
+            _exposed(run, status["exposure_objective_seconds"]),
+            size_or_dash(run["dirty_bytes"]),
+        )
+    if len(runs) > RUN_ROWS:
+        shown.add_row(f"and {len(runs) - RUN_ROWS} more", style="dim")
+    return shown
+
+
+def _exposure_alarms(status: dict[str, Any]) -> list[str]:
+    """Say which runs are exposed for longer than they should be, and which steps are stuck."""
+    objective = status["exposure_objective_seconds"]
+    late = [run for run in status["exposure"] if run["exposure_seconds"] > objective]
+    found = [
+        f"{cut(str(run['run']), RUN_CELLS)} would lose {shown_span(run['exposure_seconds'])} of "
+        f"training with this node: the objective is {shown_span(objective)}"
+        for run in late[:RUN_ROWS]
+    ]
+    stuck = status["incomplete"]
+    if stuck["steps"]:
+        steps = "1 step is" if stuck["steps"] == 1 else f"{stuck['steps']} steps are"
+        found.append(
+            f"{steps} incomplete, the oldest since {shown_span(stuck['oldest_seconds'])}: a rank "
+            "has not sealed, here or elsewhere"
+        )
+    return found
+
+
+def cut(text: str, cells: int) -> str:
+    return text if len(text) <= cells else f"{text[: cells - 1]}…"
+
+
+def _ago(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{shown_span(seconds)} ago"
+
+
+def size_or_dash(size_bytes: int) -> str:
+    return shown_size(size_bytes) if size_bytes else "-"
+
+
+def _exposed(run: dict[str, Any], objective: float) -> Text:
+    """Say for how long a run is exposed: `-` where there is no durable step to count from."""
+    from rich.text import Text
+
+    seconds = run["exposure_seconds"]
+    if not seconds:
+        return Text("-") if run["durable_step"] is None else Text("no", "green")
+    return Text(shown_span(seconds), "bold red" if seconds > objective else "yellow")

@@ -9,9 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from cachetier.cli.levels import chosen_level
-from cachetier.cli.output import AsJson, Url, console, print_json, progress, reach, refuse, reported
-from cachetier.cli.shards import DEFAULT_SAVE_ID, Overwrite, Rank, SaveId, WorldSize
+from cachetier.cli.output import (
+    AsJson,
+    Url,
+    console,
+    print_json,
+    progress,
+    reach,
+    refuse,
+    reported,
+    table,
+)
+from cachetier.cli.shards import (
+    DEFAULT_SAVE_ID,
+    Overwrite,
+    Rank,
+    SaveId,
+    WorldSize,
+    chosen_level,
+)
+from cachetier.nearest import nearest
 from cachetier.units import shown_size, shown_span
 
 if TYPE_CHECKING:
@@ -189,8 +206,6 @@ def _flush(
 def _tell_of_unknown(run: str, runs: list[str]) -> None:
     """Say so if nothing of the run was here to flush: its name may be misspelt."""
     if run not in runs:
-        from cachetier.nearest import nearest
-
         meant = nearest(run, runs)
         told = f": did you mean {meant}?" if meant else "."
         typer.echo(f"This node knows no run {run}{told}", err=True)
@@ -251,10 +266,10 @@ def _show_steps(run: str, steps: list[StepInfo], level: str | None, as_json: boo
         if level in (None, "local"):
             typer.echo(f"Next: See S3 with `cachetier ls {run} --level durable`.", err=True)
         return
-    table = _table("step", "state", "restorable", "ranks", "shards", "size", "dirty", "age")
+    shown = table("step", "~state", "~restorable", "ranks", "shards", "size", "dirty", "age")
     now = time.time()
     for step in steps:
-        table.add_row(
+        shown.add_row(
             str(step.step),
             f"{step.state}, pinned" if step.pinned else step.state,
             _restorable(step) or "-",
@@ -264,7 +279,7 @@ def _show_steps(run: str, steps: list[StepInfo], level: str | None, as_json: boo
             shown_size(step.dirty_bytes) if step.dirty_bytes else "-",
             shown_span(max(0.0, now - step.started_at)) if step.started_at else "-",
         )
-    console().print(table)
+    console().print(shown)
 
 
 def _show_step(step: StepInfo, as_json: bool) -> None:
@@ -274,10 +289,10 @@ def _show_step(step: StepInfo, as_json: bool) -> None:
     levels = _restorable(step) or "nowhere"
     state = f"{step.state}, pinned" if step.pinned else step.state
     typer.echo(f"{step.run}/{step.step}: {state}, save {step.save_id}, restorable: {levels}")
-    table = _table("name", "rank", "size", "digest", "state")
+    shown = table("~name", "rank", "size", "<digest", "~state")
     for shard in step.shards:
-        table.add_row(*_shard_row(shard))
-    console().print(table)
+        shown.add_row(*_shard_row(shard))
+    console().print(shown)
 
 
 def _restorable(step: StepInfo) -> str:
@@ -289,22 +304,6 @@ def _restorable(step: StepInfo) -> str:
 def _shard_row(shard: ShardInfo) -> tuple[str, ...]:
     size = shown_size(shard.size_bytes)
     return shard.name, str(shard.rank), size, shard.digest, shard.state
-
-
-def _table(*columns: str) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    numbers = {"step", "rank", "ranks", "shards", "size", "dirty", "age"}
-    long = {"state", "restorable", "name"}  # go on in the next line: nothing is cut off
-    for column in columns:
-        table.add_column(
-            column,
-            justify="right" if column in numbers else "left",
-            no_wrap=column not in long,
-            overflow="fold",
-        )
-    return table
 
 
 def _step_json(step: StepInfo) -> dict[str, Any]:

@@ -6,12 +6,10 @@ What a class declares is read from here by the sources, the JSON schema and the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from enum import Enum
-from pathlib import Path
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
 
-from cachetier.config.types import Secret, SettingType, each_read
+from cachetier.config.types import SettingType, each_read, plain
 from cachetier.nearest import nearest
 
 T = TypeVar("T")
@@ -27,6 +25,14 @@ class Declared:
     default: Any
     required: bool
     description: str
+
+    @property
+    def shown_default(self) -> str:
+        """The default as a flag or a file says it; empty where there is none."""
+        written = self.kind.written(self.default)
+        if isinstance(written, bool):
+            return "on" if written else "off"
+        return str(written) if isinstance(written, str | int | float) else ""
 
 
 def setting(kind: SettingType[T], default: T, description: str = "") -> T:
@@ -97,18 +103,3 @@ def schema_of(cls: type) -> dict[str, Any]:
         "required": must,
         "additionalProperties": False,
     }
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it; a secret stays one."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {name: plain(each) for name, each in value.items()}
-    if isinstance(value, frozenset):
-        return sorted(value)
-    if isinstance(value, tuple | list):
-        return [plain(each) for each in value]
-    if isinstance(value, Enum):
-        return value.value
-    return str(value) if isinstance(value, Path | Secret) else value

@@ -71,9 +71,7 @@ WINDOWS = checked(listed(TEXT, ","), lambda windows: parsed_bandwidth("", window
 class Settings:
     """What the service is told; see ``load``."""
 
-    cache_dir: Path = required(
-        PATH, "Directory of the cache, on a local ext4 or XFS disk. Must be given."
-    )
+    cache_dir: Path = required(PATH, "Directory of the cache, on a local ext4 or XFS disk.")
     capacity: str = setting(
         CAPACITY, "80%", "Hard budget: a size (`200 GB`, `1.5 TiB`) or a share of the filesystem."
     )
@@ -94,9 +92,10 @@ class Settings:
     token: Secret | None = setting(
         optional(SECRET),
         None,
-        "What HTTP callers send as `Authorization: Bearer`; needed beyond loopback.",
+        "What HTTP callers send as `Authorization: Bearer`; needed beyond loopback. "
+        "On a command line all users see it: better in `CACHETIER_TOKEN`.",
     )
-    remote: str = required(REMOTE, "Where checkpoints go: `s3://bucket/prefix`. Must be given.")
+    remote: str = required(REMOTE, "Where checkpoints go: `s3://bucket/prefix`.")
     remote_endpoint: str | None = setting(
         optional(URL),
         None,

@@ -14,7 +14,8 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -44,6 +45,21 @@ class Secret:
         return "(hidden)"
 
 
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it; a secret stays one."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path | Secret) else value
+
+
 class WrongValueError(ValueError):
     """More than one thing is wrong with a value, or something deep within it.
 
@@ -63,10 +79,12 @@ class SettingType(Generic[T]):
     Attributes:
         read: Returns the value, or raises ValueError.
         schema: What a file may say, in JSON schema.
+        written: Returns the value as a file says it.
     """
 
     read: Callable[[object], T]
     schema: Mapping[str, Any]
+    written: Callable[[Any], Any] = plain
 
 
 def each_read(read: Callable[[str, object], T], given: Mapping[str, object]) -> dict[str, T]:
@@ -142,7 +160,9 @@ FLAG: SettingType[bool] = SettingType(
 )
 PATH: SettingType[Path] = SettingType(_path, {"type": "string", "format": "path"})
 MODE: SettingType[int] = SettingType(
-    _mode, {"type": ["integer", "string"], "minimum": _LEAST_MODE, "maximum": _MOST_MODE}
+    _mode,
+    {"type": ["integer", "string"], "minimum": _LEAST_MODE, "maximum": _MOST_MODE},
+    written="{:04o}".format,
 )
 SECRET: SettingType[Secret] = SettingType(
     _secret, {"type": "string", "format": "password", "writeOnly": True}

@@ -12,9 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cachetier.cli import offers, output
-from cachetier.cli.app import app
-from cachetier.cli.completing import candidates
-from cachetier.cli.group import built
+from cachetier.cli.app import app, built
+from cachetier.cli.completion import candidates
 from cachetier.cli.offers import offered_for
 from cachetier.cli.verbs import GROUPS, VERBS
 from cachetier.config.settings import SETTINGS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.cli.group import built
+from cachetier.cli.app import built
 from cachetier.cli.verbs import GROUPS, VERBS
 
 ROOT = Path(__file__).parents[3]

@@ -13,8 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cachetier.cli import serve
-from cachetier.cli.app import app
-from cachetier.cli.group import built
+from cachetier.cli.app import app, built
 from cachetier.cli.verbs import ALSO_CALLED, GROUPS, SECTIONS, VERBS
 from cachetier.config.settings import SETTINGS
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cachetier.cli.app import app
-from cachetier.cli.group import built
+from cachetier.cli.app import app, built
 from cachetier.cli.verbs import ALSO_CALLED, VERBS
 
 STEP = ["--run", "r", "--step", "1"]

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cachetier.config.fields import plain, read_values, required, schema_of, setting
+from cachetier.config.fields import read_values, required, schema_of, setting
 from cachetier.config.settings import SETTINGS, Settings, load
 from cachetier.config.types import (
     FLAG,
@@ -22,6 +22,7 @@ from cachetier.config.types import (
     number,
     one_of,
     optional,
+    plain,
     table,
     whole,
 )
