@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
 import typer
-from typer.core import CompletionItem, TyperCommand, TyperGroup
+from typer._click.shell_completion import CompletionItem
+from typer.core import TyperCommand, TyperGroup
 
 from cachetier.cli.usage import UnknownVerbError, reported_usage
 from cachetier.cli.verbs import GROUPS, SECTIONS, VERBS
@@ -166,17 +168,17 @@ class _WordReader:
         return None if value is None else self._one(value, param, ctx)
 
     def _one(self, word: Any, param: Any, ctx: Any) -> Any:
-        wrong = ""
         try:
             value = self._read(word)
-            if value != value:
-                wrong = f"is not {self._noun}"
-            elif param.min is not None and value < param.min:
-                wrong = f"is less than {param.min:g}"
-            elif param.max is not None and value > param.max:
-                wrong = f"is more than {param.max:g}"
         except ValueError:
+            value = math.nan
+        wrong = ""
+        if value != value:
             wrong = f"is not {self._noun}"
+        elif param.min is not None and value < param.min:
+            wrong = f"is less than {param.min:g}"
+        elif param.max is not None and value > param.max:
+            wrong = f"is more than {param.max:g}"
         if wrong:
             raise typer.BadParameter(f"{word!r} {wrong}", ctx=ctx, param=param)
         return value

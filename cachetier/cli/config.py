@@ -13,10 +13,10 @@ import typer
 
 from cachetier.cli.output import USAGE, AsJson, complain, print_json, reported
 from cachetier.cli.settings_options import Flags, taking_settings
-from cachetier.config.fields import plain, schema_of
+from cachetier.config.fields import schema_of
 from cachetier.config.settings import SETTINGS, Settings, sourced
 from cachetier.config.sources import DEFAULT
-from cachetier.config.types import Secret
+from cachetier.config.types import Secret, plain
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Sourced

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from typer.core import CompletionItem
+from typer._click.shell_completion import CompletionItem
 
 from cachetier.cli.completion import SHELLS
 from cachetier.cli.shards import LEVELS

@@ -46,7 +46,7 @@ def reported_usage(words: list[str]) -> Iterator[None]:
 
 def _explained(error: Any, words: list[str]) -> tuple[str, str]:
     """Return what is wrong and what to do. The kinds of error are told apart by what they carry."""
-    ctx, option = error.ctx, getattr(error, "option_name", None)
+    ctx, option = error.ctx, getattr(error, "option_name", "")
     if isinstance(error, UnknownVerbError):
         return error.message, error.hint
     if ctx is None:
