@@ -53,15 +53,15 @@ def tree(root: Any, spans: list[Any]) -> Iterator[str]:
     def lines(span: Any, depth: int) -> Iterator[str]:
         began = (span.start_time_unix_nano - root.start_time_unix_nano) / 1e9
         took = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9
-        yield f"{began:7.3f} s {took:7.3f} s  {'  ' * depth}{span.name:<11} {told(span)}".rstrip()
+        yield f"{began:7.3f} s {took:7.3f} s  {'  ' * depth}{span.name:<11} {shown(span)}".rstrip()
         for child in children[span.span_id]:
             yield from lines(child, depth + 1)
 
     return lines(root, 0)
 
 
-def told(span: Any) -> str:
-    """Return what of its attributes says most."""
+def shown(span: Any) -> str:
+    """Return the attributes that say most about a span."""
     values = {each.key.removeprefix("cachetier."): each.value for each in span.attributes}
     return " ".join(f"{name}={value_of(values[name])}" for name in SHOWN if name in values)
 

@@ -78,10 +78,10 @@ class _Object:
     body: Body | None = None
 
     def fields(self) -> dict[str, str]:
-        told = {"ETag": self.etag, **self.metadata}
+        fields = {"ETag": self.etag, **self.metadata}
         if self.checksum:
-            told |= {CHECKSUM: self.checksum, "x-amz-checksum-type": "FULL_OBJECT"}
-        return told
+            fields |= {CHECKSUM: self.checksum, "x-amz-checksum-type": "FULL_OBJECT"}
+        return fields
 
 
 @dataclass(slots=True)
@@ -161,8 +161,8 @@ class Objects:
         if first >= found.size_bytes:
             return _error(416, "InvalidRange")
         last = min(last, found.size_bytes - 1)
-        told = {"ETag": found.etag, "Content-Range": f"bytes {first}-{last}/{found.size_bytes}"}
-        return Answer(206, told, memoryview(found.body)[first : last + 1])
+        fields = {"ETag": found.etag, "Content-Range": f"bytes {first}-{last}/{found.size_bytes}"}
+        return Answer(206, fields, memoryview(found.body)[first : last + 1])
 
     def _about_bucket(self, request: Request) -> Answer:
         prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
@@ -224,10 +224,10 @@ class Objects:
         whole = upload.body(size_bytes)
         stored = _Object(size_bytes, self._etag(), checksum, upload.metadata, whole)
         self._objects[request.key] = stored
-        told = f"<ETag>{escape(stored.etag)}</ETag>"
+        inside = f"<ETag>{escape(stored.etag)}</ETag>"
         if checksum:
-            told += f"<ChecksumCRC64NVME>{checksum}</ChecksumCRC64NVME>"
-        return _xml("CompleteMultipartUploadResult", told)
+            inside += f"<ChecksumCRC64NVME>{checksum}</ChecksumCRC64NVME>"
+        return _xml("CompleteMultipartUploadResult", inside)
 
     def _copy(self, request: Request, upload: _Upload) -> Answer:
         """Take a part from an object that is here."""
@@ -255,10 +255,10 @@ _WHOLE = "<IsTruncated>false</IsTruncated>"
 
 
 def _metadata(request: Request) -> dict[str, str]:
-    return {name: text for name, text in request.fields.items() if _is_told(name)}
+    return {name: text for name, text in request.fields.items() if _is_kept(name)}
 
 
-def _is_told(name: str) -> bool:
+def _is_kept(name: str) -> bool:
     """Say whether a field of a put is told again by HEAD and GET."""
     return name.startswith(METADATA) or name == LABEL
 
@@ -269,8 +269,8 @@ def _xml(name: str, inside: str) -> Answer:
 
 
 def _error(status: int, code: str) -> Answer:
-    said = _xml("Error", f"<Code>{code}</Code><Message>{code}</Message>")
-    return Answer(status, said.fields, said.body)
+    error = _xml("Error", f"<Code>{code}</Code><Message>{code}</Message>")
+    return Answer(status, error.fields, error.body)
 
 
 SLOW_DOWN = _error(503, "SlowDown")

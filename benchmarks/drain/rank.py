@@ -31,9 +31,9 @@ def main(endpoint: str, bucket: str) -> None:
     _steps(left, right, 0.5)  # warms up
     print(flush=True)
     for line in sys.stdin:
-        told = json.loads(line)
-        naive = _Naive(endpoint, bucket, Path(told["naive"])) if told["naive"] else None
-        taken = _steps(left, right, told["seconds"])
+        command = json.loads(line)
+        naive = _Naive(endpoint, bucket, Path(command["naive"])) if command["naive"] else None
+        taken = _steps(left, right, command["seconds"])
         print(json.dumps([taken, naive.stop() if naive is not None else 0]), flush=True)
 
 

@@ -57,32 +57,32 @@ class RunningSink:
         return self._process.pid
 
     def counts(self) -> Counts:
-        return self._told({})
+        return self._command({})
 
     def forget(self) -> Counts:
         """Drop every object and count."""
-        return self._told({"forget": True})
+        return self._command({"forget": True})
 
     def throttle(self, rate: float) -> Counts:
         """Let ``rate`` parts a second through; 0 for no limit."""
-        return self._told({"rate": rate})
+        return self._command({"rate": rate})
 
     def narrow(self, bytes_per_second: float, latency_seconds: float) -> Counts:
         """Let so much through, of all connections together, and answer late."""
-        return self._told({"link": bytes_per_second, "latency": latency_seconds})
+        return self._command({"link": bytes_per_second, "latency": latency_seconds})
 
     def keep(self) -> Counts:
         """Keep the bytes of objects from now on, and give them back."""
-        return self._told({"keep": True})
+        return self._command({"keep": True})
 
     def go_down(self) -> Counts:
         """Reset every connection, until ``come_back``."""
-        return self._told({"down": True})
+        return self._command({"down": True})
 
     def come_back(self) -> Counts:
-        return self._told({"down": False})
+        return self._command({"down": False})
 
-    def _told(self, command: dict[str, Any]) -> Counts:
+    def _command(self, command: dict[str, Any]) -> Counts:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(command) + "\n")

@@ -59,7 +59,7 @@ class Outcome:
         """The 99th of a hundred."""
         return statistics.quantiles(self.puts, n=100, method="inclusive")[-1]
 
-    def said(self) -> str:
+    def summary(self) -> str:
         return (
             f"{self.failures} failed, {self.rejected_percent:.1f} % refused, p99 of a put "
             f"{self.put_seconds:.2f} s, at the store {self.counts.p99_seconds:.2f} s"
@@ -88,11 +88,11 @@ def measure(bench: Bench) -> list[Result]:
             drained = _drained(client, remote, sizes)
             bench.say(
                 f"drain: {drained.goodput:.3f} of the bucket, {drained.steady_percent:.1f} % "
-                f"refused once steady; {drained.outcome.said()}"
+                f"refused once steady; {drained.outcome.summary()}"
             )
             ours.append(drained)
             theirs.append(_written_directly(remote, sizes))
-            bench.say(f"direct: {theirs[-1].said()}")
+            bench.say(f"direct: {theirs[-1].summary()}")
     return _results(sizes, ours, theirs)
 
 

@@ -55,7 +55,7 @@ class _Turns:
         self.p99s.append(statistics.quantiles(steps, n=100, method="inclusive")[-1])
         self.rates.append(moved_bytes / 1e6 / seconds)
 
-    def said(self) -> str:
+    def summary(self) -> str:
         median, p99 = 1e3 * self.medians[-1], 1e3 * self.p99s[-1]
         return f"{median:.1f} ms, p99 {p99:.1f} ms, {self.rates[-1]:.0f} MB/s"
 
@@ -84,7 +84,7 @@ def measure(bench: Bench) -> list[Result]:
                 if name == DRAINED:
                     moved_bytes = int(moved_bytes / sent_share)
                 turns[name].add(steps, moved_bytes, sizes.training_seconds)
-                bench.say(f"{name}: {turns[name].said()}")
+                bench.say(f"{name}: {turns[name].summary()}")
     return _results(turns)
 
 
@@ -171,10 +171,10 @@ def _ranks(remote: RunningSink) -> Iterator[Train]:
     ]
 
     def train(seconds: float, naive: Path | None) -> tuple[list[float], int]:
-        told = json.dumps({"seconds": seconds, "naive": str(naive) if naive else None})
+        command = json.dumps({"seconds": seconds, "naive": str(naive) if naive else None})
         for rank in ranks:
             assert rank.stdin is not None
-            rank.stdin.write(told + "\n")
+            rank.stdin.write(command + "\n")
             rank.stdin.flush()
         answers = [json.loads(_line(rank)) for rank in ranks]
         return [step for steps, _ in answers for step in steps], sum(moved for _, moved in answers)

@@ -98,11 +98,11 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one.equal(other))
 
 
-def main(sizes: list[int], told: Any, answers: Any) -> None:
+def main(sizes: list[int], commands: Any, answers: Any) -> None:
     dist.init_process_group("gloo")
     rank = Rank(*sizes)
     print(json.dumps("ready"), file=answers, flush=True)
-    for line in told:
+    for line in commands:
         command = json.loads(line)
         do: Callable[..., Any] = getattr(rank, command.pop("do"))
         print(json.dumps(do(**command)), file=answers, flush=True)

@@ -52,27 +52,27 @@ class Ranks:
 
     def save(self, mode: str, where: object) -> float:
         """Return how long a whole save takes the rank that takes longest."""
-        return float(max(self._told("save", mode=mode, where=str(where))))
+        return float(max(self._command("save", mode=mode, where=str(where))))
 
     def train(self, mode: str | None, where: object, steps: int) -> float:
         """Return how long ``steps`` take, with or without a save that is begun before."""
-        return float(max(self._told("train", mode=mode, where=str(where), steps=steps)))
+        return float(max(self._command("train", mode=mode, where=str(where), steps=steps)))
 
     def load(self, mode: str, where: object) -> float:
         """Return how long a load takes the rank that takes longest."""
-        return float(max(self._told("load", mode=mode, where=str(where))))
+        return float(max(self._command("load", mode=mode, where=str(where))))
 
     def peak(self, mode: str, where: object) -> int:
         """Return by how much a save raises resident memory, at most."""
-        return int(max(self._told("peak", mode=mode, where=str(where))))
+        return int(max(self._command("peak", mode=mode, where=str(where))))
 
     def resident(self) -> int:
         """Return the resident memory of all ranks."""
-        return int(sum(self._told("resident")))
+        return int(sum(self._command("resident")))
 
     def state_bytes(self) -> int:
         """Return how much one rank saves."""
-        return int(max(self._told("state_bytes")))
+        return int(max(self._command("state_bytes")))
 
     def end(self) -> None:
         """Let them end by themselves; kill whoever does not."""
@@ -89,7 +89,7 @@ class Ranks:
                 assert process.stdout is not None
                 process.stdout.close()
 
-    def _told(self, do: str, **command: Any) -> list[Any]:
+    def _command(self, do: str, **command: Any) -> list[Any]:
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(json.dumps({"do": do, **command}) + "\n")

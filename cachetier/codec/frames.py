@@ -114,9 +114,9 @@ def _end_of(frame: bytes | memoryview) -> int:
     """
     at, is_last = int(zstandard.frame_header_size(frame)), False
     while not is_last and at < len(frame):
-        told = int.from_bytes(frame[at : at + 3], "little")
-        is_last = bool(told & 1)
-        at += 3 + (1 if (told >> 1) & 3 == _REPEATED else told >> 3)
+        block_header = int.from_bytes(frame[at : at + 3], "little")
+        is_last = bool(block_header & 1)
+        at += 3 + (1 if (block_header >> 1) & 3 == _REPEATED else block_header >> 3)
     checksum_bytes = 4 if frame[4] & _HAS_CHECKSUM else 0
     return at + checksum_bytes if is_last else len(frame) + 1
 

@@ -37,18 +37,18 @@ class Declared:
 
 def setting(kind: SettingType[T], default: T, description: str = "") -> T:
     """Declare a field of a frozen, ``kw_only`` dataclass that is read as ``kind``."""
-    told: dict[str, Any] = {_DECLARED: Declared(kind, default, False, description)}
+    metadata: dict[str, Any] = {_DECLARED: Declared(kind, default, False, description)}
     if isinstance(default, dict):
-        made: Any = field(default_factory=default.copy, metadata=told)
+        made: Any = field(default_factory=default.copy, metadata=metadata)
     else:
-        made = field(default=default, metadata=told)
+        made = field(default=default, metadata=metadata)
     return cast("T", made)
 
 
 def required(kind: SettingType[T], description: str = "") -> T:
     """Declare a field that has no default."""
-    told = {_DECLARED: Declared(kind, None, True, description)}
-    return cast("T", field(metadata=told))
+    metadata = {_DECLARED: Declared(kind, None, True, description)}
+    return cast("T", field(metadata=metadata))
 
 
 def declared(cls: type) -> dict[str, Declared]:
@@ -90,12 +90,12 @@ def schema_of(cls: type) -> dict[str, Any]:
     known = declared(cls)
     properties = {}
     for name, each in known.items():
-        said: dict[str, Any] = {**each.kind.schema}
+        schema: dict[str, Any] = {**each.kind.schema}
         if each.description:
-            said["description"] = each.description
+            schema["description"] = each.description
         if not each.required and each.default is not None:
-            said["default"] = plain(each.default)
-        properties[name] = said
+            schema["default"] = plain(each.default)
+        properties[name] = schema
     must = [name for name, each in known.items() if each.required]
     return {
         "type": "object",

@@ -294,14 +294,14 @@ def sourced(flags: Mapping[str, Any] | None = None, *, config: Path | None = Non
         except ConfigError as error:
             problems.append(error)
     origins = origins_of(SETTINGS, given, file)
-    said = {**file.values, **values_of_variables(SETTINGS), **given}
-    said = {name: said[name] for name in SETTINGS if name in said}
-    needed = [name for name, each in SETTINGS.items() if each.required and name not in said]
+    texts = {**file.values, **values_of_variables(SETTINGS), **given}
+    texts = {name: texts[name] for name in SETTINGS if name in texts}
+    needed = [name for name, each in SETTINGS.items() if each.required and name not in texts]
     if file.path == path:  # else it may well have them
         problems += [missing(name) for name in needed]
     settings = None
     try:
-        values = read_values(SETTINGS, said)
+        values = read_values(SETTINGS, texts)
         settings = Settings(**values) if not needed else None
     except ValueError as error:
         problems += wrong_values(error, origins, file)

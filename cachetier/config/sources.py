@@ -183,8 +183,8 @@ def wrong_values(
         name, *within = where.split(".")
         in_file = origins[name] == file.place(name)
         origin = file.place(name, *within) if in_file else origins[name]
-        told = f"{'.'.join(within)}: {cause}" if within else cause
-        problems.append(ConfigError(f"`{name}` from {origin}: {_clipped(told)}"))
+        problem = f"{'.'.join(within)}: {cause}" if within else cause
+        problems.append(ConfigError(f"`{name}` from {origin}: {_clipped(problem)}"))
     return problems
 
 

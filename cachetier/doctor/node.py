@@ -56,10 +56,10 @@ def judge_io(limits: CgroupLimits) -> CheckResult:
     name = "io"
     rates = {"read": limits.reads_bytes_per_second, "write": limits.writes_bytes_per_second}
     values = {f"{verb}_limit_bytes_per_second": rate for verb, rate in rates.items()}
-    said = [f"{verb} {shown_size(rate)}/s" for verb, rate in rates.items() if rate is not None]
-    if not said:
+    shown = [f"{verb} {shown_size(rate)}/s" for verb, rate in rates.items() if rate is not None]
+    if not shown:
         return ok(name, "no limit on the disk", **values)
-    measured = f"the cache's disk is limited: {', '.join(said)}"
+    measured = f"the cache's disk is limited: {', '.join(shown)}"
     if any(rate is not None and rate < SLOW_DISK_BYTES_PER_SECOND for rate in rates.values()):
         fix = "Raise io.max (version 1: blkio.throttle) of the group for this disk."
         return warn(name, measured, fix, **values)
@@ -87,8 +87,8 @@ def judge_pressure(averages: Mapping[str, float] | None) -> CheckResult:
         fix = "Boot with psi=1: without it the drain gives way to training's hints alone."
         return warn(name, "the kernel does not tell (no /proc/pressure)", fix)
     values = {f"{what}_some_percent": percent for what, percent in averages.items()}
-    told = ", ".join(f"{what} {percent:.0f} %" for what, percent in averages.items())
-    measured = f"somebody waited, of the last 10 s: {told}"
+    waits = ", ".join(f"{what} {percent:.0f} %" for what, percent in averages.items())
+    measured = f"somebody waited, of the last 10 s: {waits}"
     pressed = [what for what, percent in averages.items() if percent >= PRESSED_PERCENT]
     if pressed:
         fix = f"Look at what else wants {' and '.join(pressed)}: the drain gives way, so it lags."

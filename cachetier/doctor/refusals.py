@@ -58,16 +58,16 @@ def judge_refusal(
     if isinstance(error, ThrottledError):
         fix = "Try again when it is quieter; `cachetier objbench` finds the rate it takes."
         return warn(name, "the store throttles at the moment", fix, remote_code=code)
-    said, fix = _reason(error, code, remote, right)
-    return fail(name, said, fix, remote_code=code)
+    summary, fix = _reason(error, code, remote, right)
+    return fail(name, summary, fix, remote_code=code)
 
 
 def _reason(
     error: CachetierError, code: str, remote: RemoteSettings, right: str
 ) -> tuple[str, str]:
     if code in _BY_CODE:
-        said, fix = _BY_CODE[code]
-        return f"{said} ({code})", fix
+        summary, fix = _BY_CODE[code]
+        return f"{summary} ({code})", fix
     if code in _NO_BUCKET:
         return f"there is no bucket {remote.bucket}", "Create it, or correct `remote`."
     if code in _DENIED:
@@ -81,8 +81,8 @@ def _reason(
     cause = error.__cause__
     for base in type(cause).__mro__ if cause is not None else ():
         if base.__name__ in _BY_CAUSE:
-            said, fix = _BY_CAUSE[base.__name__]
-            return said.format(where=remote.endpoint or "AWS"), fix
+            summary, fix = _BY_CAUSE[base.__name__]
+            return summary.format(where=remote.endpoint or "AWS"), fix
     if isinstance(error, TransientError):
         return (
             f"no usable answer: {error.message}",

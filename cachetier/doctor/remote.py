@@ -23,8 +23,8 @@ READBACK = 'remote_verify = "readback"'
 def judge_reach(remote: RemoteSettings, server: str, seconds: float) -> CheckResult:
     """Say where the remote is, now that it has answered."""
     where = f"{remote.url} at {remote.endpoint or 'AWS'}"
-    told = f", {server}" if server else ""
-    return ok("reach", f"{where}{told}, answered in {shown_time(seconds)}", server=server)
+    software = f", {server}" if server else ""
+    return ok("reach", f"{where}{software}, answered in {shown_time(seconds)}", server=server)
 
 
 def judge_clock(ahead_seconds: float | None) -> CheckResult:
@@ -99,10 +99,12 @@ def judge_checksum(faults: Sequence[str], verify: str) -> CheckResult:
     if not faults:
         fix = 'Set remote_verify = "checksum": each object need not be read back.'
         return warn(name, "CRC-64/NVME works, and remote_verify is readback", fix, **values)
-    said = f"CRC-64/NVME: {', '.join(faults)}"
+    summary = f"CRC-64/NVME: {', '.join(faults)}"
     if verify == "readback":
-        return ok(name, f"{said}; objects are read back", **values)
-    return fail(name, said, f"Set {READBACK}: objects are then read back to verify them.", **values)
+        return ok(name, f"{summary}; objects are read back", **values)
+    return fail(
+        name, summary, f"Set {READBACK}: objects are then read back to verify them.", **values
+    )
 
 
 def judge_copy(*, refused: bool, wanted: bool) -> CheckResult:

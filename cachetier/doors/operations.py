@@ -22,8 +22,8 @@ class Operations:
     ``refuse_when_stopping`` raises StoppingError once work is no longer taken, and
     ``refuse_when_leaving`` once shards are not: what is begun may still be sealed, and flushed.
     ``fell_back`` is told how many shards and bytes went past this service while it was away,
-    ``failed`` which door answered with which code of an error. ``told`` is what each client hears
-    at its first word.
+    ``failed`` which door answered with which code of an error. ``greeting`` is added to the answer
+    to each client's ``hello``.
     """
 
     store_id: str
@@ -39,4 +39,4 @@ class Operations:
     refuse_when_leaving: Callable[[], None]
     fell_back: Callable[[int, int], None] = lambda _shards, _size_bytes: None
     failed: Callable[[str, str], None] = lambda _door, _code: None
-    told: dict[str, Any] = field(default_factory=dict)
+    greeting: dict[str, Any] = field(default_factory=dict)

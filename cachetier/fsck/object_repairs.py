@@ -51,10 +51,10 @@ class ObjectsThere:
     def put_right(self, finding: Finding) -> str:
         """Put a row right that says what cannot be."""
         save, row = self._known.save(finding), self._known.row(finding.version)
-        told, doubtful = RIGHT, doubtful_copies(row, self._known.shard(finding.version))
+        outcome, doubtful = RIGHT, doubtful_copies(row, self._known.shard(finding.version))
         for name in [finding.remote] if finding.remote is not None else doubtful:
-            told = self._copy_put_right(self._known.shard(finding.version), save, name)
-        return self._bytes_put_right(self._known.shard(finding.version), told)
+            outcome = self._copy_put_right(self._known.shard(finding.version), save, name)
+        return self._bytes_put_right(self._known.shard(finding.version), outcome)
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -70,17 +70,17 @@ class ObjectsThere:
             raise LeftError("nobody knows as what it was stored: save the step again")
         return "the object is there: the catalog knows again as what"
 
-    def _bytes_put_right(self, shard: Shard, told: str) -> str:
+    def _bytes_put_right(self, shard: Shard, outcome: str) -> str:
         row = self._known.row(shard.version)
         here = shard.file_id is not None or shard.inline
         if shard.state is ShardState.EVICTED and not here:
             if not row.remotes:
                 raise LeftError("no copy is left anywhere: delete the step")
-            return told
+            return outcome
         if shard.state is ShardState.EVICTED and not self._bytes.is_elsewhere(shard):
             raise LeftError("no remote says that it has it: its bytes here stay as they are")
         wrong = shard.state is ShardState.EVICTED or not here or not self._bytes.are_there(shard)
-        return self._bytes.take_out_of_use(shard) if wrong else told
+        return self._bytes.take_out_of_use(shard) if wrong else outcome
 
     # --- objects ---------------------------------------------------------------------------------
 
@@ -112,16 +112,16 @@ class ObjectsThere:
         shards = [shard]
         if stored is not None:
             shards = self._described.together(shard, save, remote, stored)
-        told, lost = "", []
+        outcome, lost = "", []
         for each in shards:
             try:
-                told = self._dirty_again(self._bytes.made_sound(each), remote.name)
+                outcome = self._dirty_again(self._bytes.made_sound(each), remote.name)
             except (LeftError, CachetierError) as reason:
                 lost.append(f"{each.name}: {reason}")
         if lost:
             raise LeftError("; ".join(lost))
         others = len(shards) - 1
-        return told if not others else f"{told}, and the {others} others of its pack"
+        return outcome if not others else f"{outcome}, and the {others} others of its pack"
 
     def _dirty_again(self, shard: Shard, remote: str) -> str:
         if remote == DURABLE:

@@ -40,7 +40,7 @@ class RemoteChecks:
         self._report = report
         self._run = run
         self._seen_packs: set[str] = set()
-        self._told: set[int] = set()  # rows that are wrong about their objects
+        self._rows_in_doubt: set[int] = set()  # rows that are wrong about their objects
 
     def all(self) -> Iterator[Finding]:
         """Yield everything.
@@ -158,7 +158,7 @@ class RemoteChecks:
                 continue  # another node's, or told already
             shard, stored = row
             if stored != entry.stored() or not is_same(shard, entry):
-                self._told.add(shard.version)
+                self._rows_in_doubt.add(shard.version)
                 message = f"at {remote}: the catalog and the step disagree on what its object is"
                 wrong = self._of(
                     FindingKind.ROW_CONTRADICTS, save, message, name=entry.name, rank=entry.rank
@@ -232,7 +232,7 @@ class RemoteChecks:
             wanted: dict[str, tuple[Finding, Stored, int]] = {}
             for row, stored in page:
                 shard = row.shard
-                if shard is None or stored is None or row.version in self._told:
+                if shard is None or stored is None or row.version in self._rows_in_doubt:
                     continue
                 key = self._bucket.layout.object_key(save.run, location, row.name, stored.pack_name)
                 known.add(key)
@@ -256,12 +256,12 @@ class RemoteChecks:
             blank, stored, digest = wanted[key]
             if stored.pack is not None:
                 self._seen_packs.add(key)
-            kind, message = _judged(save, seen, stored, digest)
+            kind, message = _object_problem(save, seen, stored, digest)
             if kind is not None and self._is_still(blank):
                 ours = any(part.rank == blank.rank for part in self._parts_here(save))
                 whose = "" if ours else "; another node put it"
-                told = f"at {self._remote.name}: {message}{whose}"
-                yield replace(blank, kind=kind, message=told)
+                text = f"at {self._remote.name}: {message}{whose}"
+                yield replace(blank, kind=kind, message=text)
 
     def _is_still(self, finding: Finding) -> bool:
         """Return whether a row still says that the remote has the shard."""
@@ -349,7 +349,7 @@ def _wrong_manifest(save: Save, manifest: Manifest | None) -> tuple[FindingKind,
     return FindingKind.MANIFEST_MISSING, message
 
 
-def _judged(
+def _object_problem(
     save: Save, seen: ObjectInfo | RemoteRefusedError | None, stored: Stored, digest: int
 ) -> tuple[FindingKind | None, str]:
     """Say what is wrong with an object that a remote was verified to hold."""

@@ -59,7 +59,7 @@ def repaired_rows(
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _RowIdentity:
     """What a row should say of its shard."""
 
     name: str
@@ -90,18 +90,24 @@ class _RowRepairs:
         if save is None or row is None:
             raise LeftError("it is gone meanwhile: look again")
         content = self._content(finding, row)
-        told = (
+        right = (
             self._by_its_mark(finding, save, content)
             or _by_its_digest(save, row, content)
             or self._by_its_part(save, row, content)
         )
-        if told is None:
+        if right is None:
             asked = "" if self._durable is not None else " without --local, or else"
             raise LeftError(f"nothing says any more what it was: repair{asked} save the step again")
         taken = self._view.read(lambda sql: check_queries.names_of(sql, save.number))
-        if told.name != row.name and told.name in taken:
-            raise LeftError(f"it was {told.name}, as another row says it is: save the step again")
-        self._log.rewrite(finding.version, save.save_id, told.name, told.rank, told.content)
+        if right.name != row.name and right.name in taken:
+            raise LeftError(f"it was {right.name}, as another row says it is: save the step again")
+        self._log.rewrite(
+            finding.version,
+            save.save_id,
+            right.name,
+            right.rank,
+            right.content,
+        )
         return "its row is what it was"
 
     def _content(self, finding: Finding, row: DamagedRow) -> Content | None:
@@ -117,7 +123,9 @@ class _RowRepairs:
         finally:
             os.close(descriptor)
 
-    def _by_its_mark(self, finding: Finding, save: Save, content: Content | None) -> _Told | None:
+    def _by_its_mark(
+        self, finding: Finding, save: Save, content: Content | None
+    ) -> _RowIdentity | None:
         """Return what the data file says of itself, if its bytes are that."""
         if finding.file_id is None or content is None:
             return None
@@ -128,21 +136,23 @@ class _RowRepairs:
         same = (identity.size_bytes, identity.digest) == (content.size_bytes, content.digest)
         if not same or (ids.run, ids.step, ids.save_id) != (save.run, save.step, save.save_id):
             return None
-        return _Told(identity.name, ids.rank, content)
+        return _RowIdentity(identity.name, ids.rank, content)
 
-    def _by_its_part(self, save: Save, row: DamagedRow, content: Content | None) -> _Told | None:
+    def _by_its_part(
+        self, save: Save, row: DamagedRow, content: Content | None
+    ) -> _RowIdentity | None:
         """Return what the documents in the bucket say: by its name, else by its bytes."""
         if self._durable is None or save.location is None:
             return None
         entries = list(self._entries(self._durable, save, save.location, row.rank))
         for entry in entries:
             if entry.name == row.name:
-                return _Told(entry.name, entry.rank, entry.content())
+                return _RowIdentity(entry.name, entry.rank, entry.content())
         if content is None:
             return None
         taken = self._view.read(lambda sql: check_queries.names_of(sql, save.number))
         like = [e for e in entries if e.name not in taken and _is(e, content)]
-        return _Told(like[0].name, like[0].rank, content) if len(like) == 1 else None
+        return _RowIdentity(like[0].name, like[0].rank, content) if len(like) == 1 else None
 
     def _entries(
         self, durable: Bucket, save: Save, location: str, rank: int
@@ -157,12 +167,12 @@ class _RowRepairs:
                 yield from part.shards
 
 
-def _by_its_digest(save: Save, row: DamagedRow, content: Content | None) -> _Told | None:
+def _by_its_digest(save: Save, row: DamagedRow, content: Content | None) -> _RowIdentity | None:
     """Return what the row's own digest proves of the bytes: their description was damaged."""
     if content is None:
         return None
     proven = rows.row_digest(save.save_id, row.name, row.rank, content) == row.row_digest
-    return _Told(row.name, row.rank, content) if proven else None
+    return _RowIdentity(row.name, row.rank, content) if proven else None
 
 
 def _is(entry: ShardEntry, content: Content) -> bool:

@@ -253,9 +253,9 @@ class PendingSeals:
 def _ids_of(pending: PendingSeal, save: Save, rank: int, key: str) -> SaveIds:
     """Return who seals; a lie in the bucket is an IntegrityError."""
     known = (save.run, save.step, save.save_id, save.world_size, rank)
-    said = (pending.run, pending.step, pending.save_id, pending.world_size, pending.rank)
-    if known != said:
-        raise IntegrityError(f"{key} is the pending seal of another part: {said}")
+    claimed = (pending.run, pending.step, pending.save_id, pending.world_size, pending.rank)
+    if known != claimed:
+        raise IntegrityError(f"{key} is the pending seal of another part: {claimed}")
     for entry in pending.shards:
         names.checked_name(entry.name)
         if entry.codec is not Codec.RAW or entry.rank != rank or entry.pack is not None:

@@ -145,25 +145,25 @@ class Garbage:
             raise InvalidRequestError("older_than_seconds must not be negative")
         turn = _Turn(self._clock.now() - older_than_seconds, dry_run)
         found = [*self._incomplete(turn), *self._replaced(turn)]
-        told_of = {(each.run, each.step, each.save_id) for each in found}
+        already_found = {(each.run, each.step, each.save_id) for each in found}
         found += [
-            *self._superfluous(turn, told_of),
+            *self._superfluous(turn, already_found),
             *self._set_aside(turn),
             *self._uploads(turn),
         ]
         if not dry_run and any(each.objects for each in found):
             self._on_deleted()
-        told = tuple(f"{name}: {message}" for name, message in turn.unanswered.items())
-        return Collection(dry_run, tuple(found), tuple(turn.left), told)
+        unanswered = tuple(f"{name}: {message}" for name, message in turn.unanswered.items())
+        return Collection(dry_run, tuple(found), tuple(turn.left), unanswered)
 
     # --- saves -----------------------------------------------------------------------------------
 
     def _incomplete(self, turn: _Turn) -> Iterator[Rubbish]:
         before = turn.before
         saves = self._store.read(lambda sql: gc_queries.incomplete_saves(sql, before))
-        return self._asked(turn, saves, self._judged)
+        return self._asked(turn, saves, self._collect_incomplete)
 
-    def _judged(self, turn: _Turn, save: Save) -> Rubbish | None:
+    def _collect_incomplete(self, turn: _Turn, save: Save) -> Rubbish | None:
         """Collect an incomplete save, or leave it and say so."""
         try:
             look = self._bucket_side.look(save)
@@ -225,10 +225,10 @@ class Garbage:
             if found is not None:
                 yield found
 
-    def _superfluous(self, turn: _Turn, told_of: Container[Named]) -> Iterator[Rubbish]:
+    def _superfluous(self, turn: _Turn, already_found: Container[Named]) -> Iterator[Rubbish]:
         """Yield replaced saves that left nothing at a remote; housekeeping takes them as well."""
         for save in self._store.read(lambda sql: queries.superfluous_saves(sql, turn.before)):
-            if (save.run, save.step, save.save_id) in told_of:
+            if (save.run, save.step, save.save_id) in already_found:
                 continue
             shards, size_bytes = self._local(save)
             if not turn.dry_run:

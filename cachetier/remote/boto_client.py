@@ -102,8 +102,8 @@ def connect(
     except OSError as error:  # of a program: botocore lets it through
         raise ConfigError(f"cannot get credentials: {error}", hint=_SOURCE) from error
     except (BotoCoreError, ValueError) as error:
-        said = in_a_line(error)
-        raise ConfigError(f"cannot set up the remote: {said}", hint=_SETTINGS) from error
+        cause = in_a_line(error)
+        raise ConfigError(f"cannot set up the remote: {cause}", hint=_SETTINGS) from error
     if client.meta.endpoint_url.startswith("https:"):
         _check_authorities(session)
     client.meta.events.unregister("before-call.s3", add_expect_header)
@@ -216,7 +216,7 @@ class FoundCredentials:
     expires_at: float | None
 
 
-def found_among(credentials: Credentials | Profile | None) -> FoundCredentials | None:
+def find_credentials(credentials: Credentials | Profile | None) -> FoundCredentials | None:
     """Return what a client would sign with; may ask a metadata service. None if there is nothing.
 
     Raises:

@@ -12,11 +12,11 @@ from botocore.exceptions import ClientError
 from cachetier.errors import RemoteError
 from cachetier.remote import classify
 
-SAID_CHARACTERS = 500
+MESSAGE_CHARACTERS = 500
 
 
 @contextmanager
-def judged(operation: str, key: str | None) -> Iterator[None]:
+def translated_errors(operation: str, key: str | None) -> Iterator[None]:
     """Turn boto3's and the network's errors inside into ours."""
     what = f"{operation} {key}" if key else operation
     try:
@@ -24,11 +24,11 @@ def judged(operation: str, key: str | None) -> Iterator[None]:
     except ClientError as error:
         answer = error.response
         code = answer.get("Error", {}).get("Code", "")
-        said = answer.get("Error", {}).get("Message", "")
+        message = answer.get("Error", {}).get("Message", "")
         meta = answer.get("ResponseMetadata", {})
         status = meta.get("HTTPStatusCode", 0)
         kind = classify.kind_of_answer(code, status)
-        text = f"{what}: {said} ({code}, {status})"
+        text = f"{what}: {message} ({code}, {status})"
         raised = kind(text, key=key, remote_code=code, remote_status=status or None)
         header = meta.get("HTTPHeaders", {}).get("retry-after")
         raised.retry_after_seconds = classify.retry_after_seconds(header, time.time())
@@ -44,4 +44,4 @@ def judged(operation: str, key: str | None) -> Iterator[None]:
 
 def in_a_line(error: Exception) -> str:
     """Return what ``error`` says; some repeat all that a program has printed."""
-    return textwrap.shorten(str(error), SAID_CHARACTERS, placeholder=" ...")
+    return textwrap.shorten(str(error), MESSAGE_CHARACTERS, placeholder=" ...")

@@ -10,8 +10,14 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from cachetier.errors import RemoteError
-from cachetier.remote.boto_client import FoundCredentials, Profile, Timeouts, connect, found_among
-from cachetier.remote.boto_errors import judged
+from cachetier.remote.boto_client import (
+    FoundCredentials,
+    Profile,
+    Timeouts,
+    connect,
+    find_credentials,
+)
+from cachetier.remote.boto_errors import translated_errors
 from cachetier.remote.settings import RemoteSettings
 
 TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=15.0)
@@ -44,18 +50,18 @@ class Inquiry:
 
     def credentials(self) -> FoundCredentials | None:
         """Return what the AWS chain finds for us, None if it finds nothing."""
-        with judged("credentials", None):
-            return found_among(self._credentials)
+        with translated_errors("credentials", None):
+            return find_credentials(self._credentials)
 
     def look(self, prefix: str) -> None:
         """List one key under ``prefix``: unlike HEAD a refusal of it comes with its reason."""
-        with judged("list_objects_v2", None):
+        with translated_errors("list_objects_v2", None):
             self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=1)
 
     def lifecycle(self) -> list[dict[str, Any]]:
         """Return the bucket's lifecycle rules, as S3 words them."""
         try:
-            with judged("get_bucket_lifecycle_configuration", None):
+            with translated_errors("get_bucket_lifecycle_configuration", None):
                 answer: Any = self._client.get_bucket_lifecycle_configuration(Bucket=self._bucket)
         except RemoteError as error:
             if error.context.get("remote_code") == "NoSuchLifecycleConfiguration":
@@ -65,7 +71,7 @@ class Inquiry:
 
     def versioning(self) -> str:
         """Return ``Enabled``, ``Suspended``, or nothing for a bucket that never had versions."""
-        with judged("get_bucket_versioning", None):
+        with translated_errors("get_bucket_versioning", None):
             answer = self._client.get_bucket_versioning(Bucket=self._bucket)
         return str(answer.get("Status", ""))
 
@@ -79,7 +85,7 @@ class Inquiry:
         headers = {name.lower(): text for name, text in response_dict["headers"].items()}
         self.server = headers.get("server", self.server)
         try:
-            told_at = parsedate_to_datetime(headers["date"]).timestamp() + 0.5
+            server_now = parsedate_to_datetime(headers["date"]).timestamp() + 0.5
         except (KeyError, ValueError):
             return
-        self.clock_ahead_seconds = told_at - (self._asked_at + time.time()) / 2
+        self.clock_ahead_seconds = server_now - (self._asked_at + time.time()) / 2

@@ -1,6 +1,6 @@
 """``ObjectStore`` over S3: one boto3 call for each method, the rank's digest along with the bytes.
 
-With ``connecting`` and ``judged`` the only module that knows boto3. No body is copied: it goes as a
+Only this module, ``boto_client`` and ``boto_errors`` know boto3. No body is copied: it goes as a
 ``ReadableView``. boto3 refuses a ``memoryview``, its signer copies one, and urllib3 sends one whole
 under the time-out that is meant for connecting.
 """
@@ -25,7 +25,7 @@ from cachetier.remote import classify
 from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, ObjectInfo, UploadedPart
 from cachetier.remote.bodies import ReadableView, first_byte, read_slices
 from cachetier.remote.boto_client import Credentials, Profile, Timeouts, connect, report_connections
-from cachetier.remote.boto_errors import judged
+from cachetier.remote.boto_errors import translated_errors
 from cachetier.remote.checksums import from_base64, to_base64
 
 Verify = Literal["checksum", "readback"]
@@ -90,7 +90,7 @@ class S3ObjectStore:
             return self._nothing(key, start)
         answer = self._open(key, start, length)
         size_bytes = answer["ContentLength"]
-        with judged("get_object", key):
+        with translated_errors("get_object", key):
             data = b"".join(read_slices(answer["Body"], size_bytes, self._patience_seconds))
         kept = self._kept_digest(answer)
         if kept is not None and start == 0 and length is None and crc64nvme(data) != kept:
@@ -103,7 +103,7 @@ class S3ObjectStore:
             return
         answer = self._open(key, start, view.nbytes)
         rest = view.cast("B")
-        with judged("get_object", key):
+        with translated_errors("get_object", key):
             for piece in read_slices(answer["Body"], view.nbytes, self._patience_seconds):
                 rest[: len(piece)] = piece
                 rest = rest[len(piece) :]
@@ -255,7 +255,10 @@ class S3ObjectStore:
         if key is not None:
             options["Key"] = key
         patience_seconds = self._patience_seconds * LONG_ANSWERS.get(operation, 1.0)
-        with judged(operation, key), self._stalls.call(options.get("Body"), patience_seconds):
+        with (
+            translated_errors(operation, key),
+            self._stalls.call(options.get("Body"), patience_seconds),
+        ):
             answer: Answer = getattr(self._client, operation)(Bucket=self._bucket, **options)
             return answer
 

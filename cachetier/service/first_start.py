@@ -79,8 +79,8 @@ def _refuse_wrong(remote: RemoteSettings, look: Callable[[RemoteSettings], objec
         if wrong is not None:
             what, hint = wrong
             code = error.context.get("remote_code")
-            said = f"{what} ({code})" if code else what
-            raise ConfigError(f"{_named(remote)}: {said}", hint=hint) from error
+            reason = f"{what} ({code})" if code else what
+            raise ConfigError(f"{_named(remote)}: {reason}", hint=hint) from error
         refused = isinstance(error, RemoteRefusedError)
         event = REMOTE_REFUSED if refused else REMOTE_UNREACHABLE
         tell(log, event, remote=remote.name, reason=error.message)

@@ -46,7 +46,7 @@ from cachetier.remote.retrying import RetryPolicy
 from cachetier.restore.replica_choice import Replicas
 from cachetier.service.leaving import leave
 from cachetier.service.signals import ending_signals
-from cachetier.service.wiring import garbage_of, locked, open_drains, policy_of, told_remote
+from cachetier.service.wiring import garbage_of, locked, open_drains, policy_of, remote_for_clients
 from cachetier.status.report import Addresses, Course, Door, NodeReport
 from cachetier.status.warnings import Machine
 from cachetier.steps.incidents import Incidents
@@ -217,7 +217,7 @@ class Service:
             refuse_when_leaving=self._refuse_when_leaving,
             fell_back=self._fell_back,
             failed=self.metrics.answered_with_error,
-            told={"remote": told_remote(self._remote)},
+            greeting={"remote": remote_for_clients(self._remote)},
         )
 
     def _checkpoints(self) -> Checkpoints:

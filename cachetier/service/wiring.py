@@ -92,7 +92,7 @@ def garbage_of(
     return Garbage(store, settings.cache_dir, remotes, SystemClock(), on_deleted=on_deleted)
 
 
-def told_remote(remote: RemoteSettings) -> dict[str, Any]:
+def remote_for_clients(remote: RemoteSettings) -> dict[str, Any]:
     """Return what clients are told of the durable remote, for when this service is away."""
     where = "bucket", "prefix", "endpoint", "region"
     how = "verify", "conditional_writes", "spread"

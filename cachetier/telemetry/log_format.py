@@ -220,7 +220,7 @@ def _message_of(record: logging.LogRecord) -> str:
 
 def process_of(record: logging.LogRecord) -> str:
     """Return which of our processes made the record: ``serve``, or the ``drain`` of a remote."""
-    return str(getattr(record, "told_by", "serve"))
+    return str(getattr(record, "written_by", "serve"))
 
 
 def _short(value: object) -> str:

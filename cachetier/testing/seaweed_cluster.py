@@ -118,12 +118,12 @@ class SeaweedCluster:
         Raises:
             RuntimeError: It could not; the message says what weed told.
         """
-        told = run_weed(
+        printed = run_weed(
             ["shell", f"-master={self._address('master')}"],
             "lock\nvolume.fix.replication -apply\nunlock\n",
         )
-        if "stopping" in told:
-            raise RuntimeError(f"volumes stay with one copy: {told}")
+        if "stopping" in printed:
+            raise RuntimeError(f"volumes stay with one copy: {printed}")
 
     def stored_bytes(self, number: int) -> int:
         """Return the size of what lies on a volume server's disk, its free space included."""

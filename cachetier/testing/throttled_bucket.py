@@ -166,28 +166,28 @@ class Simulation:
         if self._away(self._seconds):
             node.knocked_at.append(self._seconds)
 
-            def told() -> None:
+            def answer() -> None:
                 node.pace.failed()
                 circuit.failed(TransientError("the store is away"))
 
         elif self._bucket.take(self._seconds):
             node.accepted_at.append(self._seconds)
 
-            def told() -> None:
+            def answer() -> None:
                 node.pace.succeeded(ticket, self._seconds)
                 circuit.succeeded()
 
         else:
             node.rejected_at.append(self._seconds)
 
-            def told() -> None:
+            def answer() -> None:
                 node.pace.throttled(ticket, self._seconds, None)
 
-        return told
+        return answer
 
-    def _come_back(self, node: SimulatedNode, told: Callable[[], None]) -> None:
+    def _come_back(self, node: SimulatedNode, answer: Callable[[], None]) -> None:
         node.in_flight -= 1
-        told()
+        answer()
         self._send(node)
 
 

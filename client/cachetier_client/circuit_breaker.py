@@ -41,17 +41,17 @@ class Breaker:
         self._clock = clock
         self._lock = threading.Lock()
         self._opened_at: float | None = None
-        self._unsaid: tuple[str, Exception] | None = None
-        self._is_said = False
+        self._unannounced: tuple[str, Exception] | None = None
+        self._is_announced = False
         self._probe_at = 0.0
-        self._told = (0, 0)
+        self._reported = (0, 0)
         forks.own(self)
 
     def abandon(self) -> None:
         """Begin anew in a forked child, which tells of its own shards alone."""
         self._lock = threading.Lock()
         self.shards = self.size_bytes = 0
-        self._told = (0, 0)
+        self._reported = (0, 0)
         forks.own(self)
 
     def is_open(self) -> bool:
@@ -71,14 +71,14 @@ class Breaker:
             now = self._clock.monotonic()
             if self._opened_at is None:
                 self._opened_at = now
-                self._unsaid = (where, because)
+                self._unannounced = (where, because)
             self._probe_at = now + PROBE_SECONDS
 
     def used(self) -> None:
         """Note that something went another way; the first time it is logged."""
         with self._lock:
-            news, self._unsaid = self._unsaid, None
-            self._is_said = self._is_said or news is not None
+            news, self._unannounced = self._unannounced, None
+            self._is_announced = self._is_announced or news is not None
         if news is not None:
             where, because = news
             log.warning("%s is away: shards go straight to %s (%s)", self._url, where, because)
@@ -87,15 +87,15 @@ class Breaker:
         """Tell the service of what it has not heard of; return whether it is back."""
         with self._lock:
             shards, size_bytes = self.shards, self.size_bytes
-            news = (shards - self._told[0], size_bytes - self._told[1])
+            news = (shards - self._reported[0], size_bytes - self._reported[1])
         if not self._tell(*news):
             return False
         with self._lock:
             opened_at, self._opened_at = self._opened_at, None
-            said, self._is_said = self._is_said, False
-            self._unsaid = None
-            self._told = (shards, size_bytes)
-        if opened_at is not None and said:
+            announced, self._is_announced = self._is_announced, False
+            self._unannounced = None
+            self._reported = (shards, size_bytes)
+        if opened_at is not None and announced:
             seconds = self._clock.monotonic() - opened_at
             log.warning(
                 "%s is back after %.0f s: %s, %s, went straight to S3 so far",
@@ -113,4 +113,4 @@ class Breaker:
     @property
     def has_news(self) -> bool:
         """Whether the service has not heard of everything."""
-        return self._told != (self.shards, self.size_bytes)
+        return self._reported != (self.shards, self.size_bytes)

@@ -268,9 +268,9 @@ class Client(Reads):
         Raises:
             BackgroundError: Something failed in the background that no call has told of.
         """
-        untold = self._caller.close()
-        if untold is not None:
-            raise untold
+        unraised = self._caller.close()
+        if unraised is not None:
+            raise unraised
 
     @property
     def closed(self) -> bool:
@@ -286,11 +286,11 @@ class Client(Reads):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        untold = self._caller.close()
-        if untold is not None and error is None:
-            raise untold
-        if untold is not None and error is not None:
-            error.add_note(f"and before that: {untold}")
+        unraised = self._caller.close()
+        if unraised is not None and error is None:
+            raise unraised
+        if unraised is not None and error is not None:
+            error.add_note(f"and before that: {unraised}")
 
     # --- what calls are about --------------------------------------------------------------------
 

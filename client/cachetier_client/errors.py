@@ -72,8 +72,8 @@ class CachetierClientError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with the cause in words: exceptions go to other ranks without theirs."""
         because = f" ({_cause_of(self)})" if self.__cause__ is not None else ""
-        told = {**self.__dict__, "message": self.message + because}
-        return type(self), (self.message,), told
+        state = {**self.__dict__, "message": self.message + because}
+        return type(self), (self.message,), state
 
     def __str__(self) -> str:
         ids = {"run": self.run, "step": self.step, "rank": self.rank, "shard": self.name}

@@ -16,7 +16,7 @@ class Narrator:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._began_at = time.monotonic()
-        self._said_at = self._began_at
+        self._spoke_at = self._began_at
         self._phases = 0
 
     @property
@@ -29,16 +29,16 @@ class Narrator:
         heading = f"[bold]{self._clock()}  {self._phases}. {title}[/]"
         self.console.print()
         self.console.print(Rule(heading, align="left", style="dim"))
-        self._said_at = time.monotonic()
+        self._spoke_at = time.monotonic()
 
     def say(self, text: str) -> None:
         """Print one line; rich's markup is understood."""
         self.console.print(f"[dim]{self._clock()}[/]  {text}", soft_wrap=True, highlight=False)
-        self._said_at = time.monotonic()
+        self._spoke_at = time.monotonic()
 
     def waiting_for(self, what: str) -> None:
         """Say what is being waited for, if nothing was said for a while."""
-        if time.monotonic() - self._said_at > SILENCE_SECONDS:
+        if time.monotonic() - self._spoke_at > SILENCE_SECONDS:
             self.say(f"[dim]… waiting for {what}[/]")
 
     def _clock(self) -> str:

@@ -23,14 +23,14 @@ from examples.demo.work_dir import made_anew, shown
 INTERRUPTED = 130
 
 
-class Told(Protocol):
+class Story(Protocol):
     """A story that can be told."""
 
     def tell(self) -> None:
         """Go through it from the beginning to the end."""
 
 
-StoryT = TypeVar("StoryT", bound=Told)
+StoryT = TypeVar("StoryT", bound=Story)
 # Shows the report of a story that took so many seconds, and returns it with ``held``: whether all
 # comparisons did.
 Report = Callable[[StoryT, Console, float], dict[str, Any]]

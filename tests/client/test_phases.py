@@ -285,7 +285,7 @@ def test_a_child_of_a_busy_rank_is_a_rank_of_its_own(service: FakeService, clien
     def child() -> None:
         client._caller.phases.__exit__(None, None, None)  # of the parent's step
         with client.training_step():
-            wait_until(lambda: client._caller.phases._told[0])
+            wait_until(lambda: client._caller.phases._sent[0])
             client.close()  # waits for the thread, which is telling it
 
     with in_step():

@@ -168,12 +168,12 @@ def test_every_rule_asks_for_what_the_node_exposes(watched: Watched) -> None:
 
 
 def test_prometheus_evaluates_every_rule_without_error(watched: Watched) -> None:
-    def judged() -> list[dict[str, Any]]:
+    def evaluated() -> list[dict[str, Any]]:
         groups = watched.prometheus.ask("rules")["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
-    eventually(lambda: all(rule["health"] == "ok" for rule in judged()), judged)
-    assert len(judged()) == len(rules())
+    eventually(lambda: all(rule["health"] == "ok" for rule in evaluated()), evaluated)
+    assert len(evaluated()) == len(rules())
 
 
 def test_a_healthy_node_alarms_nobody(watched: Watched) -> None:

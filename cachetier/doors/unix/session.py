@@ -172,7 +172,7 @@ class Session:
                 "store_id": self._node.store_id,
                 "inline_bytes": INLINE_BYTES,
                 "block_bytes": BLOCK_BYTES,
-                **self._node.told,
+                **self._node.greeting,
             }
         )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cachetier.local.catalog import queries, replica_queries
-from cachetier.local.catalog.filters import ALL, Among
+from cachetier.local.catalog.filters import ALL, ShardFilter
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
@@ -53,7 +53,7 @@ class RemoteState(Protocol):
 
     def parts(self, number: int) -> list[RankPart]: ...
 
-    def wanted(self, number: int, limit: int, among: Among = ALL) -> list[Shard]:
+    def wanted(self, number: int, limit: int, shard_filter: ShardFilter = ALL) -> list[Shard]:
         """Return up to ``limit`` shards of a save that are to be sent, oldest first."""
 
     def wants(self, shard: Shard) -> bool:
@@ -109,10 +109,10 @@ class DurableRemoteState:
     def parts(self, number: int) -> list[RankPart]:
         return self._store.read(lambda sql: queries.parts_of(sql, number))
 
-    def wanted(self, number: int, limit: int, among: Among = ALL) -> list[Shard]:
+    def wanted(self, number: int, limit: int, shard_filter: ShardFilter = ALL) -> list[Shard]:
         remote = self.remote
         return self._store.read(
-            lambda sql: queries.dirty_shards_of(sql, number, limit, remote, among)
+            lambda sql: queries.dirty_shards_of(sql, number, limit, remote, shard_filter)
         )
 
     def wants(self, shard: Shard) -> bool:
@@ -177,10 +177,10 @@ class ReplicaRemoteState:
     def parts(self, number: int) -> list[RankPart]:
         return self._store.read(lambda sql: replica_queries.parts_at(sql, number, self.remote))
 
-    def wanted(self, number: int, limit: int, among: Among = ALL) -> list[Shard]:
+    def wanted(self, number: int, limit: int, shard_filter: ShardFilter = ALL) -> list[Shard]:
         remote = self.remote
         return self._store.read(
-            lambda sql: replica_queries.shards_wanted_at(sql, number, remote, limit, among)
+            lambda sql: replica_queries.shards_wanted_at(sql, number, remote, limit, shard_filter)
         )
 
     def wants(self, shard: Shard) -> bool:

@@ -81,8 +81,8 @@ def _view(
     parts = tuple(remote_state.parts(number))
     sealed = [part.rank for part in parts if part.state is PartState.SEALED]
     packable = _packable(remote_state, number, sealed, beside_packs(number)) if beside_packs else ()
-    among = beside_small_of([each.rank for each in packable]) if packable else ALL
-    dirty = tuple(remote_state.wanted(number, limit, among))
+    shard_filter = beside_small_of([each.rank for each in packable]) if packable else ALL
+    dirty = tuple(remote_state.wanted(number, limit, shard_filter))
     has_all = len(dirty) < limit
     unsound: frozenset[int] = frozenset()
     if has_all and any(p.state is PartState.SEALED and not p.uploaded for p in parts):

@@ -65,7 +65,7 @@ def _record_of_event(record: dict[str, Any], remote: str) -> logging.LogRecord:
 
 def _record(level: int, remote: str, **given: Any) -> logging.LogRecord:
     name = logging.getLevelName(level)
-    told_by = f"drain-{remote}"
+    written_by = f"drain-{remote}"
     return logging.makeLogRecord(
-        {"name": log.name, "levelno": level, "levelname": name, "told_by": told_by, **given}
+        {"name": log.name, "levelno": level, "levelname": name, "written_by": written_by, **given}
     )

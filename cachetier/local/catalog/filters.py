@@ -13,25 +13,25 @@ from cachetier.model.packs import PACKED_UP_TO_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Among:
+class ShardFilter:
     """A condition on rows of ``shards``, and the values it takes."""
 
     clause: str = "TRUE"
     values: tuple[object, ...] = ()
 
 
-ALL = Among()
+ALL = ShardFilter()
 
 
-def small_of(rank: int) -> Among:
+def small_of(rank: int) -> ShardFilter:
     """Return the condition of shards of ``rank`` that may be packed."""
-    return Among(f"shards.rank = ? AND shards.size_bytes <= {PACKED_UP_TO_BYTES}", (rank,))
+    return ShardFilter(f"shards.rank = ? AND shards.size_bytes <= {PACKED_UP_TO_BYTES}", (rank,))
 
 
-def beside_small_of(ranks: Collection[int]) -> Among:
+def beside_small_of(ranks: Collection[int]) -> ShardFilter:
     """Return the condition of all other shards than those that ``ranks`` may pack."""
     clause = (
         f"NOT (shards.size_bytes <= {PACKED_UP_TO_BYTES} "
         "AND shards.rank IN (SELECT value FROM json_each(?)))"
     )
-    return Among(clause, (json.dumps(sorted(ranks)),))
+    return ShardFilter(clause, (json.dumps(sorted(ranks)),))

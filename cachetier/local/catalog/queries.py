@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import apsw
 
 from cachetier.local.catalog import pin_queries, rows
-from cachetier.local.catalog.filters import ALL, Among
+from cachetier.local.catalog.filters import ALL, ShardFilter
 from cachetier.local.catalog.records import (
     Backlog,
     IncidentRecord,
@@ -193,7 +193,7 @@ def dirty_shards_of(
     number: int,
     limit: int = -1,
     remote: str | None = None,
-    among: Among = ALL,
+    shard_filter: ShardFilter = ALL,
 ) -> list[Shard]:
     """Return the dirty shards of a save, oldest first; up to ``limit`` unless it is negative.
 
@@ -202,9 +202,9 @@ def dirty_shards_of(
     query = (
         f"{_SHARDS} WHERE shards.save = ? AND shards.state = 'dirty' AND NOT EXISTS (SELECT 1 "
         "FROM drains WHERE version = shards.version AND remote = ? AND verified_at IS NOT NULL) "
-        f"AND {among.clause} ORDER BY shards.version LIMIT ?"
+        f"AND {shard_filter.clause} ORDER BY shards.version LIMIT ?"
     )
-    values = (number, remote, *among.values, limit)
+    values = (number, remote, *shard_filter.values, limit)
     return [rows.shard_of(row) for row in sql.execute(query, values)]
 
 

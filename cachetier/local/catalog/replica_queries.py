@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import apsw
 
 from cachetier.local.catalog import queries, rows
-from cachetier.local.catalog.filters import ALL, Among
+from cachetier.local.catalog.filters import ALL, ShardFilter
 from cachetier.model.checkpoint import RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.replication import AWAITED_STATES, ReplicaState, shown_state
@@ -114,7 +114,7 @@ def parts_at(sql: apsw.Connection, number: int, remote: str) -> list[RankPart]:
 
 
 def shards_wanted_at(
-    sql: apsw.Connection, number: int, remote: str, limit: int = -1, among: Among = ALL
+    sql: apsw.Connection, number: int, remote: str, limit: int = -1, shard_filter: ShardFilter = ALL
 ) -> list[Shard]:
     """Return shards of a save with bytes here that ``remote`` does not have, oldest first.
 
@@ -123,10 +123,10 @@ def shards_wanted_at(
     of_state = " UNION ALL ".join(
         f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save "
         f"WHERE shards.save = ? AND shards.state = '{state}' AND {_HAS_BYTES} "
-        f"AND {_NOT_THERE} AND {among.clause}"
+        f"AND {_NOT_THERE} AND {shard_filter.clause}"
         for state in (ShardState.DIRTY, ShardState.CLEAN)
     )
-    values = (number, remote, *among.values)
+    values = (number, remote, *shard_filter.values)
     query = f"{of_state} ORDER BY 1 LIMIT ?"  # by version
     return [rows.shard_of(row) for row in sql.execute(query, (*values, *values, limit))]
 

@@ -19,22 +19,22 @@ class WatchedFiles(Files):
         self._on_error = on_error
 
     def create(self, size_bytes: int) -> tuple[str, int]:
-        with self._told():
+        with self._reporting():
             return self._files.create(size_bytes)
 
     def open(self, file_id: str) -> int:
         return self._files.open(file_id)
 
     def preallocate(self, file_id: str, size_bytes: int) -> None:
-        with self._told():
+        with self._reporting():
             self._files.preallocate(file_id, size_bytes)
 
     def seal(self, descriptor: int, identity: bytes) -> None:
-        with self._told():
+        with self._reporting():
             self._files.seal(descriptor, identity)
 
     def sync_name(self, file_id: str) -> None:
-        with self._told():
+        with self._reporting():
             self._files.sync_name(file_id)
 
     def unread(self, file_id: str) -> bool:
@@ -56,7 +56,7 @@ class WatchedFiles(Files):
         return self._files.free_bytes()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _reporting(self) -> Iterator[None]:
         try:
             yield
         except FencedError:

@@ -61,9 +61,9 @@ _live: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 def _error_of(incidents: Sequence[Incident]) -> BackgroundError:
-    told = "; ".join(str(incident) for incident in incidents)
+    causes = "; ".join(str(incident) for incident in incidents)
     error = BackgroundError(
-        f"{len(incidents)} failed in the background: {told}", incidents=incidents
+        f"{len(incidents)} failed in the background: {causes}", incidents=incidents
     )
     if len(incidents) == 1:
         only = incidents[0]

@@ -85,9 +85,9 @@ class Caller:
             error.locate(operation, **ids)
             raise
         except ConnectionLostError as lost:
-            told = unavailable(self.transport.url, lost)
-            told.locate(operation, **ids)
-            raise told from lost.__cause__
+            away = unavailable(self.transport.url, lost)
+            away.locate(operation, **ids)
+            raise away from lost.__cause__
         finally:
             if self._single.noticed_incidents():
                 self.background.collect(EXIT_SECONDS)
@@ -227,14 +227,14 @@ class Caller:
         if self.closed:
             return None
         self.background.collect(EXIT_SECONDS)
-        untold = self.background.take()
+        unraised = self.background.take()
         self.closed = True
         self.background.forget()
         forks.disown(self)
         self.phases.close()
         self.transport.close()
         self.workers.close()
-        return untold
+        return unraised
 
     def abandon(self) -> None:
         """Be another client in a forked child."""

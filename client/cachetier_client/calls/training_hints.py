@@ -47,8 +47,8 @@ class TrainingPhases:
         self._thread: threading.Thread | None = None
         self._steps: int = 0
         self._began = 0  # how many times the rank became busy
-        self._told: tuple[bool, int] = (False, 0)
-        self._told_at = 0.0
+        self._sent: tuple[bool, int] = (False, 0)
+        self._sent_at = 0.0
 
     def __enter__(self) -> None:
         with self._changed:
@@ -106,13 +106,13 @@ class TrainingPhases:
                 self._transport.call("phase", {"busy": busy}, deadline)
             except Exception:  # whatever it is, training must not feel it
                 pause_seconds = AWAY_SECONDS
-                self._forget_told()
+                self._forget_sent()
             self._wait(self._closed, pause_seconds)
 
-    def _forget_told(self) -> None:
+    def _forget_sent(self) -> None:
         with self._changed:
             self.lost += 1
-            self._told = (False, self._began)  # a busy rank tells again, an idle one need not
+            self._sent = (False, self._began)  # a busy rank tells again, an idle one need not
         self._transport.forget_idle()  # to a service that has restarted they lead no more
 
     def _next(self) -> bool | None:
@@ -124,9 +124,9 @@ class TrainingPhases:
             if self._closed.is_set() or not news:
                 self._thread = None
                 return None
-            self._told = self._now()
-            self._told_at = self._clock.monotonic()
-            return self._told[0]
+            self._sent = self._now()
+            self._sent_at = self._clock.monotonic()
+            return self._sent[0]
 
     def _now(self) -> tuple[bool, int]:
         return self._steps > 0, self._began
@@ -134,7 +134,7 @@ class TrainingPhases:
     def _has_news(self) -> bool:
         """Whether the service believes something else, or would soon forget what it believes."""
         now = self._now()
-        if now[0] != self._told[0]:
+        if now[0] != self._sent[0]:
             return True
-        late = self._clock.monotonic() - self._told_at >= AGAIN_SECONDS
-        return now[1] != self._told[1] and late
+        late = self._clock.monotonic() - self._sent_at >= AGAIN_SECONDS
+        return now[1] != self._sent[1] and late

@@ -324,8 +324,8 @@ def _part_of(fields: Mapping[str, Any]) -> RankPart:
 
 def _both(away: Exception, remote: CachetierClientError) -> ServiceUnavailableError:
     """Return the error that names what is wrong on both ways."""
-    said = away.message if isinstance(away, CachetierClientError) else str(away)
+    cause = away.message if isinstance(away, CachetierClientError) else str(away)
     return ServiceUnavailableError(
-        f"the service is away ({said}), and S3 does not do instead ({remote.message})",
+        f"the service is away ({cause}), and S3 does not do instead ({remote.message})",
         hint=f"Start `cachetier serve` on this node, or mend the bucket: {remote.hint}",
     )

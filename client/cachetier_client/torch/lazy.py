@@ -82,7 +82,7 @@ class LazyStager(AsyncStager):
         self._process = os.getpid()
         self._snapshot: Snapshot | None = None
         self._unfinished: list[Snapshot] = []
-        self._untold: CachetierClientError | None = None
+        self._unraised: CachetierClientError | None = None
         self._executor: ThreadPoolExecutor | None = None
         self._storing: set[Future[Receipt]] = set()
         self._ring = Ring(ring_bytes)
@@ -113,7 +113,7 @@ class LazyStager(AsyncStager):
         state = StagedState(staged(state_dict, gated, snapshot, passage), snapshot)
         passage.mark()
         self._snapshot = snapshot
-        self._note_untold()
+        self._note_unraised()
         self._unfinished = [each for each in self._unfinished if not each.is_over]
         self._unfinished.append(snapshot)
         return state
@@ -151,7 +151,7 @@ class LazyStager(AsyncStager):
                 done. Or the call is wrong.
         """
         self._check_open()
-        self._raise_untold()
+        self._raise_unraised()
         check_plain(tensors)
         deadline = Deadline(timeout_seconds, self._clock)
         if isinstance(target, Checkpoint):
@@ -179,7 +179,7 @@ class LazyStager(AsyncStager):
             StateChangedError: The state was changed too early.
         """
         self._pass_gate()
-        self._raise_untold()
+        self._raise_unraised()
 
     def _before_step(self, *_: Any) -> None:
         """Let an optimizer change the state; the hook before its step."""
@@ -221,7 +221,7 @@ class LazyStager(AsyncStager):
             self._executor = None
         self._devices.unpin()
         self._ring.close()
-        self._raise_untold()
+        self._raise_unraised()
 
     def __enter__(self) -> Self:
         return self
@@ -236,27 +236,27 @@ class LazyStager(AsyncStager):
             self._snapshot.drop_unless_entered()
         try:
             self.close()
-        except CachetierClientError as untold:
+        except CachetierClientError as unraised:
             if error is None:
                 raise
-            error.add_note(f"and before that: {untold}")
+            error.add_note(f"and before that: {unraised}")
 
     def _check_open(self) -> None:
         if self._ring.closed:
             raise InvalidRequestError("the stager is closed", hint="Make a new LazyStager.")
 
-    def _note_untold(self) -> None:
+    def _note_unraised(self) -> None:
         """Remember failures that no save will tell of: those of saves that have ended."""
         for snapshot in self._unfinished:
             if snapshot.is_over:
-                self._untold = self._untold or snapshot.take_failure()
+                self._unraised = self._unraised or snapshot.take_failure()
 
-    def _raise_untold(self) -> None:
-        untold, self._untold = self._untold, None
+    def _raise_unraised(self) -> None:
+        unraised, self._unraised = self._unraised, None
         for snapshot in self._unfinished:
-            untold = untold or snapshot.take_failure()
-        if untold is not None:
-            raise untold
+            unraised = unraised or snapshot.take_failure()
+        if unraised is not None:
+            raise unraised
 
 
 _devices = devices  # the parameter's name hides it

@@ -27,7 +27,7 @@ _ID_BYTES = 8
 _COPIED_BYTES = 16 << 20
 
 
-_told = threading.local()
+_assignments = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Assignment:
     """Which save a rank takes part in, and as which rank of it; None: the client's rules say.
 
     A planner that caches plans gives back the plan of an earlier save, with that save's assignment.
-    So what came with this one is kept as it comes in, see ``told_now``.
+    So what came with this one is kept as it comes in, see ``take_assignment``.
     """
 
     save_id: str | None
@@ -52,20 +52,20 @@ class Assignment:
 
 
 def _received(save_id: str | None, rank: int | None, world_size: int | None) -> Assignment:
-    assignment = _told.assignment = Assignment(save_id, rank, world_size)
+    assignment = _assignments.assignment = Assignment(save_id, rank, world_size)
     return assignment
 
 
-def told_now(plan: SavePlan) -> Assignment:
+def take_assignment(plan: SavePlan) -> Assignment:
     """Return this rank's assignment in the save that this thread does, and forget it."""
-    told: Assignment = getattr(_told, "assignment", None) or plan.storage_data
-    _told.assignment = None
-    return told
+    assignment: Assignment = getattr(_assignments, "assignment", None) or plan.storage_data
+    _assignments.assignment = None
+    return assignment
 
 
 def forget_assignment() -> None:
     """Forget what an earlier save of this thread has left behind."""
-    _told.assignment = None
+    _assignments.assignment = None
 
 
 def assigned(plans: Sequence[SavePlan]) -> list[SavePlan]:
@@ -77,7 +77,7 @@ def assigned(plans: Sequence[SavePlan]) -> list[SavePlan]:
         else dataclasses.replace(plan, storage_data=Assignment(save_id, rank, len(plans)))
         for rank, plan in enumerate(plans)
     ]
-    _told.assignment = named[0].storage_data  # the coordinator's own, where nothing is sent
+    _assignments.assignment = named[0].storage_data  # the coordinator's own, where nothing is sent
     return named
 
 

@@ -109,13 +109,13 @@ class Round:
 
     def begin(self) -> None:
         """Learn which round of the group this is; raise what it has ended with, if it has."""
-        number = self._told("add", f"{self._prefix}/calls/{self._group.rank}", 1)
+        number = self._ask_store("add", f"{self._prefix}/calls/{self._group.rank}", 1)
         self._prefix = f"{self._prefix}/{number}"
         self.look()
 
     def look(self) -> None:
         """Raise what the round has ended with already, if another rank has ended it by failing."""
-        if self._told("check", [self._verdict_key]):
+        if self._ask_store("check", [self._verdict_key]):
             self._raised(self._read_verdict())
 
     def fail(self, error: BaseException) -> AgreementError:
@@ -131,8 +131,8 @@ class Round:
         Raises:
             AgreementError: A rank failed or is missing.
         """
-        told = json.dumps({"question": self._question, "answer": mine})
-        self._told("set", self._key(self._group.rank), told)
+        posted = json.dumps({"question": self._question, "answer": mine})
+        self._ask_store("set", self._key(self._group.rank), posted)
         verdict = self._gather(combine) if self._group.leads else self._await_verdict()
         return self._raised(verdict)
 
@@ -143,17 +143,17 @@ class Round:
         for _ in self._looks():
             absent = self._absent(absent)
             for rank in set(self._group.ranks) - set(answers) - set(absent):
-                answers[rank] = json.loads(self._told("get", self._key(rank)))
+                answers[rank] = json.loads(self._ask_store("get", self._key(rank)))
             if not absent:
                 return self._decide(self._verdict_on(answers, combine))
-            if self._told("check", [self._verdict_key]):
+            if self._ask_store("check", [self._verdict_key]):
                 return self._read_verdict()
         return self._decide({"missing": absent})
 
     def _verdict_on(
         self, answers: Mapping[int, Any], combine: Callable[[list[Any]], Any]
     ) -> dict[str, Any]:
-        asked = {rank: told["question"] for rank, told in answers.items()}
+        asked = {rank: posted["question"] for rank, posted in answers.items()}
         others = {rank: text for rank, text in asked.items() if text != self._question}
         if others:
             return {"failures": {str(rank): f"asked {text}" for rank, text in others.items()}}
@@ -164,14 +164,14 @@ class Round:
 
     def _await_verdict(self) -> dict[str, Any]:
         for _ in self._looks():
-            if self._told("check", [self._verdict_key]):
+            if self._ask_store("check", [self._verdict_key]):
                 return self._read_verdict()
         # If all have answered, it is the first that has not gathered.
         return self._decide({"missing": self._absent(self._group.ranks) or self._group.ranks[:1]})
 
     def _absent(self, ranks: Sequence[int]) -> list[int]:
         """Return who of ``ranks`` has not answered, with few questions if most have."""
-        if not ranks or self._told("check", [self._key(rank) for rank in ranks]):
+        if not ranks or self._ask_store("check", [self._key(rank) for rank in ranks]):
             return []
         if len(ranks) == 1:
             return list(ranks)
@@ -180,11 +180,11 @@ class Round:
 
     def _decide(self, verdict: Mapping[str, Any]) -> dict[str, Any]:
         """Post a verdict; return the one that was first."""
-        first = self._told("compare_set", self._verdict_key, "", json.dumps(verdict))
+        first = self._ask_store("compare_set", self._verdict_key, "", json.dumps(verdict))
         return self._seen(first)
 
     def _read_verdict(self) -> dict[str, Any]:
-        return self._seen(self._told("get", self._verdict_key))
+        return self._seen(self._ask_store("get", self._verdict_key))
 
     def _seen(self, verdict: bytes) -> dict[str, Any]:
         """Read a verdict; the last rank to have seen it leaves nothing of the round behind."""
@@ -195,19 +195,19 @@ class Round:
         return read
 
     def _tidy(self, expected: int) -> None:
-        if self._told("add", self._seen_key, 1) == len(self._group.ranks):
+        if self._ask_store("add", self._seen_key, 1) == len(self._group.ranks):
             left = [self._key(rank) for rank in self._group.ranks]
             for key in (*left, self._verdict_key, self._seen_key):
-                self._told("delete_key", key)
+                self._ask_store("delete_key", key)
         elif self._group.leads:
             self._linger(expected)
 
     def _linger(self, expected: int) -> None:
         """Let the others see the verdict: the store may end with this process, and that at once."""
         for _ in self._looks(Deadline(GRACE_SECONDS, self._clock)):
-            seen = self._told("add", self._seen_key, 0)
+            seen = self._ask_store("add", self._seen_key, 0)
             if seen == 0:  # the last one has tidied up
-                self._told("delete_key", self._seen_key)
+                self._ask_store("delete_key", self._seen_key)
             if seen in (0, expected):
                 return
 
@@ -240,7 +240,7 @@ class Round:
     def _key(self, rank: int) -> str:
         return f"{self._prefix}/rank-{rank}"
 
-    def _told(self, operation: str, *arguments: Any) -> Any:
+    def _ask_store(self, operation: str, *arguments: Any) -> Any:
         """Do one operation of the store, in the time that is left and a little more."""
         call = getattr(self._group.store, operation)
         try:

@@ -113,20 +113,20 @@ def send(
     """
     here = entered()
     copiers = _copiers_of(pieces, here)
-    told = _each_of([*copiers.values(), *filter(None, [here])])
+    listeners = _each_of([*copiers.values(), *filter(None, [here])])
     try:
         layout = lay_out(pieces, first=frozenset(copiers))
         if not copiers and all(map(_lies_in_memory, pieces)):
-            for copier in told:
+            for copier in listeners:
                 copier.all_copied()
             _put(checkpoint, name, layout, deadline)
         else:
-            _stream(checkpoint, name, layout, copiers, told, deadline)
+            _stream(checkpoint, name, layout, copiers, listeners, deadline)
     except BaseException as error:
-        for copier in told:
+        for copier in listeners:
             copier.ended(error)
         raise
-    for copier in told:
+    for copier in listeners:
         copier.ended(None)
     return layout
 
@@ -148,7 +148,7 @@ def _stream(
     name: str,
     layout: ShardLayout,
     copiers: Mapping[str, Copier],
-    told: Sequence[Copier],
+    listeners: Sequence[Copier],
     deadline: Deadline,
 ) -> None:
     passage = _devices().passage()
@@ -167,13 +167,13 @@ def _stream(
         for each in claimed:
             deadline.require("writing the shard")
             _write_claimed(writer, each, copiers[each.piece.name])
-        for copier in told:
+        for copier in listeners:
             copier.all_copied()
         for each in layout.placed[len(claimed) :]:
             deadline.require("writing the shard")
             _write(writer, each, passage)
         writer.write(layout.index)
-        for copier in told:
+        for copier in listeners:
             copier.check()
 
 

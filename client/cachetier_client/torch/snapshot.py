@@ -99,7 +99,7 @@ class Snapshot:
         self._saver: threading.Thread | None = None
         # Made anew for whoever is told: an error that was raised holds on to what is being saved.
         self._failure: Callable[[], CachetierClientError] | None = None
-        self._is_told = False
+        self._is_failure_taken = False
         self._is_over = False
 
     # --- training's side -------------------------------------------------------------------------
@@ -170,8 +170,8 @@ class Snapshot:
     def take_failure(self) -> CachetierClientError | None:
         """Return why the snapshot failed, if nobody has been told; once."""
         with self._changed:
-            is_told, self._is_told = self._is_told, True
-            return None if is_told or self._failure is None else self._failure()
+            was_taken, self._is_failure_taken = self._is_failure_taken, True
+            return None if was_taken or self._failure is None else self._failure()
 
     def drop(self) -> None:
         """Give the snapshot up: nobody will save it, or whoever would knows why not."""
@@ -260,7 +260,7 @@ class Snapshot:
             if self._phase is Phase.COPYING:
                 self._phase = Phase.COPIED if error is None else Phase.FAILED
             if error is not None:
-                self._is_told = True
+                self._is_failure_taken = True
                 self._watched.clear()
             self._is_over = True
             self._changed.notify_all()
@@ -283,7 +283,7 @@ class Snapshot:
         self._set(Phase.FAILED)
 
     def _raise_failure(self) -> NoReturn:
-        self._is_told = True
+        self._is_failure_taken = True
         if self._failure is not None:
             raise self._failure()
         raise InvalidRequestError(

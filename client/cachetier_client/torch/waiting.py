@@ -35,13 +35,13 @@ def saved_by(metadata: Any, step_name: StepName) -> Saved:
     Raises:
         InvalidRequestError: It is of no save by ``CachetierWriter``.
     """
-    told = metadata.storage_meta if isinstance(metadata, Metadata) else None
-    if told is None or told.checkpoint_id is None or told.save_id is None:
+    meta = metadata.storage_meta if isinstance(metadata, Metadata) else None
+    if meta is None or meta.checkpoint_id is None or meta.save_id is None:
         raise InvalidRequestError(
             "there is no save by CachetierWriter to wait for",
             hint="Pass what dcp.save or dcp.async_save returned, or save first.",
         )
-    return Saved(*parse_step(told.checkpoint_id, step_name), told.save_id)
+    return Saved(*parse_step(meta.checkpoint_id, step_name), meta.save_id)
 
 
 def durable(

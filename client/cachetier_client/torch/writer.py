@@ -33,7 +33,7 @@ from cachetier_client.torch import metadata as stored
 from cachetier_client.torch import waiting
 from cachetier_client.torch.dcp import DCP_SECONDS, StepStorage, is_address
 from cachetier_client.torch.extents import Extent
-from cachetier_client.torch.plans import Assignment, assigned, resolve, told_now
+from cachetier_client.torch.plans import Assignment, assigned, resolve, take_assignment
 from cachetier_client.torch.saving import TorchSave, TorchSaves
 from cachetier_client.torch.sending import give_up, send
 from cachetier_client.torch.staging import HostStager
@@ -122,15 +122,15 @@ class CachetierWriter(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> TorchFuture[list[WriteResult]]:
         """Store this rank's shard; ended when it is safe on the node."""
-        save, told = self._saves.current(), told_now(plan)
+        save, assignment = self._saves.current(), take_assignment(plan)
         try:
-            save.part = self._begin(save, told)
-            results = self._write(save.part, told.shard_name, plan, planner)
+            save.part = self._begin(save, assignment)
+            results = self._write(save.part, assignment.shard_name, plan, planner)
             if save.collectives and not save.coordinates:
                 self._seal(save)
         except BaseException as error:
             give_up(error)
-            self._abort_after(error, save, told.shard_name)
+            self._abort_after(error, save, assignment.shard_name)
             raise
         future: TorchFuture[list[WriteResult]] = TorchFuture()
         future.set_result(results)
@@ -229,12 +229,12 @@ class CachetierWriter(StorageWriter):
 
     # --- the parts of a save ---------------------------------------------------------------------
 
-    def _begin(self, save: TorchSave, told: Assignment) -> Checkpoint:
+    def _begin(self, save: TorchSave, assignment: Assignment) -> Checkpoint:
         return self._step.client.checkpoint(
             *save.where,
-            rank=told.rank,
-            world_size=told.world_size,
-            save_id=told.save_id,
+            rank=assignment.rank,
+            world_size=assignment.world_size,
+            save_id=assignment.save_id,
             overwrite=self._overwrite,
             timeout_seconds=self._step.timeout_seconds,
         )

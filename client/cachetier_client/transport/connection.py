@@ -154,7 +154,7 @@ class _TimedSocket:
     def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
         self._sock = sock
         self._deadline = deadline
-        self._told_seconds = math.inf
+        self._armed_seconds = math.inf
 
     def sendmsg(self, buffers: Iterable[wire.Buffer], ancillary: Iterable[Any]) -> int:
         return self._armed().sendmsg(buffers, ancillary)
@@ -172,9 +172,9 @@ class _TimedSocket:
 
     def _armed(self) -> socket.socket:
         left = self._deadline.require("the exchange")
-        if self._told_seconds - left > _LATE_SECONDS:
+        if self._armed_seconds - left > _LATE_SECONDS:
             self._sock.settimeout(left)
-            self._told_seconds = left
+            self._armed_seconds = left
         return self._sock
 
 

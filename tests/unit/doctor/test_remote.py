@@ -56,10 +56,10 @@ def credentials(**change: Any) -> FoundCredentials:
 def test_credentials_that_end_are_noticed(
     found: FoundCredentials | None, state: State, said: str
 ) -> None:
-    judged = remote.judge_credentials(found, now=0.0)
-    assert judged.state is state
-    assert said in judged.measured
-    assert "EXAMPLE" not in judged.measured
+    judgement = remote.judge_credentials(found, now=0.0)
+    assert judgement.state is state
+    assert said in judgement.measured
+    assert "EXAMPLE" not in judgement.measured
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from cachetier_client.io.digests import digest_of
 
 from cachetier.local.catalog import pack_queries, queries, replica_queries
-from cachetier.local.catalog.filters import Among, beside_small_of, small_of
+from cachetier.local.catalog.filters import ShardFilter, beside_small_of, small_of
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
@@ -72,8 +72,10 @@ def mixed(store: Store) -> dict[str, Shard]:
 def test_small_shards_of_a_rank_are_found_and_all_others(store: Store) -> None:
     number = number_of(store)
 
-    def names(among: Among) -> list[str]:
-        found = store.read(lambda sql: queries.dirty_shards_of(sql, number, -1, "far", among))
+    def names(shard_filter: ShardFilter) -> list[str]:
+        found = store.read(
+            lambda sql: queries.dirty_shards_of(sql, number, -1, "far", shard_filter)
+        )
         return [shard.name for shard in found]
 
     assert names(small_of(0)) == ["a", "c"]
@@ -94,12 +96,12 @@ def test_the_same_is_found_of_what_a_replica_lacks(store: Store) -> None:
 
 
 def test_small_shards_are_found_in_the_index_alone(store: Store) -> None:
-    among = beside_small_of([0])
+    shard_filter = beside_small_of([0])
     query = (
         "EXPLAIN QUERY PLAN SELECT version FROM shards WHERE save = 1 AND state = 'dirty' "
-        f"AND {among.clause} ORDER BY version"
+        f"AND {shard_filter.clause} ORDER BY version"
     )
-    plan = store.read(lambda sql: [row[3] for row in sql.execute(query, among.values)])
+    plan = store.read(lambda sql: [row[3] for row in sql.execute(query, shard_filter.values)])
 
     assert "USING COVERING INDEX dirty_shards" in plan[0]
 

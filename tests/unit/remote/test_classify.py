@@ -21,7 +21,7 @@ from cachetier.errors import (
     TransientError,
     UploadGoneError,
 )
-from cachetier.remote.boto_errors import judged
+from cachetier.remote.boto_errors import translated_errors
 from cachetier.remote.classify import (
     KIND_OF_CODE,
     KIND_OF_EXCEPTION,
@@ -175,6 +175,6 @@ def test_retry_after_is_seconds_or_a_date(header: str | None, seconds: float | N
 def test_an_error_names_the_operation_and_the_key_if_there_is_one(
     key: str | None, words: str
 ) -> None:
-    with pytest.raises(TransientError) as caught, judged("head_object", key):
+    with pytest.raises(TransientError) as caught, translated_errors("head_object", key):
         raise ConnectionResetError("no way")
     assert caught.value.message == words

@@ -70,12 +70,12 @@ def from_environment(environ: Mapping[str, str]) -> RemoteAddress | None:
     )
 
 
-def from_hello(told: Any) -> RemoteAddress | None:
+def from_hello(hello: Any) -> RemoteAddress | None:
     """Return the remote that a service named in its greeting; None if it named none we know."""
-    if not isinstance(told, Mapping):
+    if not isinstance(hello, Mapping):
         return None
     bucket, prefix, endpoint, region = (
-        told.get(name) for name in ("bucket", "prefix", "endpoint", "region")
+        hello.get(name) for name in ("bucket", "prefix", "endpoint", "region")
     )
     known = isinstance(bucket, str) and bucket and isinstance(prefix, str)
     if not known or (endpoint is not None and not _is_url(str(endpoint))):
@@ -85,9 +85,9 @@ def from_hello(told: Any) -> RemoteAddress | None:
         prefix=str(prefix),
         endpoint=str(endpoint) if endpoint else None,
         region=str(region) if region else None,
-        verify="readback" if told.get("verify") == "readback" else "checksum",
-        conditional_writes=told.get("conditional_writes") is not False,
-        spread=told.get("spread") is True,
+        verify="readback" if hello.get("verify") == "readback" else "checksum",
+        conditional_writes=hello.get("conditional_writes") is not False,
+        spread=hello.get("spread") is True,
     )
 
 

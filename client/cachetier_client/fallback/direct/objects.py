@@ -277,29 +277,29 @@ class Objects:
                     cause or error
                 )
             except (OSError, http.client.HTTPException) as error:
-                cause, said = error, f"{type(error).__name__}"
+                cause, answered = error, f"{type(error).__name__}"
             else:
                 code = _code(answer)
                 if answer.status < 300 and code is None:
                     return answer
-                said = f"{code or 'an answer without a code'}, {answer.status}"
-                self._refuse_or_return(answer, code, f"{method} {key}", said)
+                answered = f"{code or 'an answer without a code'}, {answer.status}"
+                self._refuse_or_return(answer, code, f"{method} {key}", answered)
                 if answer.status in (404, 412):
                     return answer
                 after_seconds = _seconds(answer.headers.get("retry-after"))
             longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(attempts, 10))
             pause = max(self._jitter() * longest, after_seconds)
             if pause >= deadline.remaining() or self._gives_up():
-                raise _unavailable(self.address, f"{method} {key}", said) from cause
+                raise _unavailable(self.address, f"{method} {key}", answered) from cause
             self._clock.sleep(pause)
 
-    def _refuse_or_return(self, answer: Answer, code: str | None, what: str, said: str) -> None:
+    def _refuse_or_return(self, answer: Answer, code: str | None, what: str, answered: str) -> None:
         missing = answer.status == 404 and code != "NoSuchBucket"
         transient = code in _TRANSIENT_CODES or answer.status in _TRANSIENT_STATUSES
         if missing or transient or answer.status == 412 or answer.status < 300:
             return
         raise RemoteRefusedError(
-            f"{self.address.url} refuses {what} ({said})",
+            f"{self.address.url} refuses {what} ({answered})",
             hint="Mend the bucket, its policy or this process's AWS credentials.",
         )
 
@@ -326,8 +326,8 @@ def _only(answer: Answer, tag: str) -> str:
     return html.unescape(found.group(1))
 
 
-def _unavailable(address: RemoteAddress, what: str, said: str) -> RemoteUnavailableError:
-    return RemoteUnavailableError(f"{address.url} does not take {what} ({said})")
+def _unavailable(address: RemoteAddress, what: str, answered: str) -> RemoteUnavailableError:
+    return RemoteUnavailableError(f"{address.url} does not take {what} ({answered})")
 
 
 def _seconds(header: str | None) -> float:
