@@ -14,7 +14,7 @@ from cachetier_client.calls.runs import PUT_SECONDS
 from cachetier_client.checkpoint import Checkpoint
 from cachetier_client.deadline import Clock, SystemClock
 from cachetier_client.errors import InvalidRequestError
-from cachetier_client.fallback.policy import Fallback, repeating_for
+from cachetier_client.fallback.policy import Fallback, lasting_transport
 from cachetier_client.identity import save_ids
 from cachetier_client.identity.names import (
     RankPart,
@@ -74,9 +74,9 @@ class Client(Reads):
             token=os.environ.get("CACHETIER_TOKEN", ""),
             files=files,
         )
-        repeating = repeating_for(single, fallback, clock, workers)
+        lasting = lasting_transport(single, fallback, clock, workers)
         self.url = single.url
-        super().__init__(Caller(single, repeating, hello, clock, workers), run)
+        super().__init__(Caller(single, lasting, hello, clock, workers), run)
 
     # --- shards ----------------------------------------------------------------------------------
 
@@ -253,12 +253,12 @@ class Client(Reads):
     @property
     def fallback_shards(self) -> int:
         """How many shards went straight to S3 because the service was away."""
-        return self._caller.fallbacks[0]
+        return self._caller.transport.fallbacks[0]
 
     @property
     def fallback_bytes(self) -> int:
         """How many bytes those shards have."""
-        return self._caller.fallbacks[1]
+        return self._caller.transport.fallbacks[1]
 
     # --- the end ---------------------------------------------------------------------------------
 

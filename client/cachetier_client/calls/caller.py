@@ -29,8 +29,13 @@ from cachetier_client.io.ring import Ring
 from cachetier_client.io.workers import Workers
 from cachetier_client.results import Incident, LevelReached, Receipt
 from cachetier_client.streams.writer import Destination, ShardWriter
-from cachetier_client.transport.base import ConnectionLostError, Reply, Transport
-from cachetier_client.transport.retrying import RepeatingTransport, unavailable
+from cachetier_client.transport.base import (
+    ConnectionLostError,
+    LastingTransport,
+    Reply,
+    Transport,
+)
+from cachetier_client.transport.retrying import unavailable
 from cachetier_client.transport.wire import Header
 from cachetier_client.units import counted, shown_size
 
@@ -45,12 +50,12 @@ class Caller:
     def __init__(
         self,
         single: Transport,
-        repeating: RepeatingTransport,
+        lasting: LastingTransport,
         hello: Header,
         clock: Clock,
         workers: Workers,
     ) -> None:
-        self.transport = repeating
+        self.transport = lasting
         self.clock = clock
         self.workers = workers
         self.closed = False
@@ -95,11 +100,6 @@ class Caller:
     def deadline(self, timeout_seconds: float) -> Deadline:
         """Begin a call's time."""
         return Deadline(timeout_seconds, self.clock)
-
-    @property
-    def fallbacks(self) -> tuple[int, int]:
-        """Return how many shards, and bytes, went straight to S3."""
-        return self.transport.fallbacks
 
     # --- shards ----------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from cachetier_client.deadline import Clock
 from cachetier_client.io.workers import Workers
-from cachetier_client.transport.base import Transport
-from cachetier_client.transport.retrying import RepeatingTransport
+from cachetier_client.transport.base import LastingTransport, Transport
+from cachetier_client.transport.retrying import RetryingTransport
 
 if TYPE_CHECKING:
     from cachetier_client.fallback.direct.address import RemoteAddress
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 Fallback = Literal["s3", "wait", "fail"]
 
 
-def repeating_for(
+def lasting_transport(
     single: Transport, fallback: str | None, clock: Clock, workers: Workers
-) -> RepeatingTransport:
+) -> LastingTransport:
     """Return what makes the calls of a client.
 
     Args:
@@ -36,7 +36,7 @@ def repeating_for(
     if chosen is not None and chosen not in get_args(Fallback):
         raise ValueError(f"fallback={chosen!r} is none of 's3', 'wait' and 'fail'")
     if chosen == "wait" or chosen == "fail":
-        return RepeatingTransport(single, "fail" if chosen == "fail" else "wait", clock)
+        return RetryingTransport(single, clock, gives_up=chosen == "fail")
     # Imported by those who may need the way past the service: it takes as long as all the rest.
     from cachetier_client.fallback.direct.address import from_environment, from_hello
     from cachetier_client.fallback.transport import AFTER_SECONDS, FallbackPlan, FallbackTransport

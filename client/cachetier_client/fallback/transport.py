@@ -10,7 +10,7 @@ Source: docs/fallback.md.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -35,11 +35,10 @@ from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.sink import DirectSink
 from cachetier_client.identity.names import RankPart
-from cachetier_client.io.aligned import Block
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import ConnectionLostError, Reply, Sink, Transport
-from cachetier_client.transport.retrying import RepeatingTransport
+from cachetier_client.transport.retrying import RetryingTransport
 
 AFTER_SECONDS = 10.0
 PROBE_ANSWER_SECONDS = 1.0
@@ -61,19 +60,30 @@ class FallbackPlan:
     after_seconds: float = AFTER_SECONDS
 
 
-class FallbackTransport(RepeatingTransport):
-    """Outlasts a service that is away for a moment; goes to S3 when it is away for longer."""
+class FallbackTransport:
+    """Outlasts a service that is away for a moment; goes to S3 when it is away for longer.
+
+    Args:
+        single: Makes single attempts.
+        plan: When and where shards go without the service.
+        clock: Times the waits.
+        workers: Threads to upload with.
+    """
 
     def __init__(
         self, single: Transport, plan: FallbackPlan, clock: Clock, workers: Workers
     ) -> None:
-        super().__init__(single, "wait", clock)
         self._single = single
-        self._brief = RepeatingTransport(single, "wait", clock, patience_seconds=plan.after_seconds)
+        self._service = RetryingTransport(single, clock)
+        self._brief = RetryingTransport(single, clock, patience_seconds=plan.after_seconds)
+        self.url = single.url
+        self.get = self._service.get
+        self.open_source = self._service.open_source
+        self.noticed_incidents = single.noticed_incidents
+        self.forget_idle = single.forget_idle
         self._plan = plan
         self._workers = workers
-        self._now = clock.now
-        self._time = clock
+        self._clock = clock
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._closed = False
@@ -92,8 +102,8 @@ class FallbackTransport(RepeatingTransport):
     def put(
         self, part: RankPart, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
-        def by_service(transport: RepeatingTransport) -> Reply:
-            reply = RepeatingTransport.put(transport, part, name, data, deadline, element_size)
+        def by_service(service: Transport) -> Reply:
+            reply = service.put(part, name, data, deadline, element_size)
             self._held(part, name, reply)
             return reply
 
@@ -112,10 +122,8 @@ class FallbackTransport(RepeatingTransport):
         deadline: Deadline,
         element_size: int = 0,
     ) -> Sink:
-        def by_service(transport: RepeatingTransport) -> Sink:
-            sink = RepeatingTransport.open_sink(
-                transport, part, name, size_bytes, deadline, element_size
-            )
+        def by_service(service: Transport) -> Sink:
+            sink = service.open_sink(part, name, size_bytes, deadline, element_size)
             return _NotingSink(sink, lambda reply: self._held(part, name, reply))
 
         def directly(engine: Engine, state: DirectRankPart) -> Sink:
@@ -135,17 +143,17 @@ class FallbackTransport(RepeatingTransport):
             return self._seal(_part_of(fields), fields, deadline)
         if op == "abort_rank":
             return self._abort(_part_of(fields), fields, deadline)
-        return super().call(op, fields, deadline)
+        return self._service.call(op, fields, deadline)
 
     def _seal(self, part: RankPart, fields: dict[str, Any], deadline: Deadline) -> Reply:
-        def by_service(transport: RepeatingTransport) -> Reply:
-            reply = RepeatingTransport.call(transport, "seal", fields, deadline)
+        def by_service(service: Transport) -> Reply:
+            reply = service.call("seal", fields, deadline)
             self._sealed_by_service(part, follows=bool(fields.get("follows")))
             return reply
 
         if parts.THIS_PROCESS.known(part) is None:
             # What other processes put of this part, nobody here knows: the service does.
-            return by_service(self)
+            return by_service(self._service)
 
         def directly(engine: Engine, state: DirectRankPart) -> Reply:
             ranks, follows = fields.get("ranks_on_node"), bool(fields.get("follows"))
@@ -160,7 +168,7 @@ class FallbackTransport(RepeatingTransport):
     def _abort(self, part: RankPart, fields: dict[str, Any], deadline: Deadline) -> Reply:
         state = parts.THIS_PROCESS.known(part)
         if state is None or state.is_sealed_by_service:
-            return super().call("abort_rank", fields, deadline)
+            return self._service.call("abort_rank", fields, deadline)
         if state.final or state.pending:
             raise SealedError(
                 f"rank {part.rank} has sealed its part of step {part.step}; it cannot be aborted",
@@ -170,7 +178,7 @@ class FallbackTransport(RepeatingTransport):
             parts.THIS_PROCESS.forget(part)
             if state.is_empty and self.breaker.is_open():
                 return {}
-            return super().call("abort_rank", fields, deadline)
+            return self._service.call("abort_rank", fields, deadline)
         engine = self._engine_for(state)
         assert engine is not None, "what is direct has an address"
         engine.abort(state, deadline)
@@ -185,20 +193,22 @@ class FallbackTransport(RepeatingTransport):
     def _routed(
         self,
         part: RankPart,
-        by_service: Callable[[RepeatingTransport], _Result],
+        by_service: Callable[[Transport], _Result],
         directly: Callable[[Engine, DirectRankPart], _Result],
     ) -> _Result:
         """Do something for a part by the service, or without it if that is away."""
-        state = parts.THIS_PROCESS.of(part, self._now())
+        state = parts.THIS_PROCESS.of(part, self._clock.now())
         engine = self._engine_for(state)
         if engine is None or state.is_sealed_by_service:
-            return by_service(self)
-        if not state.direct and self._time.monotonic() < self._refused_until:
+            return by_service(self._service)
+        if not state.direct and self._clock.monotonic() < self._refused_until:
             return self._waiting(by_service, self._refused)
-        away: Exception = ServiceUnavailableError(f"{self.url} is away")
+        away: Exception
         if state.direct:
             away = ServiceUnavailableError(f"{self.url} was away when this save began")
-        elif not self.breaker.is_open():
+        elif self.breaker.is_open():
+            away = ServiceUnavailableError(f"{self.url} is away")
+        else:
             try:
                 return by_service(self._brief)
             except _AWAY as error:
@@ -211,21 +221,21 @@ class FallbackTransport(RepeatingTransport):
                 raise _both(away, remote) from remote
             if isinstance(remote, RemoteRefusedError):
                 self._refused = remote
-                self._refused_until = self._time.monotonic() + REFUSED_SECONDS
+                self._refused_until = self._clock.monotonic() + REFUSED_SECONDS
             return self._waiting(by_service, remote)
         except SealedError:
             if state.direct:
                 raise
             with suppress(*_AWAY):  # it alone can replace what it holds
-                return by_service(self)
+                return by_service(self._service)
             raise
 
     def _waiting(
-        self, by_service: Callable[[RepeatingTransport], _Result], remote: CachetierClientError
+        self, by_service: Callable[[Transport], _Result], remote: CachetierClientError
     ) -> _Result:
         """Wait for the service to its end after all, as the bucket does not do."""
         try:
-            return by_service(self)
+            return by_service(self._service)
         except (*_AWAY, DeadlineError) as away:
             raise _both(away, remote) from remote
 
@@ -243,9 +253,9 @@ class FallbackTransport(RepeatingTransport):
         def is_back() -> bool:
             return not self.breaker.is_open()
 
-        objects = Objects(address, self._time)
-        claiming = Objects(address, self._time, requests=objects.requests, gives_up=is_back)
-        return Engine(objects, self._workers, self._time, claiming, is_back)
+        objects = Objects(address, self._clock)
+        claiming = Objects(address, self._clock, requests=objects.requests, gives_up=is_back)
+        return Engine(objects, self._workers, self._clock, claiming, is_back)
 
     def _sealed_by_service(self, part: RankPart, *, follows: bool) -> None:
         state = parts.THIS_PROCESS.known(part)
@@ -259,12 +269,12 @@ class FallbackTransport(RepeatingTransport):
     def _held(self, part: RankPart, name: str, reply: Reply) -> None:
         with suppress(KeyError, TypeError, ValueError):  # of another protocol: the caller will say
             held = Held(int(reply["size_bytes"]), str(reply["digest"]))
-            parts.THIS_PROCESS.of(part, self._now()).held[name] = held
+            parts.THIS_PROCESS.of(part, self._clock.now()).held[name] = held
 
     # --- the service, once it is back ------------------------------------------------------------
 
     def _tell(self, shards: int, size_bytes: int) -> bool:
-        deadline = Deadline(PROBE_ANSWER_SECONDS, self._time)
+        deadline = Deadline(PROBE_ANSWER_SECONDS, self._clock)
         try:
             self._single.call("fallback", {"shards": shards, "size_bytes": size_bytes}, deadline)
         except _AWAY:
@@ -282,33 +292,24 @@ class FallbackTransport(RepeatingTransport):
         self._closed = True
         if self._engine is not None:
             self._engine.objects.close()
-        super().close()
+        self._service.close()
 
 
 class _NotingSink:
     """A sink that tells of its receipt."""
 
     def __init__(self, inner: Sink, note: Callable[[Reply], None]) -> None:
-        self._inner = inner
+        self.parallel = inner.parallel
+        self.reserve = inner.reserve
+        self.write = inner.write
+        self.abort = inner.abort
+        self._commit = inner.commit
         self._note = note
 
-    @property
-    def parallel(self) -> bool:
-        return self._inner.parallel
-
-    def reserve(self, total_bytes: int, deadline: Deadline) -> None:
-        self._inner.reserve(total_bytes, deadline)
-
-    def write(self, block: Block, size_bytes: int, offset: int, deadline: Deadline) -> None:
-        self._inner.write(block, size_bytes, offset, deadline)
-
-    def commit(self, size_bytes: int, digests: Any, deadline: Deadline) -> Reply:
-        reply = self._inner.commit(size_bytes, digests, deadline)
+    def commit(self, size_bytes: int, digests: Sequence[int], deadline: Deadline) -> Reply:
+        reply = self._commit(size_bytes, digests, deadline)
         self._note(reply)
         return reply
-
-    def abort(self, deadline: Deadline) -> None:
-        self._inner.abort(deadline)
 
 
 def _part_of(fields: Mapping[str, Any]) -> RankPart:

@@ -1,4 +1,4 @@
-"""What a door's client side offers, one attempt at a time; repeating is ``repeating.py``'s.
+"""What a door's client side offers, one attempt at a time; ``retrying.py`` repeats them.
 
 Source: docs/protocol.md, "Operations"; docs/http.md.
 """
@@ -114,3 +114,11 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Let everything go; may be called twice."""
+
+
+class LastingTransport(Transport, Protocol):
+    """A transport whose calls outlast a service that is away for a while."""
+
+    @property
+    def fallbacks(self) -> tuple[int, int]:
+        """How many shards, and bytes, went another way."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from cachetier_client.deadline import Clock, Deadline
 from cachetier_client.errors import (
@@ -22,40 +22,44 @@ from cachetier_client.identity.names import RankPart
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.transport.base import ConnectionLostError, Reply, Sink, Source, Transport
 
-Fallback = Literal["wait", "fail"]
-
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
 
 _Result = TypeVar("_Result")
 
 
-class RepeatingTransport:
+class RetryingTransport:
     """A transport whose calls outlast a service that is away for a while.
 
     Args:
         inner: Makes single attempts.
-        fallback: ``wait`` repeats until the deadline, ``fail`` gives up at the first loss.
         clock: Sleeps between attempts.
         jitter: Returns the part of the longest pause to sleep, from 0 to 1.
         patience_seconds: How long a call waits at most for a service that is away, and never for
             more than half of its time, so that some is left for another way; None: to its end.
+        gives_up: Whether a call ends at the first loss.
     """
+
+    fallbacks = (0, 0)
 
     def __init__(
         self,
         inner: Transport,
-        fallback: Fallback,
         clock: Clock,
         jitter: Callable[[], float] = random.random,
+        *,
         patience_seconds: float | None = None,
+        gives_up: bool = False,
     ) -> None:
         self.url = inner.url
+        self.noticed_incidents = inner.noticed_incidents
+        self.forget_idle = inner.forget_idle
+        self.close = inner.close
         self._inner = inner
-        self._fallback = fallback
         self._clock = clock
         self._jitter = jitter
         self._patience_seconds = patience_seconds
+        self._gives_up = gives_up
 
     def put(
         self, part: RankPart, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
@@ -99,21 +103,7 @@ class RepeatingTransport:
                 run, step, name, deadline, restore=restore, blocks=blocks
             )
 
-        return _RepeatingSource(self._repeat(open_it, deadline), self._repeat)
-
-    def noticed_incidents(self) -> bool:
-        return self._inner.noticed_incidents()
-
-    @property
-    def fallbacks(self) -> tuple[int, int]:
-        """How many shards, and bytes, went another way."""
-        return (0, 0)
-
-    def forget_idle(self) -> None:
-        self._inner.forget_idle()
-
-    def close(self) -> None:
-        self._inner.close()
+        return _RetryingSource(self._repeat(open_it, deadline), self._repeat)
 
     def _repeat(self, attempt: Callable[[], _Result], deadline: Deadline) -> _Result:
         attempts = 0
@@ -124,18 +114,18 @@ class RepeatingTransport:
             try:
                 return attempt()
             except ConnectionLostError as error:
-                self._inner.forget_idle()  # the others are as old
+                self.forget_idle()  # the others are as old
                 if error.was_idle and attempts == 1:
                     continue  # the service has restarted since; it may well be there
                 left_when_lost = left_when_lost or deadline.remaining()
                 lost = unavailable(self.url, error)
                 self._pause_or_raise(lost, attempts, deadline, left_when_lost)
             except StoppingError as error:
-                self._inner.forget_idle()
+                self.forget_idle()
                 left_when_lost = left_when_lost or deadline.remaining()
                 self._pause_or_raise(error, attempts, deadline, left_when_lost)
             except BusyError as error:
-                self._inner.forget_idle()
+                self.forget_idle()
                 self._pause_or_raise(error, attempts, deadline)
             except OpenForWritingError:
                 held_open += 1
@@ -151,7 +141,7 @@ class RepeatingTransport:
     ) -> None:
         longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(attempts, 10))
         pause = self._jitter() * max(longest, error.retry_after_seconds or 0.0)
-        if self._fallback == "fail" or pause >= deadline.remaining():
+        if self._gives_up or pause >= deadline.remaining():
             raise error
         if self._patience_seconds is not None and left_when_lost is not None:
             waited = left_when_lost - deadline.remaining()
@@ -160,7 +150,7 @@ class RepeatingTransport:
         self._clock.sleep(pause)
 
 
-class _RepeatingSource:
+class _RetryingSource:
     """A shard opened for reading, each read of which outlasts a service that is away."""
 
     def __init__(
@@ -168,14 +158,12 @@ class _RepeatingSource:
     ) -> None:
         self.size_bytes = inner.size_bytes
         self.digest = inner.digest
+        self.close = inner.close
         self._inner = inner
         self._repeat = repeat
 
     def read_block(self, number: int, into: memoryview, deadline: Deadline) -> None:
         self._repeat(lambda: self._inner.read_block(number, into, deadline), deadline)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def unavailable(url: str, lost: ConnectionLostError) -> ServiceUnavailableError:
