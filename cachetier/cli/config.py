@@ -60,7 +60,7 @@ def check(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"file": _text(found.file), "problems": [_problem(e) for e in found.problems]})
     for problem in found.problems:
-        complain(problem.message, problem.next_move)
+        complain(problem.message, problem.hint)
     if found.problems:
         raise typer.Exit(USAGE)
     if not as_json:
@@ -92,7 +92,7 @@ def _described(found: Sourced) -> dict[str, dict[str, Any]]:
 
 
 def _problem(problem: CachetierError) -> dict[str, str]:
-    return {"message": problem.message, "hint": problem.next_move}
+    return {"message": problem.message, "hint": problem.hint}
 
 
 def _summary(found: Sourced) -> str:

@@ -87,7 +87,7 @@ def _measured(bench: ObjectBench) -> Measured:
     try:
         return bench.run()
     except RemoteError as error:  # its own hint is for those whose service drains
-        error.next_move = "Run `cachetier doctor --only remote`: it says what is wrong there."
+        error.hint = "Run `cachetier doctor --only remote`: it says what is wrong there."
         raise
 
 

@@ -69,12 +69,8 @@ def reported(as_json: bool) -> Iterator[None]:
     """Turn errors of the service, the client or the machine into a message and an exit code."""
     from cachetier_client import CachetierClientError
 
-    from cachetier.errors import CachetierError
-
     try:
         yield
-    except CachetierError as error:
-        _fail(as_json, error.code, error.message, error.next_move)
     except CachetierClientError as error:
         from cachetier.cli.waiting import said_of
 

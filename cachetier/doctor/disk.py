@@ -56,7 +56,7 @@ def judge_filesystem(path: Path, mount: Mount, *, allow_volatile: bool) -> Check
         refuse_unsafe(path, mount, allow_volatile=allow_volatile)
     except ConfigError as error:
         measured = error.message.replace(f"on {mount.kind},", f"on {called(mount)},")
-        return fail(name, measured, error.next_move, **values)
+        return fail(name, measured, error.hint, **values)
     where = f"{called(mount)} at {mount.point}"
     if off := WITHOUT_BARRIERS.intersection(mount.options):
         fix = f"Mount it without `{min(off)}`: a sync that flushes nothing loses what was acked."
@@ -102,7 +102,7 @@ def judge_directory(able: dict[str, bool] | None, refusal: ConfigError | None) -
     name = "directory"
     if refusal is not None or able is None:
         message = refusal.message if refusal is not None else "it cannot be tried"
-        return fail(name, message, refusal.next_move if refusal is not None else LOCAL_DISK)
+        return fail(name, message, refusal.hint if refusal is not None else LOCAL_DISK)
     if not able["attributes"]:
         fix = "Mount it with extended attributes (user_xattr): they rebuild a lost catalog."
         return warn(name, "files sync and tell their writers; no extended attributes", fix, **able)

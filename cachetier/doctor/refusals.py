@@ -88,7 +88,7 @@ def _reason(
             f"no usable answer: {error.message}",
             "Look at the network and at the store's log, then run this again.",
         )
-    return error.message, error.next_move
+    return error.message, error.hint
 
 
 def arn_of(remote: RemoteSettings, right: str) -> str:

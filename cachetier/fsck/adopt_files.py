@@ -69,7 +69,8 @@ class Adopting:
                     continue
                 self._adopt(file, identity)
             except (CachetierError, OSError) as error:
-                yield RepairOutcome(finding, False, f"it stays in lost+found: {error}")
+                said = error.message if isinstance(error, CachetierError) else str(error)
+                yield RepairOutcome(finding, False, f"it stays in lost+found: {said}")
             else:
                 yield RepairOutcome(
                     finding, True, "it is dirty again; seal its rank to complete it"

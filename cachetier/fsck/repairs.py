@@ -108,10 +108,10 @@ class Repairs:
                 say(f"repair {finding.where}: {ABOUT_TO[finding.kind]}")
             try:
                 yield RepairOutcome(finding, True, act(finding))
-            except (LeftError, CannotResendError) as reason:
+            except CachetierError as error:
+                yield RepairOutcome(finding, False, error.message)
+            except (LeftError, CannotResendError, ForbiddenTransitionError, OSError) as reason:
                 yield RepairOutcome(finding, False, str(reason))
-            except (CachetierError, ForbiddenTransitionError, OSError) as error:
-                yield RepairOutcome(finding, False, str(error))
 
     def _started(self, finding: Finding) -> str:
         """Start-up has dealt with it already."""

@@ -135,7 +135,7 @@ def _looked(
                     report.unanswered.append(f"{remote.name}: {error.message}")
     except CatalogDamagedError as error:
         report.unreadable = True
-        message = f"{error.message}; {error.next_move}"
+        message = f"{error.message}; {error.hint}"
         yield Finding(FindingKind.CATALOG_DAMAGED, message)
 
 
@@ -201,7 +201,7 @@ def _left(findings: Sequence[Finding], error: CatalogDamagedError) -> Iterator[R
     """Say of each problem that the catalog stands in the way."""
     for finding in findings:
         if finding.is_problem:
-            yield RepairOutcome(finding, False, f"{error.message}; {error.next_move}")
+            yield RepairOutcome(finding, False, f"{error.message}; {error.hint}")
 
 
 def _restore_of(store: Store, remotes: Sequence[Remote], clock: Clock) -> Restore | None:

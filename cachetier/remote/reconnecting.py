@@ -76,7 +76,7 @@ class RenewedObjectStore(WrappedObjectStore):
             if not self._opened:
                 assert self._missing is not None
                 why = self._missing
-                raise RemoteRefusedError(why.message, hint=why.next_move) from why
+                raise RemoteRefusedError(why.message, hint=why.hint) from why
 
     def _open_next(self) -> None:
         """Replace the store, unless the last attempt was a moment ago; without success it stays."""

@@ -1,8 +1,9 @@
-"""Every error a call can raise, grouped by what the caller does next.
+"""Every error of client and service, grouped by what the caller does next.
 
-Each class has the protocol's ``code`` and a ``hint``; each error carries the run, step, rank and
-shard it concerns, so that one line of a log says what failed, why, and what to do. Switch on
-classes or on ``code``, never on messages.
+Each class has a stable ``code`` (part of the protocol: callers switch on it or on the class, never
+on a message), the HTTP status that the HTTP door answers with, and a ``hint`` that says what to do.
+Each error carries the run, step, rank and shard it concerns, so that one line of a log says what
+failed, why, and what to do.
 
 Source: docs/protocol.md, "Errors".
 """
@@ -20,21 +21,31 @@ _Kind = TypeVar("_Kind")
 
 
 class CachetierClientError(Exception):
-    """Base of all errors of this library, and the class of codes that this version does not know.
+    """Base of all errors, and the class of codes that this version does not know.
 
     Attributes:
         code: What went wrong, stable.
+        http_status: What the service's HTTP door answers with.
         message: What went wrong, for people.
         hint: What to do next.
-        operation: The call that failed, such as ``put_shard``.
-        run, step, rank, name: What it concerned, where known.
-        retry_after_seconds: When repeating may help, where the service said so.
+        operation: The client's call that failed, such as ``put_shard``.
+        context: What it concerned, where known: run, step, rank, name, and what a program needs.
+        retry_after_seconds: When repeating may help, where that is known.
     """
 
     code: str = "internal"
+    http_status: int = 500
     hint: str = "This is a defect in cachetier: please report it with the service's log."
+    retry_after_seconds: float | None = None
 
-    def __init__(self, message: str, *, hint: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        code: str | None = None,
+        **context: str | int | None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         if hint:
@@ -42,11 +53,24 @@ class CachetierClientError(Exception):
         if code:
             self.code = code
         self.operation: str | None = None
-        self.run: str | None = None
-        self.step: int | None = None
-        self.rank: int | None = None
-        self.name: str | None = None
-        self.retry_after_seconds: float | None = None
+        self.context: dict[str, Any] = {}
+        self._add_context(context)
+
+    @property
+    def run(self) -> str | None:
+        return self.context.get("run")
+
+    @property
+    def step(self) -> int | None:
+        return self.context.get("step")
+
+    @property
+    def rank(self) -> int | None:
+        return self.context.get("rank")
+
+    @property
+    def name(self) -> str | None:
+        return self.context.get("name")
 
     @property
     def cause(self) -> BaseException | None:
@@ -64,10 +88,12 @@ class CachetierClientError(Exception):
     ) -> None:
         """Fill in what is not known yet; what the service said wins."""
         self.operation = self.operation or operation
-        self.run = self.run if self.run is not None else run
-        self.step = self.step if self.step is not None else step
-        self.rank = self.rank if self.rank is not None else rank
-        self.name = self.name if self.name is not None else name
+        self._add_context({"run": run, "step": step, "rank": rank, "name": name})
+
+    def _add_context(self, context: Mapping[str, str | int | None]) -> None:
+        for name, value in context.items():
+            if value is not None:
+                self.context.setdefault(name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with the cause in words: exceptions go to other ranks without theirs."""
@@ -95,13 +121,16 @@ class BackpressureError(WaitError):
     """The cache has no room for the shard."""
 
     code = "backpressure"
+    http_status = 507
     hint = "The cache is full of bytes not yet durable. Call again later, or raise `capacity`."
+    retry_after_seconds = 5.0
 
 
 class DeadlineError(WaitError):
     """The call's time is over. A put may or may not have happened; repeating it is safe."""
 
     code = "deadline"
+    http_status = 504
     hint = (
         "Raise timeout_seconds, or see what is slow: `cachetier status`, or if that hangs as well, "
         "the service's log."
@@ -112,21 +141,28 @@ class NotDurableError(WaitError):
     """The level asked for was not reached in time; the bytes are still safe where they were."""
 
     code = "not_durable"
-    hint = "The bytes are safe on this node and keep draining. Wait again, or see its status."
+    http_status = 504
+    hint = (
+        "The bytes are safe on this node and keep draining. Wait again, or see `cachetier status`."
+    )
 
 
 class StoppingError(WaitError):
     """The service is shutting down."""
 
     code = "stopping"
+    http_status = 503
     hint = "The service is shutting down. Call again when it is back; nothing was lost."
+    retry_after_seconds = 2.0
 
 
 class BusyError(WaitError):
     """The service has as many requests as it takes."""
 
     code = "busy"
-    hint = "Call again in a moment, with fewer calls at once."
+    http_status = 503
+    hint = "Call again in a moment, with fewer requests at once."
+    retry_after_seconds = 1.0
 
 
 class ServiceUnavailableError(WaitError):
@@ -134,13 +170,6 @@ class ServiceUnavailableError(WaitError):
 
     code = "unavailable"
     hint = "Check that `cachetier serve` runs on this node and that CACHETIER_URL names its door."
-
-
-class RemoteUnavailableError(WaitError):
-    """The object store, which this call needs, is away or slows the service down."""
-
-    code = "remote_transient"
-    hint = "See `cachetier status` for the remote's state, and call again later."
 
 
 # --- fix: the call itself is wrong ------------------------------------------------------------
@@ -154,6 +183,7 @@ class InvalidNameError(FixCallError):
     """A run, step, shard or save name is outside the grammar."""
 
     code = "invalid_name"
+    http_status = 400
     hint = "See docs/protocol.md, 'Names', for the grammar of run, step and shard names."
 
 
@@ -161,13 +191,15 @@ class InvalidRequestError(FixCallError):
     """An argument is wrong."""
 
     code = "invalid_request"
-    hint = "Correct the call."
+    http_status = 400
+    hint = "Correct the call and repeat it."
 
 
 class SizeMismatchError(FixCallError):
     """Declared and real sizes differ. Nothing was kept, and nothing written."""
 
     code = "size_mismatch"
+    http_status = 400
     hint = "Declare the size that is really written, or pass a buffer of the shard's size."
 
 
@@ -175,20 +207,26 @@ class DigestMismatchError(FixCallError):
     """The bytes changed on the way. Nothing was kept."""
 
     code = "digest_mismatch"
-    hint = "Keep the buffer unchanged until the call returns, then put it again."
+    http_status = 422
+    hint = "Keep the bytes unchanged until the call returns, then put them again."
 
 
 class OpenForWritingError(FixCallError):
     """A process still held the staged file at commit. Nothing was kept."""
 
     code = "open_for_writing"
-    hint = "A process inherited the staged file: a child forked during the put? Put it again."
+    http_status = 409
+    hint = (
+        "Close every descriptor and mapping of the staged file before commit, those of a child "
+        "forked during the put too. Nothing was kept; put it again."
+    )
 
 
 class ForbiddenError(FixCallError):
     """The service does not accept this user or token."""
 
     code = "forbidden"
+    http_status = 403
     hint = "Connect as a user in `allowed_uids`, or send the configured token in CACHETIER_TOKEN."
 
 
@@ -196,6 +234,7 @@ class ProtocolMismatchError(FixCallError):
     """Client and service do not speak the same protocol."""
 
     code = "protocol_mismatch"
+    http_status = 400
     hint = "Install matching versions of cachetier and cachetier-client."
 
 
@@ -220,6 +259,7 @@ class NotFoundError(LookAtRunError):
     """No such run, step or shard."""
 
     code = "not_found"
+    http_status = 404
     hint = "List what there is with `cachetier ls`."
 
 
@@ -227,13 +267,15 @@ class SealedError(LookAtRunError):
     """The rank's part is sealed with other bytes."""
 
     code = "sealed"
-    hint = "This rank's part is sealed with other bytes. Save a new step, or with overwrite=True."
+    http_status = 409
+    hint = "Save under a new step, or with overwrite=True."
 
 
 class StepPublishedError(LookAtRunError):
     """The step is published already."""
 
     code = "step_published"
+    http_status = 409
     hint = "The step is published already. Pass overwrite=True to replace it."
 
 
@@ -241,13 +283,17 @@ class SaveSupersededError(LookAtRunError):
     """A newer save of this step has begun."""
 
     code = "save_superseded"
-    hint = "A newer save of this step has begun: this process is of an older one and should stop."
+    http_status = 409
+    hint = (
+        "A newer save of this step has begun: this process belongs to an older one and should stop."
+    )
 
 
 class IncompleteError(LookAtRunError):
     """Shards are missing."""
 
     code = "incomplete"
+    http_status = 409
     hint = "Put the missing shards, then seal again."
 
 
@@ -255,6 +301,7 @@ class AbortedError(LookAtRunError):
     """The save was aborted or deleted."""
 
     code = "aborted"
+    http_status = 409
     hint = "The save was aborted or deleted. Begin a new one."
 
 
@@ -262,14 +309,19 @@ class PinnedError(LookAtRunError):
     """The step is pinned: it stays, and is not deleted, until somebody unpins it."""
 
     code = "pinned"
-    hint = "Somebody wants it kept. If not any more, call unpin(run, step) first."
+    http_status = 409
+    hint = "Somebody wants it kept. If not any more: `cachetier unpin RUN STEP`, then call again."
 
 
 class LocalOnlyError(LookAtRunError):
     """A policy of the service keeps the step on its node: it will not be durable by itself."""
 
     code = "local_only"
-    hint = "The step is safe on its node. To send it to S3, call flush(run, step) on every node."
+    http_status = 409
+    hint = (
+        "It is safe on this node and is not drained: `durable_every` or `supersede`. To send it, "
+        "flush this very step on every node: `cachetier flush --run RUN --step STEP`."
+    )
 
 
 # --- give up: a person has to act -------------------------------------------------------------
@@ -290,14 +342,8 @@ class FencedError(GiveUpError):
     """The disk failed a sync; the service takes no more writes."""
 
     code = "fenced"
-    hint = "The disk failed a sync: the service takes no more writes. Replace the disk, restart."
-
-
-class RemoteRefusedError(GiveUpError):
-    """The object store refuses the service."""
-
-    code = "remote_refused"
-    hint = "Mend the bucket, its policy or the credentials. All is kept and draining resumes."
+    http_status = 503
+    hint = "A sync failed: nothing is taken or drained. Restart, flush, then replace the disk."
 
 
 class StagedIOError(GiveUpError):
@@ -329,6 +375,33 @@ class BackgroundError(GiveUpError):
         self.incidents = tuple(incidents)
 
 
+# --- remote: the object store, classified by code ---------------------------------------------
+
+
+class RemoteError(CachetierClientError):
+    """An object store did not do what it was asked."""
+
+    code = "remote"
+    http_status = 502
+    hint = "See `cachetier status` for the remote's state, and call again later."
+
+
+class RemoteUnavailableError(RemoteError, WaitError):
+    """The object store, which this call needs, is away or slows the service down."""
+
+    code = "remote_transient"
+
+
+class RemoteRefusedError(RemoteError, GiveUpError):
+    """403, no such bucket, expired credentials: only a person can mend it.
+
+    Keep everything and probe.
+    """
+
+    code = "remote_refused"
+    hint = "Mend the bucket, its policy or the credentials. Everything is kept; draining resumes."
+
+
 _BY_CODE: dict[str, type[CachetierClientError]] = {
     kind.code: kind
     for group in (WaitError, FixCallError, LookAtRunError, GiveUpError)
@@ -356,8 +429,7 @@ def error_from(described: Mapping[str, Any]) -> CachetierClientError:
         name=_kept(described.get("name"), str),
     )
     after = described.get("retry_after_seconds")
-    if isinstance(after, int | float):
-        error.retry_after_seconds = float(after)
+    error.retry_after_seconds = float(after) if isinstance(after, int | float) else None
     return error
 
 

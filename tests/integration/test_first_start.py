@@ -106,7 +106,7 @@ def test_what_was_mistyped_ends_the_first_start(
     assert (
         refusal.value.message == f"s3://bucket/p at {store.url}: {_found(refusal, what)} ({code})"
     )
-    assert hint in refusal.value.next_move
+    assert hint in refusal.value.hint
 
 
 def _found(refusal: pytest.ExceptionInfo[ConfigError], what: str) -> str:

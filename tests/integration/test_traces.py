@@ -222,7 +222,7 @@ from cachetier.tracing import open_tracing
 try:
     open_tracing(True, "store", Path("."))
 except ConfigError as error:
-    assert "cachetier[otel]" in error.next_move, error.next_move
+    assert "cachetier[otel]" in error.hint, error.hint
 else:
     raise AssertionError("it was opened")
 """

@@ -19,14 +19,19 @@ from cachetier.doors.http.paths import target_of
 from cachetier.doors.http.problems import (
     CODE_HEADER,
     BodyCutShortError,
-    BusyError,
     MediaTypeError,
     SlowBodyError,
     UnauthorizedError,
     internal,
     problem_response,
 )
-from cachetier.errors import CachetierError, DeadlineError, InvalidRequestError, StoppingError
+from cachetier.errors import (
+    BusyError,
+    CachetierError,
+    DeadlineError,
+    InvalidRequestError,
+    StoppingError,
+)
 from cachetier.telemetry import events, trace_context
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.trace_context import called_by

@@ -22,14 +22,14 @@ CODE_HEADER = "Cachetier-Error"  # the answer to a HEAD has no body to say it
 class UnauthorizedError(ForbiddenError):
     """No token, or a wrong one."""
 
-    status = 401
+    http_status = 401
     hint = "Send the configured token as `Authorization: Bearer <token>`."
 
 
 class MethodError(InvalidRequestError):
     """The route knows the method not."""
 
-    status = 405
+    http_status = 405
     hint = "See docs/http.md for the routes and their methods."
 
 
@@ -42,21 +42,21 @@ class RouteError(NotFoundError):
 class SchemaError(InvalidRequestError):
     """The JSON body or a query parameter is not what the route takes."""
 
-    status = 422
+    http_status = 422
     hint = "See /openapi.json for what the route takes."
 
 
 class MediaTypeError(InvalidRequestError):
     """The body is not declared to be JSON; so no web page can post to the node by a mere form."""
 
-    status = 415
+    http_status = 415
     hint = "Send the header `Content-Type: application/json`."
 
 
 class SlowBodyError(InvalidRequestError):
     """The body came too slowly."""
 
-    status = 408
+    http_status = 408
     hint = "Send the body without long pauses. Nothing was kept."
 
 
@@ -66,19 +66,10 @@ class BodyCutShortError(InvalidRequestError):
     hint = "Send the whole body. Nothing was kept."
 
 
-class BusyError(CachetierError):
-    """The door serves as many requests as it may."""
-
-    code = "busy"
-    status = 503
-    hint = "Call again in a moment, with fewer requests at once."
-    retry_after_seconds = 1.0
-
-
 class RangeError(InvalidRequestError):
     """No byte of the shard lies in the range."""
 
-    status = 416
+    http_status = 416
     hint = "Ask for a range inside the shard; HEAD tells its size."
 
 
@@ -92,10 +83,10 @@ def problem(error: CachetierError) -> dict[str, Any]:
     described: dict[str, Any] = {
         "type": f"urn:cachetier:error:{error.code}",
         "title": error.code.replace("_", " "),
-        "status": error.status,
+        "status": error.http_status,
         "detail": error.message,
         "code": error.code,
-        "hint": error.next_move,
+        "hint": error.hint,
     }
     described.update({key: value for key, value in error.context.items() if key not in described})
     if error.retry_after_seconds is not None:
@@ -117,5 +108,5 @@ def problem_response(error: CachetierError, *, close: bool = False) -> Response:
     if close:
         headers["Connection"] = "close"
     return Response(
-        problem_body(error), status_code=error.status, headers=headers, media_type=MEDIA_TYPE
+        problem_body(error), status_code=error.http_status, headers=headers, media_type=MEDIA_TYPE
     )

@@ -17,13 +17,13 @@ from cachetier.doors.http.download import Download
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.paths import RequestTarget
 from cachetier.doors.http.pools import Pools
-from cachetier.doors.http.problems import BusyError, MethodError
+from cachetier.doors.http.problems import MethodError
 from cachetier.doors.http.queries import Query, digest_of, element_size_of, size_of
 from cachetier.doors.http.ranges import Span, span_of
 from cachetier.doors.http.upload import Put, put_large, put_small
 from cachetier.doors.http.waiting import wait_for_level
 from cachetier.doors.operations import Operations
-from cachetier.errors import InvalidRequestError
+from cachetier.errors import BusyError, InvalidRequestError
 from cachetier.model.levels import Level, checked_level, covers
 from cachetier.model.shard import INLINE_BYTES, Receipt, SaveIds, Shard
 from cachetier.restore.restore import Opened, Source

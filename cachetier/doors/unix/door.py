@@ -153,7 +153,7 @@ class UnixDoor:
     def _turn_away(self, connection: socket.socket, error: ForbiddenError | StoppingError) -> None:
         """Answer the request that is coming with ``error``, and hang up."""
         self._operations.failed("unix", error.code)
-        described = {"code": error.code, "message": error.message, "hint": error.next_move}
+        described = {"code": error.code, "message": error.message, "hint": error.hint}
         with contextlib.suppress(OSError):
             send_frame(connection, {"ok": False, "error": described})
         connection.close()

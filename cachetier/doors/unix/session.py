@@ -131,7 +131,7 @@ class Session:
         described: Header = {
             "code": error.code,
             "message": error.message[:MESSAGE_LIMIT],
-            "hint": error.next_move,
+            "hint": error.hint,
             **error.context,
         }
         if error.retry_after_seconds is not None:

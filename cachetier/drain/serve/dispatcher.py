@@ -107,7 +107,7 @@ class Dispatcher:
 
     def _row_damaged(self, save: Save, error: CatalogDamagedError) -> None:
         if self._stats.conflict(-save.number, error.message) and self._context.remote_state.decides:
-            self._context.add_incident(save, error.message, error.next_move)
+            self._context.add_incident(save, error.message, error.hint)
 
     def _task(self, work: Work) -> Request | None:
         number = self._queue.take(work)

@@ -134,7 +134,7 @@ def test_what_must_be_given_is_asked_for(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load({key: value for key, value in LEAST.items() if key != name})
     assert name in caught.value.message
-    assert f"CACHETIER_{name.upper()}" in caught.value.next_move
+    assert f"CACHETIER_{name.upper()}" in caught.value.hint
 
 
 def test_an_unknown_key_names_its_line_and_the_nearest_known_one(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ BAD_VALUES = [
 def test_a_bad_value_is_refused_by_name(name: str, value: str) -> None:
     error = failure(**{name: value})
     assert name in error.message
-    assert error.next_move
+    assert error.hint
 
 
 @pytest.mark.parametrize(

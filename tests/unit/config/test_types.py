@@ -109,7 +109,7 @@ def test_a_secret_is_shown_neither_itself_nor_by_its_error(tmp_path: Path) -> No
     with pytest.raises(ConfigError) as caught:
         load(LEAST)
     assert "`token` from cachetier.toml, line 1: it is no text" in caught.value.message
-    assert "424242" not in caught.value.message + caught.value.next_move
+    assert "424242" not in caught.value.message + caught.value.hint
 
 
 def test_an_empty_path_is_not_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,10 +26,10 @@ def test_all_checks_run_unless_some_are_named() -> None:
 def test_an_unknown_check_names_the_nearest() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         checked_names(["multi-part"])
-    assert caught.value.next_move == "Did you mean multipart?"
+    assert caught.value.hint == "Did you mean multipart?"
     with pytest.raises(InvalidRequestError) as caught:
         checked_names(["zzz"])
-    assert "filesystem" in caught.value.next_move
+    assert "filesystem" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -432,7 +432,7 @@ def test_beside_a_running_service_it_looks_and_repairs_nothing(patient: Patient)
         assert patient.found() == [FindingKind.FILE_MISSING]
         with pytest.raises(DirectoryInUseError) as refusal:
             patient.checked(repair=True)
-        assert "Stop it" in refusal.value.next_move
+        assert "Stop it" in refusal.value.hint
 
 
 def test_a_directory_without_a_cache_is_refused_and_not_made_one(

@@ -203,7 +203,7 @@ def test_a_full_store_says_when_to_call_again(node: Node, when_full: WhenFull) -
     with pytest.raises(BackpressureError) as refusal:
         ingest.begin(IDS, "a", CAPACITY_BYTES + 1, 0.0)
 
-    assert refusal.value.status == 507
+    assert refusal.value.http_status == 507
     assert refusal.value.retry_after_seconds
     assert_nothing_left(node)
 

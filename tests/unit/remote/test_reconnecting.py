@@ -63,7 +63,7 @@ def test_a_store_that_cannot_be_opened_refuses_with_the_reason_and_what_to_do() 
     with pytest.raises(RemoteRefusedError, match="half a file") as refusal:
         renewed(opened, FakeClock()).check()
 
-    assert refusal.value.next_move == "Write the rest."
+    assert refusal.value.hint == "Write the rest."
 
 
 def test_a_store_that_cannot_be_opened_is_tried_now_and_then_until_it_can() -> None:
