@@ -17,7 +17,7 @@ SOURCES := cachetier client tests benchmarks examples tools
 export PYTHONUNBUFFERED = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test prometheus acceptance demo near bench paired docs house serve dev wheels lock clean
+.PHONY: help setup check quick test prometheus acceptance demo near bench paired docs house serve dev wheels lock clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -34,10 +34,13 @@ check: setup  ## Lint, format, types, import layers, dependencies
 test: setup prometheus  ## Run the whole test suite (TESTS=path, ARGS='-k word', WORKERS=n)
 	@$(PY) -m pytest -n $(WORKERS) $(ARGS) $(TESTS)
 
+quick: setup  ## Run the tests for the loop of a person at work: unit, client, conformance
+	@$(PY) -m pytest -n $(WORKERS) $(ARGS) tests/unit tests/client tests/conformance
+
 prometheus: $(STAMPS)/venv  ## Have prometheus for the tests of metrics: Debian's, unpacked into .venv
 	@tools/get_prometheus.sh $(VENV)/prometheus
 
-acceptance: setup  ## Run the container tests too: needs Docker and compose
+acceptance: setup  ## Run the container tests too: needs Docker and compose, and fails without
 	@CACHETIER_ACCEPTANCE=1 $(PY) -m pytest tests/acceptance $(ARGS)
 
 demo: setup  ## Train, kill, resume, lose the node, restore: everything on this machine

@@ -84,6 +84,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, metavar="FILE", help="instead of results.json")
     parser.add_argument("--record", action="store_true", help="put the figures into README.md")
     options = parser.parse_args(arguments)
+    groups = [options.only] if options.only else list(GROUPS)
+    known = sorted({name for group in groups for name in GROUPS[group]})
+    for name in options.measure or ():
+        if name not in known:  # else the table would be empty, and the exit status 0
+            parser.error(f"argument --measure: no benchmark {name!r}; there are {', '.join(known)}")
     if options.results is None and not options.quick:  # quick figures are worth nothing
         options.results = HERE / "results.json"
     return options

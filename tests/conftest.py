@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
 from cachetier.testing.fixtures import moto_s3, seaweed_s3  # noqa: F401  # shared by all tiers
+from cachetier.testing.moto_server import forget_buckets
+
+pytest_plugins = ["tests.costs"]
 
 TESTS = Path(__file__).parent
 TIERS = (
@@ -45,6 +50,7 @@ HERMETIC = {
     "AWS_EC2_METADATA_DISABLED": "true",
     "NO_PROXY": "127.0.0.1,localhost",
     "OMP_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "2",  # glibc keeps what a thread freed in the thread's own arena
 }
 
 SLOW_DATA = hypothesis.HealthCheck.too_slow  # two shared cores are slow now and then
@@ -78,3 +84,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(tier)
         if item.get_closest_marker("acceptance") and not wanted:
             item.add_marker(skipped)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def released_memory() -> Iterator[None]:
+    """Give back what a module leaves in memory: the objects in moto, and what malloc keeps."""
+    yield
+    forget_buckets()
+    ctypes.CDLL(None).malloc_trim(0)

@@ -7,6 +7,7 @@ multipart object, hence ``verify = readback``. Integrity and access are for Seaw
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -33,3 +34,20 @@ def moto_server(*, port: int = 0, bucket: str = DEFAULT_BUCKET) -> Iterator[S3En
         yield endpoint
     finally:
         server.stop()
+
+
+def forget_buckets() -> None:
+    """Drop every bucket but the default one, and every object: moto keeps them all in memory."""
+    if "moto.s3.models" not in sys.modules:
+        return
+    from moto.core.model_instances import reset_model_data
+    from moto.s3.models import s3_backends
+
+    for backends in list(s3_backends.values()):
+        for backend in list(backends.values()):
+            kept = [name for name in backend.buckets if name == DEFAULT_BUCKET]
+            regions = {name: backend.buckets[name].region_name for name in kept}
+            backend.reset()
+            for name, region in regions.items():
+                backend.create_bucket(name, region)
+    reset_model_data()  # a list of every object ever made

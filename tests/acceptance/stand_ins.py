@@ -14,9 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.acceptance.docker_host import Docker
+from tests.acceptance.docker_host import Docker, missing
 
 ROOT = Path(__file__).parents[2]
 BASE = "cachetier-acceptance/base"
@@ -54,7 +52,9 @@ def build(docker: Docker, folder: Path) -> dict[str, str]:
 def _program(name: str, package: str | None = None) -> Path:
     found = shutil.which(name)
     if not found:
-        pytest.skip(f"no {name} to build an image of: install {package or name}, or name an image")
+        raise missing(
+            f"no {name} to build an image of: install {package or name}, or name an image"
+        )
     return Path(found)
 
 
@@ -67,7 +67,7 @@ def _prometheus() -> Path:
 def _build_base(docker: Docker, folder: Path) -> None:
     """Import a minimal Debian of this machine's own release as the base image."""
     if os.geteuid() != 0 or not shutil.which("debootstrap"):
-        pytest.skip("no debootstrap, or not root: name an image in CACHETIER_BASE_IMAGE")
+        raise missing("no debootstrap, or not root: name an image in CACHETIER_BASE_IMAGE")
     tree, archive = folder / "base", folder / "base.tar"
     options = ("--variant=minbase", f"--include={PACKAGES}")
     _run("debootstrap", *options, _release(), str(tree), _mirror())
@@ -108,7 +108,7 @@ def _mirror() -> str:
         address, origin, component = line.split("|")
         if origin == "Debian" and component == "main" and "security" not in address:
             return address
-    pytest.skip("apt knows no Debian mirror on this machine")
+    raise missing("apt knows no Debian mirror on this machine")
 
 
 def _run(*command: str) -> str:

@@ -13,6 +13,7 @@ import yaml
 
 from cachetier.config import settings as config
 from cachetier.config import sources as config_sources
+from tests.acceptance.docker_host import docker_host
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -256,3 +257,15 @@ def test_the_image_and_the_compose_file_agree_on_version_user_and_paths() -> Non
     assert f"USER {SERVICES['cachetier']['user']}\n" in image
     for name in ("CACHETIER_CACHE_DIR", "CACHETIER_SOCKET"):
         assert f"{name}={ENVIRONMENT[name]}" in image
+
+
+def test_container_tests_that_cannot_run_fail_instead_of_being_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with (
+        pytest.raises(pytest.fail.Exception, match="cannot run: no docker command"),
+        docker_host(tmp_path),
+    ):
+        raise AssertionError("there is none")

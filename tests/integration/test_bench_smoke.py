@@ -94,6 +94,30 @@ def test_a_benchmark_that_breaks_is_told_of_and_does_not_cost_the_others(
     }
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--measure", "wrong"], "no benchmark 'wrong'; there are "),
+        (["--only", "drain", "--measure", "small"], "no benchmark 'small'; there are "),
+        (["--only", "wrong"], "invalid choice: 'wrong' (choose from "),
+    ],
+)
+def test_a_benchmark_that_does_not_exist_is_refused_before_anything_is_measured(
+    arguments: list[str],
+    told: str,
+    on_its_own_disk_space: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["--quick", *arguments])
+    assert refused.value.code == 2
+    error = capsys.readouterr().err
+    assert told in error
+    for name in drain.BENCHES if "drain" in arguments else ("drain",):
+        assert name in error
+    assert not on_its_own_disk_space.exists()
+
+
 def test_a_missed_bar_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(_bench: object) -> list[Result]:
         return [Result("ones", 1.0, "s", at_most(0.5), (1.0,))]

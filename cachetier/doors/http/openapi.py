@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from cachetier.doors.http import schemas
 
@@ -74,7 +75,7 @@ def _path() -> dict[str, Any]:
 
 
 def _put() -> dict[str, Any]:
-    reference = {"$ref": "#/components/schemas/Receipt"}
+    reference = _reference(schemas.ReceiptModel)
     return {
         **_operation("put_shard", "Put a shard; the answer is the promise that it is safe"),
         "parameters": [
@@ -117,8 +118,12 @@ def _content(described: dict[str, Any]) -> dict[str, Any]:
     return {"application/octet-stream": described}
 
 
+def _reference(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
 def _problem(description: str) -> dict[str, Any]:
-    reference = {"$ref": "#/components/schemas/Problem"}
+    reference = _reference(schemas.Problem)
     return {
         "description": description,
         "content": {"application/problem+json": {"schema": reference}},
