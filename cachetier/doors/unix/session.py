@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 from cachetier_client.io import digests
 from cachetier_client.transport.wire import (
@@ -26,11 +27,12 @@ from cachetier_client.transport.wire import (
 
 from cachetier import __version__
 from cachetier.doors.operations import Operations
-from cachetier.doors.unix import headers, plain_operations
+from cachetier.doors.unix import requests
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
 from cachetier.ingest.ingest import RemoteStage
 from cachetier.local.store import Staged
-from cachetier.model.shard import BLOCK_BYTES, INLINE_BYTES, SaveIds
+from cachetier.model import names
+from cachetier.model.shard import BLOCK_BYTES, INLINE_BYTES, Receipt, SaveIds
 from cachetier.restore.restore import Opened
 from cachetier.telemetry import events, trace_context
 from cachetier.telemetry.events import tell
@@ -40,10 +42,15 @@ log = logging.getLogger(__name__)
 
 STAGED_LIMIT = 64
 MESSAGE_LIMIT = 2_000  # messages quote what was asked
+DAY_SECONDS = 86_400.0
+
+Step = tuple[str, int]
+_Request = TypeVar("_Request")
+_Operation = Callable[["Session", Frame], "Reply"]
 
 
 @dataclass(slots=True)
-class _Put:
+class _StagedPut:
     """A put between begin and commit. ``failure`` is what went wrong in a block, told at commit."""
 
     ids: SaveIds
@@ -54,7 +61,9 @@ class _Put:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
+class Reply:
+    """An answer; ``descriptor`` is closed once it is sent."""
+
     header: Header
     body: bytes = b""
     descriptor: int | None = None
@@ -68,7 +77,7 @@ class Session:
         self._node = operations
         self._client_id = ""
         self._greeted = False
-        self._staged: dict[int, _Put] = {}
+        self._staged: dict[int, _StagedPut] = {}
         self._next_staging = 1
 
     def serve(self) -> None:
@@ -116,7 +125,7 @@ class Session:
         else:
             self._answer(reply)
 
-    def _answer(self, reply: _Reply) -> None:
+    def _answer(self, reply: Reply) -> None:
         header: Header = {"ok": True, **reply.header}
         try:
             waiting = self._node.incidents.pending(self._client_id)
@@ -139,33 +148,29 @@ class Session:
         self._node.failed("unix", error.code)
         send_frame(self._sock, {"ok": False, "error": described})
 
-    def _dispatch(self, frame: Frame) -> _Reply:
-        op = frame.header.get("op")
-        name = op if isinstance(op, str) else ""
-        operation, plain = _OPERATIONS.get(name), plain_operations.BY_NAME.get(name)
-        if operation is None and plain is None:
-            raise InvalidRequestError(f"unknown operation {op!r}")
-        if not self._greeted and op != "hello":
+    def _dispatch(self, frame: Frame) -> Reply:
+        name = frame.header.get("op")
+        operation = _OPERATIONS.get(name) if isinstance(name, str) else None
+        if operation is None:
+            raise InvalidRequestError(f"unknown operation {name!r}")
+        if not self._greeted and name != "hello":
             raise ProtocolMismatchError("the first request of a connection must be hello")
-        if plain is not None:
-            return _Reply(plain(self._node, frame.header))
-        assert operation is not None
         return operation(self, frame)
 
     # --- hello -----------------------------------------------------------------------------------
 
-    def _hello(self, frame: Frame) -> _Reply:
-        spoken = frame.header.get("protocol")
+    def _hello(self, header: Header) -> Reply:
+        spoken = header.get("protocol")
         if spoken != PROTOCOL:
             raise ProtocolMismatchError(
                 f"the client speaks protocol {spoken!r}, this service speaks {PROTOCOL}"
             )
         self._greeted = True
-        client_id, since = frame.header.get("client_id"), frame.header.get("since")
+        client_id = header.get("client_id")
         if isinstance(client_id, str) and 0 < len(client_id) <= 64:
             self._client_id = client_id
-            self._node.incidents.listen(client_id, headers.instant_of(since))
-        return _Reply(
+            self._node.incidents.listen(client_id, requests.instant_of(header.get("since")))
+        return Reply(
             {
                 "protocol": PROTOCOL,
                 "service": __version__,
@@ -178,57 +183,46 @@ class Session:
 
     # --- puts ------------------------------------------------------------------------------------
 
-    def _ids(self, frame: Frame) -> SaveIds:
-        ids = headers.ids_of(frame.header)
-        self._node.incidents.used(self._client_id, ids.run)
-        return ids
-
-    def _put(self, frame: Frame) -> _Reply:
+    def _put(self, request: requests.Put) -> Reply:
         self._node.refuse_when_leaving()
-        ids, name = self._ids(frame), headers.name_of(frame.header)
-        if headers.count_of(frame.header, "size_bytes") != len(frame.body):
-            raise InvalidRequestError("size_bytes is not the size of the body", name=name)
-        digest, timeout = headers.digest_of(frame.header), headers.timeout_of(frame.header)
+        self._node.incidents.used(self._client_id, request.ids.run)
         receipt = self._node.ingest.put_inline(
-            ids,
-            name,
-            bytes(frame.body),
-            digest,
-            timeout,
-            element_size=headers.element_size_of(frame.header),
+            request.ids,
+            request.name,
+            request.body,
+            request.digest,
+            request.timeout_seconds,
+            element_size=request.element_size,
         )
-        return _Reply(headers.receipt_header(receipt))
+        return _receipt(receipt)
 
-    def _begin(self, frame: Frame) -> _Reply:
+    def _begin(self, request: requests.Begin) -> Reply:
         self._node.refuse_when_leaving()
-        ids, name = self._ids(frame), headers.name_of(frame.header)
+        ids, name = request.ids, request.name
+        self._node.incidents.used(self._client_id, ids.run)
         if len(self._staged) >= STAGED_LIMIT:
             raise InvalidRequestError(f"{STAGED_LIMIT} puts are staged on this connection already")
-        size_bytes = headers.optional_count_of(frame.header, "size_bytes")
-        timeout = headers.timeout_of(frame.header)
-        element_size = headers.element_size_of(frame.header)
-        stage = self._node.ingest.begin(ids, name, size_bytes, timeout)
+        stage = self._node.ingest.begin(ids, name, request.size_bytes, request.timeout_seconds)
         staging, self._next_staging = self._next_staging, self._next_staging + 1
-        self._staged[staging] = _Put(ids, name, stage, element_size)
+        self._staged[staging] = _StagedPut(ids, name, stage, request.element_size)
         if not isinstance(stage, Staged):
-            return _Reply({"staging": staging, "plane": "stream", "reserved_bytes": 0})
+            return Reply({"staging": staging, "plane": "stream", "reserved_bytes": 0})
         # Sending closes the service's only writable descriptor: from here on only the rank can
         # write.
         descriptor, stage.writer = stage.writer, None
         reserved = stage.reserved_bytes
-        return _Reply(
+        return Reply(
             {"staging": staging, "plane": "descriptor", "reserved_bytes": reserved},
             descriptor=descriptor,
         )
 
-    def _extend(self, frame: Frame) -> _Reply:
-        put = self._find_put(frame)
-        if not isinstance(put.stage, Staged):
+    def _extend(self, header: Header) -> Reply:
+        stage = self._staged_put(header.get("staging")).stage
+        if not isinstance(stage, Staged):
             raise InvalidRequestError("a shard that streams to the remote reserves no room")
-        total = headers.count_of(frame.header, "reserved_bytes")
-        timeout = headers.timeout_of(frame.header)
-        reserved = self._node.ingest.extend(put.stage, total, timeout)
-        return _Reply({"reserved_bytes": reserved})
+        total_bytes = requests.count_of(header, "reserved_bytes")
+        reserved = self._node.ingest.extend(stage, total_bytes, requests.timeout_of(header))
+        return Reply({"reserved_bytes": reserved})
 
     def _block(self, frame: Frame) -> None:
         """Take a block of a streamed put; it has no reply, so failures wait for the commit."""
@@ -243,28 +237,26 @@ class Session:
         except CachetierError as error:
             put.failure = error
 
-    def _commit(self, frame: Frame) -> _Reply:
-        put = self._find_put(frame)
-        del self._staged[frame.header["staging"]]
+    def _commit(self, request: requests.Commit) -> Reply:
+        put = self._staged_put(request.staging, end=True)
         try:
             if put.failure is not None:
                 raise put.failure
-            content = headers.content_of(frame.header, frame.body, put.element_size)
+            content = request.content(put.element_size)
         except CachetierError:
             self._node.ingest.abort(put.stage)
             raise
-        receipt = self._node.ingest.commit(put.stage, put.ids, put.name, content)
-        return _Reply(headers.receipt_header(receipt))
+        return _receipt(self._node.ingest.commit(put.stage, put.ids, put.name, content))
 
-    def _abort(self, frame: Frame) -> _Reply:
-        put = self._find_put(frame)
-        del self._staged[frame.header["staging"]]
-        self._node.ingest.abort(put.stage)
-        return _Reply({})
+    def _abort(self, header: Header) -> Reply:
+        self._node.ingest.abort(self._staged_put(header.get("staging"), end=True).stage)
+        return Reply({})
 
-    def _find_put(self, frame: Frame) -> _Put:
-        staging = frame.header.get("staging")
-        put = self._staged.get(staging) if isinstance(staging, int) else None
+    def _staged_put(self, staging: object, *, end: bool = False) -> _StagedPut:
+        """Return what is staged as ``staging``; with ``end`` it is staged no longer."""
+        put = None
+        if isinstance(staging, int):
+            put = self._staged.pop(staging, None) if end else self._staged.get(staging)
         if put is None:
             raise InvalidRequestError(
                 f"nothing is staged as {staging!r}; it may be committed or aborted already",
@@ -274,103 +266,201 @@ class Session:
 
     # --- reads -----------------------------------------------------------------------------------
 
-    def _open(self, frame: Frame) -> _Reply:
-        run, step = headers.step_of(frame.header)
-        name, timeout = headers.name_of(frame.header), headers.timeout_of(frame.header)
-        if frame.header.get("restore", True) is not False:
-            opened = self._node.restore.open(run, step, name, timeout)
-        else:
-            blocks = headers.optional_count_of(frame.header, "blocks") or 0
-            opened = self._node.restore.open_part(run, step, name, blocks, timeout)
-        return _opened(opened)
+    def _open(self, request: requests.Open) -> Reply:
+        run, step, name = request.run, request.step, request.name
+        if request.restore:
+            return _opened(self._node.restore.open(run, step, name, request.timeout_seconds))
+        blocks = request.blocks or 0
+        return _opened(
+            self._node.restore.open_part(run, step, name, blocks, request.timeout_seconds)
+        )
 
-    def _read_block(self, frame: Frame) -> _Reply:
+    def _read_block(self, request: requests.ReadBlock) -> Reply:
         """Give one block of a shard that is only remote; of any other what ``open`` gives."""
-        run, step = headers.step_of(frame.header)
-        name, timeout = headers.name_of(frame.header), headers.timeout_of(frame.header)
-        number = headers.count_of(frame.header, "block")
-        blocks = headers.optional_count_of(frame.header, "blocks")
-        counted = 1 if blocks is None else blocks
-        opened = self._node.restore.open_part(run, step, name, counted, timeout)
+        run, step, name = request.run, request.step, request.name
+        blocks = 1 if request.blocks is None else request.blocks
+        opened = self._node.restore.open_part(run, step, name, blocks, request.timeout_seconds)
         if opened.remote is None:
             return _opened(opened)
-        if number >= len(opened.shard.content.block_digests):
-            raise InvalidRequestError(f"shard {name} has no block {number}", name=name)
-        return _Reply(headers.opened_header(opened), bytes(opened.remote.read(number)))
+        if request.block >= len(opened.shard.content.block_digests):
+            raise InvalidRequestError(f"shard {name} has no block {request.block}", name=name)
+        return Reply(_opened_header(opened), bytes(opened.remote.read(request.block)))
 
-    def _verify(self, frame: Frame) -> _Reply:
-        run, step = headers.step_of(frame.header)
-        return _Reply(
-            {"sound": self._node.restore.verify(run, step, headers.name_of(frame.header))}
-        )
+    def _verify(self, header: Header) -> Reply:
+        run, step = requests.step_of(header)
+        return Reply({"sound": self._node.restore.verify(run, step, requests.name_of(header))})
 
     # --- whole steps -----------------------------------------------------------------------------
 
-    def _seal(self, frame: Frame) -> _Reply:
+    def _seal(self, request: requests.Seal) -> Reply:
         self._node.refuse_when_stopping()
-        ranks_on_node = headers.optional_count_of(frame.header, "ranks_on_node")
-        follows = headers.flag_of(frame.header, "follows")
-        sealed = self._node.checkpoints.seal(self._ids(frame), ranks_on_node, follows=follows)
-        return _Reply({"sealed_ranks": sealed})
+        self._node.incidents.used(self._client_id, request.ids.run)
+        sealed = self._node.checkpoints.seal(
+            request.ids, request.ranks_on_node, follows=request.follows
+        )
+        return Reply({"sealed_ranks": sealed})
 
-    def _abort_rank(self, frame: Frame) -> _Reply:
-        self._node.checkpoints.abort_rank(self._ids(frame))
-        return _Reply({})
+    def _abort_rank(self, ids: SaveIds) -> Reply:
+        self._node.incidents.used(self._client_id, ids.run)
+        self._node.checkpoints.abort_rank(ids)
+        return Reply({})
 
-    def _wait(self, frame: Frame) -> _Reply:
-        run, step = headers.step_of(frame.header)
-        name = None if frame.header.get("name") is None else headers.name_of(frame.header)
-        level, timeout = headers.level_of(frame.header), headers.timeout_of(frame.header)
-        age = self._node.checkpoints.wait(run, step, name, level, timeout)
-        return _Reply({"level": str(level), "age_seconds": age})
+    def _wait(self, request: requests.Wait) -> Reply:
+        age_seconds = self._node.checkpoints.wait(
+            request.run, request.step, request.name, request.level, request.timeout_seconds
+        )
+        return Reply({"level": str(request.level), "age_seconds": age_seconds})
 
-    def _flush(self, frame: Frame) -> _Reply:
-        run, step = headers.optional_step_of(frame.header)
-        timeout_seconds = headers.timeout_of(frame.header)
-        return _Reply(self._node.checkpoints.flush(run, step, timeout_seconds).as_json())
+    def _flush(self, header: Header) -> Reply:
+        run, step = header.get("run"), header.get("step")
+        flushed = self._node.checkpoints.flush(
+            None if run is None else names.checked_run(run),
+            None if step is None else names.checked_step(step),
+            requests.timeout_of(header),
+        )
+        return Reply(flushed.as_json())
 
-    def _phase(self, frame: Frame) -> _Reply:
-        self._node.phases.report(self._rank, busy=headers.busy_of(frame.header), via=self)
-        return _Reply({})
+    def _delete_step(self, step: Step) -> Reply:
+        self._node.refuse_when_stopping()
+        return Reply({"deleted_shards": self._node.checkpoints.delete_step(*step)})
 
-    def _fallback(self, frame: Frame) -> _Reply:
-        shards = headers.count_of(frame.header, "shards")
-        self._node.fell_back(shards, headers.count_of(frame.header, "size_bytes"))
-        return _Reply({})
+    # --- to look at the node ---------------------------------------------------------------------
+
+    def _runs(self, _header: Header) -> Reply:
+        return Reply({"runs": self._node.checkpoints.runs()})
+
+    def _steps(self, header: Header) -> Reply:
+        level = None if header.get("level") is None else requests.level_of(header)
+        views = self._node.checkpoints.steps(names.checked_run(header.get("run")), level)
+        return Reply({"steps": [view.as_json() for view in views]})
+
+    def _latest(self, header: Header) -> Reply:
+        run, level = names.checked_run(header.get("run")), requests.level_of(header)
+        view = self._node.checkpoints.latest(run, level)
+        return Reply({"step": None if view is None else view.as_json()})
+
+    def _step(self, step: Step) -> Reply:
+        view, shards = self._node.checkpoints.step(*step)
+        return Reply({"step": {**view.as_json(), "shards": [asdict(shard) for shard in shards]}})
+
+    def _status(self, _header: Header) -> Reply:
+        return Reply({"status": self._node.status()})
+
+    def _incidents(self, header: Header) -> Reply:
+        clear = header.get("clear", True) is True
+        found = self._node.incidents.take(self._client_id, clear=clear)
+        return Reply({"incidents": [asdict(incident) for incident in found]})
+
+    # --- to keep house ---------------------------------------------------------------------------
+
+    def _pin(self, step: Step) -> Reply:
+        self._node.refuse_when_stopping()
+        return Reply({"pin": asdict(self._node.pins.pin(*step))})
+
+    def _unpin(self, step: Step) -> Reply:
+        self._node.refuse_when_stopping()
+        return Reply({"was_pinned": self._node.pins.unpin(*step)})
+
+    def _pins(self, _header: Header) -> Reply:
+        return Reply({"pins": [asdict(pin) for pin in self._node.pins.all()]})
+
+    def _collect(self, header: Header) -> Reply:
+        self._node.refuse_when_stopping()
+        older_than_seconds = requests.seconds_of(header, "older_than_seconds", DAY_SECONDS)
+        dry_run = requests.flag_of(header, "dry_run", otherwise=True)
+        found = self._node.garbage.collect(older_than_seconds, dry_run=dry_run)
+        return Reply({"collected": found.as_json()})
+
+    # --- what clients report ---------------------------------------------------------------------
+
+    def _phase(self, header: Header) -> Reply:
+        busy = requests.flag_of(header, "busy", otherwise=None)
+        self._node.phases.report(self._rank, busy=busy, via=self)
+        return Reply({})
+
+    def _fallback(self, header: Header) -> Reply:
+        shards = requests.count_of(header, "shards")
+        self._node.fell_back(shards, requests.count_of(header, "size_bytes"))
+        return Reply({})
 
     @property
     def _rank(self) -> str:
         """What tells this client from others."""
         return self._client_id or f"connection-{id(self)}"
 
-    def _incidents(self, frame: Frame) -> _Reply:
-        clear = frame.header.get("clear", True) is True
-        found = self._node.incidents.take(self._client_id, clear=clear)
-        return _Reply({"incidents": [asdict(incident) for incident in found]})
+
+def _receipt(receipt: Receipt) -> Reply:
+    return Reply(
+        {
+            "run": receipt.run,
+            "step": receipt.step,
+            "name": receipt.name,
+            "save_id": receipt.save_id,
+            "size_bytes": receipt.size_bytes,
+            "digest": digests.to_hex(receipt.digest),
+            "level": str(receipt.level),
+        }
+    )
 
 
-def _opened(opened: Opened) -> _Reply:
-    header = headers.opened_header(opened)
+def _opened(opened: Opened) -> Reply:
+    header = _opened_header(opened)
     if opened.body is not None:
-        return _Reply(header, opened.body)
-    return _Reply(header, digests.pack(opened.shard.content.block_digests), opened.descriptor)
+        return Reply(header, opened.body)
+    return Reply(header, digests.pack(opened.shard.content.block_digests), opened.descriptor)
 
 
-_OPERATIONS: dict[str, Callable[[Session, Frame], _Reply]] = {
-    "hello": Session._hello,
-    "put": Session._put,
-    "begin": Session._begin,
-    "extend": Session._extend,
-    "commit": Session._commit,
-    "abort": Session._abort,
-    "open": Session._open,
-    "read_block": Session._read_block,
-    "verify": Session._verify,
-    "seal": Session._seal,
-    "abort_rank": Session._abort_rank,
-    "wait": Session._wait,
-    "flush": Session._flush,
-    "phase": Session._phase,
-    "fallback": Session._fallback,
-    "incidents": Session._incidents,
+def _opened_header(opened: Opened) -> Header:
+    content = opened.shard.content
+    return {
+        "size_bytes": content.size_bytes,
+        "digest": digests.to_hex(content.digest),
+        "source": opened.source,
+        "inline": opened.body is not None,
+    }
+
+
+def _on(
+    parse: Callable[[Frame], _Request], handle: Callable[[Session, _Request], Reply]
+) -> _Operation:
+    """Return an operation whose frame ``parse`` reads, and whose request ``handle`` answers."""
+    return lambda session, frame: handle(session, parse(frame))
+
+
+def _header(frame: Frame) -> Header:
+    """Return the few fields that a handler reads itself."""
+    return frame.header
+
+
+def _step(frame: Frame) -> Step:
+    return requests.step_of(frame.header)
+
+
+_OPERATIONS: dict[str, _Operation] = {
+    "hello": _on(_header, Session._hello),
+    "put": _on(requests.Put.parse, Session._put),
+    "begin": _on(requests.Begin.parse, Session._begin),
+    "extend": _on(_header, Session._extend),
+    "commit": _on(requests.Commit.parse, Session._commit),
+    "abort": _on(_header, Session._abort),
+    "open": _on(requests.Open.parse, Session._open),
+    "read_block": _on(requests.ReadBlock.parse, Session._read_block),
+    "verify": _on(_header, Session._verify),
+    "seal": _on(requests.Seal.parse, Session._seal),
+    "abort_rank": _on(lambda frame: requests.ids_of(frame.header), Session._abort_rank),
+    "wait": _on(requests.Wait.parse, Session._wait),
+    "flush": _on(_header, Session._flush),
+    "delete_step": _on(_step, Session._delete_step),
+    "runs": _on(_header, Session._runs),
+    "steps": _on(_header, Session._steps),
+    "latest": _on(_header, Session._latest),
+    "step": _on(_step, Session._step),
+    "status": _on(_header, Session._status),
+    "incidents": _on(_header, Session._incidents),
+    "pin": _on(_step, Session._pin),
+    "unpin": _on(_step, Session._unpin),
+    "pins": _on(_header, Session._pins),
+    "collect": _on(_header, Session._collect),
+    "phase": _on(_header, Session._phase),
+    "fallback": _on(_header, Session._fallback),
 }

@@ -1,0 +1,231 @@
+"""The requests of the socket protocol, read from frames; what the protocol forbids is refused.
+
+Source: docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cachetier_client.io import digests
+from cachetier_client.transport.wire import Frame, Header
+
+from cachetier.errors import DigestMismatchError, InvalidRequestError, SizeMismatchError
+from cachetier.model import names
+from cachetier.model.levels import Level, checked_level
+from cachetier.model.shard import Content, SaveIds, checked_element_size
+
+LONGEST_WAIT_SECONDS = 7 * 86_400.0
+LATEST_INSTANT = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A small shard, whole."""
+
+    ids: SaveIds
+    name: str
+    body: bytes
+    digest: int
+    timeout_seconds: float
+    element_size: int
+
+    @classmethod
+    def parse(cls, frame: Frame) -> Put:
+        header = frame.header
+        ids, name = ids_of(header), name_of(header)
+        if count_of(header, "size_bytes") != len(frame.body):
+            raise InvalidRequestError("size_bytes is not the size of the body", name=name)
+        digest, timeout_seconds = digest_of(header), timeout_of(header)
+        element_size = element_size_of(header)
+        return cls(ids, name, bytes(frame.body), digest, timeout_seconds, element_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A put whose bytes are still to come; ``size_bytes`` is None where nobody knows yet."""
+
+    ids: SaveIds
+    name: str
+    size_bytes: int | None
+    timeout_seconds: float
+    element_size: int
+
+    @classmethod
+    def parse(cls, frame: Frame) -> Begin:
+        header = frame.header
+        ids, name = ids_of(header), name_of(header)
+        size_bytes = optional_count_of(header, "size_bytes")
+        return cls(ids, name, size_bytes, timeout_of(header), element_size_of(header))
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The end of a put; its content is read once the put is known, which ends with it anyhow."""
+
+    staging: object
+    header: Header
+    block_digests: bytearray
+
+    @classmethod
+    def parse(cls, frame: Frame) -> Commit:
+        return cls(frame.header.get("staging"), frame.header, frame.body)
+
+    def content(self, element_size: int) -> Content:
+        """Return what the client declares of the bytes that it has written."""
+        try:
+            blocks = digests.unpack(self.block_digests)
+        except ValueError as error:
+            raise SizeMismatchError(str(error)) from None
+        size_bytes, digest = count_of(self.header, "size_bytes"), digest_of(self.header)
+        return Content(size_bytes, digest, blocks, element_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A shard to read; ``blocks`` says how many of it, where it need not be brought here whole."""
+
+    run: str
+    step: int
+    name: str
+    timeout_seconds: float
+    restore: bool
+    blocks: int | None
+
+    @classmethod
+    def parse(cls, frame: Frame) -> Open:
+        header = frame.header
+        restore = header.get("restore", True) is not False
+        blocks = optional_count_of(header, "blocks")
+        return cls(*step_of(header), name_of(header), timeout_of(header), restore, blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBlock:
+    """One block of a shard; ``blocks`` says how many of it are wanted in all."""
+
+    run: str
+    step: int
+    name: str
+    timeout_seconds: float
+    block: int
+    blocks: int | None
+
+    @classmethod
+    def parse(cls, frame: Frame) -> ReadBlock:
+        header = frame.header
+        block, blocks = count_of(header, "block"), optional_count_of(header, "blocks")
+        return cls(*step_of(header), name_of(header), timeout_of(header), block, blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """A rank's word that its part is whole."""
+
+    ids: SaveIds
+    ranks_on_node: int | None
+    follows: bool
+
+    @classmethod
+    def parse(cls, frame: Frame) -> Seal:
+        header = frame.header
+        ranks_on_node = optional_count_of(header, "ranks_on_node")
+        return cls(ids_of(header), ranks_on_node, flag_of(header, "follows"))
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A step, or one shard of it, to wait for until it has reached ``level``."""
+
+    run: str
+    step: int
+    name: str | None
+    level: Level
+    timeout_seconds: float
+
+    @classmethod
+    def parse(cls, frame: Frame) -> Wait:
+        header = frame.header
+        name = None if header.get("name") is None else name_of(header)
+        return cls(*step_of(header), name, level_of(header), timeout_of(header))
+
+
+# --- fields --------------------------------------------------------------------------------------
+
+
+def ids_of(header: Header) -> SaveIds:
+    """Return who is saving."""
+    return SaveIds(
+        run=names.checked_run(header.get("run")),
+        step=names.checked_step(header.get("step")),
+        save_id=names.checked_save_id(header.get("save_id")),
+        rank=header.get("rank", 0),
+        world_size=header.get("world_size", 1),
+        overwrite=header.get("overwrite", False) is True,
+    ).checked()
+
+
+def step_of(header: Header) -> tuple[str, int]:
+    return names.checked_run(header.get("run")), names.checked_step(header.get("step"))
+
+
+def name_of(header: Header) -> str:
+    return names.checked_name(header.get("name"))
+
+
+def level_of(header: Header) -> Level:
+    return checked_level(header.get("level", Level.DURABLE))
+
+
+def timeout_of(header: Header) -> float:
+    """Return ``timeout_seconds``, never longer than a week."""
+    return min(seconds_of(header, "timeout_seconds", 60.0), LONGEST_WAIT_SECONDS)
+
+
+def seconds_of(header: Header, field: str, otherwise: float) -> float:
+    """Return a duration, or ``otherwise`` where none is given."""
+    value = header.get(field, otherwise)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise InvalidRequestError(f"{field} {value!r} is not a number of seconds")
+    return float(min(value, LATEST_INSTANT))
+
+
+def flag_of(header: Header, field: str, *, otherwise: bool | None = False) -> bool:
+    """Return a flag, or ``otherwise`` where it is not given: None if it must be."""
+    value = header.get(field, otherwise)
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"{field} {value!r} is neither true nor false")
+    return value
+
+
+def instant_of(value: object) -> float:
+    """Return ``value`` if it is a number of UTC seconds, else an instant that never comes."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return float("inf")
+    return float(max(0, min(value, LATEST_INSTANT)))
+
+
+def count_of(header: Header, field: str) -> int:
+    """Return a non-negative integer."""
+    value = header.get(field)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidRequestError(f"{field} {value!r} is not a non-negative integer")
+    return value
+
+
+def optional_count_of(header: Header, field: str) -> int | None:
+    return None if header.get(field) is None else count_of(header, field)
+
+
+def element_size_of(header: Header) -> int:
+    """Return what a put says of its elements: 2, 4, 8, or 0."""
+    size_bytes = optional_count_of(header, "size_bytes")
+    return checked_element_size(header.get("element_size"), size_bytes)
+
+
+def digest_of(header: Header) -> int:
+    value = header.get("digest")
+    try:
+        return digests.from_hex(value if isinstance(value, str) else "")
+    except ValueError as error:
+        raise DigestMismatchError(str(error)) from None
