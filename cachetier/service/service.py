@@ -20,8 +20,6 @@ from cachetier.config.settings import Settings
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.door import UnixDoor
 from cachetier.drain.serve.base import Drain, OpenDrain
-from cachetier.drain.serve.metrics import DrainMetrics
-from cachetier.drain.serve.stats import DrainObserver
 from cachetier.errors import StoppingError
 from cachetier.ingest.ingest import Ingest, OpenRemoteStage
 from cachetier.ingest.instrumented import MeasuredRestore, ReportedFallbacks
@@ -47,6 +45,7 @@ from cachetier.restore.replica_choice import Replicas
 from cachetier.service.leaving import leave
 from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import garbage_of, locked, open_drains, policy_of, remote_for_clients
+from cachetier.status.prometheus import points_of_catalog, points_of_service
 from cachetier.status.report import Addresses, Course, Door, NodeReport
 from cachetier.status.warnings import Machine
 from cachetier.steps.incidents import Incidents
@@ -55,7 +54,6 @@ from cachetier.steps.pins import Pins
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.metrics import Metrics
-from cachetier.telemetry.node_snapshot import Levels, ServiceSnapshot
 from cachetier.telemetry.tracing import open_tracing
 
 if TYPE_CHECKING:
@@ -93,8 +91,10 @@ class Service:
         self._changes = Changes(self._clock)
         self._course = Course()
         self.metrics = Metrics(
-            self._standing,
-            self._levels,
+            {
+                "service": lambda: points_of_service(self._report.service()),
+                "catalog": lambda: points_of_catalog(self._report.node()),
+            },
             [DURABLE, *(each.name for each in self._replica_settings)],
             version=__version__,
         )
@@ -161,9 +161,7 @@ class Service:
     def _build(self) -> None:
         settings, store, clock = self._settings, self.store, self._clock
         self._incidents = Incidents(store)
-        self._drain = self._open_drain(
-            store, self._changes, self._incidents, DrainMetrics(self.metrics)
-        )
+        self._drain = self._open_drain(store, self._changes, self._incidents, self.metrics)
         marks = Watermarks(settings.high_watermark, settings.low_watermark)
         evictor = Evictor(store, clock, self._still_remote, watermarks=marks)
         self._housekeeping = self._keeper(evictor)
@@ -283,12 +281,10 @@ class Service:
         )
 
     def _supervisor(
-        self, store: Store, changes: Changes, incidents: Incidents, observer: DrainObserver
+        self, store: Store, changes: Changes, incidents: Incidents, metrics: Metrics
     ) -> Drain:
         remotes = (self._remote, *self._replica_settings)
-        return open_drains(
-            self._settings, remotes, store, changes, incidents, self._clock, observer
-        )
+        return open_drains(self._settings, remotes, store, changes, incidents, self._clock, metrics)
 
     def _write_through(self) -> OpenRemoteStage:
         return WriteThrough(
@@ -367,12 +363,6 @@ class Service:
     def not_ready(self) -> str | None:
         """Return why no work is taken, or None."""
         return self._report.not_ready()
-
-    def _standing(self) -> ServiceSnapshot:
-        return self._report.standing()
-
-    def _levels(self) -> Levels:
-        return self._report.levels()
 
     # --- what happens ----------------------------------------------------------------------------
 

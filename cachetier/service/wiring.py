@@ -12,7 +12,6 @@ from cachetier.cpus import default_threads, parsed_cpus
 from cachetier.drain.loop import Size
 from cachetier.drain.serve.base import Drain
 from cachetier.drain.serve.drains import Drains
-from cachetier.drain.serve.stats import DrainObserver
 from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.errors import ConfigError
 from cachetier.local.recovery import lock_directory
@@ -25,6 +24,7 @@ from cachetier.reclaim.gc import Garbage
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.settings import RemoteSettings
 from cachetier.steps.incidents import Incidents
+from cachetier.telemetry.metrics import Metrics
 from cachetier.training_hints import Phases
 
 
@@ -61,12 +61,12 @@ def open_drains(
     changes: Changes,
     incidents: Incidents,
     clock: Clock,
-    observer: DrainObserver,
+    metrics: Metrics,
 ) -> Drain:
     """Return a drain to each of ``remotes``, of which the first is the durable one."""
 
     def supervisor(drain: DrainSettings, phases: Phases | None = None) -> Supervisor:
-        return Supervisor(store, changes, incidents, clock, drain, observer=observer, phases=phases)
+        return Supervisor(store, changes, incidents, clock, drain, metrics=metrics, phases=phases)
 
     durable, *replicas = remotes
     first = supervisor(drain_settings(settings, durable))

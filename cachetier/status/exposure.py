@@ -22,10 +22,26 @@ from dataclasses import dataclass
 
 from cachetier.local.catalog.exposure_queries import DurableStep, OpenSave, Run
 from cachetier.model.names import is_hidden
-from cachetier.telemetry.node_snapshot import RUN_LIMIT, RunLevel
 
+RUN_LIMIT = 20
 ACTIVE_SECONDS = 86_400.0
 PATIENCE_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunExposure:
+    """What losing this node now would cost one run.
+
+    ``exposure_seconds``: how much training would be lost, 0 when nothing newer than the newest
+    durable step is at stake here. ``durable_age_seconds``: since the save of that step began; None,
+    as ``durable_step``, while this node knows of none.
+    """
+
+    run: str
+    durable_step: int | None
+    durable_age_seconds: float | None
+    exposure_seconds: float
+    dirty_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +68,14 @@ def incomplete(
     return IncompleteSaves(len(ages), max(ages, default=0.0))
 
 
-def run_levels(
+def of_runs(
     runs: Iterable[Run],
     durable: Mapping[str, DurableStep],
     saves: Sequence[OpenSave],
     dirty_bytes: Mapping[str, int],
     now: float,
-) -> tuple[RunLevel, ...]:
-    """Return the levels of at most ``RUN_LIMIT`` runs: the most exposed, then the newest.
+) -> tuple[RunExposure, ...]:
+    """Return the exposure of at most ``RUN_LIMIT`` runs: the most exposed, then the newest.
 
     Args:
         runs: Those that are active, or have something here that is not durable.
@@ -71,26 +87,26 @@ def run_levels(
     by_run: dict[str, list[OpenSave]] = {}
     for save in saves:
         by_run.setdefault(save.run, []).append(save)
-    levels = [
-        (run, _level(run, durable.get(run.name), by_run.get(run.name, ()), dirty_bytes, now))
+    exposed = [
+        (run, _exposure(run, durable.get(run.name), by_run.get(run.name, ()), dirty_bytes, now))
         for run in runs
         if not is_hidden(run.name)
     ]
-    levels.sort(key=lambda each: (-each[1].exposure_seconds, -each[0].newest_at, each[0].name))
-    return tuple(level for _, level in levels[:RUN_LIMIT])
+    exposed.sort(key=lambda each: (-each[1].exposure_seconds, -each[0].newest_at, each[0].name))
+    return tuple(each for _, each in exposed[:RUN_LIMIT])
 
 
-def _level(
+def _exposure(
     run: Run,
     durable: DurableStep | None,
     saves: Sequence[OpenSave],
     dirty_bytes: Mapping[str, int],
     now: float,
-) -> RunLevel:
+) -> RunExposure:
     newer = [save for save in saves if _is_newer(save, durable)]
     at_stake = [save for save in newer if not is_incomplete(save, now)]
     begun = [save.started_at for save in newer] + ([durable.started_at] if durable else [])
-    return RunLevel(
+    return RunExposure(
         run=run.name,
         durable_step=durable.step if durable is not None else None,
         durable_age_seconds=max(0.0, now - durable.started_at) if durable is not None else None,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from cachetier.clock import Clock
 from cachetier.drain.serve.base import Drain
+from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.store import Store
-from cachetier.status.collect import Facts, standing, survey
-from cachetier.status.status import ServiceState, status_of
+from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot, snapshot_of
+from cachetier.status.status import status_of
 from cachetier.status.warnings import Machine
-from cachetier.telemetry.node_snapshot import Levels, ServiceSnapshot
 
 
 class Door(Protocol):
@@ -73,43 +73,35 @@ class NodeReport:
         leaving = "the node is being left" if self._course.leaving else None
         return self._store.fenced or leaving
 
-    def standing(self) -> ServiceSnapshot:
-        """Return the figures that Prometheus gets even while the catalog cannot be read."""
-        return standing(self._store, self._facts(self._drain.state()))
-
-    def levels(self) -> Levels:
-        """Return the figures that Prometheus gets."""
-        return self._levels(self._drain.state())
-
-    def status(self) -> dict[str, Any]:
-        """Return the status object; see docs/http.md."""
-        drain = self._drain.state()
-        moment = ServiceState(
+    def service(self) -> ServiceSnapshot:
+        """Return what Prometheus gets even while the catalog cannot be read."""
+        machine, space = self._machine, self._store.space
+        found = {each.remote.name: each for each in self._drain.state()}
+        names = (remote.name for remote in machine.remotes)
+        return ServiceSnapshot(
             state=self._state(),
             reason=self.not_ready(),
-            drain=drain,
-            levels=self._levels(drain),
-            socket=self._addresses.socket,
-            http=self._addresses.http,
-            etas=self._drain.etas,
-            warnings=self._warnings(),
-        )
-        described = status_of(self._store, self._clock, self._machine, moment)
-        return {**described, "flow": dict(self._flow())}
-
-    def _levels(self, drain: Mapping[str, Any]) -> Levels:
-        return survey(self._store, self._clock, self._facts(drain))
-
-    def _facts(self, drain: Mapping[str, Any]) -> Facts:
-        machine = self._machine
-        return Facts(
-            remotes=tuple(each.name for each in machine.remotes),
-            drain=drain,
-            connections=sum(door.connections for door in self._doors),
+            fenced=self._store.fenced is not None,
+            used_bytes=space.used_bytes,
+            capacity_bytes=space.capacity_bytes,
+            waiting_puts_bytes=space.wanted_bytes,
+            open_connections=sum(door.connections for door in self._doors),
             busy_ranks=self._drain.queue.phases.hints().busy_ranks,
             exposure_objective_seconds=machine.exposure_objective_seconds,
             started_at=machine.started_at,
+            drains={name: found.get(name) or DrainSnapshot.unknown(name) for name in names},
         )
+
+    def node(self) -> NodeSnapshot:
+        """Return the whole node as it is now."""
+        return snapshot_of(self._store, self._clock, self.service())
+
+    def status(self) -> dict[str, Any]:
+        """Return the status object; see docs/http.md."""
+        now = self._clock.now()
+        described = status_of(self._store, self._machine, self.node(), self._drain.etas, now)
+        described["warnings"] += self._warnings()
+        return {**described, **asdict(self._addresses), "flow": dict(self._flow())}
 
     def _state(self) -> str:
         if self._course.stopping:

@@ -1,6 +1,6 @@
 """What the node says of itself: one stable object for ``GET /v1/status`` and ``cachetier status``.
 
-Its figures are those of ``Levels``, as Prometheus has them.
+Its figures are those of the ``NodeSnapshot``, as Prometheus has them.
 
 Source: docs/http.md, "Status".
 """
@@ -9,50 +9,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from cachetier import __version__
-from cachetier.clock import Clock
+from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.records import Backlog
 from cachetier.local.store import Store
 from cachetier.remote.settings import RemoteSettings
-from cachetier.status.warnings import Machine, cautions
+from cachetier.status.snapshot import NodeSnapshot, RemoteProgress
+from cachetier.status.warnings import Machine, warnings_of
 from cachetier.steps.views import view_of_save
-from cachetier.telemetry.node_snapshot import Levels, RemoteLevel
 
 PENDING_LIMIT = 50
 
-
-@dataclass(frozen=True, slots=True)
-class ServiceState:
-    """What only the service knows at this moment."""
-
-    state: str
-    reason: str | None
-    drain: Mapping[str, Any]
-    levels: Levels
-    socket: str
-    http: str | None
-    etas: Callable[[Sequence[Backlog]], Mapping[int, float]]
-    warnings: Sequence[str] = ()
+Etas = Callable[[Sequence[Backlog]], Mapping[int, float]]
 
 
-def status_of(store: Store, clock: Clock, machine: Machine, moment: ServiceState) -> dict[str, Any]:
-    """Return the status object."""
-    now, found_remotes = clock.now(), _by_name(moment.drain)
-    backlog = store.look(queries.backlog)
+def status_of(
+    store: Store, machine: Machine, node: NodeSnapshot, etas: Etas, now: float
+) -> dict[str, Any]:
+    """Return the status object, but for what only the service knows: addresses and flow."""
+    service, backlog = node.service, store.look(queries.backlog)
+    durable = service.drains[node.remotes[0].name]
     return {
         "version": __version__,
         "store_id": store.store_id,
         "pid": os.getpid(),
-        "state": moment.state,
-        "reason": moment.reason,
+        "state": service.state,
+        "reason": service.reason,
         "started_at": machine.started_at,
         "uptime_seconds": max(0.0, now - machine.started_at),
-        **_figures(moment.levels),
-        "local_only": _local_only(machine, moment.levels),
+        **_figures(node),
+        "local_only": _local_only(machine, node),
         "fenced": store.fenced,
         "when_full": machine.when_full,
         "disk": {
@@ -62,84 +52,81 @@ def status_of(store: Store, clock: Clock, machine: Machine, moment: ServiceState
             **machine.disk,
         },
         "remotes": [
-            _remote(remote, level, found_remotes.get(remote.name, {}))
-            for remote, level in zip(machine.remotes, moment.levels.remotes, strict=True)
+            _remote(remote, progress, service.drains[remote.name])
+            for remote, progress in zip(machine.remotes, node.remotes, strict=True)
         ],
-        "drain": {name: value for name, value in moment.drain.items() if name != "remotes"},
-        "pending": pending_of(store, moment, backlog),
+        "drain": durable.as_json(),
+        "pending": _pending(store, backlog, etas(backlog)),
         "pending_steps": len(backlog),
-        "socket": moment.socket,
-        "http": moment.http,
         "sqlite_version": machine.sqlite_version,
-        "warnings": [
-            *cautions(store, machine, moment.levels, found_remotes, now),
-            *moment.warnings,
-        ],
+        "warnings": warnings_of(store, machine, node, now),
     }
 
 
-def _figures(levels: Levels) -> dict[str, Any]:
+def _figures(node: NodeSnapshot) -> dict[str, Any]:
+    service, totals = node.service, node.totals
     return {
-        "capacity_bytes": levels.standing.capacity_bytes,
-        "used_bytes": levels.standing.used_bytes,
-        "dirty_bytes": levels.dirty_bytes,
-        "clean_bytes": levels.clean_bytes,
-        "evictable_bytes": levels.evictable_bytes,
-        "waiting_bytes": levels.standing.waiting_puts_bytes,
-        "dirty_shards": levels.dirty_shards,
-        "oldest_dirty_seconds": levels.oldest_dirty_seconds,
-        "quarantined_shards": levels.quarantined_shards,
-        "unwanted": {"shards": levels.unwanted_shards, "size_bytes": levels.unwanted_bytes},
-        "pinned": {"steps": levels.pinned_steps, "size_bytes": levels.pinned_bytes},
-        "exposure": [asdict(run) for run in levels.runs],
-        "exposure_objective_seconds": levels.standing.exposure_objective_seconds,
-        "incomplete": {
-            "steps": levels.incomplete_steps,
-            "oldest_seconds": levels.oldest_incomplete_seconds,
-        },
-        "eta_seconds": levels.remotes[0].eta_seconds,
-        "connections": levels.standing.open_connections,
+        "capacity_bytes": service.capacity_bytes,
+        "used_bytes": service.used_bytes,
+        "dirty_bytes": totals.dirty.size_bytes,
+        "clean_bytes": totals.clean_bytes,
+        "evictable_bytes": totals.evictable_bytes,
+        "waiting_bytes": service.waiting_puts_bytes,
+        "dirty_shards": totals.dirty.shards,
+        "oldest_dirty_seconds": node.oldest_dirty_seconds,
+        "quarantined_shards": totals.damage.shards,
+        "unwanted": {"shards": totals.unwanted.shards, "size_bytes": totals.unwanted.size_bytes},
+        "pinned": asdict(totals.pins),
+        "exposure": [asdict(run) for run in node.runs],
+        "exposure_objective_seconds": service.exposure_objective_seconds,
+        "incomplete": asdict(node.incomplete),
+        "eta_seconds": node.remotes[0].eta_seconds,
+        "connections": service.open_connections,
     }
 
 
-def _local_only(machine: Machine, levels: Levels) -> dict[str, Any]:
+def _local_only(machine: Machine, node: NodeSnapshot) -> dict[str, Any]:
+    kept, policy = node.totals.kept, node.totals.policy
     return {
         **asdict(machine.policy),
-        "steps": levels.local_only_steps,
-        "shards": levels.local_only_shards,
-        "size_bytes": levels.local_only_bytes,
-        "declared_steps": levels.local_only_total,
+        "steps": policy.steps,
+        "shards": kept.shards,
+        "size_bytes": kept.size_bytes,
+        "declared_steps": policy.ever,
     }
 
 
-def _by_name(drain: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    return {each["name"]: each for each in drain.get("remotes", ())}
-
-
-def _remote(remote: RemoteSettings, level: RemoteLevel, found: Mapping[str, Any]) -> dict[str, Any]:
+def _remote(
+    remote: RemoteSettings, progress: RemoteProgress, drain: DrainSnapshot
+) -> dict[str, Any]:
     """Describe a remote: as it was set, as its drain finds it, and what it is still owed."""
+    is_durable = remote.role == "durable"
     return {
         "name": remote.name,
         "role": remote.role,
-        "required": remote.role == "durable" or remote.required,
+        "required": is_durable or remote.required,
         "url": remote.url,
         "endpoint": remote.endpoint,
         "verify": remote.verify,
         "conditional_writes": remote.conditional_writes,
-        "reason": "",
-        **found,
-        **asdict(level),
+        **asdict(drain.remote),
+        **({} if is_durable else {"drain": drain.as_json()}),
+        "pending_steps": progress.pending.steps,
+        "pending_shards": progress.pending.shards,
+        "pending_bytes": progress.pending.size_bytes,
+        "given_up_steps": progress.pending.given_up,
+        "eta_seconds": progress.eta_seconds,
+        "last_progress_seconds": progress.last_progress_seconds,
     }
 
 
-def pending_of(
-    store: Store, moment: ServiceState, backlog: Sequence[Backlog]
+def _pending(
+    store: Store, backlog: Sequence[Backlog], etas: Mapping[int, float]
 ) -> list[dict[str, Any]]:
     """List the steps with something left to drain, oldest first, at most ``PENDING_LIMIT``.
 
     ``eta_seconds`` is until it is durable, whatever the replicas; null while nobody can tell.
     """
-    etas = moment.etas(backlog)
     return [
         {
             "run": each.save.run,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from cachetier.drain.serve.stats import RemoteSnapshot
 from cachetier.local.catalog import queries
 from cachetier.local.store import Store
 from cachetier.model.names import is_hidden
 from cachetier.model.policy import Policy
 from cachetier.remote.settings import RemoteSettings
-from cachetier.telemetry.node_snapshot import Levels, RemoteLevel
+from cachetier.status.snapshot import NodeSnapshot, RemoteProgress
 from cachetier.units import counted, shown_size, shown_span
 
 LONG_AWAY_SECONDS = 300.0
@@ -35,20 +35,14 @@ class Machine:
     exposure_objective_seconds: float
 
 
-def cautions(
-    store: Store,
-    machine: Machine,
-    levels: Levels,
-    found_remotes: Mapping[str, Mapping[str, Any]],
-    now: float,
-) -> list[str]:
-    """Return one sentence for each; ``found_remotes``: by name, as their drains find them."""
+def warnings_of(store: Store, machine: Machine, node: NodeSnapshot, now: float) -> list[str]:
+    """Return one sentence for each."""
     found = []
-    for remote, level in zip(machine.remotes, levels.remotes, strict=True):
+    for remote, progress in zip(machine.remotes, node.remotes, strict=True):
         found += _of_remote(remote)
         if remote.role != "durable":
-            found += _of_replica(remote, level, found_remotes.get(remote.name, {}), now)
-    return found + _of_disk(machine) + _of_steps(store, machine.policy, levels)
+            found += _of_replica(remote, node.service.drains[remote.name].remote, progress, now)
+    return found + _of_disk(machine) + _of_steps(store, machine.policy, node)
 
 
 def _of_remote(remote: RemoteSettings) -> list[str]:
@@ -61,21 +55,20 @@ def _of_remote(remote: RemoteSettings) -> list[str]:
 
 
 def _of_replica(
-    remote: RemoteSettings, level: RemoteLevel, described: Mapping[str, Any], now: float
+    remote: RemoteSettings, seen: RemoteSnapshot, progress: RemoteProgress, now: float
 ) -> list[str]:
     found = []
-    away_seconds = now - described["since"] if described else 0.0
-    if level.state in ("unreachable", "refused") and away_seconds > LONG_AWAY_SECONDS:
+    away_seconds = now - seen.since
+    if seen.state in ("unreachable", "refused") and away_seconds > LONG_AWAY_SECONDS:
         costs = (
             "nothing is evicted here until it is back"
             if remote.required
             else "steps that are evicted meanwhile never get there"
         )
         since = shown_span(away_seconds)
-        found.append(f"replica {remote.name} is {level.state} since {since}: {costs}")
-    if level.given_up_steps:
-        given_up = level.given_up_steps
-        steps = counted(given_up, "step")
+        found.append(f"replica {remote.name} is {seen.state} since {since}: {costs}")
+    if progress.pending.given_up:
+        steps = counted(progress.pending.given_up, "step")
         found.append(
             f"replica {remote.name} never gets {steps}: bytes left this node before they were "
             "there; `required = true` would keep them"
@@ -94,7 +87,7 @@ def _of_disk(machine: Machine) -> list[str]:
     return found
 
 
-def _of_steps(store: Store, policy: Policy, levels: Levels) -> list[str]:
+def _of_steps(store: Store, policy: Policy, node: NodeSnapshot) -> list[str]:
     found = []
     every = policy.durable_every
     if every > 1:
@@ -104,15 +97,16 @@ def _of_steps(store: Store, policy: Policy, levels: Levels) -> list[str]:
             for run in runs
             if not is_hidden(run)
         ]
-    capacity_bytes = levels.standing.capacity_bytes
-    if levels.pinned_bytes > PINNED_SHARE * capacity_bytes:
+    capacity_bytes, totals = node.service.capacity_bytes, node.totals
+    if totals.pins.size_bytes > PINNED_SHARE * capacity_bytes:
         found.append(
-            f"pinned steps take {shown_size(levels.pinned_bytes)} of "
+            f"pinned steps take {shown_size(totals.pins.size_bytes)} of "
             f"{shown_size(capacity_bytes)}: `cachetier pin --list`, then `unpin` some"
         )
-    if levels.unwanted_shards:
+    if totals.unwanted.shards:
+        unwanted = shown_size(totals.unwanted.size_bytes)
         found.append(
-            f"{shown_size(levels.unwanted_bytes)} of {_named(levels.unwanted_saves)} are drained "
+            f"{unwanted} of {_named(totals.unwanted_saves)} are drained "
             "by nobody: another save of the step came before. They go after a day; `cachetier gc` "
             "collects them now"
         )

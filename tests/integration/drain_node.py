@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,18 @@ from cachetier.drain.loop import DrainLoop, Signals, Size
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.schedule.fair_queue import EQUAL, Weights
 from cachetier.drain.schedule.queue_state import QueueState
+from cachetier.drain.schedule.tasks import Work
+from cachetier.drain.serve.base import Drain
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.link import DrainLink
 from cachetier.drain.serve.remote_state import DurableRemoteState
-from cachetier.drain.serve.stats import DrainObserver, DrainStats
+from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
+from cachetier.drain.upload.stopwatch import Phases
 from cachetier.ingest.ingest import Ingest
 from cachetier.ingest.write_through import WriteThrough
 from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog.records import IncidentRecord, Summary
 from cachetier.local.recovery import open_store
 from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
@@ -37,6 +40,7 @@ from cachetier.model.layout import Layout
 from cachetier.model.levels import Level
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Content, Receipt, SaveIds, Shard
+from cachetier.model.stored import Stored
 from cachetier.notifier import Changes
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
@@ -61,34 +65,47 @@ def patterned(size_bytes: int, seed: int = 0) -> bytes:
     )[:size_bytes]
 
 
-@dataclass
-class Seen(DrainObserver):
-    """What the drain told."""
+class Seen(DrainStats):
+    """Keeps what the drain told, in order."""
 
-    drained_bytes: int = 0
-    copied_bytes: int = 0
-    steps: list[int] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
-    codes: list[str] = field(default_factory=list)
-    restarts: int = 0
+    def __init__(self, remote: str, clock: Clock) -> None:
+        super().__init__(remote, clock)
+        self.drained_bytes = 0
+        self.steps: list[int] = []
+        self.damaged: list[str] = []
+        self.codes: list[str] = []
 
-    def drained(self, remote: str, size_bytes: int, seconds: float) -> None:
-        self.drained_bytes += size_bytes
+    def drained(
+        self, shard: Shard, stored: Stored, seconds: float, phases: Phases | None = None
+    ) -> None:
+        super().drained(shard, stored, seconds, phases)
+        self.drained_bytes += shard.content.size_bytes
 
-    def copied(self, remote: str, size_bytes: int) -> None:
-        self.copied_bytes += size_bytes
-
-    def failed(self, remote: str, kind: str, code: str) -> None:
+    def failed(
+        self, work: Work, code: str, message: str, attempt: int | None, seconds: float | None
+    ) -> None:
+        super().failed(work, code, message, attempt, seconds)
         self.codes.append(code)
 
-    def quarantined(self, run: str, step: int, name: str) -> None:
-        self.damaged.append(name)
+    def quarantined(self, shard: Shard, reason: str, *, lost: bool) -> None:
+        super().quarantined(shard, reason, lost=lost)
+        if lost:
+            self.damaged.append(shard.name)
 
-    def published(self, run: str, step: int, age_seconds: float) -> None:
-        self.steps.append(step)
+    def published(self, save: Save, here: Summary, seconds: float | None, *, decides: bool) -> None:
+        super().published(save, here, seconds, decides=decides)
+        self.steps.append(save.step)
 
-    def restarted(self) -> None:
-        self.restarts += 1
+
+def as_shown(now: DrainSnapshot) -> dict[str, Any]:
+    """Return what status shows of a drain and of its remote."""
+    return {**now.as_json(), "remotes": [asdict(now.remote)]}
+
+
+def shown(drain: Drain) -> dict[str, Any]:
+    """Return what status shows of a drain to one remote."""
+    (now,) = drain.state()
+    return as_shown(now)
 
 
 class Node:
@@ -116,9 +133,8 @@ class Node:
         self.incidents = Incidents(self.store)
         self.bucket = Bucket(objects, Layout("ckpt"))
         self.probe = objects.check  # a test may take one that does not retry
-        self.seen = Seen()
         self.queue = QueueState(self.clock, fraction, weights)
-        self.stats = DrainStats(REMOTE, self.clock)
+        self.stats = self.seen = Seen(REMOTE, self.clock)
         self.checkpoints = Checkpoints(
             self.store, self.bucket, self.changes, self.clock, hurry=self.queue.hurry
         )
@@ -140,7 +156,6 @@ class Node:
             self.changes,
             self.incidents,
             self.clock,
-            self.seen,
             DurableRemoteState(self.store, REMOTE),
             self.packing,
         )
@@ -182,7 +197,7 @@ class Node:
         return self.bucket.layout.shard_key(ids.run, location or str(ids.step), name)
 
     def state(self) -> dict[str, Any]:
-        return self.stats.as_json(self.queue.in_flight())
+        return as_shown(self.stats.snapshot(self.queue.in_flight()))
 
     def save(self, ids: SaveIds) -> Save:
         saves = self.store.read(lambda sql: queries.saves_of(sql, ids.run, ids.step))

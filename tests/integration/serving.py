@@ -20,6 +20,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.clock import Clock, SystemClock
 from cachetier.config.settings import load
 from cachetier.drain.schedule.queue_state import QueueState
+from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.records import Backlog
 from cachetier.model.layout import Layout
@@ -39,7 +40,7 @@ class IdleDrain:
 
     def __init__(self) -> None:
         self.queue = QueueState(SystemClock())
-        self.remote_state = "ok"
+        self.snapshot = DrainSnapshot(RemoteSnapshot(DURABLE))
         self.hurried: list[tuple[str | None, int | None]] = []
         self.ending: list[str] = []
 
@@ -67,8 +68,8 @@ class IdleDrain:
     def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:
         return {}
 
-    def state(self) -> dict[str, Any]:
-        return {"pid": None, "remotes": [{"name": DURABLE, "state": self.remote_state}]}
+    def state(self) -> tuple[DrainSnapshot, ...]:
+        return (self.snapshot,)
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def test_of_a_step_with_a_tenth_of_its_blocks_changed_at_most_15_percent_are_sen
     assert objects.sent_bytes <= 0.15 * SIZE_BYTES
     assert objects.copied_bytes >= 0.85 * SIZE_BYTES
     assert node.state()["remotes"][0]["copies"] == "on"
-    assert node.seen.copied_bytes == objects.copied_bytes
+    assert node.state()["copied_bytes"] == objects.copied_bytes
 
 
 def test_a_composed_object_outlives_its_donor_and_is_restored_elsewhere(

@@ -17,7 +17,7 @@ from cachetier.testing.s3_operations import operation_of
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import ALWAYS, Fault, Trouble, Troubles
 from tests.integration.changing import FIRST, NAME, SECOND, SIZE_BYTES, changed, noise, put_step
-from tests.integration.drain_node import REMOTE, Node
+from tests.integration.drain_node import REMOTE, Node, shown
 from tests.integration.test_drain_process import (
     bucket,  # noqa: F401
     node_at,
@@ -69,12 +69,12 @@ def test_a_step_with_few_changed_blocks_is_composed_in_the_bucket(
         with supervised(node, remote) as supervisor:
             put_step(node, FIRST, OLD)
             node.wait_durable(FIRST, 60)
-            node.wait_until(lambda: supervisor.state()["sent_bytes"] >= SIZE_BYTES)
-            before = supervisor.state()["sent_bytes"]
+            node.wait_until(lambda: shown(supervisor)["sent_bytes"] >= SIZE_BYTES)
+            before = shown(supervisor)["sent_bytes"]
             put_step(node, SECOND, NEW)
             node.wait_durable(SECOND, 60)
-            node.wait_until(lambda: supervisor.state()["copied_bytes"] >= 0.85 * SIZE_BYTES)
-            sent_bytes = supervisor.state()["sent_bytes"] - before
+            node.wait_until(lambda: shown(supervisor)["copied_bytes"] >= 0.85 * SIZE_BYTES)
+            sent_bytes = shown(supervisor)["sent_bytes"] - before
         assert sent_bytes <= 0.15 * SIZE_BYTES
         assert node.bucket.objects.get(node.key(SECOND, NAME)) == NEW
 
@@ -95,9 +95,9 @@ def test_a_drain_killed_in_mid_compose_goes_on_with_what_it_had(
                 put_step(node, SECOND, NEW)
                 assert gate.holds.wait(30)
                 node.wait_until(lambda: finished_parts(node) >= 1)
-                copied, first = finished_parts(node), supervisor.state()["pid"]
+                copied, first = finished_parts(node), shown(supervisor)["pid"]
                 os.kill(first, signal.SIGKILL)
-                node.wait_until(lambda: supervisor.state()["pid"] not in (first, None))
+                node.wait_until(lambda: shown(supervisor)["pid"] not in (first, None))
                 gate.open()
                 node.wait_durable(SECOND, 60)
 
@@ -123,8 +123,8 @@ def test_a_remote_that_refuses_to_copy_gets_every_byte_and_one_question(
                 node.wait_durable(FIRST, 60)
                 put_step(node, SECOND, NEW)
                 node.wait_durable(SECOND, 60)
-                node.wait_until(lambda: supervisor.state()["remotes"][0]["copies"] == "refused")
-                state = supervisor.state()
+                node.wait_until(lambda: shown(supervisor)["remotes"][0]["copies"] == "refused")
+                state = shown(supervisor)
 
             assert troubles.fired[trouble] >= 1
             assert (state["failures"], state["copied_bytes"]) == (0, 0)

@@ -28,7 +28,7 @@ from cachetier.model.shard import SaveIds
 from cachetier.model.uploads import PART_BYTES
 from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
-from tests.integration.drain_node import Node, patterned
+from tests.integration.drain_node import Node, patterned, shown
 from tests.integration.page_cache import drop_from_cache, resident_bytes
 from tests.integration.test_drain_process import node_at, remote_of
 
@@ -41,12 +41,10 @@ def supervised(node: Node, server: S3Endpoint, cpus: tuple[int, ...] = ()) -> It
     settings = DrainSettings(
         remote_of(server), node.cache_dir, Size(uploads=4, parts=4, threads=2), cpus=cpus
     )
-    supervisor = Supervisor(
-        node.store, node.changes, node.incidents, node.clock, settings, observer=node.seen
-    )
+    supervisor = Supervisor(node.store, node.changes, node.incidents, node.clock, settings)
     supervisor.start()
     try:
-        node.wait_until(lambda: "slots" in supervisor.state()["courtesy"])
+        node.wait_until(lambda: "slots" in shown(supervisor)["courtesy"])
         yield supervisor
     finally:
         supervisor.stop(10.0)
@@ -106,7 +104,7 @@ def test_the_drain_is_in_a_group_of_its_own_that_goes_with_it(
     if left is None:
         pytest.skip("no control group for the CPU can be made here")
     with supervised(node, moto_s3) as supervisor:
-        state = supervisor.state()
+        state = shown(supervisor)
         groups = Path(f"/proc/{state['pid']}/cgroup").read_text()
         assert f"/{name}\n" in groups
         assert state["courtesy"]["cgroup"] in ("cpu.weight=2", "cpu.shares=15")
@@ -139,7 +137,7 @@ def test_where_no_group_can_be_made_the_sessions_group_yields() -> None:
 def test_the_drain_keeps_to_its_cpus_on_every_thread(node: Node, moto_s3: S3Endpoint) -> None:
     cpu = max(os.sched_getaffinity(0))
     with supervised(node, moto_s3, cpus=(cpu,)) as supervisor:
-        state = supervisor.state()
+        state = shown(supervisor)
         assert state["courtesy"]["cpus"] == [cpu]
         threads = [int(path.name) for path in Path(f"/proc/{state['pid']}/task").iterdir()]
         assert len(threads) > 4
@@ -159,17 +157,17 @@ def test_the_drain_hears_of_busy_ranks_and_says_what_it_does(
         phases.report("rank-0", busy=True)
         phases.report("rank-1", busy=True)
         phases.report("rank-2", busy=False)
-        node.wait_until(lambda: supervisor.state()["courtesy"]["busy_ranks"] == 2)
-        node.wait_until(lambda: supervisor.state()["courtesy"]["slots"] == 1)
-        courtesy = supervisor.state()["courtesy"]
+        node.wait_until(lambda: shown(supervisor)["courtesy"]["busy_ranks"] == 2)
+        node.wait_until(lambda: shown(supervisor)["courtesy"]["slots"] == 1)
+        courtesy = shown(supervisor)["courtesy"]
         assert courtesy["restraint"] in ("compressor", "reader")
         assert courtesy["slots_limit"] == 2
         assert set(courtesy["pressure"]) == {"cpu", "io"}
 
         phases.report("rank-0", busy=False)
         phases.report("rank-1", busy=False)
-        node.wait_until(lambda: supervisor.state()["courtesy"]["restraint"] == "none")
-        node.wait_until(lambda: supervisor.state()["courtesy"]["slots"] == 2)
+        node.wait_until(lambda: shown(supervisor)["courtesy"]["restraint"] == "none")
+        node.wait_until(lambda: shown(supervisor)["courtesy"]["slots"] == 2)
 
 
 def test_the_settings_of_a_service_reach_its_drain(tmp_path: Path, moto_s3: S3Endpoint) -> None:

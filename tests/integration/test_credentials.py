@@ -23,7 +23,7 @@ from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryPolicy
 from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.s3_endpoint import S3Endpoint
-from tests.integration.drain_node import REMOTE, Node
+from tests.integration.drain_node import REMOTE, Node, shown
 from tests.integration.serving import node_settings, running
 from tests.integration.test_drain_process import supervised
 
@@ -211,14 +211,14 @@ def test_the_drain_and_the_service_take_up_credentials_that_come_later(
             node.bucket.objects.check()
         with supervised(node, remote) as supervisor:
             node.wait_until(lambda: remote_state(supervisor)["state"] == "refused")
-            said, pid = remote_state(supervisor), supervisor.state()["pid"]
+            said, pid = remote_state(supervisor), shown(supervisor)["pid"]
             assert source.reason in said["reason"]
             assert node.checkpoints.step(ids.run, ids.step)[0].dirty_bytes == 5
 
             source.come()
             node.wait_durable(ids, TO_COME)
             node.wait_until(lambda: remote_state(supervisor)["state"] == "ok")
-            state = supervisor.state()
+            state = shown(supervisor)
             assert (state["pid"], state["restarts"]) == (pid, 0)
 
         node.wait_until(lambda: answers(node))
@@ -226,7 +226,7 @@ def test_the_drain_and_the_service_take_up_credentials_that_come_later(
 
 
 def remote_state(supervisor: Any) -> dict[str, Any]:
-    state: dict[str, Any] = supervisor.state()["remotes"][0]
+    state: dict[str, Any] = shown(supervisor)["remotes"][0]
     return state
 
 

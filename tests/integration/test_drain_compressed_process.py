@@ -27,7 +27,7 @@ from tests.integration.compressing import (
     restored,
     stored,
 )
-from tests.integration.drain_node import REMOTE, Node
+from tests.integration.drain_node import REMOTE, Node, shown
 from tests.integration.test_drain_process import (
     Gate,
     bucket,
@@ -72,9 +72,9 @@ def test_a_killed_drain_goes_on_from_its_finished_parts_and_every_byte_comes_bac
             with supervised(node, remote, **COMPRESSED) as supervisor:
                 assert gate.holds.wait(30)
                 node.wait_until(lambda: recorded_parts(node) == [1])
-                first = supervisor.state()["pid"]
+                first = shown(supervisor)["pid"]
                 os.kill(first, signal.SIGKILL)
-                node.wait_until(lambda: supervisor.state()["pid"] not in (first, None))
+                node.wait_until(lambda: shown(supervisor)["pid"] not in (first, None))
                 gate.open()
                 node.wait_durable(IDS, 60)
 

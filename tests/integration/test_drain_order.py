@@ -19,7 +19,7 @@ from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import SaveIds
 from cachetier.remote.base import ObjectInfo
 from tests.fakes.memory_store import MemoryObjectStore
-from tests.integration.drain_node import Node, Seen, patterned
+from tests.integration.drain_node import Node, patterned
 from tests.integration.serving import serving
 
 SMALL, SHARD_BYTES = Size(uploads=1, parts=1), 100_000
@@ -140,7 +140,10 @@ def test_the_settings_reach_the_schedule_and_the_policy(tmp_path: Path) -> None:
     with serving(durable_every=3, run_weights='{"big-*": 4}') as served:
         assert served.service.status()["local_only"]["durable_every"] == 3
         drain = served.service._supervisor(
-            served.service.store, served.service._changes, served.service._incidents, Seen()
+            served.service.store,
+            served.service._changes,
+            served.service._incidents,
+            served.service.metrics,
         )
         assert drain.queue.weights.of("big-run") == 4.0
 

@@ -31,7 +31,7 @@ from cachetier.testing.http_wire import Head
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Trouble, Troubles
-from tests.integration.drain_node import REMOTE, Node, patterned
+from tests.integration.drain_node import REMOTE, Node, patterned, shown
 
 IDS = SaveIds("run", 7, "save-1")
 LARGE = 40 << 20
@@ -97,9 +97,7 @@ def supervised(
 ) -> Iterator[Supervisor]:
     """A drain process for ``node``; ``others`` are further fields of ``DrainSettings``."""
     settings = DrainSettings(remote, node.cache_dir, size, **others)
-    supervisor = Supervisor(
-        node.store, node.changes, node.incidents, node.clock, settings, observer=node.seen
-    )
+    supervisor = Supervisor(node.store, node.changes, node.incidents, node.clock, settings)
     supervisor.start()
     try:
         yield supervisor
@@ -131,7 +129,7 @@ def test_a_step_is_drained_and_published(tmp_path: Path, server: S3Endpoint, buc
         node.seal(IDS)
         with supervised(node, remote) as supervisor:
             node.wait_durable(IDS, 60)
-            state = supervisor.state()
+            state = shown(supervisor)
 
         objects = node.bucket.objects
         assert objects.get(node.key(IDS, "small")) == b"hello"
@@ -139,7 +137,7 @@ def test_a_step_is_drained_and_published(tmp_path: Path, server: S3Endpoint, buc
         assert state["remotes"][0]["state"] == "ok"
         assert state["courtesy"]["nice"] == 19
         assert state["courtesy"]["io"] == "idle"
-        assert node.seen.drained_bytes == LARGE + 5
+        assert shown(supervisor)["drained_bytes"] == LARGE + 5
 
 
 def test_a_drain_killed_in_an_upload_goes_on_from_its_finished_parts(
@@ -154,13 +152,13 @@ def test_a_drain_killed_in_an_upload_goes_on_from_its_finished_parts(
             with supervised(node, remote) as supervisor:
                 assert gate.holds.wait(30)
                 node.wait_until(lambda: len(recorded_parts(node)) == 1)
-                first = supervisor.state()["pid"]
+                first = shown(supervisor)["pid"]
                 os.kill(first, signal.SIGKILL)
-                node.wait_until(lambda: supervisor.state()["pid"] not in (first, None))
+                node.wait_until(lambda: shown(supervisor)["pid"] not in (first, None))
                 finished = list(recorded_parts(node))
                 gate.open()
                 node.wait_durable(IDS, 60)
-                assert supervisor.state()["restarts"] == 1
+                assert shown(supervisor)["restarts"] == 1
 
             assert len(finished) == 1
             assert gate.parts.count(finished[0]) == 1
@@ -176,7 +174,7 @@ def recorded_parts(node: Node) -> list[int]:
 
 
 def remote_state(supervisor: Supervisor) -> str:
-    return str(supervisor.state()["remotes"][0]["state"])
+    return str(shown(supervisor)["remotes"][0]["state"])
 
 
 def test_a_missing_bucket_keeps_everything_and_heals_by_itself(
@@ -188,7 +186,7 @@ def test_a_missing_bucket_keeps_everything_and_heals_by_itself(
         node.seal(IDS)
         with supervised(node, remote) as supervisor:
             node.wait_until(lambda: remote_state(supervisor) == "refused")
-            said = supervisor.state()["remotes"][0]
+            said = shown(supervisor)["remotes"][0]
             assert said["state"] == "refused"
             assert "not-there-yet" in said["reason"] or "NoSuchBucket" in said["reason"]
             assert node.checkpoints.step("run", 7)[0].dirty_bytes == 5
@@ -207,7 +205,7 @@ def test_a_remote_that_came_back_while_no_drain_ran_is_well_again(
         node.seal(IDS)
         with supervised(node, remote) as supervisor:
             node.wait_until(lambda: remote_state(supervisor) == "refused")
-            os.kill(supervisor.state()["pid"], signal.SIGKILL)
+            os.kill(shown(supervisor)["pid"], signal.SIGKILL)
             moto_s3.create_bucket("away-for-now")
             node.wait_durable(IDS)
             node.wait_until(lambda: remote_state(supervisor) == "ok")
@@ -238,8 +236,8 @@ def test_a_drain_that_hangs_is_ended_by_its_supervisor(tmp_path: Path, moto_s3: 
     remote = remote_of(moto_s3)
     with node_at(tmp_path / "cache", remote, moto_s3) as node:
         with supervised(node, remote) as supervisor:
-            node.wait_until(lambda: supervisor.state()["courtesy"] != {})
-            pid = supervisor.state()["pid"]
+            node.wait_until(lambda: shown(supervisor)["courtesy"] != {})
+            pid = shown(supervisor)["pid"]
             os.kill(pid, signal.SIGSTOP)
             supervisor.stop(0.1)
 
@@ -270,7 +268,7 @@ def test_a_drain_for_which_no_thread_is_left_is_started_again(
         node.seal(ids)
         with supervised(node, remote) as supervisor:
             node.wait_durable(ids, 60)
-            assert supervisor.state()["restarts"] >= 1
+            assert shown(supervisor)["restarts"] >= 1
 
     assert len(refused) == 2
     said = "drain.request_failed" if name == "drain-answer" else "drain.not_started"
@@ -317,7 +315,7 @@ def test_a_drain_waits_for_the_lock_of_its_predecessor(tmp_path: Path, moto_s3: 
         descriptor = os.open(node.cache_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         with supervised(node, remote) as supervisor:
-            node.wait_until(lambda: supervisor.state()["courtesy"] != {})
+            node.wait_until(lambda: shown(supervisor)["courtesy"] != {})
             assert node.checkpoints.step("locked", 7)[0].dirty_bytes == 5
             os.close(descriptor)
             node.wait_durable(ids)
@@ -359,8 +357,8 @@ def test_the_drain_ends_with_the_process_that_started_it(
         "remote = RemoteSettings('durable', 'cachetier', endpoint=sys.argv[2])\n"
         "node = Node(Path(sys.argv[1]), open_remote(remote).objects)\n"
         "with supervised(node, remote) as supervisor:\n"
-        "    node.wait_until(lambda: supervisor.state()['courtesy'] != {})\n"
-        "    print(supervisor.state()['pid'], flush=True)\n"
+        "    node.wait_until(lambda: shown(supervisor)['courtesy'] != {})\n"
+        "    print(shown(supervisor)['pid'], flush=True)\n"
         "    time.sleep(60)\n"
     )
     serve = subprocess.Popen(
@@ -395,8 +393,8 @@ def test_a_remote_that_throttles_is_shown_and_everything_arrives(
                 node.put(ids, f"shard-{number}", b"hello")
             node.seal(ids)
             with supervised(node, remote) as supervisor:
-                node.wait_until(lambda: supervisor.state()["remotes"][0]["throttled"] > 0)
-                assert supervisor.state()["remotes"][0]["state"] == "throttled"
+                node.wait_until(lambda: shown(supervisor)["remotes"][0]["throttled"] > 0)
+                assert shown(supervisor)["remotes"][0]["state"] == "throttled"
                 node.wait_durable(ids, 60)
 
     assert troubles.fired[Trouble.SLOW_DOWN] > 0

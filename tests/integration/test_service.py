@@ -15,9 +15,11 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.config.settings import load
 from cachetier.doors.http.door import CUT_OFF_SECONDS
-from cachetier.drain.serve.metrics import DrainMetrics
+from cachetier.drain.serve.stats import CodecTotals, DrainSnapshot, RemoteSnapshot
 from cachetier.drain.serve.supervisor import KILLED_SECONDS
 from cachetier.errors import ConfigError, DirectoryInUseError
+from cachetier.model.names import DURABLE
+from cachetier.model.stored import Codec
 from cachetier.service import service as service_module
 from cachetier.service.service import Service
 from cachetier.telemetry import tracing
@@ -299,14 +301,15 @@ def test_puts_and_gets_drive_their_metrics(served: Served) -> None:
 
 
 def test_the_drain_drives_its_metrics(served: Served) -> None:
-    observer = DrainMetrics(served.service.metrics)
-    observer.drained("durable", 7, 0.1)
-    observer.saved("durable", 2)
-    observer.throttled("durable", 3)
-    observer.failed("durable", "upload", "remote_transient")
-    observer.published("r", 1, 2.0)
-    observer.restarted()
-    served.drain.remote_state = "refused"
+    served.drain.snapshot = DrainSnapshot(
+        RemoteSnapshot(DURABLE, "refused", throttled=3),
+        drained_bytes=7,
+        drained_shards=1,
+        codecs={Codec.ZSTD: CodecTotals(1, 7, 5)},
+        failures=1,
+        published_steps=1,
+        restarts=1,
+    )
     expected = {
         "drained_bytes_total": 7,
         "saved_bytes_total": 2,

@@ -16,6 +16,7 @@ from cachetier.testing.http_wire import Head
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Trouble, Troubles
+from tests.integration.drain_node import shown
 from tests.integration.packing import SHARDS, body_of, by_hand, packs_in, put_small
 from tests.integration.serving import Caller, node_settings, running
 from tests.integration.test_drain_process import (
@@ -65,9 +66,9 @@ def test_a_drain_killed_between_put_and_record_leaves_the_same_pack_to_its_succe
         node.seal(IDS)
         with supervised(node, remote_of(server, bucket, proxy.url), packing=True) as supervisor:
             assert troubles.holds.wait(30)
-            first = supervisor.state()["pid"]
+            first = shown(supervisor)["pid"]
             os.kill(first, signal.SIGKILL)
-            node.wait_until(lambda: supervisor.state()["pid"] not in (first, None))
+            node.wait_until(lambda: shown(supervisor)["pid"] not in (first, None))
             assert node.state()["drained_shards"] == 0
             troubles.open()
             node.wait_durable(IDS, 60)

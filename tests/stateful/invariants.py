@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from cachetier_client.io.digests import digest_of
 
-from cachetier.local.catalog.node_totals import ledger
+from cachetier.local.catalog.node_totals import node_totals
 from cachetier.model.lifecycle import ShardState
 from tests.stateful.node import Node
 from tests.stateful.reading import bytes_of
@@ -39,7 +39,7 @@ def judge_bytes(node: Node) -> None:
 
 def judge_figures(node: Node) -> None:
     """What a look says of the node adds up to what is there, and to what status lists by run."""
-    found = node.store.look(lambda sql: ledger(sql, [], 0.0))
+    found = node.store.look(lambda sql: node_totals(sql, [], 0.0))
     rows = [row for row in node.rows() if row.file_id is not None or row.inline]
     damaged = sum(row.content.size_bytes for row in rows if row.state is ShardState.QUARANTINED)
     owned = sum(each.size_bytes for each in (found.dirty, found.kept, found.unwanted))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from cachetier.drain.schedule.queue_state import QueueState
-from cachetier.drain.serve.stats import DrainObserver
+from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.catalog.records import Backlog
 from cachetier.local.store import Store
 from cachetier.notifier import Changes
 from cachetier.steps.incidents import Incidents
+from cachetier.telemetry.metrics import Metrics
 
 
 class Drain(Protocol):
@@ -40,8 +41,8 @@ class Drain(Protocol):
     def etas(self, backlog: Sequence[Backlog]) -> Mapping[int, float]:
         """Return in how many seconds each save will be durable, by its number, where known."""
 
-    def state(self) -> dict[str, Any]:
-        """Return the status object's ``drain``, with all ``remotes`` as they are found."""
+    def state(self) -> tuple[DrainSnapshot, ...]:
+        """Return the drain to each remote as it is now, the durable one's first."""
 
 
-OpenDrain = Callable[[Store, Changes, Incidents, DrainObserver], Drain]
+OpenDrain = Callable[[Store, Changes, Incidents, Metrics], Drain]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,21 +10,15 @@ from cachetier.clock import Clock
 from cachetier.drain.channel import Reply
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.remote_state import RemoteState
-from cachetier.drain.serve.stats import DrainObserver, DrainStats
-from cachetier.drain.upload.stopwatch import Phases
+from cachetier.drain.serve.stats import DrainStats
 from cachetier.errors import IntegrityError, NotFoundError, PreconditionFailedError
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Stored
 from cachetier.notifier import Changes
 from cachetier.steps.incidents import Incidents
-from cachetier.telemetry import events
-from cachetier.telemetry.events import of, tell
-
-log = logging.getLogger(__name__)
 
 Request = dict[str, Any]
 Answers = dict[str, Callable[[Request], Reply]]
@@ -44,7 +37,6 @@ class DrainContext:
     changes: Changes
     incidents: Incidents
     clock: Clock
-    observer: DrainObserver
     remote_state: RemoteState
     packing: bool = False
 
@@ -66,24 +58,6 @@ class DrainContext:
         if save is None:
             raise NotFoundError(f"there is no save {number}")
         return save
-
-    def note_drained(
-        self, shard: Shard, stored: Stored, seconds: float, phases: Phases | None = None
-    ) -> None:
-        """Show and count a shard that was verified as ``stored``, after so many seconds.
-
-        ``phases`` says what took how long: see ``timing``.
-        """
-        size_bytes = shard.content.size_bytes
-        fields = {"rank": shard.rank, "name": shard.name, "size_bytes": size_bytes}
-        sent = {"stored_bytes": stored.size_bytes, "codec": stored.codec, "pack": stored.pack_name}
-        took = {"seconds": seconds, "phases": phases, "remote": self.remote}
-        tell(log, events.SHARD_DRAINED, **of(shard), **fields, **sent, **took)
-        self.stats.drained(shard.version, size_bytes, seconds)
-        self.stats.stored(size_bytes, stored)
-        self.observer.drained(self.remote, size_bytes, seconds)
-        self.observer.reached(self.remote, max(0.0, self.clock.now() - shard.committed_at))
-        self.observer.saved(self.remote, size_bytes - stored.size_bytes)
 
     def add_incident(self, of: Shard | Save, message: str, hint: str) -> None:
         """Let clients hear of what went wrong with a shard or a save."""

@@ -133,24 +133,14 @@ class Dispatcher:
         if work is None:
             return Reply({})
         code, message = request["code"], request["message"]
-        self._stats.failed(work, code, message)
-        self._context.observer.failed(self._stats.remote, work.kind, code)
         attempt = self._count_attempt(work)
-        self._tell_failure(work, request, attempt)
+        self._stats.failed(work, code, message, attempt, request.get("seconds"))
         if code == CONFLICT:
             self._queue.put_off(work.key, CONFLICT_SECONDS)
             self._report_conflict(work, message)
         else:
             self._queue.back_off(work.key, attempt)
         return Reply({})
-
-    def _tell_failure(self, work: Work, request: Request, attempt: int | None) -> None:
-        shard = work.shard
-        rank, name = (work.rank, None) if shard is None else (shard.rank, shard.name)
-        what = {"kind": work.kind, "rank": rank, "name": name, "attempt": attempt}
-        why = {"code": request["code"], "reason": request["message"]}
-        where = {"remote": self._stats.remote, "seconds": request.get("seconds")}
-        tell(log, events.DRAIN_FAILED, **of(work.save), **what, **why, **where)
 
     def _count_attempt(self, work: Work) -> int | None:
         if work.shard is None:
@@ -170,18 +160,12 @@ class Dispatcher:
             self._context.add_incident(work.shard or work.save, message, hint)
 
     def _traffic(self, request: Request) -> Reply:
-        self._stats.traffic(request["requests"], request["throttled"], request["pace"])
-        self._stats.sent(request["sent_bytes"])
-        self._context.observer.paced(self._stats.remote, request["pace"])
-        if request["throttled"]:
-            fields = {"remote": self._stats.remote, "times": request["throttled"]}
-            tell(log, events.REMOTE_THROTTLED, **fields)
-            self._context.observer.throttled(self._stats.remote, request["throttled"])
+        requests, throttled = request["requests"], request["throttled"]
+        self._stats.traffic(requests, throttled, request["sent_bytes"], request["pace"])
         return Reply({})
 
     def _copies(self, request: Request) -> Reply:
         self._stats.copied(request["state"], request["copied_bytes"])
-        self._context.observer.copied(self._stats.remote, request["copied_bytes"])
         return Reply({})
 
     def _compression(self, request: Request) -> Reply:
@@ -190,7 +174,7 @@ class Dispatcher:
 
     def _courtesy(self, request: Request) -> Reply:
         """Take how the drain behaves, and answer what it should know of training."""
-        self._context.observer.slowed(self._stats.courtesy(request["report"]))
+        self._stats.courtesy(request["report"])
         hints = self._queue.phases.hints()
         urgent = self._store.space.wanted_bytes > 0
         return Reply({"training": {**asdict(hints), "urgent": urgent}})

@@ -1,18 +1,17 @@
 """The drains of a node as one: a process for each remote, so that none waits for another.
 
-The durable remote's is the one whose state is shown as ``drain``, whose queue a write-through put
-reserves its object at, and whose pace says when a step will be durable. Each of the others is shown
-with its remote.
+The durable remote's comes first: its queue is where a write-through put reserves its object, and
+its pace says when a step will be durable.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.base import Drain
+from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.catalog.records import Backlog
 
 
@@ -63,11 +62,5 @@ class Drains:
     def etas(self, backlog: Sequence[Backlog]) -> Mapping[int, float]:
         return self._durable.etas(backlog)
 
-    def state(self) -> dict[str, Any]:
-        described = self._durable.state()
-        remotes = list(described.pop("remotes", ()))
-        for drain in self._replicas:
-            state = drain.state()
-            (remote,) = state.pop("remotes")
-            remotes.append({**remote, "drain": state})
-        return {**described, "remotes": remotes}
+    def state(self) -> tuple[DrainSnapshot, ...]:
+        return tuple(each for drain in self._all for each in drain.state())

@@ -41,6 +41,6 @@ class PackReports:
         context.stats.packed(len(recorded), size_bytes)
         for shard in recorded:
             seconds = request["seconds"] * shard.content.size_bytes / max(1, size_bytes)
-            context.note_drained(shard, Stored.raw(shard.content), seconds)
+            context.stats.drained(shard, Stored.raw(shard.content), seconds)
         context.changes.ring()
         return Reply({})

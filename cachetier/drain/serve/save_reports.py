@@ -69,19 +69,13 @@ class SaveReports:
         number, state = request["save"], SaveState(request["state"])
         save = self._context.save(number)
         incident = _incident_of_end(save, state, request["message"])
-        now = self._context.clock.now()
-        outcome = self._remote_state.ended(number, state, incident, now)
+        outcome = self._remote_state.ended(number, state, incident, self._context.clock.now())
         self._store.drop(outcome.removed)
         if outcome.wait:
             for kind in (TaskKind.CLAIM, TaskKind.FOLLOW, TaskKind.PUBLISH):
                 self._context.queue.put_off((number, kind, ""), UNDECIDED_SECONDS)
         if outcome.news:
             self._tell_end(save, state, request)
-        if state is SaveState.PUBLISHED and outcome.news:
-            self._context.stats.published()
-            if self._remote_state.decides:
-                age_seconds = max(0.0, now - save.started_at)
-                self._context.observer.published(save.run, save.step, age_seconds)
         self._context.announce()
         return Reply({})
 
@@ -103,16 +97,16 @@ class SaveReports:
         tell(log, events.PART_DRAINED, rank=request["rank"], **of(save), **counted, **fields)
 
     def _tell_end(self, save: Save, state: SaveState, request: Request) -> None:
-        fields = self._ends(save)
         if state is SaveState.PUBLISHED:
             here = self._store.read(lambda sql: queries.summary_of(sql, save.number))
-            counted = {"shards": here.shards, "size_bytes": here.size_bytes}
-            took = {"seconds": request.get("seconds"), "world_size": save.world_size}
-            tell(log, events.SAVE_PUBLISHED, **fields, **counted, **took)
-        elif request["message"]:
-            tell(log, events.SAVE_REFUSED, **fields, state=state, reason=request["message"])
+            seconds, decides = request.get("seconds"), self._remote_state.decides
+            self._context.stats.published(save, here, seconds, decides=decides)
+            return
+        fields = {**self._ends(save), "state": state}
+        if request["message"]:
+            tell(log, events.SAVE_REFUSED, **fields, reason=request["message"])
         else:
-            tell(log, events.SAVE_ENDED, **fields, state=state)
+            tell(log, events.SAVE_ENDED, **fields)
 
     def _ends(self, save: Save) -> dict[str, Any]:
         """Return what is told of any end; where it ``decides`` it ends the save."""

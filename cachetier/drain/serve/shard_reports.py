@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 
 from cachetier_client.io import digests
 
@@ -17,10 +16,6 @@ from cachetier.local.store import LocalCopy
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Codec
-from cachetier.telemetry import events
-from cachetier.telemetry.events import of, tell
-
-log = logging.getLogger(__name__)
 
 
 class ShardReports:
@@ -111,7 +106,7 @@ class ShardReports:
             self._remote_state.verified(version, self._context.clock.now(), stored)
         except ForbiddenTransitionError:
             return Reply({})  # a reader met damage meanwhile: the shard stays quarantined
-        self._context.note_drained(shard, stored, request["seconds"], request.get("phases"))
+        self._context.stats.drained(shard, stored, request["seconds"], request.get("phases"))
         self._context.changes.ring()
         return Reply({})
 
@@ -130,14 +125,11 @@ class ShardReports:
             rank=shard.rank,
         )
         now = self._context.clock.now()
-        fields = {"rank": shard.rank, "name": shard.name, "reason": what}
-        tell(log, events.SHARD_QUARANTINED, **fields, **of(shard))
         before = self._store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, now)
-        if before.state is ShardState.CLEAN:  # another remote has it: only the local bytes go
-            self._store.drop([before])
-        else:
-            self._context.stats.quarantined()
-            self._context.observer.quarantined(shard.run, shard.step, shard.name)
+        elsewhere = before.state is ShardState.CLEAN  # at another remote
+        self._context.stats.quarantined(shard, what, lost=not elsewhere)
+        if elsewhere:
+            self._store.drop([before])  # only the local bytes go
         self._context.announce()
 
     def _lost(self, request: Request) -> Reply:

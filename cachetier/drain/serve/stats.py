@@ -1,4 +1,8 @@
-"""What the drain is up to, for people and for metrics: ``drain`` in ``/v1/status``."""
+"""What happens in a drain: each happening is told here once, and here alone.
+
+From it come the line of the log, the counts of the status object and of Prometheus, and the
+histograms. The counts exist once: Prometheus reads them from the same snapshot as status.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,10 +18,14 @@ from cachetier.clock import Clock
 from cachetier.drain.schedule.tasks import Work
 from cachetier.drain.serve.eta import WINDOW_UPLOADS, FinishedUpload, measured_rate
 from cachetier.drain.upload.compression_log import Decided, News
+from cachetier.drain.upload.stopwatch import Phases
+from cachetier.local.catalog.records import Summary
 from cachetier.model.checkpoint import Save
+from cachetier.model.shard import Shard
 from cachetier.model.stored import Codec, Stored
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
+from cachetier.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -30,68 +39,29 @@ _STATE_EVENTS = {
 }
 
 
-class DrainObserver:
-    """Hears of what the drain does; does nothing itself. Requests wait for it: be quick."""
-
-    def drained(self, remote: str, size_bytes: int, seconds: float) -> None:
-        """Tell that a shard was verified at ``remote``, ``seconds`` after its upload began."""
-
-    def reached(self, remote: str, age_seconds: float) -> None:
-        """Tell that a shard was verified at ``remote`` so long after its acknowledgement."""
-
-    def saved(self, remote: str, size_bytes: int) -> None:
-        """Tell how many bytes of that shard compression kept from being sent."""
-
-    def copied(self, remote: str, size_bytes: int) -> None:
-        """Tell how many bytes were copied inside ``remote`` instead of sent."""
-
-    def paced(self, remote: str, pace: Mapping[str, Any]) -> None:
-        """Tell how fast ``remote`` is asked now: a ``PaceState``."""
-
-    def slowed(self, seconds: float) -> None:
-        """Tell that the drain held back for training, ``seconds`` over all its threads."""
-
-    def throttled(self, remote: str, times: int) -> None:
-        """Tell that ``remote`` answered so many requests with "slow down"."""
-
-    def failed(self, remote: str, kind: str, code: str) -> None:
-        """Tell that an attempt at one item failed; it will be repeated."""
-
-    def quarantined(self, run: str, step: int, name: str) -> None:
-        """Tell that local bytes failed their digest and were not sent."""
-
-    def published(self, run: str, step: int, age_seconds: float) -> None:
-        """Tell that a step is published, ``age_seconds`` after its save began here."""
-
-    def restarted(self) -> None:
-        """Tell that the drain process died and was started again."""
-
-
 @dataclass(slots=True)
-class _Remote:
+class RemoteSnapshot:
+    """How the drain finds its remote: a part of ``remotes[]`` in the status object."""
+
+    name: str
     state: str = "ok"
     reason: str = ""
     since: float = 0.0
-    throttled_at: float | None = None
     progressed_at: float | None = None
+    throttled: int = 0
+    requests: int = 0
+    last_throttled_at: float | None = None
+    copies: str = "on"
     pace: dict[str, Any] = field(default_factory=dict)
 
-
-@dataclass(slots=True)
-class _Counts:
-    drained_bytes: int = 0
-    drained_shards: int = 0
-    published: int = 0
-    failures: int = 0
-    throttled: int = 0
-    quarantined: int = 0
-    requests: int = 0
-    sent_bytes: int = 0
-    copied_bytes: int = 0
+    @property
+    def is_paused(self) -> bool:
+        """Whether a window pauses the drain."""
+        return self.pace.get("bytes_per_second") == 0
 
 
 @dataclass(slots=True)
-class _Codec:
+class CodecTotals:
     """What was stored in one way since the start."""
 
     shards: int = 0
@@ -100,7 +70,7 @@ class _Codec:
 
 
 @dataclass(slots=True)
-class _Packs:
+class PackTotals:
     """What went in packs since the start."""
 
     packs: int = 0
@@ -109,49 +79,82 @@ class _Packs:
 
 
 @dataclass(slots=True)
-class _Process:
+class DrainSnapshot:
+    """The drain to one remote at one instant; what it counts, it counts since the start."""
+
+    remote: RemoteSnapshot
     pid: int | None = None
     started_at: float | None = None
     restarts: int = 0
     courtesy: dict[str, Any] = field(default_factory=dict)
+    slowed_seconds: float = 0.0
+    in_flight: int = 0
+    uploading: list[dict[str, Any]] = field(default_factory=list)
+    drained_bytes: int = 0
+    sent_bytes: int = 0
+    copied_bytes: int = 0
+    rate_bytes_per_second: float | None = None
+    drained_shards: int = 0
+    codecs: dict[Codec, CodecTotals] = field(default_factory=dict)
+    packs: PackTotals = field(default_factory=PackTotals)
+    compression: dict[str, Any] = field(default_factory=dict)
+    published_steps: int = 0
+    failures: int = 0
+    quarantined: int = 0
+    last_error: dict[str, Any] | None = None
+    conflicts: list[str] = field(default_factory=list)
+
+    @classmethod
+    def unknown(cls, remote: str) -> DrainSnapshot:
+        """Return what is said of a remote that nobody drains to."""
+        return cls(RemoteSnapshot(remote))
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of drained shards that compression kept from being sent."""
+        return sum(each.size_bytes - each.stored_bytes for each in self.codecs.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return ``drain`` of the status object."""
+        elsewhere = ("remote", "slowed_seconds")
+        return {name: value for name, value in asdict(self).items() if name not in elsewhere}
 
 
 class DrainStats:
-    """Collects what the drain reports. Thread-safe."""
+    """Hears of what happens in the drain to one remote. Thread-safe."""
 
-    def __init__(self, remote: str, clock: Clock) -> None:
+    def __init__(self, remote: str, clock: Clock, metrics: Metrics | None = None) -> None:
+        """Begin to count; ``metrics`` has the histograms of what is drained and published."""
         self.remote = remote
         self._clock = clock
+        self._metrics = metrics
         self._lock = threading.Lock()
-        self._process = _Process()
-        self._remote = _Remote(since=clock.now())
-        self._counts = _Counts()
-        self._copies = "on"
-        self._codecs: dict[Codec, _Codec] = {}
-        self._packs = _Packs()
+        self._now = DrainSnapshot(RemoteSnapshot(remote, since=clock.now()))
         self._decided = Decided()
-        self._last_error: dict[str, Any] | None = None
         self._conflicts: OrderedDict[int, str] = OrderedDict()
         self._uploads: deque[FinishedUpload] = deque(maxlen=WINDOW_UPLOADS)
 
-    # --- reported by dispatcher and supervisor -------------------------------------------------
+    # --- the process -----------------------------------------------------------------------------
 
     def process_started(self, pid: int, *, again: bool) -> None:
         with self._lock:
-            self._process.pid = pid
-            self._process.started_at = self._clock.now()
-            self._process.restarts += int(again)
+            self._now.pid = pid
+            self._now.started_at = self._clock.now()
+            self._now.restarts += int(again)
+        tell(log, events.DRAIN_STARTED, remote=self.remote, pid=pid)
 
     def process_ended(self) -> None:
         with self._lock:
-            self._process.pid = None
+            self._now.pid = None
 
-    def courtesy(self, report: dict[str, Any]) -> float:
-        """Record how the drain behaves; return for how long it held back since the last report."""
+    def courtesy(self, report: dict[str, Any]) -> None:
+        """Record how the drain behaves, and for how long it held back since the last report."""
         with self._lock:
-            before = float(self._process.courtesy.get("slowed_seconds", 0.0))
-            self._process.courtesy = report
-            return max(0.0, float(report.get("slowed_seconds", 0.0)) - before)
+            before = float(self._now.courtesy.get("slowed_seconds", 0.0))
+            self._now.courtesy = report
+            self._now.slowed_seconds += max(0.0, float(report.get("slowed_seconds", 0.0)) - before)
+
+    # --- the remote ------------------------------------------------------------------------------
 
     def remote_health(self, state: str, reason: str) -> None:
         """Record ``ok``, ``unreachable`` or ``refused``; a change of state is logged, once.
@@ -159,101 +162,123 @@ class DrainStats:
         ``since`` stays while the state does.
         """
         with self._lock:
-            changed = state != self._remote.state
+            remote = self._now.remote
+            changed = state != remote.state
             if changed:
-                self._remote.since = self._clock.now()
-            self._remote.state, self._remote.reason = state, reason
+                remote.since = self._clock.now()
+            remote.state, remote.reason = state, reason
         if changed and state == "ok":
             tell(log, events.REMOTE_WELL, remote=self.remote)
         elif changed:
             tell(log, _STATE_EVENTS[state], remote=self.remote, reason=reason)
 
-    def traffic(self, requests: int, throttled: int, pace: dict[str, Any]) -> None:
+    def traffic(
+        self, requests: int, throttled: int, sent_bytes: int, pace: Mapping[str, Any]
+    ) -> None:
+        """Count requests and bodies that went to the remote, and record how fast it is asked."""
         with self._lock:
-            if _is_paused(self._remote.pace) and not _is_paused(pace):
-                self._remote.progressed_at = self._clock.now()  # a pause is no standstill
-            self._remote.pace = pace
-            self._counts.requests += requests
-            self._counts.throttled += throttled
+            remote, was_paused = self._now.remote, self._now.remote.is_paused
+            remote.pace = dict(pace)
+            if was_paused and not remote.is_paused:
+                remote.progressed_at = self._clock.now()  # a pause is no standstill
+            remote.requests += requests
+            remote.throttled += throttled
+            self._now.sent_bytes += sent_bytes
             if throttled:
-                self._remote.throttled_at = self._clock.now()
-
-    def sent(self, size_bytes: int) -> None:
-        """Count bodies that went to the remote."""
-        with self._lock:
-            self._counts.sent_bytes += size_bytes
+                remote.last_throttled_at = self._clock.now()
+        if throttled:
+            tell(log, events.REMOTE_THROTTLED, remote=self.remote, times=throttled)
 
     def copied(self, state: str, size_bytes: int) -> None:
         """Record whether the drain copies inside the remote, and count what it copied."""
         with self._lock:
-            self._copies = state
-            self._counts.copied_bytes += size_bytes
+            self._now.remote.copies = state
+            self._now.copied_bytes += size_bytes
 
     def progressed(self) -> None:
         """Note that the remote took something for good: a part, or a shard."""
         with self._lock:
-            self._remote.progressed_at = self._clock.now()
+            self._now.remote.progressed_at = self._clock.now()
+
+    @property
+    def copies(self) -> str:
+        """Whether the drain copies inside the remote: ``on``, ``off`` or ``refused``."""
+        return self._now.remote.copies
+
+    # --- shards ----------------------------------------------------------------------------------
 
     def passed_by(self, size_bytes: int) -> None:
         """Count a shard that came to the remote past the drain, which says nothing of its rate."""
         with self._lock:
-            self._counts.drained_bytes += size_bytes
-            self._counts.drained_shards += 1
+            self._now.drained_bytes += size_bytes
+            self._now.drained_shards += 1
 
-    def drained(self, version: int, size_bytes: int, seconds: float) -> None:
+    def drained(
+        self, shard: Shard, stored: Stored, seconds: float, phases: Phases | None = None
+    ) -> None:
+        """Hear of a shard that was verified as ``stored``, ``seconds`` after its upload began.
+
+        ``phases`` says what took how long: see ``stopwatch``.
+        """
+        size_bytes = shard.content.size_bytes
+        what = {"rank": shard.rank, "name": shard.name, "size_bytes": size_bytes}
+        sent = {"stored_bytes": stored.size_bytes, "codec": stored.codec, "pack": stored.pack_name}
+        took = {"seconds": seconds, "phases": phases, "remote": self.remote}
+        tell(log, events.SHARD_DRAINED, **of(shard), **what, **sent, **took)
         with self._lock:
-            self._remote.progressed_at = self._clock.now()
+            self._now.remote.progressed_at = self._clock.now()
             self._uploads.append(FinishedUpload(self._clock.monotonic(), seconds, size_bytes))
-            self._counts.drained_bytes += size_bytes
-            self._counts.drained_shards += 1
-            self._conflicts.pop(version, None)
-
-    def stored(self, size_bytes: int, stored: Stored) -> None:
-        """Count a shard of ``size_bytes`` that was stored so."""
-        with self._lock:
-            counts = self._codecs.setdefault(stored.codec, _Codec())
-            counts.shards += 1
-            counts.size_bytes += size_bytes
-            counts.stored_bytes += stored.size_bytes
+            self._now.drained_bytes += size_bytes
+            self._now.drained_shards += 1
+            codec = self._now.codecs.setdefault(stored.codec, CodecTotals())
+            codec.shards += 1
+            codec.size_bytes += size_bytes
+            codec.stored_bytes += stored.size_bytes
+            self._conflicts.pop(shard.version, None)
+        if self._metrics is not None:
+            age_seconds = max(0.0, self._clock.now() - shard.committed_at)
+            self._metrics.drain_seconds.labels(self.remote).observe(age_seconds)
 
     def packed(self, shards: int, size_bytes: int) -> None:
         """Count a pack of so many shards."""
         with self._lock:
-            self._packs.packs += 1
-            self._packs.shards += shards
-            self._packs.size_bytes += size_bytes
+            self._now.packs.packs += 1
+            self._now.packs.shards += shards
+            self._now.packs.size_bytes += size_bytes
 
     def decided(self, news: News) -> None:
         """Record what ``auto`` decided; see ``Decisions.news``."""
         with self._lock:
             self._decided.hear(news)
 
-    def published(self) -> None:
+    def quarantined(self, shard: Shard, reason: str, *, lost: bool) -> None:
+        """Hear of a shard whose local bytes are damaged; one is ``lost`` if no remote has it."""
+        what = {"rank": shard.rank, "name": shard.name, "reason": reason}
+        tell(log, events.SHARD_QUARANTINED, **what, **of(shard))
+        if lost:
+            with self._lock:
+                self._now.quarantined += 1
+
+    def failed(
+        self, work: Work, code: str, message: str, attempt: int | None, seconds: float | None
+    ) -> None:
+        """Hear that an attempt at ``work`` failed; it will be repeated."""
+        shard, save = work.shard, work.save
+        rank, name = (work.rank, None) if shard is None else (shard.rank, shard.name)
         with self._lock:
-            self._counts.published += 1
-
-    def quarantined(self) -> None:
-        with self._lock:
-            self._counts.quarantined += 1
-
-    def gave_up(self, save: Save) -> None:
-        """Log that the remote will never have ``save``: bytes of it are not on this node any more.
-
-        How many there are is asked of the catalog.
-        """
-        tell(log, events.SAVE_GIVEN_UP, remote=self.remote, **of(save))
-
-    def failed(self, work: Work, code: str, message: str) -> None:
-        with self._lock:
-            self._counts.failures += 1
-            self._last_error = {
+            self._now.failures += 1
+            self._now.last_error = {
                 "at": self._clock.now(),
                 "code": code,
                 "message": message,
-                "run": work.save.run,
-                "step": work.save.step,
-                "name": work.shard.name if work.shard is not None else None,
+                "run": save.run,
+                "step": save.step,
+                "name": name,
             }
+        what = {"kind": work.kind, "rank": rank, "name": name, "attempt": attempt}
+        why = {"code": code, "reason": message}
+        where = {"remote": self.remote, "seconds": seconds}
+        tell(log, events.DRAIN_FAILED, **of(save), **what, **why, **where)
 
     def conflict(self, version: int, message: str) -> bool:
         """Remember a conflict and return whether it is new; the oldest go when there are many."""
@@ -264,71 +289,55 @@ class DrainStats:
                 self._conflicts.popitem(last=False)
             return new
 
-    @property
-    def copies(self) -> str:
-        """Whether the drain copies inside the remote: ``on``, ``off`` or ``refused``."""
-        return self._copies
+    # --- saves -----------------------------------------------------------------------------------
+
+    def published(self, save: Save, here: Summary, seconds: float | None, *, decides: bool) -> None:
+        """Hear of a step that was published; where that ``decides``, its age is measured as well.
+
+        ``here`` sums up what this node has of it; publishing took ``seconds``.
+        """
+        age_seconds = max(0.0, self._clock.now() - save.started_at)
+        where = {"remote": self.remote, "decides": decides, "age_seconds": age_seconds}
+        counted = {"shards": here.shards, "size_bytes": here.size_bytes}
+        took = {"seconds": seconds, "world_size": save.world_size}
+        tell(log, events.SAVE_PUBLISHED, **of(save), **where, **counted, **took)
+        with self._lock:
+            self._now.published_steps += 1
+        if decides and self._metrics is not None:
+            self._metrics.durable_seconds.observe(age_seconds)
+
+    def gave_up(self, save: Save) -> None:
+        """Log that the remote will never have ``save``: bytes of it are not on this node any more.
+
+        How many there are is asked of the catalog.
+        """
+        tell(log, events.SAVE_GIVEN_UP, remote=self.remote, **of(save))
 
     # --- asked -----------------------------------------------------------------------------------
 
     def rate(self, in_flight: list[Work]) -> float | None:
         """Return the bytes per second that the drain manages, or None when nobody can tell."""
         with self._lock:
-            if self._process.pid is None or self._remote.state != "ok":
+            if self._now.pid is None or self._now.remote.state != "ok":
                 return None
             uploading = any(work.uploads for work in in_flight)
             return measured_rate(self._uploads, self._clock.monotonic(), uploading=uploading)
 
-    def as_json(self, in_flight: list[Work]) -> dict[str, Any]:
-        """Return the status object's ``drain``."""
+    def snapshot(self, in_flight: list[Work]) -> DrainSnapshot:
+        """Return the drain as it is now, with the work that is ``in_flight``."""
         rate = self.rate(in_flight)
         with self._lock:
-            counts, process = self._counts, self._process
-            return {
-                "pid": process.pid,
-                "started_at": process.started_at,
-                "restarts": process.restarts,
-                "courtesy": dict(process.courtesy),
-                "in_flight": len(in_flight),
-                "uploading": [_shown(work) for work in in_flight if work.uploads],
-                "drained_bytes": counts.drained_bytes,
-                "sent_bytes": counts.sent_bytes,
-                "copied_bytes": counts.copied_bytes,
-                "rate_bytes_per_second": rate,
-                "drained_shards": counts.drained_shards,
-                "codecs": {codec: asdict(counted) for codec, counted in self._codecs.items()},
-                "packs": asdict(self._packs),
-                "compression": self._decided.as_json(),
-                "published_steps": counts.published,
-                "failures": counts.failures,
-                "quarantined": counts.quarantined,
-                "last_error": self._last_error,
-                "conflicts": list(self._conflicts.values()),
-                "remotes": [self._remote_json()],
-            }
-
-    def _remote_json(self) -> dict[str, Any]:
-        remote, state = self._remote, self._remote.state
-        throttled_at = remote.throttled_at
+            now = deepcopy(self._now)
+            now.compression = self._decided.as_json()
+            now.conflicts = list(self._conflicts.values())
+        now.rate_bytes_per_second = rate
+        now.in_flight = len(in_flight)
+        now.uploading = [_shown(work) for work in in_flight if work.uploads]
+        throttled_at = now.remote.last_throttled_at
         lately = throttled_at is not None and self._clock.now() - throttled_at < THROTTLED_SECONDS
-        if state == "ok" and lately:
-            state = "throttled"
-        return {
-            "name": self.remote,
-            "state": state,
-            "reason": remote.reason,
-            "since": remote.since,
-            "progressed_at": remote.progressed_at,
-            "throttled": self._counts.throttled,
-            "requests": self._counts.requests,
-            "last_throttled_at": throttled_at,
-            "copies": self._copies,
-            "pace": dict(remote.pace),
-        }
-
-
-def _is_paused(pace: Mapping[str, Any]) -> bool:
-    return pace.get("bytes_per_second") == 0
+        if now.remote.state == "ok" and lately:
+            now.remote.state = "throttled"
+        return now
 
 
 def _shown(work: Work) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from cachetier.clock import Clock
 from cachetier.drain.loop import Size
@@ -29,7 +28,7 @@ from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.eta import etas
 from cachetier.drain.serve.link import DrainLink
 from cachetier.drain.serve.remote_state import DurableRemoteState, RemoteState, ReplicaRemoteState
-from cachetier.drain.serve.stats import DrainObserver, DrainStats
+from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
 from cachetier.drain.serve.stderr_relay import StderrRelay
 from cachetier.local.catalog.records import Backlog
 from cachetier.local.store import Store
@@ -39,6 +38,7 @@ from cachetier.remote.settings import RemoteSettings
 from cachetier.steps.incidents import Incidents
 from cachetier.telemetry import events, log_format
 from cachetier.telemetry.events import tell
+from cachetier.telemetry.metrics import Metrics
 from cachetier.training_hints import Phases
 
 log = logging.getLogger(__name__)
@@ -109,12 +109,11 @@ class Supervisor:
         clock: Clock,
         settings: DrainSettings,
         *,
-        observer: DrainObserver | None = None,
+        metrics: Metrics | None = None,
         phases: Phases | None = None,
     ) -> None:
         self.queue = QueueState(clock, weights=Weights(settings.run_weights), phases=phases)
-        self._stats = DrainStats(settings.remote.name, clock)
-        self._observer = observer or DrainObserver()
+        self._stats = DrainStats(settings.remote.name, clock, metrics)
         context = DrainContext(
             store,
             self.queue,
@@ -122,7 +121,6 @@ class Supervisor:
             changes,
             incidents,
             clock,
-            self._observer,
             _remote_state(store, settings.remote),
             settings.packing,
         )
@@ -195,9 +193,6 @@ class Supervisor:
                 link.start()
                 process = self._process = _spawn(theirs, self._arguments)
             self._stats.process_started(process.pid, again=again)
-            if again:
-                self._observer.restarted()
-            tell(log, events.DRAIN_STARTED, remote=self._stats.remote, pid=process.pid)
             if self._stopping.is_set():
                 process.terminate()
             self._follow(process)
@@ -237,16 +232,15 @@ class Supervisor:
     def passed_by(self, size_bytes: int) -> None:
         """Count a shard that was written straight to the remote, past the drain."""
         self._stats.passed_by(size_bytes)
-        self._observer.drained(self._stats.remote, size_bytes, 0.0)
 
     def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:
         """Return in how many seconds each save of ``backlog`` will be durable, where known."""
         rate = self._stats.rate(self.queue.in_flight())
         return etas(backlog, rate, self.queue.hurried, self.queue.weights)
 
-    def state(self) -> dict[str, Any]:
-        """Return ``drain`` of the status object, and of ``remotes`` the one drained to."""
-        return self._stats.as_json(self.queue.in_flight())
+    def state(self) -> tuple[DrainSnapshot]:
+        """Return this drain as it is now."""
+        return (self._stats.snapshot(self.queue.in_flight()),)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

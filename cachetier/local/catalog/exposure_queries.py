@@ -86,16 +86,16 @@ class DurableStep:
 class Damage:
     """Shards that are quarantined now, and how many ever were."""
 
-    shards: int
-    ever: int
+    shards: int = 0
+    ever: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
     """Steps that a policy keeps here now, and how many it ever did."""
 
-    steps: int
-    ever: int
+    steps: int = 0
+    ever: int = 0
 
 
 def dirty_by_save(sql: apsw.Connection) -> dict[int, Dirty]:

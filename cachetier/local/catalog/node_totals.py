@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import apsw
 
@@ -31,31 +31,31 @@ class Owed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class NodeTotals:
     """What lies here and how far it is: what is not durable, by what becomes of it.
 
     ``dirty`` is to be drained, ``kept`` stays here by a policy, ``unwanted`` belongs to saves that
     were superseded or refused, and goes with them. ``evictable_bytes`` go when room is needed.
     """
 
-    dirty: Dirty
-    kept: Dirty
-    unwanted: Dirty
-    unwanted_saves: tuple[tuple[str, int], ...]  # (run, step)
-    oldest_dirty_at: float | None
-    clean_bytes: int
-    evictable_bytes: int
-    damage: Damage
-    policy: Kept
-    pins: PinTotals
-    saves: tuple[OpenSave, ...]
-    runs: tuple[Run, ...]
-    durable: Mapping[str, DurableStep]
-    dirty_bytes_by_run: Mapping[str, int]
-    owed: Mapping[str, Owed]
+    dirty: Dirty = field(default_factory=Dirty)
+    kept: Dirty = field(default_factory=Dirty)
+    unwanted: Dirty = field(default_factory=Dirty)
+    unwanted_saves: tuple[tuple[str, int], ...] = ()  # (run, step)
+    oldest_dirty_at: float | None = None
+    clean_bytes: int = 0
+    evictable_bytes: int = 0
+    damage: Damage = field(default_factory=Damage)
+    policy: Kept = field(default_factory=Kept)
+    pins: PinTotals = field(default_factory=PinTotals)
+    saves: tuple[OpenSave, ...] = ()
+    runs: tuple[Run, ...] = ()
+    durable: Mapping[str, DurableStep] = field(default_factory=dict)
+    dirty_bytes_by_run: Mapping[str, int] = field(default_factory=dict)
+    owed: Mapping[str, Owed] = field(default_factory=dict)
 
 
-def ledger(sql: apsw.Connection, remotes: Sequence[str], active_since: float) -> Ledger:
+def node_totals(sql: apsw.Connection, remotes: Sequence[str], active_since: float) -> NodeTotals:
     """Return what the catalog says.
 
     Args:
@@ -66,13 +66,13 @@ def ledger(sql: apsw.Connection, remotes: Sequence[str], active_since: float) ->
     """
     sql.execute("BEGIN")  # one transaction, so that the figures belong together
     try:
-        return _ledger(sql, remotes, active_since)
+        return _read(sql, remotes, active_since)
     finally:
         if sql.in_transaction:
             sql.execute("ROLLBACK")  # nothing was written; a COMMIT reads, and may fail as well
 
 
-def _ledger(sql: apsw.Connection, remotes: Sequence[str], active_since: float) -> Ledger:
+def _read(sql: apsw.Connection, remotes: Sequence[str], active_since: float) -> NodeTotals:
     by_save = exposure_queries.dirty_by_save(sql)
     saves = exposure_queries.open_saves(sql, by_save)
     ended = by_save.keys() - {save.number for save in saves}
@@ -82,7 +82,7 @@ def _ledger(sql: apsw.Connection, remotes: Sequence[str], active_since: float) -
     dirty = _sum(each.dirty for each in awaited)
     by_run = _dirty_by_run(awaited)
     runs = _runs(sql, {save.run for save in saves} | by_run.keys(), active_since)
-    return Ledger(
+    return NodeTotals(
         dirty=dirty,
         kept=_sum(each.dirty for each in saves if each.local_only),
         unwanted=_sum(each.dirty for each in others if not each.wanted),

@@ -30,8 +30,8 @@ class Pin:
 class PinTotals:
     """What pins hold on this node."""
 
-    steps: int
-    size_bytes: int
+    steps: int = 0
+    size_bytes: int = 0
 
 
 def is_pinned(sql: apsw.Connection, run: str, step: int) -> bool:

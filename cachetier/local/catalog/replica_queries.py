@@ -36,10 +36,10 @@ class Replication:
 class Lag:
     """What a remote is still owed; ``given_up`` counts the steps that it will never get whole."""
 
-    steps: int
-    shards: int
-    size_bytes: int
-    given_up: int
+    steps: int = 0
+    shards: int = 0
+    size_bytes: int = 0
+    given_up: int = 0
 
 
 def configured(sql: apsw.Connection) -> dict[str, bool]:

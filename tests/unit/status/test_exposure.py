@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from cachetier.local.catalog.exposure_queries import Dirty, DurableStep, OpenSave, Run
-from cachetier.status.exposure import PATIENCE_SECONDS, incomplete, is_incomplete, run_levels
-from cachetier.telemetry.node_snapshot import RUN_LIMIT, RunLevel
+from cachetier.status.exposure import (
+    PATIENCE_SECONDS,
+    RUN_LIMIT,
+    RunExposure,
+    incomplete,
+    is_incomplete,
+    of_runs,
+)
 
 NOW = 10_000.0
 SAVE = OpenSave(
@@ -31,18 +37,18 @@ def durable_at(step: int, started_at: float) -> DurableStep:
     return DurableStep(0, step, started_at)
 
 
-def level_of(durable: DurableStep | None, *saves: OpenSave) -> RunLevel:
+def level_of(durable: DurableStep | None, *saves: OpenSave) -> RunExposure:
     """Return the level of the one run there is."""
     newest_at = max((save.started_at for save in saves), default=9_000.0)
     known = {} if durable is None else {"run": durable}
-    (level,) = run_levels([Run("run", newest_at)], known, saves, {"run": 100}, NOW)
+    (level,) = of_runs([Run("run", newest_at)], known, saves, {"run": 100}, NOW)
     return level
 
 
 def test_a_run_is_exposed_from_the_begin_of_its_durable_save_on() -> None:
     level = level_of(durable_at(1, NOW - 300), SAVE)
 
-    assert level == RunLevel("run", 1, 300.0, 300.0, 100)
+    assert level == RunExposure("run", 1, 300.0, 300.0, 100)
 
 
 def test_a_run_without_a_durable_step_is_exposed_from_its_first_save_on() -> None:
@@ -67,7 +73,7 @@ def test_what_a_policy_keeps_here_is_exposed_up_to_the_newest_save_and_grows_no_
 
     assert level_of(durable, KEPT).exposure_seconds == 240.0
     assert level_of(durable, KEPT, newest).exposure_seconds == 280.0
-    (later,) = run_levels(
+    (later,) = of_runs(
         [Run("run", NOW)], {"run": durable}, [KEPT, newest], {}, NOW + 10 * PATIENCE_SECONDS
     )
     assert later.exposure_seconds == 280.0
@@ -98,7 +104,7 @@ def test_a_hidden_run_is_nobodys_training() -> None:
     stuck = replace(trial, sealed_at=None, started_at=OLD, grew_at=OLD)
     runs = [Run(".bench", NOW), Run("run", NOW)]
 
-    levels = run_levels(runs, {}, [trial, SAVE], {".bench": 1}, NOW)
+    levels = of_runs(runs, {}, [trial, SAVE], {".bench": 1}, NOW)
 
     assert [level.run for level in levels] == ["run"]
     assert incomplete([stuck], {}, NOW).steps == 0
@@ -151,7 +157,7 @@ def test_a_thousand_runs_show_twenty_the_most_exposed_first() -> None:
     saves = [replace(SAVE, run="run-0999"), replace(SAVE, run="run-0500")]
     durable = {"run-0999": durable_at(1, NOW - 100), "run-0500": durable_at(1, NOW - 200)}
 
-    levels = run_levels(runs, durable, saves, {}, NOW)
+    levels = of_runs(runs, durable, saves, {}, NOW)
 
     assert len(levels) == RUN_LIMIT
     assert [level.run for level in levels[:4]] == ["run-0500", "run-0999", "run-0000", "run-0001"]

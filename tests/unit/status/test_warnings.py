@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from cachetier.local.catalog.node_totals import NodeTotals
+from cachetier.local.catalog.pin_queries import PinTotals
 from cachetier.model.policy import Policy
 from cachetier.model.shard import SaveIds
-from cachetier.status.warnings import Machine, cautions
-from cachetier.telemetry.node_snapshot import Levels, ServiceSnapshot
+from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot
+from cachetier.status.warnings import Machine, warnings_of
 from tests.stateful.node import Node
 
 EVERY_TENTH = Policy(durable_every=10)
-NOTHING = Levels()
+NOTHING = NodeSnapshot()
 
 
-def warnings_of(node: Node, levels: Levels = NOTHING) -> list[str]:
+def warnings(node: Node, now: NodeSnapshot = NOTHING) -> list[str]:
     machine = Machine(
         cache_dir="/nvme",
         filesystem="ext4",
@@ -24,7 +26,7 @@ def warnings_of(node: Node, levels: Levels = NOTHING) -> list[str]:
         started_at=0.0,
         exposure_objective_seconds=1800.0,
     )
-    return cautions(node.store, machine, levels, {}, 100.0)
+    return warnings_of(node.store, machine, now, 100.0)
 
 
 def test_a_run_of_which_no_step_is_ever_drained_is_named_and_a_trial_is_not(node: Node) -> None:
@@ -33,15 +35,15 @@ def test_a_run_of_which_no_step_is_ever_drained_is_named_and_a_trial_is_not(node
         for step in (1, 2, 3):
             node.put(SaveIds(run, step, "s", 0, 1), "x", b"x")
 
-    assert warnings_of(node) == ["durable_every 10 divides no step of run: none is drained"]
+    assert warnings(node) == ["durable_every 10 divides no step of run: none is drained"]
 
 
 def test_pins_that_take_more_than_half_the_cache_are_told(node: Node) -> None:
-    standing = ServiceSnapshot(capacity_bytes=100 * 10**9)
-    half = Levels(standing=standing, pinned_bytes=50 * 10**9)
-    more = Levels(standing=standing, pinned_bytes=51 * 10**9)
+    service = ServiceSnapshot(capacity_bytes=100 * 10**9)
+    half = NodeSnapshot(service, NodeTotals(pins=PinTotals(1, 50 * 10**9)))
+    more = NodeSnapshot(service, NodeTotals(pins=PinTotals(1, 51 * 10**9)))
 
-    assert warnings_of(node, half) == []
-    assert warnings_of(node, more) == [
+    assert warnings(node, half) == []
+    assert warnings(node, more) == [
         "pinned steps take 51.0 GB of 100 GB: `cachetier pin --list`, then `unpin` some"
     ]

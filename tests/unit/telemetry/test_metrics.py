@@ -10,23 +10,37 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
 from cachetier.errors import error_codes
+from cachetier.local.catalog.replica_queries import Lag
+from cachetier.status.exposure import RunExposure
+from cachetier.status.prometheus import points_of_catalog, points_of_service
+from cachetier.status.snapshot import NodeSnapshot, RemoteProgress, ServiceSnapshot
 from cachetier.telemetry.metric_table import PREFIX, SECTIONS, SERIES, MetricKind
 from cachetier.telemetry.metrics import Metrics
-from cachetier.telemetry.node_snapshot import Levels, RemoteLevel, RunLevel, ServiceSnapshot
 
-RUN = RunLevel("run", 7, 12.0, 30.0, 100)
-NEAR = RemoteLevel("near", "throttled", 1, 2, 300, 0, 4.5, 6.0)
-LEVELS = Levels(runs=(RUN,), remotes=(RemoteLevel("durable", eta_seconds=0.0), NEAR))
-STANDING = ServiceSnapshot(fenced=True, remote_states=(("durable", "ok"), ("near", "throttled")))
+RUN = RunExposure("run", 7, 12.0, 30.0, 100)
+NEAR = RemoteProgress("near", Lag(1, 2, 300, 0), 4.5, 6.0)
+DRAINS = {
+    "durable": DrainSnapshot(RemoteSnapshot("durable")),
+    "near": DrainSnapshot(RemoteSnapshot("near", "throttled", pace={"writes_per_second": None})),
+}
+SERVICE = ServiceSnapshot(fenced=True, drains=DRAINS)
+NODE = NodeSnapshot(
+    SERVICE, runs=(RUN,), remotes=(RemoteProgress("durable", eta_seconds=0.0), NEAR)
+)
 REMOTES = ("durable", "near")
 
 
 def metrics_of(
-    standing: Callable[[], ServiceSnapshot] = lambda: STANDING,
-    levels: Callable[[], Levels] = lambda: LEVELS,
+    service: Callable[[], ServiceSnapshot] = lambda: SERVICE,
+    node: Callable[[], NodeSnapshot] = lambda: NODE,
 ) -> Metrics:
-    return Metrics(standing, levels, REMOTES, version="1")
+    sources = {
+        "service": lambda: points_of_service(service()),
+        "catalog": lambda: points_of_catalog(node()),
+    }
+    return Metrics(sources, REMOTES, version="1")
 
 
 def families(metrics: Metrics) -> dict[str, Metric]:
@@ -58,9 +72,9 @@ def test_every_sample_has_the_labels_that_are_declared() -> None:
 
 
 def test_what_nobody_can_tell_has_no_sample() -> None:
-    new = RunLevel("new", None, None, 5.0, 1)
-    unknown = Levels(runs=(new,), remotes=(RemoteLevel("durable"),))
-    metrics = metrics_of(levels=lambda: unknown)
+    new = RunExposure("new", None, None, 5.0, 1)
+    unknown = NodeSnapshot(runs=(new,), remotes=(RemoteProgress("durable"),))
+    metrics = metrics_of(node=lambda: unknown)
 
     assert value_of(metrics, "run_durable_age_seconds", run="new") is None
     assert value_of(metrics, "drain_eta_seconds", remote="durable") is None
@@ -91,8 +105,6 @@ def test_codes_that_nobody_declared_are_internal() -> None:
 
 def test_counters_begin_at_zero_and_no_limit_is_infinite() -> None:
     metrics = metrics_of()
-    metrics.drain_writes_per_second.labels("near").set(math.inf)
-
     assert value_of(metrics, "write_errors_total", operation="sync") == 0.0
     assert value_of(metrics, "drained_bytes_total", remote="near") == 0.0
     assert value_of(metrics, "drain_writes_per_second", remote="near") == math.inf
@@ -105,7 +117,7 @@ def unreadable() -> Any:
 def test_a_catalog_that_cannot_be_read_takes_its_own_gauges_along_and_no_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    metrics = metrics_of(levels=unreadable)
+    metrics = metrics_of(node=unreadable)
     metrics.put_bytes.inc(7)
 
     found = families(metrics)
@@ -121,12 +133,12 @@ def test_a_catalog_that_cannot_be_read_takes_its_own_gauges_along_and_no_others(
 
 
 def test_the_scrape_that_fails_counts_itself_and_the_next_that_does_not_is_whole() -> None:
-    answers: list[Callable[[], Levels]] = [unreadable, lambda: LEVELS]
+    answers: list[Callable[[], NodeSnapshot]] = [unreadable, lambda: NODE]
 
-    def levels() -> Levels:
+    def node() -> NodeSnapshot:
         return answers.pop(0)()
 
-    metrics = metrics_of(levels=levels)
+    metrics = metrics_of(node=node)
 
     failed, whole = families(metrics), families(metrics)
 
@@ -136,7 +148,7 @@ def test_the_scrape_that_fails_counts_itself_and_the_next_that_does_not_is_whole
 
 
 def test_a_service_that_cannot_be_asked_leaves_the_figures_of_the_catalog() -> None:
-    metrics = metrics_of(standing=unreadable)
+    metrics = metrics_of(service=unreadable)
 
     assert value_of(metrics, "run_exposure_seconds", run="run") == 30.0
     assert value_of(metrics, "fenced") is None

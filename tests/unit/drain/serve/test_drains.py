@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.drains import Drains
+from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
 from cachetier.local.catalog.records import Backlog
 from tests.fakes.fake_clock import FakeClock
 
@@ -49,8 +49,8 @@ class OneDrain:
     def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:
         return {1: float(len(self.name))}
 
-    def state(self) -> dict[str, Any]:
-        return {"pid": len(self.name), "remotes": [{"name": self.name, "state": "ok"}]}
+    def state(self) -> tuple[DrainSnapshot, ...]:
+        return (DrainSnapshot(RemoteSnapshot(self.name), pid=len(self.name)),)
 
 
 @pytest.fixture
@@ -78,15 +78,13 @@ def test_a_wait_for_replicated_hurries_every_replica(
     assert [part.heard for part in parts] == [[], ["hurry run 1"], ["hurry run 1"]]
 
 
-def test_the_durable_drain_is_the_one_that_is_shown_and_each_other_with_its_remote(
+def test_the_durable_drain_is_shown_first_and_each_other_after_it(
     drains: Drains, parts: tuple[OneDrain, OneDrain, OneDrain]
 ) -> None:
-    state = drains.state()
-    assert state["pid"] == len("durable")
-    assert [(each["name"], each.get("drain")) for each in state["remotes"]] == [
-        ("durable", None),
-        ("near", {"pid": 4}),
-        ("needed", {"pid": 6}),
+    assert [(each.remote.name, each.pid) for each in drains.state()] == [
+        ("durable", 7),
+        ("near", 4),
+        ("needed", 6),
     ]
     assert drains.queue is parts[0].queue
     assert drains.etas([]) == {1: 7.0}

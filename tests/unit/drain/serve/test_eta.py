@@ -11,8 +11,14 @@ from cachetier.drain.serve.eta import WINDOW_SECONDS, FinishedUpload, etas, meas
 from cachetier.drain.serve.stats import DrainStats
 from cachetier.local.catalog.records import Backlog
 from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import Content, Shard
+from cachetier.model.stored import Stored
 from tests.fakes.fake_clock import FakeClock
 
+SHARD = Shard(
+    1, "run", 1, "s", "a", 0, Content(1000, 1, (1,)), ShardState.DIRTY, None, True, committed_at=0.0
+)
 UPLOAD = Work(TaskKind.UPLOAD, Save(1, "run", 1, "s", SaveState.OPEN, 1, False, 0.0))
 
 
@@ -93,32 +99,32 @@ def test_unsealed_shards_that_are_flushed_take_their_time_too() -> None:
     assert found(waiting(1, 1000, sealed=False), waiting(2, 500), first=1) == {2: 15.0}
 
 
-# --- what the stats know -----------------------------------------------------------------------
+# --- what was measured -----------------------------------------------------------------------
 
 
-def board_with(clock: Clock) -> DrainStats:
+def stats_with(clock: Clock) -> DrainStats:
     stats = DrainStats("durable", clock)
     stats.process_started(7, again=False)
     return stats
 
 
-def test_the_board_measures_what_was_verified() -> None:
+def test_the_rate_is_of_what_was_verified() -> None:
     clock = FakeClock()
-    stats = board_with(clock)
+    stats = stats_with(clock)
     assert stats.rate([]) is None
     clock.advance(10.0)
-    stats.drained(1, 1000, 10.0)
+    stats.drained(SHARD, Stored.raw(SHARD.content), 10.0)
 
     assert stats.rate([]) == pytest.approx(100.0)
-    assert stats.as_json([])["rate_bytes_per_second"] == pytest.approx(100.0)
+    assert stats.snapshot([]).rate_bytes_per_second == pytest.approx(100.0)
     clock.advance(20.0)
     assert stats.rate([UPLOAD]) == pytest.approx(50.0)
 
 
 @pytest.mark.parametrize("state", ["refused", "unreachable"])
 def test_there_is_no_rate_while_the_remote_is_away_or_the_drain_is_down(state: str) -> None:
-    stats = board_with(FakeClock())
-    stats.drained(1, 1000, 10.0)
+    stats = stats_with(FakeClock())
+    stats.drained(SHARD, Stored.raw(SHARD.content), 10.0)
     stats.remote_health(state, "because")
     assert stats.rate([]) is None
     stats.remote_health("ok", "")

@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from cachetier.local.catalog import exposure_queries
-from cachetier.local.catalog.node_totals import ledger
+from cachetier.local.catalog.node_totals import node_totals
 from cachetier.model.policy import Policy
 from tests.stateful.node import Node
 from tests.unit.steps.test_operations import save_step
@@ -32,7 +32,7 @@ def statements_of_a_look(sql: apsw.Connection) -> list[tuple[str, Any]]:
 
     sql.exec_trace = trace
     try:
-        ledger(sql, ["durable", "near"], 0.0)
+        node_totals(sql, ["durable", "near"], 0.0)
     finally:
         sql.exec_trace = None
     return seen
@@ -97,7 +97,7 @@ def test_a_thousand_runs_are_found_without_a_walk_over_their_saves(node: Node) -
 
 def test_a_look_takes_one_transaction_and_leaves_none_open(node: Node) -> None:
     def looked(sql: apsw.Connection) -> bool:
-        ledger(sql, ["durable"], 0.0)
+        node_totals(sql, ["durable"], 0.0)
         return sql.in_transaction
 
     assert node.store.look(looked) is False
@@ -109,14 +109,14 @@ def test_a_look_that_fails_leaves_no_transaction_open_for_the_next(node: Node) -
     def failed(sql: apsw.Connection) -> None:
         sql.exec_trace = lambda _cursor, statement, _values: "FROM pins" not in statement
         try:
-            ledger(sql, ["durable"], 0.0)
+            node_totals(sql, ["durable"], 0.0)
         finally:
             sql.exec_trace = None
 
     with pytest.raises(apsw.ExecTraceAbort):
         node.store.look(failed)
 
-    assert node.store.look(lambda sql: ledger(sql, ["durable"], 0.0)).dirty.shards == 2
+    assert node.store.look(lambda sql: node_totals(sql, ["durable"], 0.0)).dirty.shards == 2
 
 
 def test_whoever_looks_holds_up_no_reader(node: Node) -> None:

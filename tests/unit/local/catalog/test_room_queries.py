@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cachetier.local.catalog.node_totals import Ledger, ledger
+from cachetier.local.catalog.node_totals import NodeTotals, node_totals
 from cachetier.model.policy import Policy
 from cachetier.steps.pins import Pins
 from tests.fakes.fake_clock import FakeClock
@@ -16,8 +16,8 @@ from tests.unit.steps.test_operations import LARGE, ids, save_step
 STEP_BYTES = len(LARGE) + len(b"save of 1")
 
 
-def looked(node: Node) -> Ledger:
-    return node.store.look(lambda sql: ledger(sql, ["durable"], 0.0))
+def looked(node: Node) -> NodeTotals:
+    return node.store.look(lambda sql: node_totals(sql, ["durable"], 0.0))
 
 
 def freed(node: Node) -> int:

@@ -1,0 +1,104 @@
+"""The snapshot of the node as Prometheus reads it: samples by the name of their series."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from cachetier.drain.serve.stats import DrainSnapshot
+from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot
+from cachetier.telemetry.metric_table import REMOTE_STATES
+from cachetier.telemetry.metrics import Points
+
+Figure = Callable[[DrainSnapshot], float]
+
+_OF_EACH_DRAIN: Mapping[str, Figure] = {
+    "drained_bytes": lambda drain: drain.drained_bytes,
+    "drained_shards": lambda drain: drain.drained_shards,
+    "saved_bytes": lambda drain: drain.saved_bytes,
+    "copied_bytes": lambda drain: drain.copied_bytes,
+    "throttled": lambda drain: drain.remote.throttled,
+    "drain_failures": lambda drain: drain.failures,
+    "drain_concurrency": lambda drain: drain.remote.pace.get("concurrency", 0),
+    "drain_writes_per_second": lambda drain: _or_infinite(drain.remote.pace),
+}
+
+
+def points_of_service(now: ServiceSnapshot) -> Mapping[str, Points]:
+    """Return what can be told while the catalog cannot be read."""
+    drains = tuple(now.drains.items())
+    plain: dict[str, float] = {
+        "fenced": now.fenced,
+        "used_bytes": now.used_bytes,
+        "capacity_bytes": now.capacity_bytes,
+        "waiting_puts_bytes": now.waiting_puts_bytes,
+        "open_connections": now.open_connections,
+        "training_busy": now.busy_ranks,
+        "exposure_objective_seconds": now.exposure_objective_seconds,
+        "start_time_seconds": now.started_at,
+        "remote_refused": any(drain.remote.state == "refused" for _, drain in drains[:1]),
+        "published": sum(drain.published_steps for _, drain in drains[:1]),
+        "drain_restarts": sum(drain.restarts for _, drain in drains),
+        "drain_slowed_seconds": sum(drain.slowed_seconds for _, drain in drains),
+    }
+    states = [
+        ((name, state), float(state == drain.remote.state))
+        for name, drain in drains
+        for state in REMOTE_STATES
+    ]
+    of_each = {
+        series: [((name,), figure(drain)) for name, drain in drains]
+        for series, figure in _OF_EACH_DRAIN.items()
+    }
+    return {**_plain(plain), **of_each, "remote_state": states}
+
+
+def points_of_catalog(now: NodeSnapshot) -> Mapping[str, Points]:
+    """Return what the catalog has to be read for."""
+    totals = now.totals
+    plain: dict[str, float] = {
+        "dirty_bytes": totals.dirty.size_bytes,
+        "dirty_shards": totals.dirty.shards,
+        "oldest_dirty_seconds": now.oldest_dirty_seconds,
+        "incomplete_steps": now.incomplete.steps,
+        "oldest_incomplete_seconds": now.incomplete.oldest_seconds,
+        "local_only_bytes": totals.kept.size_bytes,
+        "local_only_steps": totals.policy.ever,
+        "clean_bytes": totals.clean_bytes,
+        "evictable_bytes": totals.evictable_bytes,
+        "unwanted_bytes": totals.unwanted.size_bytes,
+        "pinned_steps": totals.pins.steps,
+        "pinned_bytes": totals.pins.size_bytes,
+        "quarantined_shards": totals.damage.shards,
+        "quarantined": totals.damage.ever,
+    }
+    remotes = now.remotes
+    return {
+        **_plain(plain),
+        "run_exposure_seconds": [((each.run,), each.exposure_seconds) for each in now.runs],
+        "run_durable_age_seconds": _known(
+            (each.run, each.durable_age_seconds) for each in now.runs
+        ),
+        "run_dirty_bytes": [((each.run,), each.dirty_bytes) for each in now.runs],
+        "remote_pending_bytes": [((each.name,), each.pending.size_bytes) for each in remotes],
+        "drain_eta_seconds": _known((each.name, each.eta_seconds) for each in remotes),
+        "drain_last_progress_seconds": [
+            ((each.name,), each.last_progress_seconds) for each in remotes
+        ],
+    }
+
+
+def _plain(figures: Mapping[str, float]) -> dict[str, Points]:
+    """Return the figures that are one for the node, as samples without a label."""
+    return {name: [((), value)] for name, value in figures.items()}
+
+
+def _known(figures: Iterable[tuple[str, float | None]]) -> Points:
+    """Return a sample for each figure that somebody can tell."""
+    return [((label,), value) for label, value in figures if value is not None]
+
+
+def _or_infinite(pace: Mapping[str, float | None]) -> float:
+    """Return how many writes the drain allows itself; it reports None, or nothing yet: no limit."""
+    writes = pace.get("writes_per_second")
+    return math.inf if writes is None else writes

@@ -1,0 +1,108 @@
+"""The node at one instant: the one snapshot that status, ``top`` and Prometheus are made from.
+
+What the catalog says is one part of it (``NodeTotals``), what the drains say another
+(``DrainSnapshot``); nothing of either is copied. What the service knows without its catalog stands
+apart, so that Prometheus gets it even while the catalog cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cachetier.clock import Clock
+from cachetier.drain.serve.stats import DrainSnapshot
+from cachetier.local.catalog.node_totals import NodeTotals, Owed, node_totals
+from cachetier.local.catalog.replica_queries import Lag
+from cachetier.local.store import Store
+from cachetier.status import exposure
+from cachetier.status.exposure import IncompleteSaves, RunExposure
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSnapshot:
+    """What the service knows of the node by itself, whether or not its catalog can be read.
+
+    ``drains`` are those of all remotes by their names, of the durable one first.
+    """
+
+    state: str = "ready"
+    reason: str | None = None
+    fenced: bool = False
+    used_bytes: int = 0
+    capacity_bytes: int = 0
+    waiting_puts_bytes: int = 0
+    open_connections: int = 0
+    busy_ranks: int = 0
+    exposure_objective_seconds: float = 0.0
+    started_at: float = 0.0
+    drains: Mapping[str, DrainSnapshot] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteProgress:
+    """How far the drain to one remote is.
+
+    ``eta_seconds``: until what waits now is there, at the measured rate; None while nobody can
+    tell. ``last_progress_seconds``: since something got there, 0 while there is nothing to do.
+    """
+
+    name: str
+    pending: Lag = field(default_factory=Lag)
+    eta_seconds: float | None = None
+    last_progress_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSnapshot:
+    """The whole node; the durable remote is the first of ``remotes``."""
+
+    service: ServiceSnapshot = field(default_factory=ServiceSnapshot)
+    totals: NodeTotals = field(default_factory=NodeTotals)
+    oldest_dirty_seconds: float = 0.0
+    incomplete: IncompleteSaves = field(default_factory=IncompleteSaves)
+    runs: tuple[RunExposure, ...] = ()
+    remotes: tuple[RemoteProgress, ...] = ()
+
+
+def snapshot_of(store: Store, clock: Clock, service: ServiceSnapshot) -> NodeSnapshot:
+    """Return what the node looks like now."""
+    now = clock.now()
+    active_since = now - exposure.ACTIVE_SECONDS
+    totals = store.look(lambda sql: node_totals(sql, tuple(service.drains), active_since))
+    oldest = totals.oldest_dirty_at
+    return NodeSnapshot(
+        service=service,
+        totals=totals,
+        oldest_dirty_seconds=max(0.0, now - oldest) if oldest is not None else 0.0,
+        incomplete=exposure.incomplete(totals.saves, totals.durable, now),
+        runs=exposure.of_runs(
+            totals.runs, totals.durable, totals.saves, totals.dirty_bytes_by_run, now
+        ),
+        remotes=tuple(
+            _progress(drain, totals.owed[name], service.started_at, now)
+            for name, drain in service.drains.items()
+        ),
+    )
+
+
+def _progress(drain: DrainSnapshot, owed: Owed, started_at: float, now: float) -> RemoteProgress:
+    return RemoteProgress(
+        name=drain.remote.name,
+        pending=owed.lag,
+        eta_seconds=_eta_seconds(owed.lag, drain.rate_bytes_per_second),
+        last_progress_seconds=_standstill_seconds(drain, owed, started_at, now),
+    )
+
+
+def _eta_seconds(lag: Lag, rate: float | None) -> float | None:
+    if not lag.shards:
+        return 0.0
+    return lag.size_bytes / rate if rate else None
+
+
+def _standstill_seconds(drain: DrainSnapshot, owed: Owed, started_at: float, now: float) -> float:
+    """Return for how long nothing got to a remote that could have; a window's pause is none."""
+    if not owed.lag.shards or owed.since is None or drain.remote.is_paused:
+        return 0.0
+    return max(0.0, now - max(owed.since, drain.remote.progressed_at or 0.0, started_at))
