@@ -73,6 +73,7 @@ def passes_of(tree: Path) -> dict[str, set[tuple[str, int, str]]]:
         (folder / "pass").write_bytes(b"\0")
         packages = (RECORDER, tree, tree / "client")
         os.environ["PYTHONPATH"] = os.pathsep.join(map(str, packages))
+        os.environ["PYTHONSAFEPATH"] = "1"  # the drain would find this folder's packages first
         os.environ[FOLDER] = scratch
         settings = {"remote_verify": "readback"}  # moto judges no digests
         with (
