@@ -69,27 +69,24 @@ class BlockFile:
 
     def write(self, source: Stretch, offset: int) -> None:
         """Write one block from where its bytes are."""
-        direct = self._direct
-        if source.in_one_piece:
-            data = source.joined()
-            if direct is None:
-                return self._write_all(data, offset)
-            if direct.takes(address_of(data), len(data)):
-                return self._write_directly(data, data, offset)
-        with self._pool.borrowed() as block:
+        if len(source.pieces) == 1:
+            direct, data = self._direct, source.pieces[0]
+            if direct is None or direct.takes(address_of(data), len(data)):
+                return self._write(data, len(data), offset, direct)
+        block = self._pool.take()
+        try:
             source.copy_to(block)
-            self.write_block(block, source.size_bytes, offset)
-        return None
+            return self.write_block(block, source.size_bytes, offset)
+        finally:
+            self._pool.give_back(block)
 
     def write_block(self, block: Block, size_bytes: int, offset: int) -> None:
         """Write the first ``size_bytes`` of an aligned block, which this may pad."""
         direct = self._direct
         padded = direct.padded(size_bytes) if direct else size_bytes
-        block.zero(size_bytes, padded)
-        if direct is None:
-            self._write_all(block.view[:size_bytes], offset)
-        else:
-            self._write_directly(block.view[:padded], block.view[:size_bytes], offset)
+        if padded > size_bytes:
+            block.zero(size_bytes, padded)
+        self._write(block.view[:padded], size_bytes, offset, direct)
 
     def read(self, into: memoryview, offset: int) -> None:
         """Fill ``into`` from ``offset`` on.
@@ -98,14 +95,15 @@ class BlockFile:
             EOFError: The file is shorter.
         """
         direct, address = self._direct, address_of(into)
-        if direct is None:
-            self._read_all(into, offset)
-        elif direct.fills(address, len(into)):
-            self._read_directly(into, into, offset)
-        else:
-            with self._pool.borrowed() as block:
-                self._read_directly(block.view[: direct.padded(len(into))], into, offset)
-                ctypes.memmove(address, block.address, len(into))
+        if direct is None or direct.fills(address, len(into)):
+            return self._read(into, len(into), offset, direct)
+        block = self._pool.take()
+        try:
+            self._read(block.view[: direct.padded(len(into))], len(into), offset, direct)
+            ctypes.memmove(address, block.address, len(into))
+        finally:
+            self._pool.give_back(block)
+        return None
 
     def finish(self, size_bytes: int) -> None:
         """Cut the file to size; sync it, and drop its pages, if it went through the page cache."""
@@ -121,39 +119,39 @@ class BlockFile:
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def _write_directly(self, padded: memoryview, plain: memoryview, offset: int) -> None:
+    def _write(
+        self, padded: memoryview, size_bytes: int, offset: int, direct: DirectIO | None
+    ) -> None:
+        """Write all of ``padded``; its first ``size_bytes``, if direct I/O is refused."""
+        left, at = padded, offset
         try:
-            self._write_all(padded, offset)
+            while left:
+                written = self._files.pwrite(self.descriptor, left, at)
+                left, at = left[written:], at + written
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            if error.errno != errno.EINVAL or direct is None:
                 raise
             self._give_up_direct()
-            self._write_all(plain, offset)
+            self._write(padded[:size_bytes], size_bytes, offset, None)
 
-    def _read_directly(self, padded: memoryview, plain: memoryview, offset: int) -> None:
+    def _read(
+        self, padded: memoryview, size_bytes: int, offset: int, direct: DirectIO | None
+    ) -> None:
+        """Read ``size_bytes`` at least into ``padded``; no more, if direct I/O is refused."""
+        done = 0
         try:
-            self._read_all(padded, offset, least_bytes=len(plain))
+            while done < size_bytes:
+                count = self._files.preadv(self.descriptor, padded[done:], offset + done)
+                if not count:
+                    raise EOFError(f"the file ends at byte {offset + done}")
+                done += count
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            if error.errno != errno.EINVAL or direct is None:
                 raise
             self._give_up_direct()
-            self._read_all(padded[: len(plain)], offset)
+            self._read(padded[:size_bytes], size_bytes, offset, None)
 
     def _give_up_direct(self) -> None:
         """Go on through the page cache; other threads' direct writes in flight end as they are."""
         switch_to_buffered(self.descriptor)
         self._direct = None  # only now: who reads None writes from unaligned memory
-
-    def _write_all(self, data: memoryview, offset: int) -> None:
-        while data:
-            written = self._files.pwrite(self.descriptor, data, offset)
-            data, offset = data[written:], offset + written
-
-    def _read_all(self, into: memoryview, offset: int, least_bytes: int | None = None) -> None:
-        least = len(into) if least_bytes is None else least_bytes
-        done = 0
-        while done < least:
-            count = self._files.preadv(self.descriptor, into[done:], offset + done)
-            if not count:
-                raise EOFError(f"the file ends at byte {offset + done}")
-            done += count

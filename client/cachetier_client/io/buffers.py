@@ -54,7 +54,12 @@ def bytes_of(data: Any, *, writable: bool = False) -> memoryview:
         )
     if writable and view.readonly:
         raise InvalidRequestError("the buffer is read-only", hint="Pass writable memory as out=.")
-    return _flat(view)
+    if view.nbytes == 0:
+        return memoryview(bytearray())
+    try:
+        return view.cast("B")
+    except (TypeError, ValueError):  # a format that cast does not know: take the memory itself
+        return view_at(address_of(view), view.nbytes, view)
 
 
 def gathered(data: Any) -> Gathered:
@@ -93,29 +98,15 @@ def element_size_of(data: Any) -> int:
     else:
         try:
             view = memoryview(data)
-            size_bytes = _size_of_format(view.format or "B", view.itemsize)
+            kind = (view.format or "B").lstrip("@=<>!")
+            size_bytes = view.itemsize if kind in _NUMBERS else 0  # records and strings: unknown
+            if kind in _COMPLEX:
+                size_bytes = view.itemsize // 2
         except (TypeError, ValueError):  # outside the buffer protocol: ``ml_dtypes.bfloat16``
             described = getattr(data, "__array_interface__", {})
             fields = described.get("descr", [])
             size_bytes = int(data.itemsize) if len(fields) == 1 else 0
     return size_bytes if size_bytes in ELEMENT_SIZES else 0
-
-
-def _size_of_format(text: str, itemsize: int) -> int:
-    """Return the size of one value in a buffer of format ``text``; 0 for records and strings."""
-    kind = text.lstrip("@=<>!")
-    if kind in _COMPLEX:
-        return itemsize // 2
-    return itemsize if kind in _NUMBERS else 0
-
-
-def _flat(view: memoryview) -> memoryview:
-    if view.nbytes == 0:
-        return memoryview(bytearray())
-    try:
-        return view.cast("B")
-    except (TypeError, ValueError):  # a format that cast does not know: take the memory itself
-        return view_at(address_of(view), view.nbytes, view)
 
 
 def _is_tensor(data: object) -> bool:

@@ -24,11 +24,6 @@ class Stretch:
         self.pieces = pieces
         self.size_bytes = size_bytes
 
-    @property
-    def in_one_piece(self) -> bool:
-        """Whether the bytes lie in a row in memory too."""
-        return len(self.pieces) == 1
-
     def digest(self) -> int:
         """Return the digest of the bytes."""
         digest = 0
@@ -48,7 +43,7 @@ class Stretch:
 
     def joined(self) -> memoryview:
         """Return the bytes in a row: the memory itself if it is one piece, else a copy."""
-        return self.pieces[0] if self.in_one_piece else memoryview(b"".join(self.pieces))
+        return self.pieces[0] if len(self.pieces) == 1 else memoryview(b"".join(self.pieces))
 
 
 class Gathered:
@@ -78,7 +73,13 @@ class Gathered:
     def block(self, number: int) -> Stretch:
         """Return one block."""
         start = number * BLOCK_BYTES
-        return self.between(start, min(start + BLOCK_BYTES, self._size_bytes))
+        end = min(start + BLOCK_BYTES, self._size_bytes)
+        first = bisect_right(self._starts, start) - 1
+        last = bisect_right(self._starts, end - 1) - 1
+        pieces = self._pieces[first : last + 1]
+        pieces[-1] = pieces[-1][: end - self._starts[last]]
+        pieces[0] = pieces[0][start - self._starts[first] :]
+        return Stretch(pieces, end - start)
 
     def blocks(self) -> Iterator[Stretch]:
         """Return all blocks, in order."""
@@ -91,12 +92,3 @@ class Gathered:
     def joined(self) -> memoryview:
         """Return the shard in a row: a copy, unless it is one piece; for small ones."""
         return Stretch(self._pieces, self._size_bytes).joined()
-
-    def between(self, start: int, end: int) -> Stretch:
-        """Return the bytes from ``start`` to ``end``, of which there must be some."""
-        first = bisect_right(self._starts, start) - 1
-        last = bisect_right(self._starts, end - 1) - 1
-        pieces = self._pieces[first : last + 1]
-        pieces[-1] = pieces[-1][: end - self._starts[last]]
-        pieces[0] = pieces[0][start - self._starts[first] :]
-        return Stretch(pieces, end - start)

@@ -91,7 +91,8 @@ class Connection:
 
     def send(self, header: Header, deadline: Deadline, body: wire.Buffer = b"") -> None:
         """Send a request that has no reply."""
-        self._refuse_inherited()
+        if self._inherited:
+            raise inherited()
         try:
             wire.send_frame(_TimedSocket(self._sock, deadline), header, body)
         except (OSError, FrameError, DeadlineError) as error:
@@ -115,7 +116,8 @@ class Connection:
         self._sock.close()
 
     def _exchange(self, header: Header, deadline: Deadline, body: wire.Buffer) -> Frame:
-        self._refuse_inherited()
+        if self._inherited:
+            raise inherited()
         timed = _TimedSocket(self._sock, deadline)
         try:
             try:
@@ -138,10 +140,6 @@ class Connection:
             message = f"lost the connection to {self._peer}"
             raise ConnectionLostError(message, was_idle=self.was_idle) from error
         raise ProtocolMismatchError(f"{self._peer} does not speak this protocol") from error
-
-    def _refuse_inherited(self) -> None:
-        if self._inherited:
-            raise inherited()
 
 
 class _TimedSocket:
@@ -179,13 +177,20 @@ class _TimedSocket:
 
 
 class ConnectionPool:
-    """Idle connections to one service, newest first. Thread-safe and fork-safe."""
+    """Idle connections to one service, newest first. Thread-safe and fork-safe.
+
+    Attributes:
+        inline_bytes: Up to which size a shard travels in one frame, as the service last said.
+        remote: Where the service drains to, in its words.
+    """
 
     def __init__(self, path: str, greeting: Header) -> None:
         self._path = path
         self._greeting = greeting
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
+        self.inline_bytes = INLINE_BYTES
+        self.remote: object = None
         self._noticed_incidents = False
         self._closed = False
         forks.own(self)
@@ -195,7 +200,9 @@ class ConnectionPool:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        return Connection.open(self._path, self._greeting, deadline)
+        connection = Connection.open(self._path, self._greeting, deadline)
+        self.inline_bytes, self.remote = connection.inline_bytes, connection.remote
+        return connection
 
     def give_back(self, connection: Connection) -> None:
         """Keep a connection for the next call, unless it is broken."""

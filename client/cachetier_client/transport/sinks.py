@@ -19,14 +19,13 @@ from cachetier_client.errors import (
     BackpressureError,
     CachetierClientError,
     InvalidRequestError,
-    ProtocolMismatchError,
     StagedIOError,
 )
 from cachetier_client.io import digests
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.block_file import BlockFile
+from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.io.scatter import Gathered
-from cachetier_client.io.transfer import write_shard
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import ConnectionLostError, Reply
 from cachetier_client.transport.connection import Connection
@@ -144,9 +143,21 @@ class DescriptorSink(_StagedSink):
             self._file.write_block(block, size_bytes, offset)
 
     def write_whole(self, data: Gathered, workers: Workers, deadline: Deadline) -> list[int]:
-        """Write all blocks of ``data``; return their digests."""
+        """Write all blocks of ``data`` in several threads; return their digests.
+
+        A digest comes from the caller's memory, before anything else touches the bytes.
+        """
+        taken = [0] * data.block_count
+
+        def write(number: int) -> None:
+            deadline.require("writing the shard")
+            block = data.block(number)
+            taken[number] = block.digest()
+            self._file.write(block, number * BLOCK_BYTES)
+
         with io_errors("written"):
-            return write_shard(self._file, data, workers, deadline)
+            workers.for_each(len(taken), write)
+        return taken
 
     def _extend(self, total_bytes: int, patience_seconds: float, deadline: Deadline) -> None:
         fields = {"reserved_bytes": total_bytes, "timeout_seconds": patience_seconds}
@@ -191,14 +202,6 @@ class StreamSink(_StagedSink):
     def _send(self, block: memoryview, deadline: Deadline) -> None:
         self._connection.send({"op": "block", "staging": self._staging}, deadline, block)
         self._next_offset += len(block)
-
-
-def check_plane(begun: Header, descriptor: OwnedDescriptor | None) -> None:
-    """Refuse the answer to a ``begin`` that names no plane we know, or lacks its descriptor."""
-    plane = begun.get("plane")
-    fits = plane == "stream" if descriptor is None else plane == "descriptor"
-    if not fits or "staging" not in begun:
-        raise ProtocolMismatchError(f"the service began a put on plane {plane!r}")
 
 
 @contextlib.contextmanager

@@ -21,7 +21,6 @@ from cachetier_client.io import digests
 from cachetier_client.io.aligned import aligned_memory
 from cachetier_client.io.block_file import BlockFile
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
-from cachetier_client.io.transfer import DamagedBlockError, read_block
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import Reply
 from cachetier_client.transport.sinks import OwnedDescriptor, io_errors
@@ -33,16 +32,14 @@ _SMALL_BYTES = 65536
 class Opener(Protocol):
     """Where shards are opened: the socket transport."""
 
-    def open_file(
-        self, op: str, fields: Header, deadline: Deadline
-    ) -> tuple[Frame, OwnedDescriptor | None]:
-        """Ask for a shard, or a block; the descriptor, if any, is the caller's to close."""
+    def request(self, op: str, fields: Header, deadline: Deadline) -> Frame:
+        """Do an operation; the descriptor that comes, if any, is the caller's to close."""
 
     def block_file(self, descriptor: OwnedDescriptor) -> BlockFile:
         """Return the file behind a descriptor."""
 
     def call(self, op: str, fields: Header, deadline: Deadline) -> Reply:
-        """Do another operation."""
+        """Do an operation whose reply is a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +103,23 @@ class OpenedShard:
         start = number * BLOCK_BYTES
         while True:
             copy = self._copy
+            if copy.is_remote:
+                if self._read_remote(copy, number, into, deadline):
+                    return
+                continue
+            if copy.file is None:
+                into[:] = copy.body[start : start + len(into)]
+                return
+            deadline.require("reading the shard")
             try:
-                if copy.is_remote:
-                    if self._read_remote(copy, number, into, deadline):
-                        return
-                elif copy.file is None:
-                    into[:] = copy.body[start : start + len(into)]
+                with io_errors("read"):
+                    copy.file.read(into, start)
+                if digest_of(into) == copy.block_digests[number]:
                     return
-                else:
-                    deadline.require("reading the shard")
-                    with io_errors("read"):
-                        read_block(copy.file, into, start, copy.block_digests[number])
-                    return
-            except DamagedBlockError as error:
-                self._open_again(copy, error, deadline)
+                damage = f"the block at byte {start} does not match its digest"
+            except EOFError as error:
+                damage = f"the file is cut off: {error}"
+            self._open_again(copy, damage, deadline)
 
     def close(self) -> None:
         """Close the descriptors, once no thread reads; may be called twice."""
@@ -129,11 +129,17 @@ class OpenedShard:
             self._descriptors.pop().close()
 
     def _open(self, deadline: Deadline) -> _Copy:
-        fields = {**self._ids, "restore": self._restore, "blocks": self._blocks or 0}
-        return self._take(*self._opener.open_file("open", fields, deadline))
+        fields = {
+            **self._ids,
+            "restore": self._restore,
+            "blocks": self._blocks or 0,
+            "timeout_seconds": deadline.for_service(),
+        }
+        return self._take(self._opener.request("open", fields, deadline))
 
-    def _take(self, frame: Frame, descriptor: OwnedDescriptor | None) -> _Copy:
+    def _take(self, frame: Frame) -> _Copy:
         """Return what the service sent as something to read from."""
+        descriptor = None if frame.descriptor is None else OwnedDescriptor(frame.descriptor)
         try:
             is_remote = descriptor is None and frame.header.get("inline") is False
             size_bytes = int(frame.header["size_bytes"])
@@ -168,10 +174,15 @@ class OpenedShard:
             IntegrityError: The shard was replaced since it was opened, or the bytes changed.
         """
         counted = 1 if self._blocks is None else 0  # not once more what was told at the beginning
-        fields = {**self._ids, "block": number, "blocks": counted}
-        frame, descriptor = self._opener.open_file("read_block", fields, deadline)
-        if descriptor is not None or frame.header.get("inline") is not False:
-            brought_back = self._same(self._take(frame, descriptor), "the shard was brought back")
+        fields = {
+            **self._ids,
+            "block": number,
+            "blocks": counted,
+            "timeout_seconds": deadline.for_service(),
+        }
+        frame = self._opener.request("read_block", fields, deadline)
+        if frame.descriptor is not None or frame.header.get("inline") is not False:
+            brought_back = self._same(self._take(frame), "the shard was brought back")
             with self._lock:
                 if self._copy is copy:
                     self._copy = brought_back
@@ -189,17 +200,17 @@ class OpenedShard:
             raise IntegrityError(f"{what}, and the shard was replaced meanwhile")
         return copy
 
-    def _open_again(self, damaged: _Copy, error: DamagedBlockError, deadline: Deadline) -> None:
+    def _open_again(self, damaged: _Copy, damage: str, deadline: Deadline) -> None:
         """Report the damage and open what there is instead; once, whoever finds it first."""
         with self._lock:
             if self._copy is not damaged:
                 return
             if self._retried:
-                raise IntegrityError(f"the stored bytes are damaged: {error}")
+                raise IntegrityError(f"the stored bytes are damaged: {damage}")
             if not self._reported:
                 self._opener.call("verify", self._ids, deadline)
                 self._reported = True
-            self._copy = self._same(self._open(deadline), str(error))
+            self._copy = self._same(self._open(deadline), damage)
             self._retried = True
 
 

@@ -9,19 +9,15 @@ import os
 from typing import Any
 
 from cachetier_client.deadline import Deadline
+from cachetier_client.errors import ProtocolMismatchError
 from cachetier_client.identity.names import RankPart
 from cachetier_client.io import digests
 from cachetier_client.io.block_file import BlockFile, BlockFiles, SystemFiles
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import Reply
-from cachetier_client.transport.connection import INLINE_BYTES, Connection, ConnectionPool
-from cachetier_client.transport.sinks import (
-    DescriptorSink,
-    OwnedDescriptor,
-    StreamSink,
-    check_plane,
-)
+from cachetier_client.transport.connection import ConnectionPool
+from cachetier_client.transport.sinks import DescriptorSink, OwnedDescriptor, StreamSink
 from cachetier_client.transport.sources import OpenedShard, memory_for
 from cachetier_client.transport.wire import Frame, Header
 
@@ -33,18 +29,21 @@ class UnixTransport:
         self, path: str, greeting: Header, workers: Workers, files: BlockFiles | None = None
     ) -> None:
         self.url = f"unix://{path}"
-        self._inline_bytes = INLINE_BYTES
-        self.remote: object = None  # where the service drains to, in its words
         self._connections = ConnectionPool(path, greeting)
         self._workers = workers
         self._files = files or SystemFiles()
+
+    @property
+    def remote(self) -> object:
+        """Where the service drains to, in its words."""
+        return self._connections.remote
 
     # --- in --------------------------------------------------------------------------------------
 
     def put(
         self, part: RankPart, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
-        if len(data) <= self._inline_bytes:
+        if len(data) <= self._connections.inline_bytes:
             fields = {
                 **part.fields(),
                 "name": name,
@@ -73,7 +72,7 @@ class UnixTransport:
         request = {"op": "begin", **part.fields(), "name": name, "size_bytes": size_bytes}
         request["element_size"] = element_size or None
         request["timeout_seconds"] = deadline.for_service()
-        connection = self._take(deadline)
+        connection = self._connections.take(deadline)
         try:
             begun = connection.request(request, deadline)
         except BaseException:
@@ -81,7 +80,10 @@ class UnixTransport:
             raise
         descriptor = None if begun.descriptor is None else OwnedDescriptor(begun.descriptor)
         try:
-            check_plane(begun.header, descriptor)
+            plane = begun.header.get("plane")
+            known = plane == ("stream" if descriptor is None else "descriptor")
+            if not known or "staging" not in begun.header:
+                raise ProtocolMismatchError(f"the service began a put on plane {plane!r}")
             if descriptor is None:
                 return StreamSink(connection, begun.header, self._connections.give_back)
             file = self.block_file(descriptor)
@@ -119,13 +121,6 @@ class UnixTransport:
         ids = {"run": run, "step": step, "name": name}
         return OpenedShard(self, ids, deadline, restore=restore, blocks=blocks)
 
-    def open_file(
-        self, op: str, fields: Header, deadline: Deadline
-    ) -> tuple[Frame, OwnedDescriptor | None]:
-        fields = {**fields, "timeout_seconds": deadline.for_service()}
-        frame = self._request(op, fields, deadline)
-        return frame, None if frame.descriptor is None else OwnedDescriptor(frame.descriptor)
-
     def block_file(self, descriptor: OwnedDescriptor) -> BlockFile:
         return BlockFile(descriptor.number, self._workers.blocks, self._files)
 
@@ -134,7 +129,7 @@ class UnixTransport:
     def call(
         self, op: str, fields: dict[str, Any], deadline: Deadline, body: memoryview | bytes = b""
     ) -> Reply:
-        frame = self._request(op, fields, deadline, body)
+        frame = self.request(op, fields, deadline, body)
         if frame.descriptor is not None:
             os.close(frame.descriptor)  # nobody asked for one
         return frame.header
@@ -148,17 +143,11 @@ class UnixTransport:
     def noticed_incidents(self) -> bool:
         return self._connections.noticed_incidents()
 
-    def _request(
+    def request(
         self, op: str, fields: Header, deadline: Deadline, body: memoryview | bytes = b""
     ) -> Frame:
-        connection = self._take(deadline)
+        connection = self._connections.take(deadline)
         try:
             return connection.request({"op": op, **fields}, deadline, body)
         finally:
             self._connections.give_back(connection)
-
-    def _take(self, deadline: Deadline) -> Connection:
-        connection = self._connections.take(deadline)
-        self._inline_bytes = connection.inline_bytes
-        self.remote = connection.remote
-        return connection

@@ -78,7 +78,10 @@ def send_frame(
     if len(body):
         buffers.append(body)
     sent = sock.sendmsg(buffers, ancillary)
-    _send_rest(sock, buffers, sent)
+    for buffer in buffers:
+        if sent < len(buffer):
+            sock.sendall(memoryview(buffer)[sent:])
+        sent = max(0, sent - len(buffer))
 
 
 def receive_frame(sock: ByteStream, header_limit_bytes: int = HEADER_LIMIT_BYTES) -> Frame:
@@ -110,15 +113,6 @@ def receive_frame(sock: ByteStream, header_limit_bytes: int = HEADER_LIMIT_BYTES
         raise
 
 
-def _send_rest(sock: ByteStream, buffers: list[Buffer], sent: int) -> None:
-    for buffer in buffers:
-        if sent >= len(buffer):
-            sent -= len(buffer)
-            continue
-        sock.sendall(memoryview(buffer)[sent:])
-        sent = 0
-
-
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
@@ -144,7 +138,7 @@ def _receive_prefix(sock: ByteStream) -> tuple[bytearray, int | None]:
     )
     if not data:
         raise ConnectionClosedError("the peer closed the connection")
-    descriptor = _first_descriptor(ancillary)
+    descriptor = _first_descriptor(ancillary) if ancillary else None
     prefix = bytearray(data)
     if len(prefix) < PREFIX.size:
         try:
