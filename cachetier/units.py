@@ -62,3 +62,12 @@ def shown_span(seconds: float) -> str:
             amount = seconds / unit_seconds
             return f"{amount:.0f} {unit}" if amount >= 10 else f"{amount:.1f} {unit}"
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def shown_time(seconds: float) -> str:
+    """Return a duration in two or three digits: ``85 us``, ``1.2 ms``, ``3.4 s``."""
+    for unit_seconds, unit in ((1e-6, "us"), (1e-3, "ms")):
+        if seconds < 1000 * unit_seconds:
+            amount = seconds / unit_seconds
+            return f"{amount:.0f} {unit}" if amount >= 10 else f"{amount:.1f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

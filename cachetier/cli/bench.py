@@ -21,7 +21,7 @@ from cachetier.cli.output import (
     table,
     tell_progress,
 )
-from cachetier.units import parsed_size, shown_size
+from cachetier.units import parsed_size, shown_size, shown_time
 
 if TYPE_CHECKING:
     from cachetier.doctor.nodebench import NodeBenchPlan, Row
@@ -105,6 +105,4 @@ def _print(document: dict[str, Any], rows: list[Row]) -> None:
 
 
 def _figure(value: float, unit: str) -> str:
-    from cachetier.doctor.disk import shown_time
-
     return shown_time(value) if unit == "seconds" else f"{shown_size(value)}/s"

@@ -28,7 +28,7 @@ from cachetier.config.settings import load
 if TYPE_CHECKING:
     from cachetier.config.settings import Settings
     from cachetier.doctor.findings import CheckResult
-    from cachetier.doctor.subject import Patient
+    from cachetier.doctor.subject import Subject
 
 _STYLES: dict[str, dict[str, Any]] = {
     "ok": {"fg": "green"},
@@ -70,8 +70,8 @@ def doctor(
 
         names = checked_names(only or ())
         size_bytes = _size(checkpoint_size, as_json)
-        patient = _patient(load(flags, config=config), size_bytes, skip_remote=skip_remote)
-        with closing(examine(patient, names)) as found:
+        subject = _subject(load(flags, config=config), size_bytes, skip_remote=skip_remote)
+        with closing(examine(subject, names)) as found:
             failed = _print_json(found) if as_json else _print(found)
     if failed:
         raise typer.Exit(FAILED)
@@ -86,13 +86,13 @@ def _size(text: str | None, as_json: bool) -> int | None:
         refuse(f"--checkpoint-size: {error}", "Give a size such as '400 GB'.", as_json=as_json)
 
 
-def _patient(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: bool) -> Patient:
+def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: bool) -> Subject:
     from cachetier.config.remotes import remote_settings, replica_settings
     from cachetier.cpus import default_threads
-    from cachetier.doctor.subject import Patient
+    from cachetier.doctor.subject import Subject
 
     status, fault = _service(settings)
-    return Patient(
+    return Subject(
         cache_dir=settings.cache_dir,
         capacity_bytes=settings.capacity_bytes,
         socket=settings.socket_path,

@@ -19,12 +19,11 @@ from cachetier.cli.output import (
 )
 from cachetier.cli.settings_options import OF_REMOTE, Flags, taking_settings
 from cachetier.config.settings import load
-from cachetier.units import parsed_size, shown_size
+from cachetier.units import parsed_size, shown_size, shown_time
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Settings
-    from cachetier.doctor.advice import Advice
-    from cachetier.doctor.objbench import Measured, ObjectBench, RemoteBenchPlan
+    from cachetier.doctor.objbench import Advice, Measured, ObjectBench, RemoteBenchPlan
     from cachetier.remote.settings import RemoteSettings
 
 _NOWHERE = "/nonexistent"  # must be set, and is not looked at
@@ -58,8 +57,7 @@ def objbench(
     """
     plan = _plan(seconds, size, streams, as_json)
     with reported(as_json), ended_by_signal():
-        from cachetier.doctor.advice import advice_for
-        from cachetier.doctor.objbench import ObjectBench
+        from cachetier.doctor.objbench import ObjectBench, advice_for
 
         settings = load({**flags, "cache_dir": _NOWHERE}, config=config)
         which = _which(settings, replica, as_json)
@@ -127,8 +125,6 @@ def _document(
 def _print(
     which: RemoteSettings, measured: Measured, advice: Advice, left_behind: list[str]
 ) -> None:
-    from cachetier.doctor.disk import shown_time
-
     tell_progress()
     shown = console()
     shown.print(f"{which.url} at {which.endpoint or 'AWS'}\n")

@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from cachetier.doctor import disk_checks, node_checks, remote_checks
+from cachetier.doctor import disk, node, remote
 from cachetier.doctor.findings import CheckResult, State, skipped, warn
 from cachetier.doctor.probe import NotTriedError, Probe
 from cachetier.doctor.refusals import judge_refusal
-from cachetier.doctor.subject import Patient
+from cachetier.doctor.subject import Subject
 from cachetier.errors import CachetierError, InvalidRequestError
 
-OfNode = Callable[[Patient], CheckResult]
-OfRemote = Callable[[Probe, Patient], CheckResult]
+OfNode = Callable[[Subject], CheckResult]
+OfRemote = Callable[[Probe, Subject], CheckResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,38 +38,38 @@ class RemoteCheck:
 
 NODE_CHECKS = (
     # Before the disk's: those press the disk themselves.
-    NodeCheck("memory", "node", node_checks.check_memory),
-    NodeCheck("cpu", "node", node_checks.check_cpu),
-    NodeCheck("io", "node", node_checks.check_io),
-    NodeCheck("files", "node", node_checks.check_files),
-    NodeCheck("pressure", "node", node_checks.check_pressure),
-    NodeCheck("courtesy", "node", node_checks.check_courtesy),
-    NodeCheck("software", "node", node_checks.check_software),
-    NodeCheck("socket", "node", node_checks.check_socket),
-    NodeCheck("service", "node", node_checks.check_service),
-    NodeCheck("filesystem", "disk", disk_checks.check_filesystem),
-    NodeCheck("device", "disk", disk_checks.check_device),
-    NodeCheck("directory", "disk", disk_checks.check_directory),
-    NodeCheck("direct-io", "disk", disk_checks.check_direct_io),
-    NodeCheck("sync", "disk", disk_checks.check_sync),
-    NodeCheck("write-rate", "disk", disk_checks.check_write_rate),
-    NodeCheck("space", "disk", disk_checks.check_space),
+    NodeCheck("memory", "node", node.check_memory),
+    NodeCheck("cpu", "node", node.check_cpu),
+    NodeCheck("io", "node", node.check_io),
+    NodeCheck("files", "node", node.check_files),
+    NodeCheck("pressure", "node", node.check_pressure),
+    NodeCheck("courtesy", "node", node.check_courtesy),
+    NodeCheck("software", "node", node.check_software),
+    NodeCheck("socket", "node", node.check_socket),
+    NodeCheck("service", "node", node.check_service),
+    NodeCheck("filesystem", "disk", disk.check_filesystem),
+    NodeCheck("device", "disk", disk.check_device),
+    NodeCheck("directory", "disk", disk.check_directory),
+    NodeCheck("direct-io", "disk", disk.check_direct_io),
+    NodeCheck("sync", "disk", disk.check_sync),
+    NodeCheck("write-rate", "disk", disk.check_write_rate),
+    NodeCheck("space", "disk", disk.check_space),
 )
 REMOTE_CHECKS = (
-    RemoteCheck("credentials", remote_checks.check_credentials),
-    RemoteCheck("reach", remote_checks.check_reach, "s3:ListBucket"),
-    RemoteCheck("clock", remote_checks.check_clock, "s3:ListBucket"),
-    RemoteCheck("put", remote_checks.check_put, "s3:PutObject"),
-    RemoteCheck("read", remote_checks.check_read, "s3:GetObject"),
-    RemoteCheck("list", remote_checks.check_list, "s3:ListBucket"),
-    RemoteCheck("conditional", remote_checks.check_conditional, "s3:PutObject"),
-    RemoteCheck("checksum", remote_checks.check_checksum, "s3:PutObject"),
-    RemoteCheck("multipart", remote_checks.check_multipart, "s3:PutObject"),
-    RemoteCheck("copy", remote_checks.check_copy, "s3:PutObject"),
-    RemoteCheck("abort", remote_checks.check_abort, "s3:AbortMultipartUpload"),
-    RemoteCheck("delete", remote_checks.check_delete, "s3:DeleteObject"),
-    RemoteCheck("lifecycle", remote_checks.check_lifecycle, "s3:GetLifecycleConfiguration"),
-    RemoteCheck("versioning", remote_checks.check_versioning, "s3:GetBucketVersioning"),
+    RemoteCheck("credentials", remote.check_credentials),
+    RemoteCheck("reach", remote.check_reach, "s3:ListBucket"),
+    RemoteCheck("clock", remote.check_clock, "s3:ListBucket"),
+    RemoteCheck("put", remote.check_put, "s3:PutObject"),
+    RemoteCheck("read", remote.check_read, "s3:GetObject"),
+    RemoteCheck("list", remote.check_list, "s3:ListBucket"),
+    RemoteCheck("conditional", remote.check_conditional, "s3:PutObject"),
+    RemoteCheck("checksum", remote.check_checksum, "s3:PutObject"),
+    RemoteCheck("multipart", remote.check_multipart, "s3:PutObject"),
+    RemoteCheck("copy", remote.check_copy, "s3:PutObject"),
+    RemoteCheck("abort", remote.check_abort, "s3:AbortMultipartUpload"),
+    RemoteCheck("delete", remote.check_delete, "s3:DeleteObject"),
+    RemoteCheck("lifecycle", remote.check_lifecycle, "s3:GetLifecycleConfiguration"),
+    RemoteCheck("versioning", remote.check_versioning, "s3:GetBucketVersioning"),
 )
 # Without one of these nothing else can be said of a remote.
 FIRST = frozenset({"credentials", "reach"})
@@ -94,28 +94,28 @@ def checked_names(wanted: Collection[str]) -> frozenset[str]:
     return frozenset(names or NAMES)
 
 
-def examine(patient: Patient, names: Collection[str] = NAMES) -> Generator[tuple[str, CheckResult]]:
+def examine(subject: Subject, names: Collection[str] = NAMES) -> Generator[tuple[str, CheckResult]]:
     """Run the checks called ``names``; yields (group, finding) as they come.
 
     Close the iterator, or run it to its end: what the checks keep in a bucket goes then.
     """
     for node_check in NODE_CHECKS:
         if node_check.name in names:
-            yield node_check.group, node_check.run(patient)
-    for settings in () if patient.skip_remote else patient.remotes:
+            yield node_check.group, node_check.run(subject)
+    for settings in () if subject.skip_remote else subject.remotes:
         if set(names).isdisjoint(check.name for check in REMOTE_CHECKS):
             return
-        with closing(_examined(Probe(settings), patient, names)) as found:
+        with closing(_examined(Probe(settings), subject, names)) as found:
             for finding in found:
                 yield "remote", replace(finding, remote=settings.name)
 
 
-def _examined(probe: Probe, patient: Patient, names: Collection[str]) -> Generator[CheckResult]:
+def _examined(probe: Probe, subject: Subject, names: Collection[str]) -> Generator[CheckResult]:
     """Run the checks of one remote and clean up, whatever happens."""
     try:
         for check in REMOTE_CHECKS:
             if check.name in FIRST or (check.name in names and not probe.refused):
-                finding = _checked(check, probe, patient)
+                finding = _checked(check, probe, subject)
                 if check.name in FIRST and finding.state is State.FAIL and not probe.refused:
                     probe.refused = check.name
             else:
@@ -129,9 +129,9 @@ def _examined(probe: Probe, patient: Patient, names: Collection[str]) -> Generat
         yield warn("cleanup", f"left behind: {', '.join(left)}", fix)
 
 
-def _checked(check: RemoteCheck, probe: Probe, patient: Patient) -> CheckResult:
+def _checked(check: RemoteCheck, probe: Probe, subject: Subject) -> CheckResult:
     try:
-        return check.run(probe, patient)
+        return check.run(probe, subject)
     except NotTriedError as reason:
         return skipped(check.name, str(reason))
     except CachetierError as error:

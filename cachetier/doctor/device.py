@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from cachetier.doctor.limits import text_of
+
 SYS = Path("/sys")
 _DEPTH = 8  # of mappers upon mappers
 
@@ -120,24 +122,24 @@ def _disks_under(place: Path, sys: Path, depth: int = 0) -> list[Path]:
 
 
 def _described(disk: Path, members: int) -> Device:
-    vendor, model = _text(disk / "device/vendor"), _text(disk / "device/model")
+    vendor, model = text_of(disk / "device/vendor"), text_of(disk / "device/model")
     if vendor.startswith("0x"):  # a number on the bus, not a name
         vendor = ""
     called = " ".join(f"{vendor} {model}".split())
     kind = kind_of(
-        disk.name, called, _transport(disk), f"{disk}/", _text(disk / "queue/rotational")
+        disk.name, called, _transport(disk), f"{disk}/", text_of(disk / "queue/rotational")
     )
-    cache = {"write back": True, "write through": False}.get(_text(disk / "queue/write_cache"))
+    cache = {"write back": True, "write through": False}.get(text_of(disk / "queue/write_cache"))
     return Device(disk.name, called, kind, cache, members)
 
 
 def _transport(disk: Path) -> str:
     """Return how an NVMe is connected; with several paths, how the first one is."""
-    own = _text(disk / "device/transport")
+    own = text_of(disk / "device/transport")
     if own or not disk.name.startswith("nvme"):
         return own
     paths = [each for each in _entries(disk / "device") if re.fullmatch(r"nvme\d+", each.name)]
-    return next((text for each in paths if (text := _text(each / "transport"))), "")
+    return next((text for each in paths if (text := text_of(each / "transport"))), "")
 
 
 def _entries(directory: Path) -> list[Path]:
@@ -145,10 +147,3 @@ def _entries(directory: Path) -> list[Path]:
         return sorted(directory.iterdir())
     except OSError:
         return []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

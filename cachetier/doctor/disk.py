@@ -1,19 +1,204 @@
-"""Judges the disk of the cache: pure functions from what was measured to a ``Finding``.
+"""The checks of the cache's disk.
 
+``check_*`` measure, ``judge_*`` are pure functions from what was measured to a ``CheckResult``.
 The thresholds say where a person would look again, not what a disk must reach: a disk that is
 merely slow is a warning, and only what breaks the promise of an acknowledgement fails.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from cachetier.doctor.device import Device, DeviceKind
-from cachetier.doctor.findings import CheckResult, State, fail, ok, skipped, warn
+from cachetier.doctor import rawdisk
+from cachetier.doctor.device import Device, device_at
+from cachetier.doctor.findings import CheckResult, fail, skipped
+from cachetier.doctor.scratch import scratch
+from cachetier.doctor.subject import Subject
+from cachetier.errors import CachetierError, ConfigError
+from cachetier.local.files import data_files
+from cachetier.local.files.filesystem import Mount, mount_of
+from cachetier.remote.retrying import RetryPolicy
+
+if TYPE_CHECKING:
+    from cachetier.model.documents import Manifest
+    from cachetier.remote.bucket import Bucket
+
+
+from cachetier.doctor.device import DeviceKind
+from cachetier.doctor.findings import State, ok, warn
 from cachetier.doctor.rawdisk import Times
-from cachetier.errors import ConfigError
-from cachetier.local.files.filesystem import Mount, refuse_unsafe
-from cachetier.units import shown_size
+from cachetier.local.files.filesystem import refuse_unsafe
+from cachetier.units import shown_size, shown_time
+
+Measured = TypeVar("Measured")
+MOUNTINFO = Path("/proc/self/mountinfo")
+_SHARE_OF_FREE = 10  # a tenth of what is free is written at most
+
+
+def check_filesystem(subject: Subject) -> CheckResult:
+    path, mount = _mount(subject)
+    return judge_filesystem(path, mount, allow_volatile=subject.allow_volatile)
+
+
+def check_device(subject: Subject) -> CheckResult:
+    return judge_device(_device(subject), _mount(subject)[1])
+
+
+def check_directory(subject: Subject) -> CheckResult:
+    def probed(place: Path) -> CheckResult:
+        try:
+            return judge_directory(data_files.probe(place), None)
+        except ConfigError as error:
+            return judge_directory(None, error)
+
+    return _written("directory", subject, probed)
+
+
+def check_sync(subject: Subject) -> CheckResult:
+    def measured(place: Path) -> CheckResult:
+        written, synced = rawdisk.synced_writes(place, subject.sync_seconds)
+        return judge_sync(written, synced, _device(subject))
+
+    return _written("sync", subject, measured)
+
+
+def check_direct_io(subject: Subject) -> CheckResult:
+    def measured(place: Path) -> CheckResult:
+        needs = rawdisk.direct_io(place)
+        return judge_direct_io(None if needs is None else (needs.memory_bytes, needs.offset_bytes))
+
+    return _written("direct-io", subject, measured)
+
+
+def check_write_rate(subject: Subject) -> CheckResult:
+    def measured(place: Path) -> CheckResult:
+        room = _free_bytes(place) // _SHARE_OF_FREE
+        size_bytes = min(subject.write_bytes, room) // rawdisk.BLOCK_BYTES * rawdisk.BLOCK_BYTES
+        if size_bytes == 0:
+            return skipped("write-rate", "too little is free to try")
+        data = rawdisk.random_memory(size_bytes)
+        seconds = rawdisk.write_file(place / "large", data)
+        known = largest_known(subject)
+        return judge_write_rate(size_bytes, seconds, known[0] if known else None)
+
+    return _written("write-rate", subject, measured)
+
+
+def check_space(subject: Subject) -> CheckResult:
+    place = _nearest(subject.cache_dir)
+    status = os.statvfs(place)
+    if subject.service is not None:
+        capacity_bytes = int(subject.service["capacity_bytes"])
+    else:
+        capacity_bytes = subject.capacity_bytes(status.f_blocks * status.f_frsize)
+    return judge_space(
+        capacity_bytes, _used_bytes(subject.cache_dir), _free_bytes(place), largest_known(subject)
+    )
+
+
+# --- how it is measured --------------------------------------------------------------------------
+
+
+def _written(name: str, subject: Subject, measure: Callable[[Path], CheckResult]) -> CheckResult:
+    """Measure in a directory of our own; say so where there can be none."""
+    try:
+        with scratch(subject.cache_dir) as place:
+            return measure(place)
+    except OSError as error:
+        fix = "Run it as the service's user, or let that user create and write cache_dir."
+        return fail(name, f"{error.filename or subject.cache_dir}: {error.strerror}", fix)
+
+
+def _mount(subject: Subject) -> tuple[Path, Mount]:
+    path = Path(os.path.realpath(subject.cache_dir))
+    return path, mount_of(path, MOUNTINFO.read_text(errors="surrogateescape"))
+
+
+def _device(subject: Subject) -> Device | None:
+    mount = _mount(subject)[1]
+    return device_at(mount.device, mount.source)
+
+
+def _nearest(path: Path) -> Path:
+    """Return the directory itself, or the first above it that exists."""
+    return next(each for each in (path, *path.absolute().parents) if each.exists())
+
+
+def _free_bytes(place: Path) -> int:
+    status = os.statvfs(place)
+    return status.f_bavail * status.f_frsize
+
+
+def _used_bytes(cache_dir: Path) -> int:
+    """Return what the cache's files take; what cannot be read counts as nothing."""
+    used = 0
+    for directory, _names, names in os.walk(cache_dir):
+        for name in names:
+            try:
+                used += os.lstat(os.path.join(directory, name)).st_blocks * 512
+            except OSError:
+                continue
+    return used
+
+
+RUNS, STEPS = 20, 1
+RANKS_ON_NODE = 8
+_KEY = "largest"
+_ONCE = RetryPolicy(attempts=2, deadline_seconds=10.0)
+
+
+def largest_known(subject: Subject) -> tuple[int, str] | None:
+    """Return the largest save to expect here and where that is known from, None if nobody knows."""
+    if subject.checkpoint_bytes is not None:
+        return subject.checkpoint_bytes, "as told"
+    if _KEY not in subject.remembered:
+        subject.remembered[_KEY] = _looked_up(subject)
+    found: tuple[int, str] | None = subject.remembered[_KEY]
+    return found
+
+
+def _looked_up(subject: Subject) -> tuple[int, str] | None:
+    from cachetier.local.repair.peek import largest_save
+
+    in_catalog = largest_save(subject.cache_dir)
+    if in_catalog:
+        return in_catalog, "of this node's so far"
+    if not subject.remotes or subject.skip_remote:
+        return None
+    from cachetier.remote.factory import open_remote
+
+    with contextlib.suppress(CachetierError):
+        bucket = open_remote(subject.remotes[0], policy=_ONCE, max_connections=1)
+        return largest_part(_newest(bucket))
+    return None
+
+
+def _newest(bucket: Bucket) -> Iterator[Manifest]:
+    """Yield the newest published step of the first runs in the bucket."""
+    prefix = f"{bucket.layout.prefix}/" if bucket.layout.prefix else ""
+    runs = bucket.objects.list(prefix, "/").prefixes[:RUNS]
+    for run in (found[len(prefix) :].rstrip("/") for found in runs):
+        for step in bucket.steps(run)[-STEPS:]:
+            with contextlib.suppress(CachetierError):
+                manifest = bucket.published(run, step)
+                if manifest is not None:
+                    yield manifest
+
+
+def largest_part(manifests: Iterator[Manifest]) -> tuple[int, str] | None:
+    """Return what a node would hold of the largest of these steps, eight ranks to a node."""
+    sizes = [
+        sum(sorted((part.size_bytes for part in manifest.parts), reverse=True)[:RANKS_ON_NODE])
+        for manifest in manifests
+    ]
+    if not sizes:
+        return None
+    return max(sizes), f"in the bucket, {RANKS_ON_NODE} ranks to a node"
+
 
 LOCAL_DISK = "Put cache_dir on an ext4 or XFS filesystem on an NVMe of this machine."
 TESTED = frozenset({"ext4", "xfs"})
@@ -206,12 +391,3 @@ def judge_space(
     if checkpoint is None:
         measured += "; no save is known here yet (--checkpoint-size tells)"
     return CheckResult(name, State.OK, measured, values=values)
-
-
-def shown_time(seconds: float) -> str:
-    """Return a duration in two or three digits: ``85 us``, ``1.2 ms``, ``3.4 s``."""
-    for unit_seconds, unit in ((1e-6, "us"), (1e-3, "ms")):
-        if seconds < 1000 * unit_seconds:
-            amount = seconds / unit_seconds
-            return f"{amount:.0f} {unit}" if amount >= 10 else f"{amount:.1f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

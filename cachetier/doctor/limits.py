@@ -36,7 +36,7 @@ def limits_of(pid: int | None = None, device: str = "", proc: Path = PROC) -> Cg
         proc: Seam for tests.
     """
     own = proc / (str(pid) if pid is not None else "self")
-    groups = list(_groups(own, _text(proc / "self/mountinfo")))
+    groups = list(_groups(own, text_of(proc / "self/mountinfo")))
     return CgroupLimits(
         memory_bytes=_least(groups, _memory),
         cpus=_least(groups, _cpus),
@@ -48,7 +48,7 @@ def limits_of(pid: int | None = None, device: str = "", proc: Path = PROC) -> Cg
 def _groups(own: Path, mountinfo: str) -> Iterator[tuple[int, Path]]:
     """Yield (version, directory) of each group that the process is in, and of those above it."""
     member_of: dict[str, PurePosixPath] = {}
-    for line in _text(own / "cgroup").splitlines():
+    for line in text_of(own / "cgroup").splitlines():
         _number, controllers, path = [*line.split(":", 2), "", ""][:3]
         if path.startswith("/") and ".." not in path.split("/"):
             member_of |= {name: PurePosixPath(path) for name in controllers.split(",")}
@@ -76,16 +76,16 @@ def _least(
 
 
 def _memory(version: int, group: Path) -> int | None:
-    text = _text(group / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
+    text = text_of(group / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
     return int(text) if text.isdigit() and int(text) < _NO_LIMIT_BYTES else None
 
 
 def _cpus(version: int, group: Path) -> float | None:
     if version == 2:
-        quota, period = [*_text(group / "cpu.max").split(), "", ""][:2]
+        quota, period = [*text_of(group / "cpu.max").split(), "", ""][:2]
     else:
-        quota = _text(group / "cpu.cfs_quota_us")
-        period = _text(group / "cpu.cfs_period_us")
+        quota = text_of(group / "cpu.cfs_quota_us")
+        period = text_of(group / "cpu.cfs_period_us")
     if not quota.isdigit() or not period.isdigit() or int(period) == 0:
         return None
     return int(quota) / int(period)
@@ -94,10 +94,10 @@ def _cpus(version: int, group: Path) -> float | None:
 def _io(of: tuple[int, Path], device: str, verb: str, field: str) -> int | None:
     version, group = of
     if version == 1:
-        lines = _text(group / f"blkio.throttle.{verb}_bps_device").splitlines()
+        lines = text_of(group / f"blkio.throttle.{verb}_bps_device").splitlines()
         rates = [line.split()[1] for line in lines if line.startswith(f"{device} ")]
     else:
-        lines = _text(group / "io.max").splitlines()
+        lines = text_of(group / "io.max").splitlines()
         rates = [
             pair.partition("=")[2]
             for line in lines
@@ -108,7 +108,8 @@ def _io(of: tuple[int, Path], device: str, verb: str, field: str) -> int | None:
     return next((int(rate) for rate in rates if rate.isdigit()), None)
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return what a file of the kernel says; nothing where it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

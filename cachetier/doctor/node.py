@@ -1,14 +1,167 @@
-"""Judges what the node gives the service: limits, the kernel, the socket, a service that runs."""
+"""The checks of the node: limits, the kernel, the socket, a service that runs.
+
+``check_*`` measure, ``judge_*`` are pure functions from what was measured to a ``CheckResult``.
+"""
 
 from __future__ import annotations
 
+import grp
+import os
+import platform
+import pwd
+import re
+import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from cachetier import __version__
 from cachetier.doctor.findings import CheckResult, fail, ok, skipped, warn
-from cachetier.doctor.limits import CgroupLimits
+from cachetier.doctor.limits import CgroupLimits, limits_of, text_of
+from cachetier.doctor.subject import Subject
+from cachetier.local.files.filesystem import mount_of
 from cachetier.units import shown_size
+
+PROC = Path("/proc")
+_AVERAGE = re.compile(r"^some avg10=([0-9.]+)", re.MULTILINE)
+_LIMIT = re.compile(r"^Max (open files|locked memory)\s+(\S+)", re.MULTILINE)
+
+
+def check_memory(subject: Subject) -> CheckResult:
+    return judge_memory(_limits(subject), len(subject.remotes), _process(subject))
+
+
+def check_cpu(subject: Subject) -> CheckResult:
+    usable = len(os.sched_getaffinity(subject.service_pid or 0))
+    return judge_cpu(_limits(subject), usable, subject.drain_threads)
+
+
+def check_io(subject: Subject) -> CheckResult:
+    return judge_io(_limits(subject))
+
+
+def check_files(subject: Subject) -> CheckResult:
+    soft, locked = _open_files(subject)
+    return judge_files(soft, locked, _process(subject))
+
+
+def check_pressure(_subject: Subject) -> CheckResult:
+    averages = {}
+    for what in ("cpu", "io", "memory"):
+        found = _AVERAGE.search(text_of(PROC / "pressure" / what))
+        if found:
+            averages[what] = float(found[1])
+    return judge_pressure(averages)
+
+
+def check_courtesy(subject: Subject) -> CheckResult:
+    drain = (subject.service or {}).get("drain") or {}
+    return judge_courtesy(_means(), drain.get("courtesy"))
+
+
+def check_software(_subject: Subject) -> CheckResult:
+    from cachetier.local.catalog.connection import SAFE_SQLITE, sqlite_version
+
+    versions = {
+        "cachetier": __version__,
+        "python": platform.python_version(),
+        "sqlite": sqlite_version(),
+        "kernel": platform.release(),
+    }
+    return judge_software(
+        versions,
+        _number(sqlite_version()) >= SAFE_SQLITE,
+        _client_version(),
+        __version__,
+    )
+
+
+def check_socket(subject: Subject) -> CheckResult:
+    uids = {uid: _groups(uid) for uid in subject.allowed_uids}
+    own = os.geteuid()
+    if subject.service_pid is not None:
+        own = (PROC / str(subject.service_pid)).stat().st_uid
+    way = [
+        Step(str(each), status.st_mode, status.st_uid, status.st_gid)
+        for each in reversed(subject.socket.absolute().parents)
+        if each.exists()
+        for status in [each.stat()]
+    ]
+    return judge_socket(str(subject.socket), subject.socket_mode, way, uids, own)
+
+
+def check_service(subject: Subject) -> CheckResult:
+    return judge_service(subject.service, subject.service_fault, __version__)
+
+
+# --- how it is measured --------------------------------------------------------------------------
+
+
+def _process(subject: Subject) -> str:
+    pid = subject.service_pid
+    return "this shell" if pid is None else f"the service (pid {pid})"
+
+
+def _limits(subject: Subject) -> CgroupLimits:
+    path = Path(os.path.realpath(subject.cache_dir))
+    mount = mount_of(path, text_of(PROC / "self/mountinfo"))
+    return limits_of(subject.service_pid, mount.device)
+
+
+def _open_files(subject: Subject) -> tuple[int, int | None]:
+    """Return the soft limits of open files and locked memory; None: no limit."""
+    found = dict(_LIMIT.findall(text_of(PROC / f"{subject.service_pid}/limits")))
+    if found:
+        files, locked = found.get("open files", "0"), found.get("locked memory", "")
+        return (
+            int(files) if files.isdigit() else 1 << 30,
+            int(locked) if locked.isdigit() else None,
+        )
+    files_soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    locked_soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    unlimited = resource.RLIM_INFINITY
+    return (
+        1 << 30 if files_soft == unlimited else files_soft,
+        None if locked_soft == unlimited else locked_soft,
+    )
+
+
+def _means() -> list[str]:
+    """Return by what a drain could stand behind others, as far as a look tells."""
+    means = []
+    groups = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
+    if os.geteuid() == 0 and any(os.access(group / "cgroup.procs", os.W_OK) for group in groups):
+        means.append("cgroup")
+    enabled = text_of(PROC / "sys/kernel/sched_autogroup_enabled")
+    if enabled == "1" or (not enabled and (PROC / "self/autogroup").exists()):
+        means.append("autogroup")
+    return means
+
+
+def _groups(uid: int) -> frozenset[int]:
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return frozenset()
+    others = {group.gr_gid for group in grp.getgrall() if user.pw_name in group.gr_mem}
+    return frozenset({user.pw_gid, *others})
+
+
+def _client_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("cachetier-client")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _number(version: str) -> int:
+    """Return SQLite's version as one number: 3.51.3 is 3051003."""
+    major, minor, patch = [*(int(part) for part in version.split(".")[:3]), 0, 0][:3]
+    return major * 1_000_000 + minor * 1_000 + patch
+
 
 # The bars that benchmarks/README.md holds the two processes to, at their peak.
 SERVE_BYTES = 256 << 20

@@ -11,7 +11,7 @@ from cachetier.remote.settings import RemoteSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class Subject:
     """What doctor looks at.
 
     Args:

@@ -12,7 +12,7 @@ import pytest
 
 from cachetier.doctor.checks import REMOTE_CHECKS, examine
 from cachetier.doctor.findings import CheckResult
-from cachetier.doctor.subject import Patient
+from cachetier.doctor.subject import Subject
 from cachetier.remote.boto_client import Credentials, connect
 from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -20,9 +20,9 @@ from cachetier.testing.s3_endpoint import S3Endpoint
 OF_REMOTE = [check.name for check in REMOTE_CHECKS]
 
 
-def patient(cache_dir: Path, *remotes: RemoteSettings, **change: Any) -> Patient:
+def patient(cache_dir: Path, *remotes: RemoteSettings, **change: Any) -> Subject:
     """Return a node with quick measurements."""
-    usual = Patient(
+    usual = Subject(
         cache_dir=cache_dir,
         capacity_bytes=lambda filesystem_bytes: filesystem_bytes // 1000,
         socket=cache_dir / "s",

@@ -16,10 +16,10 @@ import pytest
 
 from cachetier.doctor import rawdisk
 from cachetier.doctor.checks import NODE_CHECKS, examine
+from cachetier.doctor.disk import largest_known
 from cachetier.doctor.findings import CheckResult, State
-from cachetier.doctor.save_size import largest_known
 from cachetier.doctor.scratch import PREFIX, scratch
-from cachetier.doctor.subject import Patient
+from cachetier.doctor.subject import Subject
 from cachetier.local.repair.peek import largest_save, peeked
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
@@ -38,7 +38,7 @@ def served() -> Iterator[Served]:
         yield served
 
 
-def findings_of(looked_at: Patient, *names: str) -> dict[str, CheckResult]:
+def findings_of(looked_at: Subject, *names: str) -> dict[str, CheckResult]:
     return {finding.name: finding for _, finding in examine(looked_at, names)}
 
 

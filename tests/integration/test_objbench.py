@@ -12,8 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from cachetier.doctor.advice import advice_for
-from cachetier.doctor.objbench import PART_BYTES, ObjectBench, RemoteBenchPlan
+from cachetier.doctor.objbench import PART_BYTES, ObjectBench, RemoteBenchPlan, advice_for
 from cachetier.errors import RemoteDigestError, RemoteRefusedError
 from cachetier.remote.factory import open_store
 from cachetier.remote.wrapped import Operation, WrappedObjectStore

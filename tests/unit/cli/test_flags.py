@@ -141,7 +141,7 @@ def test_settings_and_what_is_wrong_with_them_need_no_client_either() -> None:
 
 def test_the_checks_of_the_node_load_no_store() -> None:
     loaded = loaded_by("doctor", "--only", "memory", "--skip-remote", *SETTINGS_GIVEN)
-    assert "cachetier.doctor.node_checks" in loaded
+    assert "cachetier.doctor.node" in loaded
     assert not (HEAVY | {"cachetier_client.client"}) & loaded
 
 

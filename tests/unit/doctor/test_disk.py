@@ -12,6 +12,7 @@ from cachetier.doctor.findings import State
 from cachetier.doctor.rawdisk import Times
 from cachetier.errors import ConfigError
 from cachetier.local.files.filesystem import Mount
+from cachetier.units import shown_time
 
 NVME = Device("nvme0n1", "SAMSUNG MZQL2", DeviceKind.NVME, volatile_cache=False)
 
@@ -157,4 +158,4 @@ def test_there_must_be_room_for_two_saves(
     [(2.6e-6, "2.6 us"), (85e-6, "85 us"), (1.2e-3, "1.2 ms"), (3.4, "3.4 s"), (12.0, "12 s")],
 )
 def test_short_times_are_shown_in_their_unit(seconds: float, shown: str) -> None:
-    assert disk.shown_time(seconds) == shown
+    assert shown_time(seconds) == shown

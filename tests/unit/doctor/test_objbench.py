@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cachetier.doctor.advice import advice_for
-from cachetier.doctor.objbench import PART_BYTES, MeasuredThroughput, RemoteBenchPlan
+from cachetier.doctor.objbench import PART_BYTES, MeasuredThroughput, RemoteBenchPlan, advice_for
 
 
 def cell(
