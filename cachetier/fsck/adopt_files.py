@@ -14,8 +14,8 @@ from pathlib import Path
 
 from cachetier.clock import Clock
 from cachetier.errors import CachetierError, IntegrityError
+from cachetier.fsck.catalog_lookup import Known
 from cachetier.fsck.findings import Finding, FindingKind, RepairOutcome
-from cachetier.fsck.reclaim_files import Reclaiming
 from cachetier.fsck.resend import content_of
 from cachetier.local.catalog import queries
 from cachetier.local.lost_and_found import (
@@ -28,8 +28,11 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import Content, SaveIds
+from cachetier.model.shard import Content, SaveIds, Shard
 from cachetier.remote.bucket import Bucket
+
+_KIND = FindingKind.FILE_SET_ASIDE
+Key = tuple[str, int, str, str, int, int]
 
 
 class Adopting:
@@ -38,6 +41,7 @@ class Adopting:
     def __init__(self, store: Store, cache_dir: Path, durable: Bucket, clock: Clock) -> None:
         self._store = store
         self._lost = LostAndFound(cache_dir)
+        self._known = Known(store, [])
         self._reclaiming = Reclaiming(store, cache_dir)
         self._durable = durable
         self._clock = clock
@@ -50,7 +54,7 @@ class Adopting:
         for file in files:
             identity = file.identity
             why = self._store.read(lambda sql, of=identity: superfluous_because(sql, of))  # type: ignore[misc]
-            finding = _finding(file)
+            finding = Finding.of_file(_KIND, "set aside", file.file_id, identity)
             if identity is None:
                 yield RepairOutcome(finding, False, "it does not say what it is")
                 continue
@@ -81,7 +85,7 @@ class Adopting:
 
     def _adopt(self, file: SetAside, identity: Identity) -> None:
         self._refuse_if_older(file, identity.ids)
-        content = self._content(file, identity)
+        content = self._checked_content(file, identity)
         ids = replace(identity.ids, world_size=self._world_size(identity))
         if not self._store.space.try_reserve(content.size_bytes):
             raise IntegrityError("there is no room for it")
@@ -111,12 +115,8 @@ class Adopting:
             if save.state in OPEN_STATES and since:
                 raise IntegrityError(f"save {save.save_id} of the step came since")
 
-    def _content(self, file: SetAside, identity: Identity) -> Content:
-        descriptor = os.open(self._lost.path(file.file_id), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            content = content_of(descriptor, identity.size_bytes)
-        finally:
-            os.close(descriptor)
+    def _checked_content(self, file: SetAside, identity: Identity) -> Content:
+        content = _content(self._lost, file.file_id, identity.size_bytes)
         if content.digest != identity.digest:
             raise IntegrityError("its bytes fail their digest")
         return content
@@ -124,7 +124,7 @@ class Adopting:
     def _world_size(self, identity: Identity) -> int:
         """Return how many ranks its save has, from whoever knows."""
         ids = identity.ids
-        save = self._store.read(lambda sql: queries.save_named(sql, ids.run, ids.step, ids.save_id))
+        save = self._known.save_named(ids.run, ids.step, ids.save_id)
         if save is not None:
             return save.world_size
         if identity.world_size:
@@ -137,7 +137,7 @@ class Adopting:
     def _reclaimed(self, identity: Identity) -> bool:
         """Give the file to the row that it is of, if that has no sound bytes."""
         ids, name = identity.ids, identity.name
-        save = self._store.read(lambda sql: queries.save_named(sql, ids.run, ids.step, ids.save_id))
+        save = self._known.save_named(ids.run, ids.step, ids.save_id)
         if save is None:
             return False
         shard = self._store.read(lambda sql: queries.shard_named(sql, save.number, name))
@@ -178,17 +178,57 @@ class Adopting:
         return manifest if manifest is not None and manifest.save_id == ids.save_id else None
 
 
-def _finding(file: SetAside) -> Finding:
-    identity = file.identity
-    if identity is None:
-        return Finding(FindingKind.FILE_SET_ASIDE, "set aside", file_id=file.file_id)
-    ids = identity.ids
-    return Finding(
-        FindingKind.FILE_SET_ASIDE,
-        "set aside",
-        ids.run,
-        ids.step,
-        identity.name,
-        file_id=file.file_id,
-        rank=ids.rank,
-    )
+class Reclaiming:
+    """Looks for lost bytes of one store's shards in ``lost+found``, which it reads once."""
+
+    def __init__(self, store: Store, cache_dir: Path) -> None:
+        self._store = store
+        self._lost = LostAndFound(cache_dir)
+        self._files: dict[Key, list[str]] | None = None
+
+    def reclaim(self, shard: Shard) -> bool:
+        """Give ``shard`` a file that says it holds it, and does; return whether there was one."""
+        return any(self._take(shard, file_id) for file_id in self._found(shard))
+
+    def _found(self, shard: Shard) -> list[str]:
+        if self._files is None:
+            self._files = {}
+            for file in self._lost.all():
+                if file.identity is not None:
+                    of, ids = file.identity, file.identity.ids
+                    key = ids.run, ids.step, ids.save_id, of.name, of.size_bytes, of.digest
+                    self._files.setdefault(key, []).append(file.file_id)
+        content = shard.content
+        key = shard.run, shard.step, shard.save_id, shard.name, content.size_bytes, content.digest
+        return self._files.pop(key, [])
+
+    def _take(self, shard: Shard, file_id: str) -> bool:
+        size_bytes = shard.content.size_bytes
+        if not self._is_sound(shard, file_id) or not self._store.space.try_reserve(size_bytes):
+            return False
+        try:
+            self._lost.take_back(file_id)
+            self._store.files.sync_name(file_id)
+            durable = self._store.replica_log.durable
+            before = self._store.catalog.attach(shard.version, file_id, durable)
+        except BaseException:
+            self._store.space.release(size_bytes)
+            raise
+        self._store.drop([before])
+        return True
+
+    def _is_sound(self, shard: Shard, file_id: str) -> bool:
+        try:
+            found = _content(self._lost, file_id, shard.content.size_bytes)
+        except IntegrityError:
+            return False
+        return found.block_digests == shard.content.block_digests
+
+
+def _content(lost: LostAndFound, file_id: str, size_bytes: int) -> Content:
+    """Describe the bytes of a file; raises IntegrityError if it has another size."""
+    descriptor = os.open(lost.path(file_id), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return content_of(descriptor, size_bytes)
+    finally:
+        os.close(descriptor)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from cachetier.errors import IntegrityError, NotFoundError
 from cachetier.fsck.findings import Finding, LeftError
@@ -10,11 +11,13 @@ from cachetier.local.catalog import queries, replica_queries
 from cachetier.local.catalog.replica_queries import Replication
 from cachetier.local.repair import check_queries
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import RankPart, Save, SaveState
+from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
 from cachetier.model.names import DURABLE
 from cachetier.model.replication import ReplicaState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
+
+Result = TypeVar("Result")
 
 
 class Known:
@@ -46,15 +49,13 @@ class Known:
 
     def save_of(self, shard: Shard) -> Save:
         """Return the save of a shard."""
-        run, step, save_id = shard.run, shard.step, shard.save_id
-        save = self._store.read(lambda sql: queries.save_named(sql, run, step, save_id))
+        save = self.save_named(shard.run, shard.step, shard.save_id)
         assert save is not None
         return save
 
-    def knows(self, run: str, step: int, save_id: str) -> bool:
-        """Return whether this node ever heard of a save."""
-        found = self._store.read(lambda sql: queries.save_named(sql, run, step, save_id))
-        return found is not None
+    def save_named(self, run: str, step: int, save_id: str) -> Save | None:
+        """Return a save; None if this node never heard of it."""
+        return self._store.read(lambda sql: queries.save_named(sql, run, step, save_id))
 
     def remote(self, name: str | None) -> Remote:
         """Return a remote, the durable one without a name.
@@ -67,34 +68,63 @@ class Known:
             raise LeftError(f"{name or DURABLE} was not asked; leave out --local")
         return found
 
-    def location(self, save: Save, remote: str) -> str | None:
-        """Return where the objects of a save are at a remote."""
-        if remote == DURABLE:
+    def at(self, remote: str) -> SavesAt:
+        """Return what saves have reached at a remote."""
+        return SavesAt(self._store, remote)
+
+
+class Catalog(Protocol):
+    """What can be asked of a catalog: of a store's own, or of one that is only looked at."""
+
+    def read(self, query: Callable[[Any], Result]) -> Result: ...
+
+
+class SavesAt:
+    """Looks up in a catalog what saves have reached at one remote."""
+
+    def __init__(self, catalog: Catalog, remote: str) -> None:
+        self._catalog = catalog
+        self._remote = remote
+        self._is_durable = remote == DURABLE
+
+    def location(self, save: Save) -> str | None:
+        """Return where the objects of a save are."""
+        if self._is_durable:
             return save.location
-        there = self._replication(save, remote)
+        there = self._replication(save)
         return there.location if there is not None else None
 
-    def is_published(self, save: Save, remote: str) -> bool:
-        if remote == DURABLE:
+    def is_published(self, save: Save) -> bool:
+        if self._is_durable:
             return save.state is SaveState.PUBLISHED
-        there = self._replication(save, remote)
+        there = self._replication(save)
         return there is not None and there.state is ReplicaState.PUBLISHED
 
-    def parts(self, save: Save, remote: str) -> list[RankPart]:
-        """Return the parts of a save that this node has; ``uploaded`` tells of the remote."""
-        if remote == DURABLE:
-            return self._store.read(lambda sql: queries.parts_of(sql, save.number))
-        return self._store.read(lambda sql: replica_queries.parts_at(sql, save.number, remote))
+    def is_open(self, save: Save) -> bool:
+        """Return whether a save may still be published: at a replica also once it is durable."""
+        if self._is_durable:
+            return save.state in OPEN_STATES
+        there = self._replication(save)
+        hopeful = (*OPEN_STATES, SaveState.PUBLISHED)
+        return save.state in hopeful and there is not None and there.state is ReplicaState.OPEN
 
-    def _replication(self, save: Save, replica: str) -> Replication | None:
-        return self._store.read(
-            lambda sql: replica_queries.replication_of(sql, save.number, replica)
+    def parts(self, save: Save) -> list[RankPart]:
+        """Return the parts of a save that this node has; ``uploaded`` tells of the remote."""
+        if self._is_durable:
+            return self._catalog.read(lambda sql: queries.parts_of(sql, save.number))
+        return self._catalog.read(
+            lambda sql: replica_queries.parts_at(sql, save.number, self._remote)
         )
 
-    def is_described(self, save: Save, rank: int, remote: str) -> bool:
-        """Return whether a document at a remote says as what it holds the shards of a rank.
+    def is_described(self, save: Save, rank: int) -> bool:
+        """Return whether a document at the remote says as what it holds the shards of a rank.
 
         The drain writes it once, so those may not be sent as anything else from then on.
         """
-        uploaded = (part.rank for part in self.parts(save, remote) if part.uploaded)
-        return self.is_published(save, remote) or rank in uploaded
+        uploaded = (part.rank for part in self.parts(save) if part.uploaded)
+        return self.is_published(save) or rank in uploaded
+
+    def _replication(self, save: Save) -> Replication | None:
+        return self._catalog.read(
+            lambda sql: replica_queries.replication_of(sql, save.number, self._remote)
+        )

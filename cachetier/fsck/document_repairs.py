@@ -74,7 +74,7 @@ class DocumentsThere:
         if info is not None and MANIFEST_NONCE_KEY not in info.metadata:
             raise LeftError(f"{key} was not written by cachetier: look at it, and remove it")
         _refuse_other_formats(remote, key)
-        if not self._known.parts(save, remote.name):
+        if not self._known.at(remote.name).parts(save):
             raise LeftError(_NOT_HERE)
         self._refuse_if_another_came_since(remote, save)
         try:
@@ -93,7 +93,7 @@ class DocumentsThere:
     def write_part(self, finding: Finding) -> str:
         """Write a rank's part again, if that is byte for byte what the manifest names."""
         remote, save = self._known.remote(finding.remote), self._known.save(finding)
-        if not self._known.is_published(save, remote.name):
+        if not self._known.at(remote.name).is_published(save):
             self._write_missing_parts(remote, save, self._location(remote, save))
             return "it is there again: the step goes on"
         assert finding.rank is not None
@@ -130,7 +130,7 @@ class DocumentsThere:
         for location, save_id in self._later_saves(remote, save):
             if not remote.bucket.part_ranks(save.run, location):
                 continue
-            if not self._known.knows(save.run, save.step, save_id):
+            if self._known.save_named(save.run, save.step, save_id) is None:
                 where = remote.bucket.layout.location_prefix(save.run, location)
                 raise LeftError(
                     f"save {save_id}, which this node does not know, may have been the step's: run "
@@ -145,7 +145,7 @@ class DocumentsThere:
         plain = plain_location(save.step, spread=True)
         for prefix in remote.bucket.objects.list(start, "/").prefixes:
             location = prefix.removeprefix(layout.run_prefix(save.run)).removesuffix("/")
-            if location not in (plain, self._known.location(save, remote.name)):
+            if location not in (plain, self._known.at(remote.name).location(save)):
                 first = own_location(save.step, "")
                 yield location, location.removeprefix(first).removesuffix(SPREAD_MARK)
 
@@ -153,7 +153,7 @@ class DocumentsThere:
 
     def _write_missing_parts(self, remote: Remote, save: Save, location: str) -> None:
         """Write this node's parts that are gone or damaged; no manifest pins what they were."""
-        for part in self._known.parts(save, remote.name):
+        for part in self._known.at(remote.name).parts(save):
             if not part.uploaded:
                 continue
             key = remote.bucket.layout.part_key(save.run, location, part.rank)
@@ -210,7 +210,7 @@ class DocumentsThere:
         return publication.standing(self._claimant(save), seen.manifest)
 
     def _location(self, remote: Remote, save: Save) -> str:
-        location = self._known.location(save, remote.name)
+        location = self._known.at(remote.name).location(save)
         if location is None:
             raise LeftError("the catalog does not say where its objects are: save the step again")
         return location

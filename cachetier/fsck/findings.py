@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cachetier.local.lost_and_found import Identity
 
 LISTED = 1000
 
@@ -68,6 +71,16 @@ class Finding:
     version: int = 0
     number: int = 0
     rank: int | None = None
+
+    @classmethod
+    def of_file(
+        cls, kind: FindingKind, message: str, file_id: str, identity: Identity | None
+    ) -> Finding:
+        """Return a finding about a data file that no row names, by what it says it holds."""
+        if identity is None:
+            return cls(kind, message, file_id=file_id)
+        ids, name = identity.ids, identity.name
+        return cls(kind, message, ids.run, ids.step, name, file_id=file_id, rank=ids.rank)
 
     @property
     def is_problem(self) -> bool:

@@ -204,14 +204,11 @@ class LocalChecks:
     def _orphan(
         self, kind: FindingKind, file_id: str, size: str, identity: Identity | None
     ) -> Finding:
-        if identity is None:
-            return Finding(kind, f"{size} that do not say what they are", file_id=file_id)
-        why = self._view.read(lambda sql: superfluous_because(sql, identity))
-        message = f"{size} without a row: {why or 'perhaps a shard that the catalog lost'}"
-        ids = identity.ids
-        return Finding(
-            kind, message, ids.run, ids.step, identity.name, file_id=file_id, rank=ids.rank
-        )
+        message = f"{size} that do not say what they are"
+        if identity is not None:
+            why = self._view.read(lambda sql: superfluous_because(sql, identity))
+            message = f"{size} without a row: {why or 'perhaps a shard that the catalog lost'}"
+        return Finding.of_file(kind, message, file_id, identity)
 
 
 def _contradiction(row: CheckedRow, shard: Shard) -> str | None:

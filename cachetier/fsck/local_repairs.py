@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cachetier.clock import Clock
 from cachetier.errors import CachetierError, IntegrityError, NotFoundError, RemoteError
+from cachetier.fsck.adopt_files import Reclaiming
 from cachetier.fsck.catalog_lookup import Known
 from cachetier.fsck.findings import LeftError
-from cachetier.fsck.reclaim_files import Reclaiming
 from cachetier.fsck.remote_index import Described
 from cachetier.local import copies
 from cachetier.local.catalog import queries

@@ -38,13 +38,13 @@ class ObjectsThere:
         if not finding.version:
             raise LeftError(ANOTHERS)
         shard, save = self._known.shard(finding.version), self._known.save(finding)
-        described = self._known.is_described(save, shard.rank, remote.name)
+        described = self._known.at(remote.name).is_described(save, shard.rank)
         if finding.kind is FindingKind.OBJECT_MISSING and not described:
             return self._all_dirty_again(shard, save, remote)
         try:
             return self._as_described(shard, save, remote)
         except LeftError:
-            if any(part.rank == shard.rank for part in self._known.parts(save, remote.name)):
+            if any(part.rank == shard.rank for part in self._known.at(remote.name).parts(save)):
                 raise
             raise LeftError(ANOTHERS) from None  # what was read here of it does not suffice
 
@@ -60,11 +60,11 @@ class ObjectsThere:
 
     def _copy_put_right(self, shard: Shard, save: Save, name: str) -> str:
         """Find out as what a remote holds a shard of which the catalog says nothing that can be."""
-        if self._known.is_described(save, shard.rank, name):
+        if self._known.at(name).is_described(save, shard.rank):
             return self._as_described(shard, save, self._known.remote(name))
         if shard.state is not ShardState.EVICTED:
             return self._dirty_again(shard, name)
-        if self._known.location(save, name) is None:
+        if self._known.at(name).location(save) is None:
             return RIGHT
         if not self._described.learn(shard, save, self._known.remote(name)):
             raise LeftError("nobody knows as what it was stored: save the step again")
@@ -86,7 +86,7 @@ class ObjectsThere:
 
     def _as_described(self, shard: Shard, save: Save, remote: Remote) -> str:
         """See to it that a remote holds a shard as its documents say, and that its row says so."""
-        location = self._known.location(save, remote.name)
+        location = self._known.at(remote.name).location(save)
         stored = self._described.stored(shard, save, remote)
         if stored is None or location is None:
             raise LeftError("nobody knows as what it was stored: save the step again")

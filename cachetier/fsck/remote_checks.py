@@ -7,17 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from cachetier.errors import IntegrityError, RemoteError, RemoteRefusedError
+from cachetier.fsck.catalog_lookup import SavesAt
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport
 from cachetier.fsck.remote_index import gone, is_same, stored_as
-from cachetier.local.catalog import gc_queries, queries, replica_queries
+from cachetier.local.catalog import gc_queries, queries
 from cachetier.local.repair import check_queries
 from cachetier.local.repair.catalog_view import CatalogView
 from cachetier.local.repair.check_queries import PAGE_ROWS
-from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
+from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.documents import Manifest, ManifestState, PartDocument
 from cachetier.model.layout import SPREAD_MARK, is_pending
 from cachetier.model.names import DURABLE, RESERVED_SEGMENT
-from cachetier.model.replication import ReplicaState
 from cachetier.model.stored import Stored
 from cachetier.model.uploads import SAVE_KEY
 from cachetier.remote.base import ObjectInfo
@@ -36,7 +36,7 @@ class RemoteChecks:
         self._view = view
         self._remote = remote
         self._bucket = remote.bucket
-        self._is_durable = remote.name == DURABLE
+        self._saves = SavesAt(view, remote.name)
         self._report = report
         self._run = run
         self._seen_packs: set[str] = set()
@@ -59,7 +59,7 @@ class RemoteChecks:
     # --- saves -----------------------------------------------------------------------------------
 
     def _save(self, save: Save) -> Iterator[Finding]:
-        location = self._location(save)
+        location = self._saves.location(save)
         if location is None:
             if self._is_published(save):
                 message = f"it is published at {self._remote.name}, and its row does not say where"
@@ -67,7 +67,7 @@ class RemoteChecks:
             return
         if self._is_published(save):
             yield from self._published(save, location)
-        elif self._is_open(save):
+        elif self._saves.is_open(save):
             wrong, _ = self._manifest(save)
             if wrong is not None and wrong.kind is FindingKind.MANIFEST_DAMAGED:
                 yield wrong  # the drain waits for a sound one
@@ -76,31 +76,8 @@ class RemoteChecks:
         else:  # nobody reads it any more, and nobody misses its objects
             yield from self._claim(save)
 
-    def _location(self, save: Save) -> str | None:
-        if self._is_durable:
-            return save.location
-        there = self._view.read(
-            lambda sql: replica_queries.replication_of(sql, save.number, self._remote.name)
-        )
-        return there.location if there is not None else None
-
     def _is_published(self, save: Save) -> bool:
-        if self._is_durable or save.state is SaveState.DELETED:
-            return save.state is SaveState.PUBLISHED
-        return self._state_there(save) is ReplicaState.PUBLISHED
-
-    def _is_open(self, save: Save) -> bool:
-        """Return whether a save may still be published: at a replica also once it is durable."""
-        if self._is_durable:
-            return save.state in OPEN_STATES
-        hopeful = (*OPEN_STATES, SaveState.PUBLISHED)
-        return save.state in hopeful and self._state_there(save) is ReplicaState.OPEN
-
-    def _state_there(self, save: Save) -> ReplicaState | None:
-        there = self._view.read(
-            lambda sql: replica_queries.replication_of(sql, save.number, self._remote.name)
-        )
-        return there.state if there is not None else None
+        return save.state is not SaveState.DELETED and self._saves.is_published(save)
 
     # --- documents -------------------------------------------------------------------------------
 
@@ -167,7 +144,7 @@ class RemoteChecks:
 
     def _own_parts(self, save: Save, location: str) -> Iterator[Finding]:
         """Look at the parts that this node wrote of a save that is not published yet."""
-        for part in self._parts_here(save):
+        for part in self._saves.parts(save):
             if not part.uploaded:
                 continue
             try:
@@ -182,13 +159,6 @@ class RemoteChecks:
             if now is not None and now.state in OPEN_STATES:
                 message = f"at {self._remote.name}: {message}"
                 yield self._of(FindingKind.PART_DAMAGED, save, message, rank=part.rank)
-
-    def _parts_here(self, save: Save) -> list[RankPart]:
-        if self._is_durable:
-            return self._view.read(lambda sql: queries.parts_of(sql, save.number))
-        return self._view.read(
-            lambda sql: replica_queries.parts_at(sql, save.number, self._remote.name)
-        )
 
     def _elsewhere(
         self, save: Save, location: str, manifest: Manifest, known: set[str]
@@ -258,7 +228,7 @@ class RemoteChecks:
                 self._seen_packs.add(key)
             kind, message = _object_problem(save, seen, stored, digest)
             if kind is not None and self._is_still(blank):
-                ours = any(part.rank == blank.rank for part in self._parts_here(save))
+                ours = any(part.rank == blank.rank for part in self._saves.parts(save))
                 whose = "" if ours else "; another node put it"
                 text = f"at {self._remote.name}: {message}{whose}"
                 yield replace(blank, kind=kind, message=text)
@@ -294,7 +264,7 @@ class RemoteChecks:
 
     def _uploads(self, run: str) -> Iterator[Finding]:
         """Look for multipart uploads of shards here whose saves take no more."""
-        replica = None if self._is_durable else self._remote.name
+        replica = None if self._remote.name == DURABLE else self._remote.name
         ended = self._view.read(lambda sql: gc_queries.ended_locations(sql, run, replica))
         spread = any(location.endswith(SPREAD_MARK) for location in ended)
         layout = self._bucket.layout

@@ -36,7 +36,7 @@ class Described:
             LeftError: The step there is not of this save any more, or does not name the shard.
             RemoteError: The remote cannot be asked.
         """
-        if self._known.is_described(save, shard.rank, remote.name):
+        if self._known.at(remote.name).is_described(save, shard.rank):
             entries = self._entries(save, shard.rank, remote)
             stored = _stored_of(shard, entries.get(shard.name)) if entries else None
             if stored is not None and (stored.codec is Codec.RAW or stored.frames):
@@ -50,7 +50,7 @@ class Described:
 
         Raises as ``stored`` does.
         """
-        location = self._known.location(save, remote.name)
+        location = self._known.at(remote.name).location(save)
         stored = self.stored(shard, save, remote) or Stored.raw(shard.content)
         if location is None or not holds(remote.bucket, shard, location, stored):
             return False
@@ -67,7 +67,7 @@ class Described:
         if stored.pack is None:
             return [shard]
         name, names = stored.pack.name, []
-        if self._known.is_described(save, shard.rank, remote.name):
+        if self._known.at(remote.name).is_described(save, shard.rank):
             entries = self._entries(save, shard.rank, remote).values()
             starts = [
                 (entry.pack.start, entry.size_bytes, entry.name)
@@ -88,7 +88,7 @@ class Described:
 
 
 def _entries_at(remote: Remote, save: Save, rank: int, known: Known) -> Entries:
-    bucket, location = remote.bucket, known.location(save, remote.name)
+    bucket, location = remote.bucket, known.at(remote.name).location(save)
     manifest = _manifest(remote, save)
     pins = {part.rank: part.digest for part in manifest.parts} if manifest is not None else {}
     if location is None:

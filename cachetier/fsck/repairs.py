@@ -12,14 +12,13 @@ from pathlib import Path
 
 from cachetier.clock import Clock
 from cachetier.errors import CachetierError
+from cachetier.fsck.adopt_files import Reclaiming
 from cachetier.fsck.catalog_lookup import Known
 from cachetier.fsck.document_repairs import DocumentsThere
 from cachetier.fsck.findings import Finding, FindingKind, LeftError, RepairOutcome
 from cachetier.fsck.local_repairs import BytesHere
 from cachetier.fsck.object_repairs import ObjectsThere
-from cachetier.fsck.reclaim_files import Reclaiming
 from cachetier.fsck.remote_index import Described
-from cachetier.fsck.resend import CannotResendError
 from cachetier.fsck.row_repairs import OF_THE_CATALOG
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ForbiddenTransitionError
@@ -110,7 +109,7 @@ class Repairs:
                 yield RepairOutcome(finding, True, act(finding))
             except CachetierError as error:
                 yield RepairOutcome(finding, False, error.message)
-            except (LeftError, CannotResendError, ForbiddenTransitionError, OSError) as reason:
+            except (LeftError, ForbiddenTransitionError, OSError) as reason:
                 yield RepairOutcome(finding, False, str(reason))
 
     def _started(self, finding: Finding) -> str:

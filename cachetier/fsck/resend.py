@@ -7,12 +7,13 @@ not do. The local bytes are read and checked first; an object that is somebody e
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from cachetier_client.io.digests import combine, digest_of
 
 from cachetier.errors import CachetierError, IntegrityError
+from cachetier.fsck.findings import LeftError
 from cachetier.local import copies
 from cachetier.local.store import LocalCopy, Store
 from cachetier.model.shard import BLOCK_BYTES, Content, Shard
@@ -25,10 +26,6 @@ from cachetier.model.uploads import (
 )
 from cachetier.remote.base import IF_ABSENT, Condition, UploadedPart, if_match
 from cachetier.remote.bucket import Remote
-
-
-class CannotResendError(Exception):
-    """The object cannot be made again here; the text says why."""
 
 
 class Resending:
@@ -47,29 +44,29 @@ class Resending:
             key: The object's.
 
         Raises:
-            CannotResendError: It was compressed, its bytes are not all here, or not sound.
+            LeftError: It was compressed, its bytes are not all here, or not sound.
             RemoteError: The remote does not take it.
         """
         condition = self._condition(shards[0], key)
         if stored.pack is not None:
             self._put_pack(shards, stored.pack, key, condition)
         elif stored.codec is not Codec.RAW:
-            raise CannotResendError("it was stored compressed: save the step again to replace it")
+            raise LeftError("it was stored compressed: save the step again to replace it")
         else:
             self._put_raw(shards[0], key, condition)
         expected = stored.pack or stored
         info = self._remote.bucket.objects.head(key)
         if info is None or info.size_bytes != expected.size_bytes:
-            raise CannotResendError("it was sent, and is not there")
+            raise LeftError("it was sent, and is not there")
         if info.digest not in (None, expected.digest):
-            raise CannotResendError("it was sent, and arrived as something else")
+            raise LeftError("it was sent, and arrived as something else")
 
     def _condition(self, shard: Shard, key: str) -> Condition:
         found = self._remote.bucket.objects.head(key)
         if found is None:
             return IF_ABSENT
         if found.metadata.get(SAVE_KEY) != shard.save_id:
-            raise CannotResendError(f"{key} is somebody else's object")
+            raise LeftError(f"{key} is somebody else's object")
         return if_match(found.etag)
 
     def _put_raw(self, shard: Shard, key: str, condition: Condition) -> None:
@@ -110,7 +107,7 @@ class Resending:
                 body += _read(copy, 0, shard.content.size_bytes)
         digest = digest_of(body)
         if (len(body), digest) != (pack.size_bytes, pack.digest):
-            raise CannotResendError("other shards of its pack are not here")
+            raise LeftError("other shards of its pack are not here")
         content = Content(len(body), digest, ())
         metadata = object_metadata(shards[0].save_id, self._store.store_id, 0, content)
         self._remote.bucket.objects.put(
@@ -125,10 +122,10 @@ class Resending:
         except FileNotFoundError:
             copy = None
         if copy is None:
-            raise CannotResendError(f"the bytes of {shard.name} are not here")
+            raise LeftError(f"the bytes of {shard.name} are not here")
         try:
             if not copies.reads_right(copy):
-                raise CannotResendError(f"the bytes of {shard.name} here are damaged")
+                raise LeftError(f"the bytes of {shard.name} here are damaged")
             yield copy
         finally:
             copies.close(copy)
@@ -157,14 +154,14 @@ def content_of(descriptor: int, size_bytes: int) -> Content:
     """
     if os.fstat(descriptor).st_size != size_bytes:
         raise IntegrityError("the file has another size than it says")
-    blocks = tuple(
-        digest_of(os.pread(descriptor, BLOCK_BYTES, at)) for at in range(0, size_bytes, BLOCK_BYTES)
-    )
-    return Content(size_bytes, combine(blocks, size_bytes), blocks)
+    return _described(size_bytes, lambda at: os.pread(descriptor, BLOCK_BYTES, at))
 
 
 def content_of_body(body: bytes) -> Content:
     """Describe bytes that lie inside the catalog likewise."""
-    starts = range(0, len(body), BLOCK_BYTES)
-    blocks = tuple(digest_of(body[at : at + BLOCK_BYTES]) for at in starts)
-    return Content(len(body), combine(blocks, len(body)), blocks)
+    return _described(len(body), lambda at: body[at : at + BLOCK_BYTES])
+
+
+def _described(size_bytes: int, block: Callable[[int], bytes]) -> Content:
+    blocks = tuple(digest_of(block(at)) for at in range(0, size_bytes, BLOCK_BYTES))
+    return Content(size_bytes, combine(blocks, size_bytes), blocks)
