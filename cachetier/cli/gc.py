@@ -43,13 +43,12 @@ def gc(
         older_than_seconds = parsed_span(older_than)
     except ValueError as error:
         refuse(f"--older-than: {error}", "Write 30min, 12h or 7d.", as_json=as_json)
-    with reported(as_json):
-        with reach(url, seconds=COLLECT_SECONDS) as client:
-            found = client.collect(
-                dry_run=not yes,
-                older_than_seconds=older_than_seconds,
-                timeout_seconds=COLLECT_SECONDS,
-            )
+    with reported(as_json), reach(url, seconds=COLLECT_SECONDS) as client:
+        found = client.collect(
+            dry_run=not yes,
+            older_than_seconds=older_than_seconds,
+            timeout_seconds=COLLECT_SECONDS,
+        )
         if as_json:
             print_json(found)
         else:

@@ -158,6 +158,14 @@ def print_json(value: Any, *, one_line: bool = False) -> None:
     typer.echo(json.dumps(value, indent=indent))
 
 
+def show(as_json: bool, document: dict[str, Any], text: str) -> None:
+    """Print what a verb did: its document, or a line for people."""
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(text)
+
+
 def console() -> Console:
     """Return the console for text that is worth colours; plain where stdout is no terminal."""
     from rich.console import Console

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported, table
+from cachetier.cli.output import (
+    AsJson,
+    Url,
+    console,
+    print_json,
+    reach,
+    refuse,
+    reported,
+    show,
+    table,
+)
 from cachetier.cli.steps import RunArgument, StepArgument
 from cachetier.units import shown_size, shown_span
 
@@ -38,12 +48,10 @@ def pin(
             "Give it: cachetier pin RUN STEP; --list lists what is pinned.",
             as_json=as_json,
         )
-    with reported(as_json):
-        with reach(url) as client:
-            if list_:
-                _show_pins(client.pins(), as_json)
-                return
-            assert step is not None
+    with reported(as_json), reach(url) as client:
+        if run is None or step is None:
+            _show_pins(client.pins(), as_json)
+        else:
             _show_pin(client.pin(run, step), as_json)
 
 
@@ -52,13 +60,10 @@ def unpin(run: RunArgument, step: StepArgument, url: Url = None, as_json: AsJson
 
     JSON: `was_pinned`.
     """
-    with reported(as_json):
-        with reach(url) as client:
-            was_pinned = client.unpin(run, step)
-        if as_json:
-            print_json({"was_pinned": was_pinned})
-        else:
-            typer.echo(f"{run}/{step}: {'unpinned' if was_pinned else 'was not pinned'}")
+    with reported(as_json), reach(url) as client:
+        was_pinned = client.unpin(run, step)
+        text = f"{run}/{step}: {'unpinned' if was_pinned else 'was not pinned'}"
+        show(as_json, {"was_pinned": was_pinned}, text)
 
 
 def _show_pin(pinned: PinInfo, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, cast, get_a
 
 import typer
 
-from cachetier.cli.output import AsJson, Url, print_json, progress, reach, refuse, reported
+from cachetier.cli.output import AsJson, Url, print_json, progress, reach, refuse, reported, show
 from cachetier.nearest import nearest
 from cachetier.units import shown_size
 
@@ -96,17 +96,14 @@ def put(
         "overwrite": overwrite,
         "timeout_seconds": timeout,
     }
-    with reported(as_json):
-        with reach(url, patient=True, seconds=timeout) as client:
-            level = chosen_level(ack, "ack", as_json)
-            options = {**part, "ack": level, "element_size": element_size}
-            receipt = _put(client, file, {"run": run, "step": step, "name": name}, options, as_json)
-            sealed = client.seal(run, step, **part) if seal else ()
-        if as_json:
-            print_json({**asdict(receipt), "sealed_ranks": list(sealed)})
-        else:
-            what = f"{shown_size(receipt.size_bytes)}, {receipt.digest}"
-            typer.echo(f"{run}/{step}/{name}: {what}, {_SAFE[receipt.level]}")
+    with reported(as_json), reach(url, patient=True, seconds=timeout) as client:
+        level = chosen_level(ack, "ack", as_json)
+        options = {**part, "ack": level, "element_size": element_size}
+        receipt = _put(client, file, {"run": run, "step": step, "name": name}, options, as_json)
+        sealed = client.seal(run, step, **part) if seal else ()
+        what = f"{shown_size(receipt.size_bytes)}, {receipt.digest}"
+        text = f"{run}/{step}/{name}: {what}, {_SAFE[receipt.level]}"
+        show(as_json, {**asdict(receipt), "sealed_ranks": list(sealed)}, text)
 
 
 def _put(
@@ -153,20 +150,19 @@ def get(
         refuse("a shard is binary, and standard output is a terminal", "Name a file, or redirect.")
     _check_span(part, as_json)
     _check_target(file, name, as_json)
-    with reported(as_json):
-        bar = progress(as_json)
-        with reach(url, patient=True, seconds=timeout) as client:
-            with (
-                client.open_shard(
-                    run, step, name, "rb", timeout_seconds=timeout, restore=part is None
-                ) as reader,
-                _written(file) as target,
-            ):
-                start, end = _span(part, reader.size_bytes)
-                reader.seek(start)
-                for piece in _pieces(reader, bar, f"get {name}", end - start, end - start):
-                    target.write(piece)
-            size_bytes, digest = reader.size_bytes, reader.digest
+    with reported(as_json), reach(url, patient=True, seconds=timeout) as client:
+        with (
+            client.open_shard(
+                run, step, name, "rb", timeout_seconds=timeout, restore=part is None
+            ) as reader,
+            _written(file) as target,
+        ):
+            start, end = _span(part, reader.size_bytes)
+            reader.seek(start)
+            bar = progress(as_json)
+            for piece in _pieces(reader, bar, f"get {name}", end - start, end - start):
+                target.write(piece)
+        size_bytes, digest = reader.size_bytes, reader.digest
         if as_json:
             ids = {"run": run, "step": step, "name": name}
             got = {} if part is None else {"start": start, "end": end}

@@ -26,9 +26,8 @@ def status(url: Url = None, as_json: AsJson = False) -> None:
 
     JSON: the status object, see docs/http.md.
     """
-    with reported(as_json):
-        with reach(url) as client:
-            described = client.status()
+    with reported(as_json), reach(url) as client:
+        described = client.status()
         if as_json:
             print_json(described)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,7 @@ from cachetier.cli.output import (
     reach,
     refuse,
     reported,
+    show,
     table,
 )
 from cachetier.cli.shards import (
@@ -58,14 +59,13 @@ def ls(
     JSON: `runs`, or `steps`, or `step` with its `shards`.
     """
     wanted = None if level is None else chosen_level(level, "level", as_json)
-    with reported(as_json):
-        with reach(url) as client:
-            if run is None:
-                _show_runs(client.runs(), as_json)
-            elif step is None:
-                _show_steps(run, client.steps(run, wanted), wanted, as_json)
-            else:
-                _show_step(client.step(run, step), as_json)
+    with reported(as_json), reach(url) as client:
+        if run is None:
+            _show_runs(client.runs(), as_json)
+        elif step is None:
+            _show_steps(run, client.steps(run, wanted), wanted, as_json)
+        else:
+            _show_step(client.step(run, step), as_json)
 
 
 def latest(
@@ -78,9 +78,8 @@ def latest(
     JSON: `step`, or null.
     """
     wanted = chosen_level(level, "level", as_json)
-    with reported(as_json):
-        with reach(url) as client:
-            found = client.latest(run, wanted)
+    with reported(as_json), reach(url) as client:
+        found = client.latest(run, wanted)
         if as_json:
             print_json({"step": None if found is None else _step_json(found)})
         elif found is not None:
@@ -106,21 +105,19 @@ def seal(
 
     JSON: `sealed_ranks`, those of the step that this node knows of.
     """
-    with reported(as_json):
-        with reach(url, patient=True, seconds=SEAL_SECONDS) as client:
-            part = {"rank": rank, "world_size": world_size, "save_id": save_id}
-            sealed = client.seal(
-                run,
-                step,
-                **cast("Any", part),
-                overwrite=overwrite,
-                timeout_seconds=SEAL_SECONDS,
-            )
-        if as_json:
-            print_json({"sealed_ranks": list(sealed)})
-        else:
-            ranks = "rank" if len(sealed) == 1 else "ranks"
-            typer.echo(f"{run}/{step}: sealed here by {ranks} {', '.join(map(str, sealed))}")
+    with reported(as_json), reach(url, patient=True, seconds=SEAL_SECONDS) as client:
+        sealed = client.seal(
+            run,
+            step,
+            rank=rank,
+            world_size=world_size,
+            save_id=save_id,
+            overwrite=overwrite,
+            timeout_seconds=SEAL_SECONDS,
+        )
+        ranks = "rank" if len(sealed) == 1 else "ranks"
+        text = f"{run}/{step}: sealed here by {ranks} {', '.join(map(str, sealed))}"
+        show(as_json, {"sealed_ranks": list(sealed)}, text)
 
 
 def wait(
@@ -139,14 +136,11 @@ def wait(
     JSON: `level`, `age_seconds` since its save began.
     """
     wanted = chosen_level(level, "level", as_json)
-    with reported(as_json):
-        with reach(url, patient=True, seconds=timeout) as client:
-            reached = client.wait(run, step, wanted, timeout, name=name)
-        if as_json:
-            print_json(asdict(reached))
-        else:
-            age = shown_span(reached.age_seconds)
-            typer.echo(f"{run}/{step}: {reached.level}, {age} after its save began")
+    with reported(as_json), reach(url, patient=True, seconds=timeout) as client:
+        reached = client.wait(run, step, wanted, timeout, name=name)
+        age = shown_span(reached.age_seconds)
+        text = f"{run}/{step}: {reached.level}, {age} after its save began"
+        show(as_json, asdict(reached), text)
 
 
 def flush(
@@ -166,15 +160,12 @@ def flush(
     """
     if step is not None and run is None:
         refuse("--step needs --run", "Name the run of the step.", as_json=as_json)
-    with reported(as_json):
-        with reach(url, patient=True, seconds=deadline) as client:
-            _flush(client, run, step, deadline, as_json)
-            if run is not None:
-                _tell_of_unknown(run, client.runs())
-        if as_json:
-            print_json({"pending_shards": 0, "pending_bytes": 0, "pending_steps": []})
-        else:
-            typer.echo("Everything asked for is durable.")
+    with reported(as_json), reach(url, patient=True, seconds=deadline) as client:
+        _flush(client, run, step, deadline, as_json)
+        if run is not None:
+            _tell_of_unknown(run, client.runs())
+        pending = {"pending_shards": 0, "pending_bytes": 0, "pending_steps": []}
+        show(as_json, pending, "Everything asked for is durable.")
 
 
 def _flush(
@@ -234,13 +225,10 @@ def delete(
         refuse("deleting a step needs a yes", "Add --yes.", as_json=as_json)
     if not yes:
         typer.confirm(f"Delete step {step} of {run}, here and in S3?", abort=True)
-    with reported(as_json):
-        with reach(url) as client:
-            deleted = client.delete_step(run, step)
-        if as_json:
-            print_json({"deleted_shards": deleted})
-        else:
-            typer.echo(f"{run}/{step}: deleted; shards that were here: {deleted}")
+    with reported(as_json), reach(url) as client:
+        deleted = client.delete_step(run, step)
+        text = f"{run}/{step}: deleted; shards that were here: {deleted}"
+        show(as_json, {"deleted_shards": deleted}, text)
 
 
 # --- how they look -------------------------------------------------------------------------------
