@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cachetier.cli.output import table
 from cachetier.cli.rates import Node, Rates
-from cachetier.cli.status import cut, last_error
+from cachetier.cli.status import bar, cut, last_error, pace_limits
 from cachetier.units import shown_size, shown_span
 
 WARNINGS = 3
@@ -104,12 +104,7 @@ def _cache(status: dict[str, Any], width: int) -> Text:
         words += f"   puts wait for {shown_size(status['waiting_bytes'])}"
     line = Text.assemble(("cache    ", "dim"))
     cells = max(4, min(40, width - len(line) - len(words)))
-    dirty = min(cells, -(-status["dirty_bytes"] * cells // capacity))
-    full = min(cells, max(dirty, -(-used * cells // capacity)))
-    line.append("█" * dirty, "yellow")
-    line.append("█" * (full - dirty), "green")
-    line.append("░" * (cells - full), "dim")
-    return _fitted(line.append(words), width)
+    return _fitted(line.append(bar(status, cells)).append(words), width)
 
 
 def _flow(status: dict[str, Any], rates: Rates, width: int) -> Text:
@@ -144,11 +139,7 @@ def _remotes(status: dict[str, Any], rates: Rates) -> Table:
 def _held_back(remote: dict[str, Any]) -> Text:
     if remote["reason"]:
         return Text(str(remote["reason"]), "red")
-    pace, words = remote.get("pace") or {}, []
-    if (rate := pace.get("writes_per_second")) is not None:
-        words.append(f"throttling: {rate:.3g} writes/s")
-    if (limit := pace.get("bytes_per_second")) is not None:
-        words.append(f"max_rate {shown_size(limit)}/s" if limit else "paused by a window")
+    words = pace_limits(remote)
     if remote["last_progress_seconds"] >= 60:
         words.append(f"no progress for {shown_span(remote['last_progress_seconds'])}")
     return Text(", ".join(words) or "-", "yellow" if words else "")

@@ -70,7 +70,7 @@ def _facts(status: dict[str, Any]) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row("cache", _bar(status))
+    grid.add_row("cache", _used(status))
     grid.add_row("", _bytes(status))
     for remote in status["remotes"]:
         role = str(remote.get("role", "durable"))
@@ -89,25 +89,23 @@ def _facts(status: dict[str, Any]) -> Table:
     return grid
 
 
-def _bar(status: dict[str, Any]) -> Text:
+def bar(status: dict[str, Any], cells: int) -> Text:
     """Draw the capacity: dirty, clean and free cells, and room that is only reserved."""
     from rich.text import Text
 
+    capacity = max(1, status["capacity_bytes"])
+    # Rounded up: there is a cell for anything.
+    dirty = min(cells, -(-status["dirty_bytes"] * cells // capacity))
+    full = max(dirty, min(cells, -(-status["used_bytes"] * cells // capacity)))
+    drawn = Text().append("█" * dirty, "yellow")
+    drawn.append("█" * (full - dirty), "green")
+    return drawn.append("░" * (cells - full), "dim")
+
+
+def _used(status: dict[str, Any]) -> Text:
     capacity, used = max(1, status["capacity_bytes"]), status["used_bytes"]
-    dirty = _cells(status["dirty_bytes"], capacity)
-    full = max(dirty, _cells(used, capacity))
-    bar = Text()
-    bar.append("█" * dirty, "yellow")
-    bar.append("█" * (full - dirty), "green")
-    bar.append("░" * (BAR_CELLS - full), "dim")
     share = f"{100 * used / capacity:.0f} %"
-    bar.append(f"  {shown_size(used)} of {shown_size(capacity)}, {share}")
-    return bar
-
-
-def _cells(size_bytes: int, capacity: int) -> int:
-    """Return how many cells show ``size_bytes``: at least one for anything."""
-    return min(BAR_CELLS, max(int(size_bytes > 0), round(BAR_CELLS * size_bytes / capacity)))
+    return bar(status, BAR_CELLS).append(f"  {shown_size(used)} of {shown_size(capacity)}, {share}")
 
 
 def _bytes(status: dict[str, Any]) -> Text:
@@ -155,8 +153,8 @@ def _remote(remote: dict[str, Any]) -> Text:
         text.append(f"  at {remote['endpoint']}", "dim")
     if is_replica:
         text.append(f"\n{_lag(remote)}; {_drain(remote.get('drain') or {})}")
-    if held_back := _pace(remote.get("pace") or {}):
-        text.append(f"\n{held_back}", "yellow")
+    if limits := pace_limits(remote):
+        text.append(f"\n{', '.join(limits)}", "yellow")
     if remote["reason"]:
         text.append(f"\n{remote['reason']}", "red")
     return text
@@ -175,14 +173,14 @@ def _lag(remote: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _pace(pace: dict[str, Any]) -> str:
+def pace_limits(remote: dict[str, Any]) -> list[str]:
     """Say what holds the drain back, if anything does."""
-    words = []
+    pace, limits = remote.get("pace") or {}, []
     if (rate := pace.get("writes_per_second")) is not None:
-        words.append(f"{rate:.3g} writes/s, {pace['concurrency']} at once: the store throttles")
+        limits.append(f"throttled to {rate:.3g} writes/s, {pace['concurrency']} at once")
     if (limit := pace.get("bytes_per_second")) is not None:
-        words.append(f"at most {shown_size(limit)}/s" if limit else "paused by a window")
-    return ", ".join(words)
+        limits.append(f"at most {shown_size(limit)}/s" if limit else "paused by a window")
+    return limits
 
 
 def _drain(drain: dict[str, Any]) -> str:

@@ -101,7 +101,8 @@ def examine(subject: Subject, names: Collection[str] = NAMES) -> Generator[tuple
     """
     for node_check in NODE_CHECKS:
         if node_check.name in names:
-            yield node_check.group, node_check.run(subject)
+            finding = node_check.run(subject)
+            yield node_check.group, replace(finding, name=node_check.name)
     for settings in () if subject.skip_remote else subject.remotes:
         if set(names).isdisjoint(check.name for check in REMOTE_CHECKS):
             return
@@ -119,20 +120,20 @@ def _examined(probe: Probe, subject: Subject, names: Collection[str]) -> Generat
                 if check.name in FIRST and finding.state is State.FAIL and not probe.refused:
                     probe.refused = check.name
             else:
-                finding = skipped(check.name, f"the remote cannot be used: see `{probe.refused}`")
-            if check.name in names or finding.name == probe.refused:
-                yield finding
+                finding = skipped(f"the remote cannot be used: see `{probe.refused}`")
+            if check.name in names or check.name == probe.refused:
+                yield replace(finding, name=check.name)
     finally:
         left = probe.clean()
     if left:
         fix = f"Delete them by hand: everything under {probe.folder} is doctor's."
-        yield warn("cleanup", f"left behind: {', '.join(left)}", fix)
+        yield replace(warn(f"left behind: {', '.join(left)}", fix), name="cleanup")
 
 
 def _checked(check: RemoteCheck, probe: Probe, subject: Subject) -> CheckResult:
     try:
         return check.run(probe, subject)
     except NotTriedError as reason:
-        return skipped(check.name, str(reason))
+        return skipped(str(reason))
     except CachetierError as error:
-        return judge_refusal(check.name, error, probe.settings, check.right)
+        return judge_refusal(error, probe.settings, check.right)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 from cachetier.doctor.device import DeviceKind
-from cachetier.doctor.findings import State, ok, warn
+from cachetier.doctor.findings import ok, warn
 from cachetier.doctor.rawdisk import Times
 from cachetier.local.files.filesystem import refuse_unsafe
 from cachetier.units import shown_size, shown_time
@@ -55,7 +55,7 @@ def check_directory(subject: Subject) -> CheckResult:
         except ConfigError as error:
             return judge_directory(None, error)
 
-    return _written("directory", subject, probed)
+    return _written(subject, probed)
 
 
 def check_sync(subject: Subject) -> CheckResult:
@@ -63,7 +63,7 @@ def check_sync(subject: Subject) -> CheckResult:
         written, synced = rawdisk.synced_writes(place, subject.sync_seconds)
         return judge_sync(written, synced, _device(subject))
 
-    return _written("sync", subject, measured)
+    return _written(subject, measured)
 
 
 def check_direct_io(subject: Subject) -> CheckResult:
@@ -71,7 +71,7 @@ def check_direct_io(subject: Subject) -> CheckResult:
         needs = rawdisk.direct_io(place)
         return judge_direct_io(None if needs is None else (needs.memory_bytes, needs.offset_bytes))
 
-    return _written("direct-io", subject, measured)
+    return _written(subject, measured)
 
 
 def check_write_rate(subject: Subject) -> CheckResult:
@@ -79,13 +79,13 @@ def check_write_rate(subject: Subject) -> CheckResult:
         room = _free_bytes(place) // _SHARE_OF_FREE
         size_bytes = min(subject.write_bytes, room) // rawdisk.BLOCK_BYTES * rawdisk.BLOCK_BYTES
         if size_bytes == 0:
-            return skipped("write-rate", "too little is free to try")
+            return skipped("too little is free to try")
         data = rawdisk.random_memory(size_bytes)
         seconds = rawdisk.write_file(place / "large", data)
         known = largest_known(subject)
         return judge_write_rate(size_bytes, seconds, known[0] if known else None)
 
-    return _written("write-rate", subject, measured)
+    return _written(subject, measured)
 
 
 def check_space(subject: Subject) -> CheckResult:
@@ -103,14 +103,14 @@ def check_space(subject: Subject) -> CheckResult:
 # --- how it is measured --------------------------------------------------------------------------
 
 
-def _written(name: str, subject: Subject, measure: Callable[[Path], CheckResult]) -> CheckResult:
+def _written(subject: Subject, measure: Callable[[Path], CheckResult]) -> CheckResult:
     """Measure in a directory of our own; say so where there can be none."""
     try:
         with scratch(subject.cache_dir) as place:
             return measure(place)
     except OSError as error:
         fix = "Run it as the service's user, or let that user create and write cache_dir."
-        return fail(name, f"{error.filename or subject.cache_dir}: {error.strerror}", fix)
+        return fail(f"{error.filename or subject.cache_dir}: {error.strerror}", fix)
 
 
 def _mount(subject: Subject) -> tuple[Path, Mount]:
@@ -236,27 +236,27 @@ _DEVICE_FIXES = {
 
 def judge_filesystem(path: Path, mount: Mount, *, allow_volatile: bool) -> CheckResult:
     """Say by name which filesystem it is, and whether a commit is safe there."""
-    name, values = "filesystem", {"filesystem": called(mount), "mount_point": mount.point}
+    values = {"filesystem": called(mount), "mount_point": mount.point}
     try:
         refuse_unsafe(path, mount, allow_volatile=allow_volatile)
     except ConfigError as error:
         measured = error.message.replace(f"on {mount.kind},", f"on {called(mount)},")
-        return fail(name, measured, error.hint, **values)
+        return fail(measured, error.hint, **values)
     where = f"{called(mount)} at {mount.point}"
     if off := WITHOUT_BARRIERS.intersection(mount.options):
         fix = f"Mount it without `{min(off)}`: a sync that flushes nothing loses what was acked."
-        return fail(name, f"{where}, mounted with {min(off)}", fix, **values)
+        return fail(f"{where}, mounted with {min(off)}", fix, **values)
     if mount.kind in TESTED:
-        return ok(name, where, **values)
+        return ok(where, **values)
     if mount.kind in ("tmpfs", "ramfs"):
         fix = "For a try only: the loss of power takes everything. " + LOCAL_DISK
-        return warn(name, f"{where}, which is memory (allow_volatile is on)", fix, **values)
+        return warn(f"{where}, which is memory (allow_volatile is on)", fix, **values)
     if mount.kind in COPY_ON_WRITE:
         fix = (
             f"{LOCAL_DISK} It works here, but syncs of a filesystem that copies on write are slow."
         )
-        return warn(name, where, fix, **values)
-    return warn(name, f"{where}, which cachetier is not tested on", LOCAL_DISK, **values)
+        return warn(where, fix, **values)
+    return warn(f"{where}, which cachetier is not tested on", LOCAL_DISK, **values)
 
 
 def called(mount: Mount) -> str:
@@ -267,36 +267,34 @@ def called(mount: Mount) -> str:
 
 def judge_device(device: Device | None, mount: Mount) -> CheckResult:
     """Say whether the disk is a real, local NVMe."""
-    name = "device"
     if device is None:
         if mount.kind in ("tmpfs", "ramfs"):
-            return skipped(name, f"{mount.kind} has no disk")
-        return skipped(name, f"the system does not tell which disk {mount.source or 'it'} is on")
+            return skipped(f"{mount.kind} has no disk")
+        return skipped(f"the system does not tell which disk {mount.source or 'it'} is on")
     measured = f"{_KINDS[device.kind]} ({device.shown})"
     values = {"device": device.name, "model": device.model, "kind": str(device.kind)}
     if device.kind is DeviceKind.NVME:
-        return ok(name, measured, **values)
+        return ok(measured, **values)
     if device.kind is DeviceKind.MEMORY:
         fix = f"{LOCAL_DISK} Nothing here survives the loss of power."
-        return fail(name, measured, fix, **values)
-    return warn(name, measured, _DEVICE_FIXES[device.kind], **values)
+        return fail(measured, fix, **values)
+    return warn(measured, _DEVICE_FIXES[device.kind], **values)
 
 
 def judge_directory(able: dict[str, bool] | None, refusal: ConfigError | None) -> CheckResult:
     """Say whether the service could commit here: create, lease, mark and sync a file."""
-    name = "directory"
     if refusal is not None or able is None:
         message = refusal.message if refusal is not None else "it cannot be tried"
-        return fail(name, message, refusal.hint if refusal is not None else LOCAL_DISK)
+        return fail(message, refusal.hint if refusal is not None else LOCAL_DISK)
     if not able["attributes"]:
         fix = "Mount it with extended attributes (user_xattr): they rebuild a lost catalog."
-        return warn(name, "files sync and tell their writers; no extended attributes", fix, **able)
-    return ok(name, "files sync, tell their writers and keep attributes", **able)
+        return warn("files sync and tell their writers; no extended attributes", fix, **able)
+    return ok("files sync, tell their writers and keep attributes", **able)
 
 
 def judge_sync(written: Times, synced: Times, device: Device | None) -> CheckResult:
     """Say how long the sync of 4 KiB takes, and whether it can have reached the disk."""
-    name, p50, p99 = "sync", synced.p50_seconds, synced.p99_seconds
+    p50, p99 = synced.p50_seconds, synced.p99_seconds
     measured = f"4 KiB and fdatasync: p50 {shown_time(p50)}, p99 {shown_time(p99)}"
     values = {
         "count": synced.count,
@@ -307,14 +305,14 @@ def judge_sync(written: Times, synced: Times, device: Device | None) -> CheckRes
     alone = max(0.0, p50 - written.p50_seconds)
     if alone < NO_SYNC_SECONDS:
         fix = "Find what swallows the sync (libeatmydata, a mount option, the hypervisor's cache)."
-        return fail(name, f"{measured}: it reaches no disk", fix, **values)
+        return fail(f"{measured}: it reaches no disk", fix, **values)
     if doubt := _doubt(alone, device):
         fix = "Make sure that the disk's write cache survives the loss of power, or turn it off."
-        return warn(name, f"{measured}: {doubt}", fix, **values)
+        return warn(f"{measured}: {doubt}", fix, **values)
     if p50 > SLOW_SYNC_SECONDS or p99 > SLOW_P99_SECONDS:
         fix = "Each commit waits that long. Use an NVMe with power-loss protection, or less load."
-        return warn(name, f"{measured}: slow", fix, **values)
-    return ok(name, measured, **values)
+        return warn(f"{measured}: slow", fix, **values)
+    return ok(measured, **values)
 
 
 def _doubt(sync_seconds: float, device: Device | None) -> str:
@@ -331,13 +329,11 @@ def _doubt(sync_seconds: float, device: Device | None) -> str:
 
 def judge_direct_io(alignment: tuple[int, int] | None) -> CheckResult:
     """Say whether bytes can pass by the page cache, and what that asks of memory and offsets."""
-    name = "direct-io"
     if alignment is None:
         fix = "Use ext4 or XFS on a disk that takes O_DIRECT: else puts fill the page cache."
-        return warn(name, "the filesystem refuses O_DIRECT", fix, direct_io=False)
+        return warn("the filesystem refuses O_DIRECT", fix, direct_io=False)
     memory_bytes, offset_bytes = alignment
     return ok(
-        name,
         f"memory aligned to {memory_bytes} B, offsets to {offset_bytes} B",
         direct_io=True,
         memory_alignment_bytes=memory_bytes,
@@ -355,8 +351,8 @@ def judge_write_rate(size_bytes: int, seconds: float, checkpoint_bytes: int | No
         values["largest_save_seconds"] = checkpoint_bytes / rate
     if rate < SLOW_BYTES_PER_SECOND:
         fix = "An NVMe takes 1 GB/s and more: ranks wait for this disk. Look for other writers."
-        return warn("write-rate", measured, fix, **values)
-    return ok("write-rate", measured, **values)
+        return warn(measured, fix, **values)
+    return ok(measured, **values)
 
 
 def judge_space(
@@ -371,7 +367,6 @@ def judge_space(
         free_bytes: What the filesystem has left for this user.
         checkpoint: This node's largest, and where that is known from.
     """
-    name = "space"
     there = used_bytes + free_bytes
     values = {"capacity_bytes": capacity_bytes, "used_bytes": used_bytes, "free_bytes": free_bytes}
     measured = f"capacity {shown_size(capacity_bytes)}, of which the disk has {shown_size(there)}"
@@ -381,13 +376,13 @@ def judge_space(
         measured += f"; largest save {shown_size(size_bytes)} ({origin})"
         if size_bytes > min(capacity_bytes, there):
             fix = f"Give the cache at least {shown_size(2 * size_bytes)}, or save less at a time."
-            return fail(name, measured, fix, **values)
+            return fail(measured, fix, **values)
     if capacity_bytes > there:
         fix = f"Set capacity to at most {shown_size(there)}, or free the disk of other files."
-        return warn(name, measured, fix, **values)
+        return warn(measured, fix, **values)
     if checkpoint is not None and 2 * checkpoint[0] > capacity_bytes:
         fix = f"Set capacity to {shown_size(2 * checkpoint[0])}: one save drains as the next comes."
-        return warn(name, measured, fix, **values)
+        return warn(measured, fix, **values)
     if checkpoint is None:
         measured += "; no save is known here yet (--checkpoint-size tells)"
-    return CheckResult(name, State.OK, measured, values=values)
+    return ok(measured, **values)

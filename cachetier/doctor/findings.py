@@ -20,40 +20,40 @@ class CheckResult:
     """One check's result.
 
     Args:
-        name: The check's, as in the table of ``checks``.
         state: How it is.
         measured: What was seen, in a few words and with units.
         fix: The next move; always there when the state is ``warn`` or ``fail``.
         values: The figures behind ``measured``, for machines; units come last in the names.
+        name: The check's, as in the table of ``checks``, which gives it.
         remote: Which remote it is about, of those that are set; None for the node itself.
     """
 
-    name: str
     state: State
     measured: str
     fix: str = ""
     values: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
     remote: str | None = None
 
     def __post_init__(self) -> None:
         if bool(self.fix) != (self.state in (State.WARN, State.FAIL)):
-            raise ValueError(f"{self.name}: a fix goes with warn and fail, and with nothing else")
+            raise ValueError(f"{self.measured}: a fix goes with warn and fail alone")
 
 
-def ok(name: str, measured: str, **values: Any) -> CheckResult:
-    return CheckResult(name, State.OK, measured, values=values)
+def ok(measured: str, **values: Any) -> CheckResult:
+    return CheckResult(State.OK, measured, values=values)
 
 
-def warn(name: str, measured: str, fix: str, **values: Any) -> CheckResult:
-    return CheckResult(name, State.WARN, measured, fix, values)
+def warn(measured: str, fix: str, **values: Any) -> CheckResult:
+    return CheckResult(State.WARN, measured, fix, values)
 
 
-def fail(name: str, measured: str, fix: str, **values: Any) -> CheckResult:
-    return CheckResult(name, State.FAIL, measured, fix, values)
+def fail(measured: str, fix: str, **values: Any) -> CheckResult:
+    return CheckResult(State.FAIL, measured, fix, values)
 
 
-def skipped(name: str, reason: str) -> CheckResult:
-    return CheckResult(name, State.SKIPPED, reason)
+def skipped(reason: str) -> CheckResult:
+    return CheckResult(State.SKIPPED, reason)
 
 
 def worst(findings: Iterable[CheckResult]) -> State:

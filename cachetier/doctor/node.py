@@ -173,80 +173,74 @@ PRESSED_PERCENT = 40.0
 
 def judge_memory(limits: CgroupLimits, drains: int, process: str) -> CheckResult:
     """Say whether ``serve`` and its drains fit into the memory they may use."""
-    name = "memory"
     need_bytes = SERVE_BYTES + drains * DRAIN_BYTES
     need = f"serve and {drains} drain{'s' if drains > 1 else ''} need {shown_size(need_bytes)}"
     values = {"limit_bytes": limits.memory_bytes, "need_bytes": need_bytes}
     if limits.memory_bytes is None:
-        return ok(name, f"{process} has no memory limit; {need}", **values)
+        return ok(f"{process} has no memory limit; {need}", **values)
     measured = f"{process} may use {shown_size(limits.memory_bytes)}; {need}"
     if limits.memory_bytes < need_bytes:
         fix = f"Raise memory.max to {shown_size(2 * need_bytes)}, or the kernel will end them."
-        return fail(name, measured, fix, **values)
+        return fail(measured, fix, **values)
     if limits.memory_bytes < 2 * need_bytes:
         fix = f"Raise memory.max to {shown_size(2 * need_bytes)}: page cache counts as well."
-        return warn(name, measured, fix, **values)
-    return ok(name, measured, **values)
+        return warn(measured, fix, **values)
+    return ok(measured, **values)
 
 
 def judge_cpu(limits: CgroupLimits, usable: int, drain_threads: int) -> CheckResult:
     """Say whether there are CPUs for the service, and for the threads that compress."""
-    name, values = "cpu", {"limit_cpus": limits.cpus, "usable_cpus": usable}
+    values = {"limit_cpus": limits.cpus, "usable_cpus": usable}
     if limits.cpus is None:
-        return ok(name, f"{usable} CPUs, no quota", **values)
+        return ok(f"{usable} CPUs, no quota", **values)
     measured = f"{usable} CPUs, a quota of {limits.cpus:.3g}"
     if limits.cpus < 1:
         fix = "Raise cpu.max to one CPU or more: a throttled service makes every put wait."
-        return warn(name, measured, fix, **values)
+        return warn(measured, fix, **values)
     if drain_threads > limits.cpus:
         fix = f"Set drain_threads to {int(limits.cpus)} or less, or raise cpu.max."
-        return warn(name, f"{measured}, and drain_threads = {drain_threads}", fix, **values)
-    return ok(name, measured, **values)
+        return warn(f"{measured}, and drain_threads = {drain_threads}", fix, **values)
+    return ok(measured, **values)
 
 
 def judge_io(limits: CgroupLimits) -> CheckResult:
     """Say whether a control group holds the disk back."""
-    name = "io"
     rates = {"read": limits.reads_bytes_per_second, "write": limits.writes_bytes_per_second}
     values = {f"{verb}_limit_bytes_per_second": rate for verb, rate in rates.items()}
     shown = [f"{verb} {shown_size(rate)}/s" for verb, rate in rates.items() if rate is not None]
     if not shown:
-        return ok(name, "no limit on the disk", **values)
+        return ok("no limit on the disk", **values)
     measured = f"the cache's disk is limited: {', '.join(shown)}"
     if any(rate is not None and rate < SLOW_DISK_BYTES_PER_SECOND for rate in rates.values()):
         fix = "Raise io.max (version 1: blkio.throttle) of the group for this disk."
-        return warn(name, measured, fix, **values)
-    return ok(name, measured, **values)
+        return warn(measured, fix, **values)
+    return ok(measured, **values)
 
 
 def judge_files(soft: int, memlock_bytes: int | None, process: str) -> CheckResult:
     """Say whether enough files can be open; each rank takes a few, each put in flight one."""
-    name = "files"
     locked = "no limit" if memlock_bytes is None else shown_size(memlock_bytes)
     values = {"nofile": soft, "memlock_bytes": memlock_bytes}
     measured = f"{process} may open {soft} files; memlock {locked}, of which it needs none"
     fix = "Raise it: LimitNOFILE=65536 in the unit, --ulimit nofile=65536 for a container."
     if soft < FEW_FILES:
-        return fail(name, measured, fix, **values)
-    return (
-        warn(name, measured, fix, **values) if soft < ENOUGH_FILES else ok(name, measured, **values)
-    )
+        return fail(measured, fix, **values)
+    return warn(measured, fix, **values) if soft < ENOUGH_FILES else ok(measured, **values)
 
 
 def judge_pressure(averages: Mapping[str, float] | None) -> CheckResult:
     """Say whether the kernel tells of pressure, by which the drain gives way, and what it tells."""
-    name = "pressure"
     if not averages:
         fix = "Boot with psi=1: without it the drain gives way to training's hints alone."
-        return warn(name, "the kernel does not tell (no /proc/pressure)", fix)
+        return warn("the kernel does not tell (no /proc/pressure)", fix)
     values = {f"{what}_some_percent": percent for what, percent in averages.items()}
     waits = ", ".join(f"{what} {percent:.0f} %" for what, percent in averages.items())
     measured = f"somebody waited, of the last 10 s: {waits}"
     pressed = [what for what, percent in averages.items() if percent >= PRESSED_PERCENT]
     if pressed:
         fix = f"Look at what else wants {' and '.join(pressed)}: the drain gives way, so it lags."
-        return warn(name, measured, fix, **values)
-    return ok(name, measured, **values)
+        return warn(measured, fix, **values)
+    return ok(measured, **values)
 
 
 def judge_courtesy(means: list[str], found: Mapping[str, Any] | None) -> CheckResult:
@@ -256,33 +250,31 @@ def judge_courtesy(means: list[str], found: Mapping[str, Any] | None) -> CheckRe
         means: What the system seems to offer.
         found: What a running drain reports that took effect; None without one.
     """
-    name = "courtesy"
     if found is not None:
         means = [what for what in ("cgroup", "autogroup") if found.get(what) is not None]
         if means:
-            return ok(name, f"the drain stands behind training by {' and '.join(means)}")
+            return ok(f"the drain stands behind training by {' and '.join(means)}")
     elif means:
-        return ok(name, f"the drain can stand behind training by {' or '.join(means)}")
+        return ok(f"the drain can stand behind training by {' or '.join(means)}")
     fix = (
         "Let the service make a control group (Delegate=cpu, DelegateSubgroup=serve in its unit), "
         "or set kernel.sched_autogroup_enabled=1."
     )
-    return warn(name, "nice alone, which does not reach across sessions", fix)
+    return warn("nice alone, which does not reach across sessions", fix)
 
 
 def judge_software(
     versions: Mapping[str, str], sqlite_is_safe: bool, client_version: str, version: str
 ) -> CheckResult:
     """Say which software this is, and whether it can be trusted with commits."""
-    name = "software"
     measured = ", ".join(f"{what} {number}" for what, number in versions.items())
     if not sqlite_is_safe:
         fix = "Install the pinned requirements: SQLite 3.51.3 or newer (with apsw) is needed."
-        return fail(name, f"{measured}: this SQLite may lose commits", fix, **versions)
+        return fail(f"{measured}: this SQLite may lose commits", fix, **versions)
     if client_version != version:
         fix = "Install matching versions of cachetier and cachetier-client."
-        return warn(name, f"{measured}; the client is {client_version}", fix, **versions)
-    return ok(name, measured, **versions)
+        return warn(f"{measured}; the client is {client_version}", fix, **versions)
+    return ok(measured, **versions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,20 +296,19 @@ def judge_socket(
         way: The directories from the root down, as far as they exist.
         uids: The allowed users, with their groups.
     """
-    name = "socket"
     for uid, gids in uids.items():
         if uid in (0, own_uid):
             continue
         for step in way:
             if not _may(uid, gids, step, 0o1):
                 fix = "Set `socket` to a path that they can reach, such as /run/cachetier/ct.sock."
-                return fail(name, f"uid {uid} may not enter {step.path}", fix, socket=socket)
+                return fail(f"uid {uid} may not enter {step.path}", fix, socket=socket)
         of_service = Step(socket, mode, own_uid, -1)
         if not _may(uid, gids, of_service, 0o2):
             fix = 'Set socket_mode = "0666": who connects is judged by allowed_uids.'
-            return fail(name, f"socket_mode {mode:04o} keeps uid {uid} out", fix, socket=socket)
+            return fail(f"socket_mode {mode:04o} keeps uid {uid} out", fix, socket=socket)
     who = f"uids {', '.join(map(str, sorted({*uids, own_uid})))}" if uids else f"uid {own_uid}"
-    return ok(name, f"{socket}, for {who}", socket=socket)
+    return ok(f"{socket}, for {who}", socket=socket)
 
 
 def _may(uid: int, gids: frozenset[int], step: Step, bit: int) -> bool:
@@ -328,23 +319,22 @@ def _may(uid: int, gids: frozenset[int], step: Step, bit: int) -> bool:
 
 def judge_service(status: Mapping[str, Any] | None, fault: str, version: str) -> CheckResult:
     """Say how a running service is."""
-    name = "service"
     if status is None:
         if fault:
             fix = "See its log. A socket that nobody answers may go: `cachetier serve` replaces it."
-            return warn(name, fault, fix)
-        return skipped(name, "none runs on this cache directory")
+            return warn(fault, fix)
+        return skipped("none runs on this cache directory")
     measured = f"{status['state']}, version {status['version']}, pid {status['pid']}"
     if status.get("fenced"):
         fix = "Replace the disk, or mend it and start the service again; reads go on meanwhile."
-        return fail(name, f"it takes no writes: {status['fenced']}", fix)
+        return fail(f"it takes no writes: {status['fenced']}", fix)
     if status.get("quarantined_shards"):
         fix = "See `cachetier ls RUN STEP` for shards in quarantine, and `cachetier fsck`."
-        return fail(name, f"{status['quarantined_shards']} damaged shards", fix)
+        return fail(f"{status['quarantined_shards']} damaged shards", fix)
     if status["state"] not in ("ok", "ready"):
         fix = "See `cachetier status`."
-        return warn(name, f"{measured}: {status.get('reason') or 'not as it should be'}", fix)
+        return warn(f"{measured}: {status.get('reason') or 'not as it should be'}", fix)
     if status["version"] != version:
         fix = f"Start it again: {version} is installed."
-        return warn(name, measured, fix)
-    return ok(name, measured)
+        return warn(measured, fix)
+    return ok(measured)

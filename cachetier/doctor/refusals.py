@@ -50,16 +50,14 @@ _BY_CAUSE = {
 }
 
 
-def judge_refusal(
-    name: str, error: CachetierError, remote: RemoteSettings, right: str = ""
-) -> CheckResult:
+def judge_refusal(error: CachetierError, remote: RemoteSettings, right: str = "") -> CheckResult:
     """Say why a call failed; ``right`` is what it needs, as IAM calls it."""
     code = str(error.context.get("remote_code") or "")
     if isinstance(error, ThrottledError):
         fix = "Try again when it is quieter; `cachetier objbench` finds the rate it takes."
-        return warn(name, "the store throttles at the moment", fix, remote_code=code)
+        return warn("the store throttles at the moment", fix, remote_code=code)
     summary, fix = _reason(error, code, remote, right)
-    return fail(name, summary, fix, remote_code=code)
+    return fail(summary, fix, remote_code=code)
 
 
 def _reason(

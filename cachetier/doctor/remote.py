@@ -56,26 +56,26 @@ def check_clock(probe: Probe, _subject: Subject) -> CheckResult:
 
 def check_put(probe: Probe, _subject: Subject) -> CheckResult:
     probe.object  # noqa: B018 - the put itself is the check
-    return ok("put", f"an object of {len(probe.small)} B was put")
+    return ok(f"an object of {len(probe.small)} B was put")
 
 
 def check_read(probe: Probe, _subject: Subject) -> CheckResult:
     stored = probe.needed_object()
     info = probe.store.head(stored.key)
     if info is None or info.size_bytes != len(probe.small):
-        return fail("read", "HEAD does not find what was just put", _ANOTHER_STORE)
+        return fail("HEAD does not find what was just put", _ANOTHER_STORE)
     if probe.store.get(stored.key) != probe.small:
-        return fail("read", "GET returns other bytes than were put", _ANOTHER_STORE)
+        return fail("GET returns other bytes than were put", _ANOTHER_STORE)
     if probe.store.get(stored.key, 10, 20) != probe.small[10:30]:
-        return fail("read", "a ranged GET returns other bytes", _ANOTHER_STORE)
-    return ok("read", "HEAD, GET and a ranged GET return what was put")
+        return fail("a ranged GET returns other bytes", _ANOTHER_STORE)
+    return ok("HEAD, GET and a ranged GET return what was put")
 
 
 def check_list(probe: Probe, _subject: Subject) -> CheckResult:
     key = probe.needed_object().key
     if key not in probe.store.list(probe.folder).keys:
-        return fail("list", "an object that was just put is not listed", _ANOTHER_STORE)
-    return ok("list", "what was put is listed")
+        return fail("an object that was just put is not listed", _ANOTHER_STORE)
+    return ok("what was put is listed")
 
 
 def check_conditional(probe: Probe, _subject: Subject) -> CheckResult:
@@ -149,10 +149,10 @@ def check_multipart(probe: Probe, _subject: Subject) -> CheckResult:
     info = store.head(key)
     whole = len(probe.part) + len(probe.small)
     if info is None or info.size_bytes != whole:
-        return fail("multipart", "a completed upload is not the sum of its parts", _ANOTHER_STORE)
+        return fail("a completed upload is not the sum of its parts", _ANOTHER_STORE)
     if store.get(key, len(probe.part) - 5, 10) != probe.part[-5:] + probe.small[:5]:
-        return fail("multipart", "a completed upload holds other bytes", _ANOTHER_STORE)
-    return ok("multipart", f"two parts, {whole} B, are one object")
+        return fail("a completed upload holds other bytes", _ANOTHER_STORE)
+    return ok(f"two parts, {whole} B, are one object")
 
 
 def _uploaded(probe: Probe, name: str, store: ObjectStore) -> str:
@@ -173,12 +173,12 @@ def check_abort(probe: Probe, _subject: Subject) -> CheckResult:
     probe.needed_object()
     key, upload_id = probe.upload("aborted")
     if (key, upload_id) not in set(probe.store.list_uploads(probe.folder)):
-        return fail("abort", "an upload that was begun is not listed", _ANOTHER_STORE)
+        return fail("an upload that was begun is not listed", _ANOTHER_STORE)
     probe.store.abort_upload(key, upload_id)
     if (key, upload_id) in set(probe.store.list_uploads(probe.folder)):
-        return fail("abort", "an aborted upload is still listed", _ANOTHER_STORE)
+        return fail("an aborted upload is still listed", _ANOTHER_STORE)
     probe.ended(upload_id)
-    return ok("abort", "an upload was listed, and is gone once aborted")
+    return ok("an upload was listed, and is gone once aborted")
 
 
 def check_copy(probe: Probe, subject: Subject) -> CheckResult:
@@ -199,14 +199,14 @@ def check_delete(probe: Probe, _subject: Subject) -> CheckResult:
     key = probe.needed_object().key
     probe.store.delete(key)
     if probe.store.head(key) is not None:
-        return fail("delete", "a deleted object is still there", _ANOTHER_STORE)
-    return ok("delete", "a deleted object is gone")
+        return fail("a deleted object is still there", _ANOTHER_STORE)
+    return ok("a deleted object is gone")
 
 
 def check_lifecycle(probe: Probe, _subject: Subject) -> CheckResult:
     rules = _rules(probe)
     if rules is None:
-        return skipped("lifecycle", "the rules cannot be read (s3:GetLifecycleConfiguration)")
+        return skipped("the rules cannot be read (s3:GetLifecycleConfiguration)")
     return judge_lifecycle(rules, probe.settings.prefix)
 
 
@@ -215,7 +215,7 @@ def check_versioning(probe: Probe, _subject: Subject) -> CheckResult:
         status = probe.inquiry.versioning()
     except RemoteError as error:
         if _may_not_ask(error):
-            return skipped("versioning", "it cannot be asked for (s3:GetBucketVersioning)")
+            return skipped("it cannot be asked for (s3:GetBucketVersioning)")
         raise
     return judge_versioning(status, _rules(probe), probe.settings.prefix)
 
@@ -252,43 +252,41 @@ def judge_reach(remote: RemoteSettings, server: str, seconds: float) -> CheckRes
     """Say where the remote is, now that it has answered."""
     where = f"{remote.url} at {remote.endpoint or 'AWS'}"
     software = f", {server}" if server else ""
-    return ok("reach", f"{where}{software}, answered in {shown_time(seconds)}", server=server)
+    return ok(f"{where}{software}, answered in {shown_time(seconds)}", server=server)
 
 
 def judge_clock(ahead_seconds: float | None) -> CheckResult:
     """Say how far this machine's clock is from the store's."""
-    name = "clock"
     if ahead_seconds is None:
-        return skipped(name, "the store sends no Date")
+        return skipped("the store sends no Date")
     apart = abs(ahead_seconds)
     values = {"skew_seconds": -ahead_seconds}
     if apart <= 1.5:
-        return ok(name, "with the store's, to the second", **values)
+        return ok("with the store's, to the second", **values)
     measured = f"{apart:.0f} s {'behind' if ahead_seconds > 0 else 'ahead of'} the store's"
     fix = "Set the clock and keep it: run chronyd or systemd-timesyncd."
     if apart > SKEW_REFUSED_SECONDS:
-        return fail(name, f"{measured}; S3 refuses 15 min", fix, **values)
+        return fail(f"{measured}; S3 refuses 15 min", fix, **values)
     if apart > SKEW_NOTED_SECONDS:
-        return warn(name, measured, fix, **values)
-    return ok(name, measured, **values)
+        return warn(measured, fix, **values)
+    return ok(measured, **values)
 
 
 def judge_credentials(found: FoundCredentials | None, now: float) -> CheckResult:
     """Say where the credentials are from, and whether they will still be good tomorrow."""
-    name = "credentials"
     if found is None:
         fix = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give it a role."
-        return fail(name, "none were found", fix)
+        return fail("none were found", fix)
     measured = f"{found.source}, key {found.access_key[:4]}...{found.access_key[-4:]}"
     values = {"source": found.source, "temporary": found.temporary, "renewed": found.renewed}
     if found.renewed:
         left = None if found.expires_at is None else found.expires_at - now
         ends = "" if left is None else f", these for {shown_span(max(0.0, left))}"
-        return ok(name, f"{measured}, renewed by themselves{ends}", **values)
+        return ok(f"{measured}, renewed by themselves{ends}", **values)
     if found.temporary:
         fix = "Give the service a role, or a profile that botocore renews: the drain would stop."
-        return warn(name, f"{measured}, temporary, and nobody renews them", fix, **values)
-    return ok(name, f"{measured}, without an end", **values)
+        return warn(f"{measured}, temporary, and nobody renews them", fix, **values)
+    return ok(f"{measured}, without an end", **values)
 
 
 def judge_conditional(absent: str, match: str, *, declared: bool) -> CheckResult:
@@ -298,20 +296,19 @@ def judge_conditional(absent: str, match: str, *, declared: bool) -> CheckResult
         absent, match: ``obeyed``, ``ignored`` or ``refused``, for each of the two.
         declared: Whether ``conditional_writes`` is on.
     """
-    name = "conditional"
     obeyed = absent == match == "obeyed"
     measured = f"If-None-Match {absent}, If-Match {match}"
     values = {"if_none_match": absent, "if_match": match}
     if obeyed and declared:
-        return ok(name, measured, **values)
+        return ok(measured, **values)
     if obeyed:
         fix = "Set conditional_writes = true: the store can keep two nodes from overwriting."
-        return warn(name, f"{measured}, and conditional_writes is off", fix, **values)
+        return warn(f"{measured}, and conditional_writes is off", fix, **values)
     if declared:
         fix = "Set conditional_writes = false, and let one node only save a step at a time."
-        return fail(name, f"{measured}: two nodes could publish one step", fix, **values)
+        return fail(f"{measured}: two nodes could publish one step", fix, **values)
     fix = "Nothing keeps two nodes from overwriting each other here; a newer store may."
-    return warn(name, f"{measured}, as conditional_writes = false says", fix, **values)
+    return warn(f"{measured}, as conditional_writes = false says", fix, **values)
 
 
 def judge_checksum(faults: Sequence[str], verify: str) -> CheckResult:
@@ -321,46 +318,43 @@ def judge_checksum(faults: Sequence[str], verify: str) -> CheckResult:
         faults: What it did not do; none if all is well.
         verify: What ``remote_verify`` says.
     """
-    name, values = "checksum", {"keeps_crc64nvme": not faults}
+    values = {"keeps_crc64nvme": not faults}
     if not faults and verify == "checksum":
-        return ok(name, "CRC-64/NVME is judged, kept, and of whole multipart objects", **values)
+        return ok("CRC-64/NVME is judged, kept, and of whole multipart objects", **values)
     if not faults:
         fix = 'Set remote_verify = "checksum": each object need not be read back.'
-        return warn(name, "CRC-64/NVME works, and remote_verify is readback", fix, **values)
+        return warn("CRC-64/NVME works, and remote_verify is readback", fix, **values)
     summary = f"CRC-64/NVME: {', '.join(faults)}"
     if verify == "readback":
-        return ok(name, f"{summary}; objects are read back", **values)
-    return fail(
-        name, summary, f"Set {READBACK}: objects are then read back to verify them.", **values
-    )
+        return ok(f"{summary}; objects are read back", **values)
+    return fail(summary, f"Set {READBACK}: objects are then read back to verify them.", **values)
 
 
 def judge_copy(*, refused: bool, wanted: bool) -> CheckResult:
     """Say whether bytes can be copied inside the bucket."""
     if not refused:
-        return ok("copy", "ranges are copied inside the bucket (UploadPartCopy)")
+        return ok("ranges are copied inside the bucket (UploadPartCopy)")
     if not wanted:
-        return ok("copy", "no UploadPartCopy, and block_copies is off")
+        return ok("no UploadPartCopy, and block_copies is off")
     fix = "Set block_copies = false; or let the store copy (s3:GetObject beside s3:PutObject)."
-    return warn("copy", "no UploadPartCopy: unchanged bytes are sent again", fix)
+    return warn("no UploadPartCopy: unchanged bytes are sent again", fix)
 
 
 def judge_lifecycle(rules: Sequence[Mapping[str, Any]], prefix: str) -> CheckResult:
     """Say whether unfinished uploads go by themselves, and checkpoints do not."""
-    name = "lifecycle"
     ours = [rule for rule in rules if rule.get("Status") == "Enabled" and _meets(rule, prefix)]
     if losing := [rule for rule in ours if _expires(rule)]:
         fix = "Narrow it to other prefixes: cachetier deletes by `delete` and `gc` alone."
-        return warn(name, f"rule {_id(losing[0])} deletes objects under {prefix or '/'}", fix)
+        return warn(f"rule {_id(losing[0])} deletes objects under {prefix or '/'}", fix)
     if cold := [rule for rule in ours if _goes_cold(rule)]:
         fix = "Keep the newest steps out of it: a restore from there waits for hours."
-        return warn(name, f"rule {_id(cold[0])} moves objects to an archive", fix)
+        return warn(f"rule {_id(cold[0])} moves objects to an archive", fix)
     days = [_abort_days(rule) for rule in ours if _covers(rule, prefix)]
     found = [number for number in days if number is not None]
     if found:
-        return ok(name, f"unfinished uploads go after {min(found)} d", abort_days=min(found))
+        return ok(f"unfinished uploads go after {min(found)} d", abort_days=min(found))
     fix = "Add a rule with AbortIncompleteMultipartUpload (7 days) for the prefix."
-    return warn(name, "no rule aborts unfinished uploads: they are paid for, unseen", fix)
+    return warn("no rule aborts unfinished uploads: they are paid for, unseen", fix)
 
 
 def _meets(rule: Mapping[str, Any], prefix: str) -> bool:
@@ -409,11 +403,11 @@ def judge_versioning(
     Args:
         rules: The lifecycle rules; None where they cannot be read.
     """
-    name, values = "versioning", {"versioning": status or "never"}
+    values = {"versioning": status or "never"}
     if status != "Enabled":
-        return ok(name, "suspended" if status else "off", **values)
+        return ok("suspended" if status else "off", **values)
     if rules is None:
-        return ok(name, "on; whether old versions go cannot be told", **values)
+        return ok("on; whether old versions go cannot be told", **values)
     goes = [
         rule
         for rule in rules
@@ -422,6 +416,6 @@ def judge_versioning(
         and _covers(rule, prefix)
     ]
     if goes:
-        return ok(name, "on; old versions go by a rule", **values)
+        return ok("on; old versions go by a rule", **values)
     fix = "Add a rule with NoncurrentVersionExpiration: deleted steps are paid for else."
-    return warn(name, "on, and no rule removes old versions", fix, **values)
+    return warn("on, and no rule removes old versions", fix, **values)

@@ -281,7 +281,7 @@ def test_status_says_what_holds_the_drain_back() -> None:
     assert "12.5 writes/s, 3 at once" in remote(writes_per_second=12.5)
     assert "at most 2.0 GB/s" in remote(bytes_per_second=2e9)
     assert "paused by a window" in remote(bytes_per_second=0.0)
-    assert "throttles" not in remote()
+    assert "throttl" not in remote()
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,8 @@ def test_a_pending_step_shows_how_much_of_it_was_sent() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"pace": {"writes_per_second": 12.5, "concurrency": 3}}, "throttling: 12.5 writes/s"),
-        ({"pace": {"bytes_per_second": 2e9}}, "max_rate 2.0 GB/s"),
+        ({"pace": {"writes_per_second": 12.5, "concurrency": 3}}, "throttled to 12.5 writes/s"),
+        ({"pace": {"bytes_per_second": 2e9}}, "at most 2.0 GB/s"),
         ({"pace": {"bytes_per_second": 0.0}}, "paused by a window"),
         ({"last_progress_seconds": 700.0}, "no progress for 12 min"),
         ({"state": "refused", "reason": "403: access denied"}, "403: access denied"),

@@ -38,12 +38,12 @@ def test_an_unknown_check_names_the_nearest() -> None:
 )
 def test_a_fix_goes_with_what_is_wrong_and_with_nothing_else(state: State, fix: str) -> None:
     with pytest.raises(ValueError, match="a fix goes with"):
-        CheckResult("sync", state, "measured", fix)
+        CheckResult(state, "measured", fix)
 
 
 def test_the_worst_finding_decides_and_skipped_ones_do_not_count() -> None:
-    fine, odd, bad = ok("a", "x"), warn("b", "x", "Do."), fail("c", "x", "Do.")
-    assert worst([fine, skipped("d", "x")]) is State.OK
+    fine, odd, bad = ok("x"), warn("x", "Do."), fail("x", "Do.")
+    assert worst([fine, skipped("x")]) is State.OK
     assert worst([fine, odd]) is State.WARN
     assert worst([odd, bad, fine]) is State.FAIL
 

@@ -175,15 +175,15 @@ def test_versions_that_nobody_removes_are_a_warning(
 )
 def test_each_refusal_has_its_next_move(code: str, said: str, fix: str) -> None:
     error = RemoteRefusedError("what it said", remote_code=code, hint="Correct it.")
-    found = judge_refusal("put", error, SETTINGS, "s3:PutObject")
-    assert (found.name, found.state) == ("put", State.FAIL)
+    found = judge_refusal(error, SETTINGS, "s3:PutObject")
+    assert found.state is State.FAIL
     assert said in found.measured
     assert fix in found.fix
 
 
 def test_rights_on_the_bucket_are_named_without_the_prefix() -> None:
     error = RemoteRefusedError("no", remote_code="AccessDenied")
-    assert "on arn:aws:s3:::bucket," in judge_refusal("list", error, SETTINGS, "s3:ListBucket").fix
+    assert "on arn:aws:s3:::bucket," in judge_refusal(error, SETTINGS, "s3:ListBucket").fix
 
 
 class NoCredentialsError(Exception):
@@ -200,20 +200,20 @@ class SSLError(Exception):
 def test_what_fails_before_an_answer_is_told_by_its_cause(cause: Exception, fix: str) -> None:
     error = RemoteRefusedError("below HTTP")
     error.__cause__ = cause
-    assert fix in judge_refusal("reach", error, SETTINGS).fix
+    assert fix in judge_refusal(error, SETTINGS).fix
 
 
 def test_a_store_that_does_not_answer_is_named_by_its_address() -> None:
     error = TransientError("below HTTP")
     error.__cause__ = EndpointConnectionError(endpoint_url="http://s3.invalid/bucket?list-type=2")
     there = replace(SETTINGS, endpoint="http://s3.invalid")
-    found = judge_refusal("reach", error, there)
+    found = judge_refusal(error, there)
     assert found.measured == "the store cannot be reached at http://s3.invalid"
-    assert judge_refusal("reach", error, SETTINGS).measured.endswith(" at AWS")
+    assert judge_refusal(error, SETTINGS).measured.endswith(" at AWS")
 
 
 def test_trouble_that_passes_is_told_apart() -> None:
-    assert judge_refusal("put", ThrottledError("slow down"), SETTINGS).state is State.WARN
-    lost = judge_refusal("put", TransientError("reset"), SETTINGS)
+    assert judge_refusal(ThrottledError("slow down"), SETTINGS).state is State.WARN
+    lost = judge_refusal(TransientError("reset"), SETTINGS)
     assert lost.state is State.FAIL
     assert "reset" in lost.measured
