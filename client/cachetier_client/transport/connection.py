@@ -1,4 +1,4 @@
-"""One connection of the socket protocol, and the pool of those that nobody is using.
+"""One connection of the socket protocol.
 
 Source: docs/protocol.md, "Frames" and "Versions".
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import os
 import socket
-import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from cachetier_client import forks
@@ -28,31 +28,48 @@ from cachetier_client.transport import wire
 from cachetier_client.transport.base import ConnectionLostError
 from cachetier_client.transport.wire import ConnectionClosedError, Frame, FrameError, Header
 
-IDLE_LIMIT = 32
 INLINE_BYTES = 65536  # until a service says otherwise
 SOCKET_PATH_LIMIT_BYTES = 107
 _LATE_SECONDS = 0.01
 
 
+@dataclass(slots=True)
+class Service:
+    """A service, and what it last said on any connection.
+
+    Attributes:
+        path: Its socket.
+        greeting: What each connection begins with.
+        inline_bytes: Up to which size a shard travels in one frame.
+        remote: Where the service drains to, in its words.
+        has_incidents: Whether it spoke of incidents.
+    """
+
+    path: str
+    greeting: Header
+    inline_bytes: int = INLINE_BYTES
+    remote: object = None
+    has_incidents: bool = False
+
+
 class Connection:
     """Sends a request and reads its reply; used by one thread at a time.
 
-    After any failure to exchange whole frames it is ``broken`` and good for nothing but closing.
+    After any failure to exchange whole frames it is good for nothing but closing, and not
+    ``reusable``.
     """
 
-    def __init__(self, sock: socket.socket, peer: str) -> None:
+    def __init__(self, sock: socket.socket, service: Service) -> None:
         self._sock = sock
-        self._peer = peer
+        self._peer = f"unix://{service.path}"
+        self._service = service
         self._inherited = False
-        self.broken = False
+        self.reusable = True
         self.was_idle = False
-        self.noticed_incidents = False
-        self.inline_bytes = INLINE_BYTES
-        self.remote: object = None
         forks.own(self)
 
     @classmethod
-    def open(cls, path: str, greeting: Header, deadline: Deadline) -> Connection:
+    def open(cls, service: Service, deadline: Deadline) -> Connection:
         """Connect and greet.
 
         Raises:
@@ -60,11 +77,10 @@ class Connection:
             ForbiddenError: The socket, or the service, does not let this user in.
             ProtocolMismatchError: It speaks another protocol.
         """
-        connection = cls(_connected(path, deadline), f"unix://{path}")
+        connection = cls(_connected(service.path, deadline), service)
         try:
-            hello = connection.request({"op": "hello", **greeting}, deadline).header
-            connection.inline_bytes = _checked_hello(hello)
-            connection.remote = hello.get("remote")
+            hello = connection.request({"op": "hello", **service.greeting}, deadline).header
+            service.inline_bytes, service.remote = _checked_hello(hello), hello.get("remote")
         except BaseException:
             connection.close()
             raise
@@ -81,7 +97,7 @@ class Connection:
         frame = self._exchange({**header, **brought_along()}, deadline, body)
         waiting = frame.header.get("incidents")
         if isinstance(waiting, int) and waiting > 0:
-            self.noticed_incidents = True
+            self._service.has_incidents = True
         if frame.header.get("ok") is True:
             return frame
         if frame.descriptor is not None:
@@ -98,13 +114,13 @@ class Connection:
         except (OSError, FrameError, DeadlineError) as error:
             self._raise_broken(error, deadline)
         except BaseException:
-            self.broken = True
+            self.reusable = False
             raise
 
     def close(self) -> None:
         """Close; the service then removes what was staged here and not committed."""
         forks.disown(self)
-        self.broken = True
+        self.reusable = False
         self._sock.close()
 
     def __del__(self) -> None:
@@ -112,7 +128,7 @@ class Connection:
 
     def abandon(self) -> None:
         """Close the child's copy; the parent's connection lives on."""
-        self._inherited = self.broken = True
+        self._inherited, self.reusable = True, False
         self._sock.close()
 
     def _exchange(self, header: Header, deadline: Deadline, body: wire.Buffer) -> Frame:
@@ -123,17 +139,17 @@ class Connection:
             try:
                 wire.send_frame(timed, header, body)
             except ConnectionError:
-                self.broken = True  # it hung up; perhaps it said why before
+                self.reusable = False  # it hung up; perhaps it said why before
             return wire.receive_frame(timed, wire.REPLY_HEADER_LIMIT_BYTES)
         except (OSError, FrameError, DeadlineError) as error:
             self._raise_broken(error, deadline)
         except BaseException:
-            self.broken = True  # interrupted between request and reply
+            self.reusable = False  # interrupted between request and reply
             raise
 
     def _raise_broken(self, error: Exception, deadline: Deadline) -> NoReturn:
         """Note that the connection is lost, and tell the caller in this library's words."""
-        self.broken = True
+        self.reusable = False
         if isinstance(error, TimeoutError | DeadlineError):
             raise deadline.passed(f"the exchange with {self._peer}") from None
         if isinstance(error, OSError | ConnectionClosedError):
@@ -174,70 +190,6 @@ class _TimedSocket:
             self._sock.settimeout(left)
             self._armed_seconds = left
         return self._sock
-
-
-class ConnectionPool:
-    """Idle connections to one service, newest first. Thread-safe and fork-safe.
-
-    Attributes:
-        inline_bytes: Up to which size a shard travels in one frame, as the service last said.
-        remote: Where the service drains to, in its words.
-    """
-
-    def __init__(self, path: str, greeting: Header) -> None:
-        self._path = path
-        self._greeting = greeting
-        self._lock = threading.Lock()
-        self._idle: list[Connection] = []
-        self.inline_bytes = INLINE_BYTES
-        self.remote: object = None
-        self._noticed_incidents = False
-        self._closed = False
-        forks.own(self)
-
-    def take(self, deadline: Deadline) -> Connection:
-        """Return an idle connection, or a new one."""
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        connection = Connection.open(self._path, self._greeting, deadline)
-        self.inline_bytes, self.remote = connection.inline_bytes, connection.remote
-        return connection
-
-    def give_back(self, connection: Connection) -> None:
-        """Keep a connection for the next call, unless it is broken."""
-        connection.was_idle = True
-        with self._lock:
-            self._noticed_incidents |= connection.noticed_incidents
-            connection.noticed_incidents = False
-            if not (connection.broken or self._closed or len(self._idle) >= IDLE_LIMIT):
-                self._idle.append(connection)
-                return
-        connection.close()
-
-    def noticed_incidents(self) -> bool:
-        """Return whether a reply spoke of incidents since this was last asked."""
-        noticed, self._noticed_incidents = self._noticed_incidents, False
-        return noticed
-
-    def forget_idle(self) -> None:
-        """Close the idle connections."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    def close(self) -> None:
-        """Close, now the idle connections, and the others as they are given back."""
-        self._closed = True
-        forks.disown(self)
-        self.forget_idle()
-
-    def abandon(self) -> None:
-        """Start anew in a child; the connections abandon themselves."""
-        self._lock = threading.Lock()
-        self._idle = []
-        forks.own(self)
 
 
 def _connected(path: str, deadline: Deadline) -> socket.socket:

@@ -24,7 +24,7 @@ from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.trace_context import brought_along
 from cachetier_client.transport.base import Reply
-from cachetier_client.transport.http_connection import PIECE_BYTES, HttpConnection, HttpPool
+from cachetier_client.transport.http_connection import PIECE_BYTES, HttpConnection
 from cachetier_client.transport.http_routes import (
     DIGEST_HEADER,
     ELEMENT_SIZE_HEADER,
@@ -34,6 +34,7 @@ from cachetier_client.transport.http_routes import (
     request_for,
     shard_target,
 )
+from cachetier_client.transport.pool import ConnectionPool
 from cachetier_client.transport.sources import memory_for
 
 _BYTES = {"Content-Type": "application/octet-stream"}
@@ -46,7 +47,9 @@ class HttpTransport:
         self, host: str, port: int, *, prefix: str = "", token: str = "", client_id: str = ""
     ) -> None:
         self.url = f"http://{host}:{port}{prefix}"
-        self.connections = HttpPool(host, port)
+        self.connections = ConnectionPool(lambda deadline: HttpConnection(host, port, deadline))
+        self.forget_idle = self.connections.forget_idle
+        self.close = self.connections.close
         self._client_id = client_id
         self._prefix = prefix
         self._authorization = {"Authorization": f"Bearer {token}"} if token else {}
@@ -118,12 +121,6 @@ class HttpTransport:
     def noticed_incidents(self) -> bool:
         noticed, self._noticed_incidents = self._noticed_incidents, False
         return noticed
-
-    def forget_idle(self) -> None:
-        self.connections.forget_idle()
-
-    def close(self) -> None:
-        self.connections.close()
 
     # --- exchanges -------------------------------------------------------------------------------
 

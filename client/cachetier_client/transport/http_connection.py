@@ -1,11 +1,10 @@
-"""Kept HTTP connections: a request at a time, every wait bounded, failures in our own words."""
+"""HTTP connections: a request at a time, every wait bounded, failures in our own words."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
 import socket
-import threading
 from collections.abc import Iterator
 
 from cachetier_client import forks
@@ -14,7 +13,6 @@ from cachetier_client.errors import inherited
 from cachetier_client.transport.base import ConnectionLostError
 from cachetier_client.transport.http_routes import error_of
 
-IDLE_LIMIT = 32
 PIECE_BYTES = 1 << 20
 _DOCUMENT_LIMIT_BYTES = 64 << 20
 
@@ -129,59 +127,3 @@ class HttpConnection:
             verb = "cannot connect to" if never else "lost the connection to"
             message = f"{verb} {self._peer}"
             raise ConnectionLostError(message, was_idle=self.was_idle) from error
-
-
-class HttpPool:
-    """Idle connections to one service, newest first. Thread-safe and fork-safe."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._host = host
-        self._port = port
-        self._lock = threading.Lock()
-        self._idle: list[HttpConnection] = []
-        self._closed = False
-        forks.own(self)
-
-    def take(self, deadline: Deadline) -> HttpConnection:
-        """Return an idle connection, or a new one."""
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return HttpConnection(self._host, self._port, deadline)
-
-    def give_back(self, connection: HttpConnection) -> None:
-        """Keep a connection for the next call, unless its last exchange is not whole."""
-        connection.was_idle = True
-        with self._lock:
-            if connection.reusable and not self._closed and len(self._idle) < IDLE_LIMIT:
-                self._idle.append(connection)
-                return
-        connection.close()
-
-    @contextlib.contextmanager
-    def lend(self, deadline: Deadline) -> Iterator[HttpConnection]:
-        """Lend a connection for one exchange."""
-        connection = self.take(deadline)
-        try:
-            yield connection
-        finally:
-            self.give_back(connection)
-
-    def forget_idle(self) -> None:
-        """Close the idle connections."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    def close(self) -> None:
-        """Close, now the idle connections, and the others as they are given back."""
-        self._closed = True
-        forks.disown(self)
-        self.forget_idle()
-
-    def abandon(self) -> None:
-        """Start anew in a child; the connections abandon themselves."""
-        self._lock = threading.Lock()
-        self._idle = []
-        forks.own(self)

@@ -86,10 +86,10 @@ class _StagedSink:
         if self._give_back is None:
             return
         try:
-            if deadline.remaining() and not self._connection.broken:
+            if deadline.remaining() and self._connection.reusable:
                 self._request("abort", {}, deadline.at_most(_ABORT_SECONDS))
         except (CachetierClientError, ConnectionLostError):
-            self._connection.broken = True
+            self._connection.reusable = False
         finally:
             self._release()
 

@@ -16,7 +16,8 @@ from cachetier_client.io.block_file import BlockFile, BlockFiles, SystemFiles
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import Reply
-from cachetier_client.transport.connection import ConnectionPool
+from cachetier_client.transport.connection import Connection, Service
+from cachetier_client.transport.pool import ConnectionPool
 from cachetier_client.transport.sinks import DescriptorSink, OwnedDescriptor, StreamSink
 from cachetier_client.transport.sources import OpenedShard, memory_for
 from cachetier_client.transport.wire import Frame, Header
@@ -29,21 +30,24 @@ class UnixTransport:
         self, path: str, greeting: Header, workers: Workers, files: BlockFiles | None = None
     ) -> None:
         self.url = f"unix://{path}"
-        self._connections = ConnectionPool(path, greeting)
+        self._service = service = Service(path, greeting)
+        self._connections = ConnectionPool(lambda deadline: Connection.open(service, deadline))
+        self.forget_idle = self._connections.forget_idle
+        self.close = self._connections.close
         self._workers = workers
         self._files = files or SystemFiles()
 
     @property
     def remote(self) -> object:
         """Where the service drains to, in its words."""
-        return self._connections.remote
+        return self._service.remote
 
     # --- in --------------------------------------------------------------------------------------
 
     def put(
         self, part: RankPart, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
-        if len(data) <= self._connections.inline_bytes:
+        if len(data) <= self._service.inline_bytes:
             fields = {
                 **part.fields(),
                 "name": name,
@@ -134,14 +138,9 @@ class UnixTransport:
             os.close(frame.descriptor)  # nobody asked for one
         return frame.header
 
-    def forget_idle(self) -> None:
-        self._connections.forget_idle()
-
-    def close(self) -> None:
-        self._connections.close()
-
     def noticed_incidents(self) -> bool:
-        return self._connections.noticed_incidents()
+        noticed, self._service.has_incidents = self._service.has_incidents, False
+        return noticed
 
     def request(
         self, op: str, fields: Header, deadline: Deadline, body: memoryview | bytes = b""
