@@ -6,8 +6,8 @@
 ``quarantined``  the local bytes fail their digest: never served, never sent, kept for a person;
                  or until sound ones come from a remote that had the shard before
 
-Staging and claims are not states: they live in memory and die with their connection or process, so
-that start-up is recovery. A shard row disappears only by replacement, abort or delete.
+Stages and tasks in flight are not states: they live in memory and die with their connection or
+process, so that start-up is recovery. A shard row disappears only by replacement, abort or delete.
 """
 
 from __future__ import annotations

@@ -114,6 +114,38 @@ def test_the_map_of_the_architecture_names_each_module_once(tree: str, header: s
     assert [name for name in named if not any(fnmatch(each, name) for each in modules)] == []
 
 
+def test_every_module_that_a_page_names_is_there() -> None:
+    """Design notes may keep old names: they are history."""
+    cited = re.compile(r"(?<![\w/*.:-])(?:\.\./)*((?:[\w-]+/)*[\w-]+\.py)\b")
+    modules = {
+        f"/{path.relative_to(ROOT)}"
+        for folder in ("cachetier", "client", "tests", "benchmarks", "examples", "tools", "deploy")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    pages = [page for page in PAGES if page.parent.name != "design"]
+    missing = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages
+        for name in cited.findall(page.read_text(encoding="utf-8"))
+        if not any(module.endswith(f"/{name}") for module in modules)
+    ]
+    assert missing == []
+
+
+def test_every_step_of_the_path_of_a_byte_is_a_module() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    path = page.partition("## The path of a byte")[2].partition("\n## ")[0]
+    trees = (ROOT / "cachetier", ROOT / "client" / "cachetier_client")
+    steps = re.findall(r"(?<![\w/.])[a-z]\w+(?:/[a-z]\w+)+", path)
+    missing = [
+        step
+        for step in steps
+        if not any((tree / f"{step}.py").exists() or (tree / step).is_dir() for tree in trees)
+    ]
+    assert len(steps) > 20
+    assert missing == []
+
+
 def test_the_figures_of_the_readme_are_the_measured_ones() -> None:
     results = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
     measured = {each["measure"]: float(each["value"]) for each in results}
