@@ -17,7 +17,8 @@ from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.catalog_lookup import Known
 from cachetier.fsck.findings import Finding, FindingKind, RepairOutcome
 from cachetier.fsck.resend import content_of
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import local_copies, puts, queries, repair_writes
+from cachetier.local.catalog.records import NewShard
 from cachetier.local.lost_and_found import (
     Identity,
     LostAndFound,
@@ -90,13 +91,12 @@ class Adopting:
         if not self._store.space.try_reserve(content.size_bytes):
             raise IntegrityError("there is no room for it")
         began_at = min(self._written_at(file), self._clock.now())  # now it would seem the newest
-        self._store.mend_log.take_back(ids.run, ids.step, ids.save_id)
+        self._store.write(repair_writes.take_back, ids.run, ids.step, ids.save_id)
         self._lost.take_back(file.file_id)
         self._store.files.sync_name(file.file_id)
         try:
-            committed = self._store.catalog.commit_shard(
-                ids, identity.name, content, began_at, file_id=file.file_id
-            )
+            new = NewShard(identity.name, ids.rank, content, file_id=file.file_id)
+            committed = self._store.write(puts.commit_shard, self._store.policy, ids, new, began_at)
         except BaseException:
             self._store.files.set_aside(file.file_id)
             self._store.space.release(content.size_bytes)
@@ -209,8 +209,7 @@ class Reclaiming:
         try:
             self._lost.take_back(file_id)
             self._store.files.sync_name(file_id)
-            durable = self._store.replica_log.durable
-            before = self._store.catalog.attach(shard.version, file_id, durable)
+            before = self._store.write(local_copies.attach, shard.version, file_id)
         except BaseException:
             self._store.space.release(size_bytes)
             raise

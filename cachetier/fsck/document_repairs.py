@@ -13,7 +13,7 @@ from cachetier.errors import IntegrityError, ObjectMissingError
 from cachetier.fsck.catalog_lookup import Known
 from cachetier.fsck.findings import Finding, LeftError
 from cachetier.fsck.remote_index import gone
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import drain_writes, queries, repair_writes, replica_writes
 from cachetier.local.store import Store
 from cachetier.model import publication
 from cachetier.model.checkpoint import Save
@@ -50,9 +50,11 @@ class DocumentsThere:
             self._refuse_if_another_came_since(remote, save)
         location = self._location(remote, save)
         self._write_missing_parts(remote, save, location)
-        log, number = self._store.mend_log, finding.number
+        write, number = self._store.write, finding.number
         reopened = (
-            log.reopen(number) if remote.name == DURABLE else log.reopen_at(number, remote.name)
+            write(repair_writes.reopen, number)
+            if remote.name == DURABLE
+            else write(repair_writes.reopen_at, number, remote.name)
         )
         if not reopened:
             raise LeftError(_NOT_HERE)
@@ -113,10 +115,10 @@ class DocumentsThere:
         if seen is None or seen.manifest.save_id != save.save_id:
             raise LeftError(f"no manifest says where it is: {gone(save)}")
         if remote.name == DURABLE:
-            self._store.drain_log.record_location(save.number, seen.manifest.location)
+            self._store.write(drain_writes.record_location, save.number, seen.manifest.location)
         else:
             location = seen.manifest.location
-            self._store.replica_log.record_location(save.number, remote.name, location)
+            self._store.write(replica_writes.record_location, save.number, remote.name, location)
         return "its row says again where it is: look once more"
 
     # --- another save of the step ----------------------------------------------------------------

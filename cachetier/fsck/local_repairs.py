@@ -9,9 +9,9 @@ from cachetier.fsck.catalog_lookup import Known
 from cachetier.fsck.findings import LeftError
 from cachetier.fsck.remote_index import Described
 from cachetier.local import copies
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import local_copies, queries, repair_writes
 from cachetier.local.store import Store
-from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.restore.restore import Restore, local_damage
@@ -52,7 +52,7 @@ class BytesHere:
         if shard.state in (ShardState.DIRTY, ShardState.CLEAN):
             return f"its bytes are here again, {shard.state}"
         if shard.state is ShardState.QUARANTINED and self._reads_right(shard):
-            self._store.mend_log.reinstate(shard.version)
+            self._store.write(repair_writes.reinstate, shard.version)
             state = self._known.shard(shard.version).state
             return f"its bytes here have their digest after all: it is {state}"
         if shard.state is ShardState.QUARANTINED and self._reclaiming.reclaim(shard):
@@ -97,9 +97,9 @@ class BytesHere:
     def _quarantine_or_drop(self, shard: Shard) -> None:
         incident, now = local_damage(shard), self._clock.now()
         if shard.state is ShardState.CLEAN and not self.is_elsewhere(shard):
-            self._store.mend_log.quarantine(shard.version, incident, now)
+            self._store.write(repair_writes.quarantine, shard.version, incident, now)
             return
-        before = self._store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, now)
+        before = self._store.write(local_copies.record_damage, shard.version, incident, now)
         if before.state in (ShardState.CLEAN, ShardState.EVICTED):
             self._store.drop([before])
 

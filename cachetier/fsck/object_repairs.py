@@ -9,6 +9,7 @@ from cachetier.fsck.local_checks import doubtful_copies
 from cachetier.fsck.local_repairs import BytesHere
 from cachetier.fsck.remote_index import Described
 from cachetier.fsck.resend import Resending
+from cachetier.local.catalog import drain_writes, replica_writes
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
@@ -125,9 +126,9 @@ class ObjectsThere:
 
     def _dirty_again(self, shard: Shard, remote: str) -> str:
         if remote == DURABLE:
-            state = self._store.drain_log.record_lost(shard.version, remote)
+            state = self._store.write(drain_writes.record_lost, shard.version, remote)
         else:
-            state = self._store.replica_log.record_lost(shard.version, remote)
+            state = self._store.write(replica_writes.record_lost, shard.version, remote)
         if state is ShardState.DIRTY:
             return "it is dirty again: the drain sends it"
         return f"the drain sends it to {remote} again"

@@ -8,6 +8,7 @@ from cachetier.clock import Clock
 from cachetier.errors import IntegrityError
 from cachetier.fsck.catalog_lookup import Known
 from cachetier.fsck.findings import LeftError
+from cachetier.local.catalog import repair_writes
 from cachetier.local.repair import check_queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
@@ -60,7 +61,7 @@ class Described:
     def remember(self, shard: Shard, remote: Remote, stored: Stored) -> None:
         """Write into the catalog that ``remote`` holds a shard, and as what."""
         now = self._clock.now()
-        self._store.mend_log.remember(shard.version, remote.name, stored, now)
+        self._store.write(repair_writes.remember, shard.version, remote.name, stored, now)
 
     def together(self, shard: Shard, save: Save, remote: Remote, stored: Stored) -> list[Shard]:
         """Return the shards that lie in one object with ``shard``, in the order of its bytes."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.findings import Finding, FindingKind, LeftError, RepairOutcome
 from cachetier.fsck.resend import content_of, content_of_body
-from cachetier.local.catalog import queries, rows
-from cachetier.local.catalog.repair_writes import MendLog
+from cachetier.local.catalog import queries, repair_writes, rows
+from cachetier.local.catalog.committer import Committer
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.lost_and_found import Identity
 from cachetier.local.repair import check_queries
@@ -69,15 +69,15 @@ class _RowIdentity:
 
 class _RowRepairs:
     def __init__(
-        self, view: CatalogView, log: MendLog, files: DiskFiles, durable: Bucket | None
+        self, view: CatalogView, catalog: Committer, files: DiskFiles, durable: Bucket | None
     ) -> None:
         self._view = view
-        self._log = log
+        self._catalog = catalog
         self._files = files
         self._durable = durable
 
     def reindex(self, _finding: Finding) -> str:
-        self._log.reindex()
+        self._catalog.run(repair_writes.reindex)
         accounted, walked = self._view.read(check_queries.accounts)
         if self._view.read(check_queries.complaints) or accounted != walked:
             raise LeftError("the tables themselves are damaged: read docs/recovery.md")
@@ -101,7 +101,8 @@ class _RowRepairs:
         taken = self._view.read(lambda sql: check_queries.names_of(sql, save.number))
         if right.name != row.name and right.name in taken:
             raise LeftError(f"it was {right.name}, as another row says it is: save the step again")
-        self._log.rewrite(
+        self._catalog.run(
+            repair_writes.rewrite,
             finding.version,
             save.save_id,
             right.name,

@@ -31,7 +31,8 @@ from cachetier.errors import (
     RemoteError,
 )
 from cachetier.ingest.ingest import check_content
-from cachetier.local.catalog import pending_queries, queries
+from cachetier.local.catalog import drain_queries, drain_writes, puts, queries
+from cachetier.local.catalog.puts import Committed
 from cachetier.local.store import Store
 from cachetier.model import names
 from cachetier.model.checkpoint import Save
@@ -93,7 +94,7 @@ class PendingSeals:
     def look(self) -> int:
         """Look where it is due, and complete what is found; return how many parts were sealed."""
         now, sealed = self._clock.monotonic(), 0
-        parts = self._store.read(pending_queries.unsealed_parts)
+        parts = self._store.read(drain_queries.unsealed_parts)
         known = {(save.number, rank) for save, rank in parts}
         self._due = {rank: due for rank, due in list(self._due.items()) if rank in known}
         for save, rank in parts:
@@ -110,7 +111,7 @@ class PendingSeals:
 
     def tidy(self) -> None:
         """Remove pending seals of parts that are sealed: a crash came between seal and removal."""
-        for save, rank in self._store.read(pending_queries.sealed_parts):
+        for save, rank in self._store.read(drain_queries.sealed_parts):
             if save.location is None:
                 continue
             key = self._bucket.layout.pending_key(save.run, save.location, rank)
@@ -182,7 +183,7 @@ class PendingSeals:
         if given_up:
             listed = ", ".join(sorted(given_up)[:5])
             tell(log, events.PART_TAKEN_BACK, rank=rank, names=listed, **of(save))
-            self._store.drop(self._store.catalog.take_back(ids, given_up))
+            self._store.drop(self._store.write(puts.take_back, ids, given_up))
         self._seal(ids, sealed, save, location)
         return True
 
@@ -225,29 +226,39 @@ class PendingSeals:
 
     def _seal(self, ids: SaveIds, pending: PendingSeal, save: Save, location: str) -> None:
         # What is nowhere but in the bucket must be found there before the drain has claimed, too.
-        self._store.drain_log.record_location(save.number, location)
+        self._store.write(drain_writes.record_location, save.number, location)
         for entry in pending.shards:
             self._take_over(ids, entry)
-        self._store.catalog.seal(
-            ids, pending.ranks_on_node, self._clock.now(), follows=pending.follows
+        self._store.write(
+            puts.seal,
+            self._store.policy,
+            ids,
+            pending.ranks_on_node,
+            self._clock.now(),
+            follows=pending.follows,
         )
         tell(log, events.PART_MENDED, rank=ids.rank, shards=len(pending.shards), **of(ids))
         self._on_sealed()
 
     def _take_over(self, ids: SaveIds, entry: ShardEntry) -> None:
-        catalog, content, now = self._store.catalog, entry.content(), self._clock.now()
+        store = self._store
         try:
-            taken = catalog.commit_remote(ids, entry.name, content, self._remote, now)
+            taken = self._commit(ids, entry)
         except BackpressureError:
             # Other bytes are here, of a put whose answer the client never got: the ones it put
             # afterwards count.
-            self._store.drop(catalog.take_back(ids, [entry.name]))
-            taken = catalog.commit_remote(ids, entry.name, content, self._remote, now)
+            store.drop(store.write(puts.take_back, ids, [entry.name]))
+            taken = self._commit(ids, entry)
         if taken.repeated:
-            remote, stored = self._remote, Stored.raw(content)
-            self._store.drain_log.record_verified(
-                taken.shard.version, remote, [remote], now, stored
-            )
+            version, remote = taken.shard.version, self._remote
+            stored = Stored.raw(entry.content())
+            now = self._clock.now()
+            store.write(drain_writes.record_verified, version, remote, [remote], now, stored)
+
+    def _commit(self, ids: SaveIds, entry: ShardEntry) -> Committed:
+        store, now = self._store, self._clock.now()
+        content, remote = entry.content(), self._remote
+        return store.write(puts.commit_remote, store.policy, ids, entry.name, content, remote, now)
 
 
 def _ids_of(pending: PendingSeal, save: Save, rank: int, key: str) -> SaveIds:

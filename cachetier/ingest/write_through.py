@@ -34,7 +34,7 @@ from cachetier.errors import (
     StepPublishedError,
 )
 from cachetier.ingest.ingest import RemoteStage
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import drain_writes, puts, queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ShardState
@@ -90,7 +90,7 @@ class WriteThrough:
             RemoteRefusedError: A person has to mend the remote.
             SaveSupersededError, StepPublishedError, AbortedError: The save has no future.
         """
-        save = self.store.catalog.admit(ids, self.clock.now())
+        save = self.store.write(puts.admit, self.store.policy, ids, self.clock.now())
         existing = self.store.read(lambda sql: queries.shard_named(sql, save.number, name))
         if existing is not None:
             return _Repeat(existing)
@@ -101,7 +101,7 @@ class WriteThrough:
             self._queue.hold(save.number, name, PATIENCE_SECONDS)
             held.callback(self._queue.release, save.number, name)
             key = self.bucket.layout.shard_key(ids.run, location, name)
-            version = self.store.catalog.reserve_version()
+            version = self.store.write(puts.reserve_version)
             return _Stream(self, ids, name, key, version, size_bytes, held.pop_all())
 
     @contextmanager
@@ -120,10 +120,18 @@ class WriteThrough:
         claimed = self._publisher.claim(claimant_of(save, replaced))
         if isinstance(claimed, Ended):
             now = self.clock.now()
-            log = self.store.drain_log
-            self.store.drop(log.record_outcome(save.number, claimed.state, None, now))
+            self.store.drop(
+                self.store.write(
+                    drain_writes.record_outcome,
+                    self.store.policy,
+                    save.number,
+                    claimed.state,
+                    None,
+                    now,
+                )
+            )
             raise _ended(claimed, ids)
-        self.store.drain_log.record_location(save.number, claimed.location)
+        self.store.write(drain_writes.record_location, save.number, claimed.location)
         return claimed.location
 
 
@@ -201,8 +209,14 @@ class _Stream:
             with _as_backpressure():
                 self._finish(content)
             through = self._through
-            committed = through.store.catalog.commit_remote(
-                self._ids, self._name, content, through.remote, through.clock.now()
+            committed = through.store.write(
+                puts.commit_remote,
+                through.store.policy,
+                self._ids,
+                self._name,
+                content,
+                through.remote,
+                through.clock.now(),
             )
         except BaseException:
             self.abort()

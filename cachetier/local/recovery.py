@@ -23,14 +23,14 @@ import apsw
 
 from cachetier.clock import Clock
 from cachetier.errors import CatalogDamagedError, DirectoryInUseError
-from cachetier.local.catalog import connection, queries, wal
+from cachetier.local.catalog import connection, local_copies, queries, wal
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.files.data_files import DiskFiles, Files, sync_directory
 from cachetier.local.files.space import Space
 from cachetier.local.files.watched_files import OnDiskError, WatchedFiles
 from cachetier.local.store import Store
-from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import DRAIN_ALL, Policy
 
 CATALOG_NAME = "catalog.db"
@@ -203,6 +203,6 @@ def _report_lost(store: Store, version: int, file_id: str, clock: Clock) -> None
         name=shard.name,
         rank=shard.rank,
     )
-    before = store.catalog.move(version, ShardEvent.LOCAL_DAMAGE, incident, clock.now())
+    before = store.write(local_copies.record_damage, version, incident, clock.now())
     if before.state is ShardState.CLEAN:
         store.files.remove(file_id)  # it may be there, with another size

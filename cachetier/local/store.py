@@ -14,24 +14,25 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import apsw
 
 from cachetier.clock import Clock
 from cachetier.errors import CatalogDamagedError, FencedError, SizeMismatchError
-from cachetier.local.catalog import connection, queries, replica_queries
-from cachetier.local.catalog.catalog import Catalog, Committed
+from cachetier.local.catalog import (
+    connection,
+    local_copies,
+    puts,
+    queries,
+    replica_queries,
+    replica_writes,
+)
 from cachetier.local.catalog.committer import Committer
-from cachetier.local.catalog.deletes import GarbageLog
-from cachetier.local.catalog.drain_writes import DrainLog
-from cachetier.local.catalog.pin_writes import PinLog
-from cachetier.local.catalog.policy_writes import PolicyLog
-from cachetier.local.catalog.repair_writes import MendLog
-from cachetier.local.catalog.replica_writes import ReplicaLog
+from cachetier.local.catalog.puts import Committed
+from cachetier.local.catalog.records import NewShard
 from cachetier.local.files.data_files import Files
 from cachetier.local.files.space import Space
-from cachetier.model.lifecycle import ShardEvent
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Content, SaveIds, Shard
 from cachetier.telemetry import events
@@ -39,6 +40,7 @@ from cachetier.telemetry.events import tell
 
 log = logging.getLogger(__name__)
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
@@ -86,13 +88,7 @@ class Store:
         self.store_id = store_id
         self.space = space
         self.files = files
-        self.catalog = Catalog(committer, policy)
-        self.drain_log = DrainLog(committer, policy)
-        self.policy_log = PolicyLog(committer)
-        self.pin_log = PinLog(committer)
-        self.garbage_log = GarbageLog(committer)
-        self.mend_log = MendLog(committer)
-        self.replica_log = ReplicaLog(committer)
+        self.policy = policy
         self._committer = committer
         self._reader = reader
         self._reader_lock = threading.Lock()
@@ -105,24 +101,50 @@ class Store:
         """Why no more writes are taken, or None."""
         return self._committer.fenced
 
-    def read(self, query: Callable[[apsw.Connection], Result]) -> Result:
-        """Run ``query`` on the reading connection.
+    def read(
+        self,
+        query: Callable[Concatenate[apsw.Connection, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """Run ``query`` with ``args`` on the reading connection.
 
         Raises:
             CatalogDamagedError: The disk does not give back what was written.
         """
         with self._reader_lock:
-            return _answered(self._reader, query)
+            try:
+                return query(self._reader, *args, **kwargs)
+            except connection.UNREADABLE as error:
+                raise _unreadable(error) from error
 
     def look(self, query: Callable[[apsw.Connection], Result]) -> Result:
         """Do as ``read`` on a connection of its own: no reader waits for a look that takes long."""
         with self._looker_lock:
-            return _answered(self._looker, query)
+            try:
+                return query(self._looker)
+            except connection.UNREADABLE as error:
+                raise _unreadable(error) from error
+
+    def write(
+        self,
+        operation: Callable[Concatenate[apsw.Connection, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """Run ``operation`` with ``args`` in a transaction of the catalog.
+
+        Those that arrive together share one; when this returns, it is synced.
+
+        Raises:
+            FencedError: A sync failed, now or before.
+        """
+        return self._committer.run(operation, *args, **kwargs)
 
     def configure_replicas(self, replicas: Mapping[str, bool]) -> None:
         """Take ``replicas`` for those of the settings; nothing is written if they are already."""
         if self.read(replica_queries.configured) != dict(replicas):
-            self.replica_log.configure(replicas)
+            self.write(replica_writes.configure, replicas)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -160,9 +182,8 @@ class Store:
         try:
             self._refuse_if_fenced()
             self._sync(staged, ids, name, content)
-            committed = self.catalog.commit_shard(
-                ids, name, content, self._clock.now(), file_id=staged.file_id
-            )
+            new = NewShard(name, ids.rank, content, file_id=staged.file_id)
+            committed = self.write(puts.commit_shard, self.policy, ids, new, self._clock.now())
         except BaseException:
             self.discard(staged)
             raise
@@ -176,7 +197,8 @@ class Store:
     def commit_inline(self, ids: SaveIds, name: str, content: Content, body: bytes) -> Committed:
         """Make a small shard safe inside the catalog; the caller has reserved its size."""
         try:
-            committed = self.catalog.commit_shard(ids, name, content, self._clock.now(), body=body)
+            new = NewShard(name, ids.rank, content, body=body)
+            committed = self.write(puts.commit_shard, self.policy, ids, new, self._clock.now())
         except BaseException:
             self.space.release(content.size_bytes)
             raise
@@ -190,8 +212,7 @@ class Store:
         ids = SaveIds(shard.run, shard.step, shard.save_id, shard.rank, 0)  # it is not known here
         try:
             self._sync(staged, ids, shard.name, shard.content)
-            durable = self.replica_log.durable
-            before = self.catalog.attach(shard.version, staged.file_id, durable)
+            before = self.write(local_copies.attach, shard.version, staged.file_id)
         except BaseException:
             self.discard(staged)
             raise
@@ -218,7 +239,7 @@ class Store:
             FileNotFoundError: The file was removed meanwhile, or is lost: look the shard up again.
         """
         if shard.inline:
-            body = self.read(lambda sql: queries.body_of(sql, shard.version))
+            body = self.read(queries.body_of, shard.version)
             return LocalCopy(shard, None, body) if body is not None else None
         if shard.file_id is None:
             return None
@@ -231,8 +252,7 @@ class Store:
         """
         if shard.file_id is not None and not self.files.unread(shard.file_id):
             return False
-        before = self.catalog.move(shard.version, ShardEvent.EVICT, None, self._clock.now())
-        self.drop([before])
+        self.drop([self.write(local_copies.evict, shard.version)])
         return True
 
     def drop(self, shards: Iterable[Shard]) -> None:
@@ -295,12 +315,9 @@ class Store:
             raise
 
 
-def _answered(sql: apsw.Connection, query: Callable[[apsw.Connection], Result]) -> Result:
-    try:
-        return query(sql)
-    except connection.UNREADABLE as error:
-        tell(log, events.CATALOG_UNREADABLE, reason=str(error))
-        raise CatalogDamagedError(f"the catalog cannot be read: {error}") from error
+def _unreadable(error: Exception) -> CatalogDamagedError:
+    tell(log, events.CATALOG_UNREADABLE, reason=str(error))
+    return CatalogDamagedError(f"the catalog cannot be read: {error}")
 
 
 def _identity(store_id: str, ids: SaveIds, name: str, content: Content) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cachetier.clock import Clock
 from cachetier.errors import NotFoundError, PinnedError, RemoteError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import deletes, queries
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ForbiddenTransitionError
 from cachetier.model.shard import Shard
@@ -80,7 +80,7 @@ class Evictor:
         before = self._clock.now() - self._collect_after_seconds
         collected = 0
         for save in self._store.read(lambda sql: queries.superfluous_saves(sql, before)):
-            shards = self._store.catalog.collect(save.number)
+            shards = self._store.write(deletes.delete_superfluous_shards, save.number)
             self._store.drop(shards)
             collected += len(shards)
         return collected

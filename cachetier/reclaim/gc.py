@@ -24,7 +24,7 @@ from typing import Any
 
 from cachetier.clock import Clock
 from cachetier.errors import IntegrityError, InvalidRequestError, RemoteError
-from cachetier.local.catalog import gc_queries, queries
+from cachetier.local.catalog import deletes, drain_writes, gc_queries, queries
 from cachetier.local.lost_and_found import LostAndFound, superfluous_because
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
@@ -189,8 +189,8 @@ class Garbage:
         if not self._bucket_side.end(look):
             return False
         if look.location is not None:
-            self._store.drain_log.record_location(number, look.location)
-        shards = self._store.garbage_log.discard_incomplete(number)
+            self._store.write(drain_writes.record_location, number, look.location)
+        shards = self._store.write(deletes.delete_incomplete, number)
         self._store.drop(shards or [])
         return shards is not None
 
@@ -203,7 +203,7 @@ class Garbage:
         why = f"{save.state}: another save of the step is published"
         found = self._described(GarbageKind.REPLACED, save, save.location, why)
         if not turn.dry_run:
-            shards = self._store.garbage_log.discard_replaced(save.number)
+            shards = self._store.write(deletes.delete_replaced, save.number)
             if shards is None:
                 return None
             self._store.drop(shards)
@@ -232,7 +232,7 @@ class Garbage:
                 continue
             shards, size_bytes = self._local(save)
             if not turn.dry_run:
-                self._store.drop(self._store.catalog.collect(save.number))
+                self._store.drop(self._store.write(deletes.delete_superfluous_shards, save.number))
             yield replace(
                 _of_save(GarbageKind.REPLACED, save, f"{save.state} by another save of the step"),
                 shards=shards,

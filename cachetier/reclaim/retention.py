@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 
 from cachetier.errors import CatalogDamagedError
-from cachetier.local.catalog import pin_queries, queries
+from cachetier.local.catalog import deletes, pins, queries, statements
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState, sealed_here
 from cachetier.model.policy import LocalStep, surplus
@@ -89,7 +89,7 @@ class Retention:
         oldest = next((save for save in saves if save.state is SaveState.LOCAL_ONLY), None)
         if oldest is not None:
             tell(log, events.LOCAL_ONLY_DRAINED, **of(oldest))
-            self._store.policy_log.want(oldest.number)
+            self._store.write(statements.want, oldest.number)
             self._on_wanted()
 
     def _surplus(self, saves: Iterable[Save], keep: int) -> list[Save]:
@@ -101,7 +101,7 @@ class Retention:
         return sorted(self._unpinned(found), key=lambda save: save.number)
 
     def _unpinned(self, saves: Iterable[Save]) -> list[Save]:
-        pinned = {(pin.run, pin.step) for pin in self._store.read(pin_queries.pins)}
+        pinned = {(pin.run, pin.step) for pin in self._store.read(pins.pins)}
         return [save for save in saves if (save.run, save.step) not in pinned]
 
     def _local_step(self, save: Save) -> LocalStep:
@@ -118,7 +118,7 @@ class Retention:
 
     def _remove(self, save: Save) -> int:
         """Remove a local-only step, which is then nowhere."""
-        shards = self._store.policy_log.remove(save.number)
+        shards = self._store.write(deletes.delete_local_only, save.number)
         size_bytes = sum(shard.content.size_bytes for shard in shards)
         if shards:
             self._store.drop(shards)

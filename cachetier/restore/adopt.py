@@ -18,6 +18,7 @@ from cachetier.errors import (
     SizeMismatchError,
 )
 from cachetier.ingest.ingest import check_content
+from cachetier.local.catalog import adopt
 from cachetier.local.catalog.records import NewShard, RemoteCopy, RemoteSave
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState
@@ -58,7 +59,9 @@ class Adoption:
             RemoteSave(remote.name, seen.location, seen.published_at or seen.started_at)
             for remote, seen in found.replicas
         ]
-        self._store.catalog.adopt(save_of(found), shards, self._clock.now(), replicas)
+        self._store.write(
+            adopt.adopt, self._store.policy, save_of(found), shards, self._clock.now(), replicas
+        )
 
     def _shards(self, found: FoundStep, rank: int) -> list[NewShard]:
         """Return the shards of a rank, with every remote copy that is known of."""

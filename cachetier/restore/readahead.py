@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from cachetier.clock import Clock
 from cachetier.errors import CachetierError
-from cachetier.local.catalog import pack_queries
+from cachetier.local.catalog import drain_queries
 from cachetier.local.store import Store
 from cachetier.model.packs import PackedExtent, is_packable, read_along
 from cachetier.model.shard import Shard
@@ -85,7 +85,7 @@ class ReadAhead:
     def _read(self, shard: Shard, source: RemoteShard, pack: InPack) -> ReadaheadWindow:
         remote, name = source.remote, pack.name
         evicted = self._store.read(
-            lambda sql: pack_queries.evicted_in_pack(sql, shard.version, remote, name)
+            lambda sql: drain_queries.evicted_in_pack(sql, shard.version, remote, name)
         )
         asked = next((each for each in evicted if each.version == shard.version), None)
         if asked is None or any(each.end > pack.size_bytes for each in evicted):
@@ -101,7 +101,7 @@ class ReadAhead:
         except CachetierError:
             return ReadaheadWindow(source)  # the plain read that follows says what is wrong
         held = replace(source, objects=_Held(source.objects, start, data))
-        found = self._store.read(lambda sql: pack_queries.shards_at(sql, along))
+        found = self._store.read(lambda sql: drain_queries.shards_at(sql, along))
         return ReadaheadWindow(
             held, tuple(_neighbour(held, shard, extent) for shard, extent in found)
         )

@@ -21,11 +21,11 @@ from cachetier.errors import (
     RemoteError,
 )
 from cachetier.local import copies
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import local_copies, queries
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, SaveState, visible_save
-from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.adopt import Adoption
@@ -189,7 +189,7 @@ class Restore:
         """
         incident, now = local_damage(shard), self._clock.now()
         try:
-            before = self._store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, now)
+            before = self._store.write(local_copies.record_damage, shard.version, incident, now)
         except NotFoundError:
             return None
         if before.state is ShardState.CLEAN:

@@ -22,7 +22,7 @@ from cachetier.errors import (
     SaveSupersededError,
     StepPublishedError,
 )
-from cachetier.local.catalog import pin_queries, queries, replica_queries
+from cachetier.local.catalog import adopt, deletes, pins, puts, queries, replica_queries, statements
 from cachetier.local.store import Store
 from cachetier.model import names
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState, visible_save
@@ -96,18 +96,20 @@ class Checkpoints:
         One that ``follows`` may still grow until rank 0 has sealed, and counts only then.
         """
         now = self._clock.now()
-        sealed = self._store.catalog.seal(ids.checked(), ranks_on_node, now, follows=follows)
+        sealed = self._store.write(
+            puts.seal, self._store.policy, ids.checked(), ranks_on_node, now, follows=follows
+        )
         self._changes.ring()
         return sealed
 
     def abort_rank(self, ids: SaveIds) -> None:
         """Take back what a rank put, unless it sealed."""
-        self._store.drop(self._store.catalog.abort_rank(ids.checked()))
+        self._store.drop(self._store.write(puts.abort_rank, ids.checked()))
         self._changes.ring()
 
     def delete_shard(self, run: str, step: int, name: str) -> None:
         """Remove one shard of an unsealed part."""
-        self._store.drop([self._store.catalog.delete_shard(run, step, name)])
+        self._store.drop([self._store.write(deletes.delete_shard, run, step, name)])
 
     def delete_step(self, run: str, step: int) -> int:
         """Delete a step here at once, and at every remote as soon as the drains get to it.
@@ -120,7 +122,7 @@ class Checkpoints:
         visible = visible_save(saves)
         if visible is None or visible.state is SaveState.REPLICATED:
             self._adopt_published(run, step, must_exist=not saves)
-        shards = self._store.catalog.delete_step(run, step)
+        shards = self._store.write(deletes.delete_step, run, step)
         self._store.drop(shards)
         self._changes.ring()
         return len(shards)
@@ -133,7 +135,9 @@ class Checkpoints:
         manifest = self._published.durable(run, step)
         found = FoundStep(manifest, durable=True) if manifest else self._published.find(run, step)
         if found is not None:
-            self._store.catalog.adopt(save_of(found), (), self._clock.now())
+            self._store.write(
+                adopt.adopt, self._store.policy, save_of(found), (), self._clock.now()
+            )
         elif must_exist:
             raise NotFoundError(f"run {run} has no step {step}", run=run, step=step)
 
@@ -244,7 +248,7 @@ class Checkpoints:
         summary = self._store.read(lambda sql: queries.summary_of(sql, save.number))
         there = self._store.read(lambda sql: replica_queries.replications_of(sql, save.number))
         replicated = any(each.state is ReplicaState.PUBLISHED for each in there)
-        pinned = self._store.read(lambda sql: pin_queries.is_pinned(sql, save.run, save.step))
+        pinned = self._store.read(lambda sql: pins.is_pinned(sql, save.run, save.step))
         return view_of_save(save, parts, summary, replicated=replicated, pinned=pinned)
 
     # --- waiting ---------------------------------------------------------------------------------
@@ -316,7 +320,7 @@ class Checkpoints:
                 step=step,
             )
         if save is not None and save.state in OPEN_STATES and not save.wanted:
-            self._store.policy_log.want(save.number)
+            self._store.write(statements.want, save.number)
 
     def _shard_reached(self, run: str, step: int, name: str, level: Level) -> bool:
         shard = self._store.read(lambda sql: queries.visible_shard(sql, run, step, name))

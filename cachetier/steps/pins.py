@@ -9,8 +9,8 @@ Source: docs/design/0013-pins.md.
 from __future__ import annotations
 
 from cachetier.clock import Clock
-from cachetier.local.catalog import pin_queries
-from cachetier.local.catalog.pin_queries import Pin
+from cachetier.local.catalog import pins
+from cachetier.local.catalog.pins import Pin
 from cachetier.local.store import Store
 from cachetier.model import names
 
@@ -29,12 +29,12 @@ class Pins:
             NotFoundError: This node knows no such step.
         """
         where = names.checked_run(run), names.checked_step(step)
-        return self._store.pin_log.pin(*where, self._clock.now())
+        return self._store.write(pins.pin, *where, self._clock.now())
 
     def unpin(self, run: str, step: int) -> bool:
         """Let a step go again; return whether it was pinned."""
-        return self._store.pin_log.unpin(names.checked_run(run), names.checked_step(step))
+        return self._store.write(pins.unpin, names.checked_run(run), names.checked_step(step))
 
     def all(self) -> list[Pin]:
         """Return the pinned steps, by run and step."""
-        return self._store.read(pin_queries.pins)
+        return self._store.read(pins.pins)

@@ -9,9 +9,10 @@ import apsw
 import pytest
 
 from cachetier.errors import CatalogDamagedError
-from cachetier.local.catalog import connection, queries
-from cachetier.local.catalog.catalog import Committed
+from cachetier.local.catalog import connection, puts, queries
 from cachetier.local.catalog.committer import Committer
+from cachetier.local.catalog.puts import Committed
+from cachetier.local.catalog.records import NewShard
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.store import Staged, Store
 from cachetier.model.checkpoint import Save
@@ -39,7 +40,8 @@ def test_the_harness_catches_an_acknowledgement_before_the_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def commit(self: Store, staged: Staged, ids: SaveIds, name: str, content: Content) -> Committed:
-        committed = self.catalog.commit_shard(ids, name, content, 0.0, file_id=staged.file_id)
+        new = NewShard(name, ids.rank, content, file_id=staged.file_id)
+        committed = self.write(puts.commit_shard, self.policy, ids, new, 0.0)
         self._sync(staged, ids, name, content)
         if committed.repeated:
             self.discard(staged)

@@ -21,7 +21,7 @@ from cachetier.clock import Clock, SystemClock
 from cachetier.config.settings import load
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import drain_writes, queries
 from cachetier.local.catalog.records import Backlog
 from cachetier.model.layout import Layout
 from cachetier.model.names import DURABLE
@@ -222,12 +222,12 @@ class Served:
         save = store.read(lambda sql: queries.save_named(sql, "r", 1, shard.save_id))
         assert save is not None
         location = save.location or "1"
-        store.drain_log.record_location(save.number, location)
+        store.write(drain_writes.record_location, save.number, location)
         metadata = object_metadata(shard.save_id, store.store_id, shard.version, shard.content)
         key = Layout("p").shard_key("r", location, name)
         self.objects.put(key, data, digest=digest_of(data), metadata=metadata)
         now = SystemClock().now()
-        store.drain_log.record_verified(shard.version, DURABLE, [DURABLE], now)
+        store.write(drain_writes.record_verified, shard.version, DURABLE, [DURABLE], now)
         self.service._changes.ring()
 
 

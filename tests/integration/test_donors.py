@@ -11,6 +11,7 @@ import pytest
 from cachetier.drain.serve.donors import Donors
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.upload.server_copies import Offer, offer_of_reply
+from cachetier.local.catalog import drain_writes
 from cachetier.model.shard import SaveIds
 from cachetier.model.stored import Codec, InPack, Stored
 from tests.fakes.memory_store import MemoryObjectStore
@@ -96,7 +97,7 @@ def test_a_shard_in_a_pack_is_not_named(node: Node) -> None:
     shard = node.shard(FIRST, "weights")
     assert shard is not None
     packed = replace(Stored.raw(shard.content), pack=InPack("pack", 0, SIZE_BYTES, 1))
-    node.store.drain_log.record_verified(shard.version, REMOTE, [REMOTE], 1.0, packed)
+    node.store.write(drain_writes.record_verified, shard.version, REMOTE, [REMOTE], 1.0, packed)
     node.put(SECOND, "weights", NEW)
     assert offered(node, SECOND, "weights") is None
 

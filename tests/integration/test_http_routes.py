@@ -11,8 +11,8 @@ import pytest
 
 from cachetier.doors.http.door import HttpDoor
 from cachetier.errors import ConfigError
+from cachetier.local.catalog import local_copies
 from cachetier.local.catalog.records import IncidentRecord
-from cachetier.model.lifecycle import ShardEvent
 from tests.integration.serving import Served, serving, shard_path
 
 STEP = "/v1/runs/r/steps/1"
@@ -122,7 +122,7 @@ def _damage(served: Served, name: str) -> None:
     shard = store.read(lambda sql: queries.visible_shard(sql, "r", 1, name))
     assert shard is not None
     incident = IncidentRecord("integrity", "it is damaged", "Save it again.", "r", 1, name, 0)
-    store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, time.time())
+    store.write(local_copies.record_damage, shard.version, incident, time.time())
     served.service.operations.incidents.refresh()
 
 

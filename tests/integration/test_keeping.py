@@ -10,6 +10,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import SystemClock
 from cachetier.errors import TransientError
+from cachetier.local.catalog import drain_writes
 from cachetier.model.checkpoint import SaveState
 from tests.integration.serving import Served, client_by, serving
 from tests.integration.test_cli import STEP, run
@@ -119,11 +120,13 @@ def half_sent(served: Served) -> None:
     run(served, "put", "-", *STEP, *save, "--name", "x", stdin=b"x" * 2000)
     served.drained("x", b"x" * 2000)
     store = served.service.store
-    store.drain_log.record_part_uploaded(1, 0)
+    store.write(drain_writes.record_part_uploaded, 1, 0)
     part = "p/r/1/.cachetier/rank-0.json"
     served.objects.put(part, b"{}", digest=digest_of(b"{}"))
     run(served, "put", "-", "--run", "r", "--step", "2", "--name", "x", "--seal", stdin=b"x")
-    store.drain_log.record_outcome(2, SaveState.PUBLISHED, None, SystemClock().now())
+    store.write(
+        drain_writes.record_outcome, store.policy, 2, SaveState.PUBLISHED, None, SystemClock().now()
+    )
 
 
 def test_gc_says_what_it_leaves_and_what_deletes_it(served: Served) -> None:

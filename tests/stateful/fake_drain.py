@@ -12,14 +12,14 @@ from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.publish.publisher import Ended, Located, Publisher
 from cachetier.errors import PreconditionFailedError, UploadGoneError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import drain_writes, local_copies, queries
 from cachetier.local.catalog.filters import small_of
 from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.composing import pieces
 from cachetier.model.documents import ShardEntry
-from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.packs import Member, is_packable, next_pack, pack_name
 from cachetier.model.publication import Claimant, claimant_of
@@ -107,12 +107,12 @@ class FakeDrain:
             if save.state is SaveState.DELETED:
                 assert save.location is not None
                 self._publisher.delete(self._claimant(save), save.location, set)
-                self._store.drain_log.forget_save(save.number)
+                self._store.write(drain_writes.forget_save, save.number)
 
     # --- shards ----------------------------------------------------------------------------------
 
     def _drain(self, save: Save, shard: Shard) -> None:
-        self._store.drain_log.count_attempt(shard.version, REMOTE)
+        self._store.write(drain_writes.count_attempt, shard.version, REMOTE)
         location = self._located(save)
         if location is None:
             return
@@ -167,7 +167,7 @@ class FakeDrain:
         for shard in shards:
             packs[shard.version] = InPack(name, start, len(whole), content.digest)
             start += shard.content.size_bytes
-        self._store.drain_log.record_packed(packs, REMOTE, [REMOTE], self._clock.now())
+        self._store.write(drain_writes.record_packed, packs, REMOTE, [REMOTE], self._clock.now())
 
     def _confirm(self, shard: Shard, key: str) -> None:
         info = self._bucket.objects.head(key)
@@ -176,7 +176,9 @@ class FakeDrain:
 
     def _record(self, shard: Shard) -> None:
         now, stored = self._clock.now(), self._stored(shard)
-        self._store.drain_log.record_verified(shard.version, REMOTE, [REMOTE], now, stored)
+        self._store.write(
+            drain_writes.record_verified, shard.version, REMOTE, [REMOTE], now, stored
+        )
 
     def _stored(self, shard: Shard) -> Stored:
         return self._sent.get(shard.version) or Stored.raw(shard.content)
@@ -219,7 +221,7 @@ class FakeDrain:
                 record = FinishedUploadPart(
                     part.number, sent.etag, part.size_bytes, digest, part.start, part.size_bytes
                 )
-                self._store.drain_log.record_parts(shard.version, REMOTE, [record])
+                self._store.write(drain_writes.record_parts, shard.version, REMOTE, [record])
                 finished[part.number] = sent
         parts = [finished[number] for number in sorted(finished)]
         self._bucket.objects.complete_upload(key, upload_id, parts, digest=shard.content.digest)
@@ -231,7 +233,7 @@ class FakeDrain:
             try:
                 self._bucket.objects.list_parts(key, progress.upload_id)
             except UploadGoneError:
-                self._store.drain_log.forget_upload(shard.version, REMOTE)
+                self._store.write(drain_writes.forget_upload, shard.version, REMOTE)
             else:
                 done = {
                     p.number: UploadedPart(p.number, p.etag, p.size_bytes, p.digest)
@@ -239,7 +241,7 @@ class FakeDrain:
                 }
                 return progress.upload_id, done
         upload_id = self._bucket.objects.create_upload(key, self._metadata(shard))
-        self._store.drain_log.begin_upload(shard.version, REMOTE, upload_id, BLOCK_BYTES)
+        self._store.write(drain_writes.begin_upload, shard.version, REMOTE, upload_id, BLOCK_BYTES)
         return upload_id, {}
 
     def _held(self, shard: Shard) -> Stored | None:
@@ -250,9 +252,7 @@ class FakeDrain:
 
     def _quarantine(self, shard: Shard) -> None:
         incident = IncidentRecord("integrity", "damaged", "", shard.run, shard.step, shard.name)
-        self._store.catalog.move(
-            shard.version, ShardEvent.LOCAL_DAMAGE, incident, self._clock.now()
-        )
+        self._store.write(local_copies.record_damage, shard.version, incident, self._clock.now())
 
     # --- saves -----------------------------------------------------------------------------------
 
@@ -265,14 +265,18 @@ class FakeDrain:
             return save.location
         found = self._publisher.claim(self._claimant(save))
         if isinstance(found, Located):
-            self._store.drain_log.record_location(save.number, found.location)
+            self._store.write(drain_writes.record_location, save.number, found.location)
             return found.location
         self._end(save, found)
         return None
 
     def _end(self, save: Save, ended: Ended) -> None:
         now = self._clock.now()
-        self._store.drop(self._store.drain_log.record_outcome(save.number, ended.state, None, now))
+        self._store.drop(
+            self._store.write(
+                drain_writes.record_outcome, self._store.policy, save.number, ended.state, None, now
+            )
+        )
 
     def _publish(self, save: Save) -> None:
         parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
@@ -298,7 +302,7 @@ class FakeDrain:
             for shard in shards
         ]
         self._publisher.write_part(self._claimant(save), location, rank, entries)
-        self._store.drain_log.record_part_uploaded(save.number, rank)
+        self._store.write(drain_writes.record_part_uploaded, save.number, rank)
         return True
 
 

@@ -15,8 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.errors import CachetierError, RemoteError
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.replica_writes import ReplicaLog
+from cachetier.local.catalog import queries, replica_writes
 from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds
@@ -62,8 +61,7 @@ class TwoRemotes(RuleBasedStateMachine):
     def open_node(self) -> None:
         self.nodes += 1
         self.node = Node(self.scratch / str(self.nodes), self.far, self.clock, vfs=self.vfs_name)
-        self.node.store.replica_log = ReplicaLog(self.node.store._committer, REMOTE)
-        self.node.store.replica_log.configure({"near": self.required})
+        self.node.store.write(replica_writes.configure, {"near": self.required})
         near = Bucket(self.near, Layout("tier"))
         remote_state = ReplicaRemoteState(self.node.store, "near", REMOTE)
         self.replica = FakeReplica(self.node.store, near, self.clock, remote_state)

@@ -12,7 +12,7 @@ from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.stats import DrainStats
 from cachetier.errors import IntegrityError, NotFoundError, PreconditionFailedError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import queries, statements
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
@@ -64,7 +64,7 @@ class DrainContext:
         name, rank = (of.name, of.rank) if isinstance(of, Shard) else (None, None)
         code = PreconditionFailedError.code if isinstance(of, Shard) else IntegrityError.code
         incident = IncidentRecord(code, message, hint, of.run, of.step, name, rank)
-        self.store.drain_log.add_incident(incident, self.clock.now())
+        self.store.write(statements.insert_incident, incident, self.clock.now())
         self.announce()
 
     def announce(self) -> None:

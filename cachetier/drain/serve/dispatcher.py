@@ -24,7 +24,7 @@ from cachetier.errors import (
     CatalogDamagedError,
     FencedError,
 )
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import drain_writes, queries
 from cachetier.model.checkpoint import Save
 from cachetier.model.compression import UNCOMPRESSED, Rules
 from cachetier.telemetry import events
@@ -146,7 +146,9 @@ class Dispatcher:
         if work.shard is None:
             return None
         try:
-            return self._store.drain_log.count_attempt(work.shard.version, self._stats.remote)
+            return self._store.write(
+                drain_writes.count_attempt, work.shard.version, self._stats.remote
+            )
         except FencedError:
             return None
 

@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from cachetier.local.catalog import queries, replica_queries
+from cachetier.local.catalog import (
+    drain_writes,
+    queries,
+    rank_parts,
+    replica_queries,
+    replica_writes,
+)
 from cachetier.local.catalog.filters import ALL, ShardFilter
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
@@ -97,7 +103,6 @@ class DurableRemoteState:
     def __init__(self, store: Store, remote: str = DURABLE) -> None:
         self.remote = remote
         self._store = store
-        self._log = store.drain_log
 
     def unfinished(self) -> list[Save]:
         read = self._store.read
@@ -122,38 +127,42 @@ class DurableRemoteState:
         return False  # its bytes are never evicted before they are there
 
     def locate(self, number: int, location: str) -> None:
-        self._log.record_location(number, location)
+        self._store.write(drain_writes.record_location, number, location)
 
     def part_uploaded(self, number: int, rank: int) -> None:
-        self._log.record_part_uploaded(number, rank)
+        self._store.write(drain_writes.record_part_uploaded, number, rank)
 
     def followed(self, number: int) -> None:
-        self._log.record_followed(number)
+        self._store.write(rank_parts.release, number)
 
     def ended(
         self, number: int, state: SaveState, incident: IncidentRecord | None, now: float
     ) -> SaveOutcome:
         before = self.save(number)
-        removed = self._log.record_outcome(number, state, incident, now)
+        removed = self._store.write(
+            drain_writes.record_outcome, self._store.policy, number, state, incident, now
+        )
         return SaveOutcome(before is not None and before.state is not state, tuple(removed))
 
     def give_up(self, _number: int, _now: float, /) -> bool:
         return False
 
     def verified(self, version: int, now: float, stored: Stored) -> None:
-        self._log.record_verified(version, self.remote, [self.remote], now, stored)
+        self._store.write(
+            drain_writes.record_verified, version, self.remote, [self.remote], now, stored
+        )
 
     def packed(self, packs: Mapping[int, InPack], now: float) -> list[Shard]:
-        return self._log.record_packed(packs, self.remote, [self.remote], now)
+        return self._store.write(drain_writes.record_packed, packs, self.remote, [self.remote], now)
 
     def lost(self, version: int) -> ShardState:
-        return self._log.record_lost(version, self.remote)
+        return self._store.write(drain_writes.record_lost, version, self.remote)
 
     def removed(self, number: int) -> None:
-        self._log.forget_save(number)
+        self._store.write(drain_writes.forget_save, number)
 
     def swept(self, number: int) -> None:
-        self._log.record_swept(number)
+        self._store.write(drain_writes.record_swept, number)
 
 
 class ReplicaRemoteState:
@@ -165,7 +174,6 @@ class ReplicaRemoteState:
         self.remote = remote
         self._durable = durable
         self._store = store
-        self._log = store.replica_log
 
     def unfinished(self) -> list[Save]:
         due = self._store.read(lambda sql: replica_queries.due_saves(sql, self.remote))
@@ -191,13 +199,13 @@ class ReplicaRemoteState:
         return self._store.read(lambda sql: replica_queries.is_out_of_reach(sql, number, remote))
 
     def locate(self, number: int, location: str) -> None:
-        self._log.record_location(number, self.remote, location)
+        self._store.write(replica_writes.record_location, number, self.remote, location)
 
     def part_uploaded(self, number: int, rank: int) -> None:
-        self._log.record_part_uploaded(number, self.remote, rank)
+        self._store.write(replica_writes.record_part_uploaded, number, self.remote, rank)
 
     def followed(self, number: int) -> None:
-        self._store.drain_log.record_followed(number)
+        self._store.write(rank_parts.release, number)
 
     def ended(
         self, number: int, state: SaveState, _incident: IncidentRecord | None, now: float, /
@@ -208,23 +216,31 @@ class ReplicaRemoteState:
             # Once it is durable it goes before any other: a save that is published by now was not
             # when the replica was asked.
             return SaveOutcome(news=False, wait=True)
-        news = self._log.record_outcome(number, self.remote, ended_there(state), now)
+        news = self._store.write(
+            replica_writes.record_outcome, number, self.remote, ended_there(state), now
+        )
         return SaveOutcome(news)
 
     def give_up(self, number: int, now: float) -> bool:
-        return self._log.record_outcome(number, self.remote, ReplicaState.GIVEN_UP, now)
+        return self._store.write(
+            replica_writes.record_outcome, number, self.remote, ReplicaState.GIVEN_UP, now
+        )
 
     def verified(self, version: int, now: float, stored: Stored) -> None:
-        self._store.drain_log.record_verified(version, self.remote, [self._durable], now, stored)
+        self._store.write(
+            drain_writes.record_verified, version, self.remote, [self._durable], now, stored
+        )
 
     def packed(self, packs: Mapping[int, InPack], now: float) -> list[Shard]:
-        return self._store.drain_log.record_packed(packs, self.remote, [self._durable], now)
+        return self._store.write(
+            drain_writes.record_packed, packs, self.remote, [self._durable], now
+        )
 
     def lost(self, version: int) -> ShardState:
-        return self._log.record_lost(version, self.remote)
+        return self._store.write(replica_writes.record_lost, version, self.remote)
 
     def removed(self, number: int) -> None:
-        self._log.forget(number, self.remote)
+        self._store.write(replica_writes.forget, number, self.remote)
 
     def swept(self, number: int) -> None:
-        self._log.record_swept(number, self.remote)
+        self._store.write(replica_writes.record_swept, number, self.remote)

@@ -10,10 +10,10 @@ from cachetier.drain.channel import Reply
 from cachetier.drain.serve.context import Answers, DrainContext, Request
 from cachetier.drain.upload.reports import finished_of_report, report_of_finished, stored_of_report
 from cachetier.errors import NotFoundError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import drain_writes, local_copies, queries
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import LocalCopy
-from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
+from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Codec
 
@@ -79,7 +79,8 @@ class ShardReports:
     # --- reports on shards -----------------------------------------------------------------------
 
     def _upload_begun(self, request: Request) -> Reply:
-        self._store.drain_log.begin_upload(
+        self._store.write(
+            drain_writes.begin_upload,
             request["version"],
             self._context.remote,
             request["upload_id"],
@@ -90,12 +91,14 @@ class ShardReports:
         return Reply({})
 
     def _upload_gone(self, request: Request) -> Reply:
-        self._store.drain_log.forget_upload(request["version"], self._context.remote)
+        self._store.write(drain_writes.forget_upload, request["version"], self._context.remote)
         return Reply({})
 
     def _parts_done(self, request: Request) -> Reply:
         parts = [finished_of_report(part) for part in request["parts"]]
-        self._store.drain_log.record_parts(request["version"], self._context.remote, parts)
+        self._store.write(
+            drain_writes.record_parts, request["version"], self._context.remote, parts
+        )
         self._context.stats.progressed()
         return Reply({})
 
@@ -125,7 +128,7 @@ class ShardReports:
             rank=shard.rank,
         )
         now = self._context.clock.now()
-        before = self._store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, incident, now)
+        before = self._store.write(local_copies.record_damage, shard.version, incident, now)
         elsewhere = before.state is ShardState.CLEAN  # at another remote
         self._context.stats.quarantined(shard, what, lost=not elsewhere)
         if elsewhere:

@@ -1,18 +1,47 @@
-"""Take what was seen at a remote into the catalog; each runs inside its caller's transaction."""
+"""Take what was seen at a remote into the catalog."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import apsw
 
 from cachetier.local.catalog import queries, statements
-from cachetier.local.catalog.records import NewShard
+from cachetier.local.catalog.records import NewShard, RemoteSave
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.policy import Policy
 
 _CONFIRMED = (SaveState.PUBLISHED, SaveState.REPLICATED)
 
 
-def adopted_save(sql: apsw.Connection, save: Save, policy: Policy, now: float) -> int | None:
+def adopt(
+    sql: apsw.Connection,
+    policy: Policy,
+    save: Save,
+    shards: Sequence[NewShard],
+    now: float,
+    replicas: Sequence[RemoteSave] = (),
+) -> None:
+    """Remember a published step and, as evicted here, its ``shards``.
+
+    Where it is known from replicas alone, ``save`` is ``replicated``; that turns to published
+    once it is adopted so. Changes nothing if the save was deleted here.
+    """
+    number = _adopted_save(sql, policy, save, now)
+    if number is None:
+        return
+    for replica in replicas:  # what this node does there itself stays
+        sql.execute(
+            "INSERT OR IGNORE INTO replications (save, remote, state, location, published_at, due) "
+            "VALUES (?, ?, 'published', ?, ?, 0)",
+            (number, replica.remote, replica.location, replica.published_at),
+        )
+    adopted = statements.require_save(sql, number)
+    for shard in shards:
+        _adopt_shard(sql, adopted, shard, now)
+
+
+def _adopted_save(sql: apsw.Connection, policy: Policy, save: Save, now: float) -> int | None:
     """Return the number of a save seen at a remote; None if what is known here stands against."""
     known = queries.save_named(sql, save.run, save.step, save.save_id)
     published = save.state is SaveState.PUBLISHED
@@ -28,7 +57,7 @@ def adopted_save(sql: apsw.Connection, save: Save, policy: Policy, now: float) -
     return number
 
 
-def adopt_shard(sql: apsw.Connection, save: Save, shard: NewShard, now: float) -> None:
+def _adopt_shard(sql: apsw.Connection, save: Save, shard: NewShard, now: float) -> None:
     existing = queries.shard_named(sql, save.number, shard.name)
     if existing is None:
         statements.insert_shard(sql, save, shard, now)

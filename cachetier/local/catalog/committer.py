@@ -13,7 +13,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import apsw
 
@@ -21,14 +22,14 @@ from cachetier.errors import BackpressureError, FencedError
 
 BATCH_LIMIT = 256
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-Operation = Callable[[apsw.Connection], Result]
 
 
 class _Waiting(Generic[Result]):
     """One operation in line, and where its caller waits."""
 
-    def __init__(self, operation: Operation[Result]) -> None:
+    def __init__(self, operation: Callable[[], Result]) -> None:
         self.operation = operation
         self.result: Result | None = None
         self.error: BaseException | None = None
@@ -81,8 +82,13 @@ class Committer:
             self.run(last)
         self._connection.close()
 
-    def run(self, operation: Operation[Result]) -> Result:
-        """Run ``operation`` in a transaction and return its result once that is synced.
+    def run(
+        self,
+        operation: Callable[Concatenate[apsw.Connection, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """Run ``operation`` with ``args`` in a transaction; return its result once that is synced.
 
         An operation that raises leaves no trace, and the others of its transaction are not touched.
 
@@ -90,21 +96,17 @@ class Committer:
             FencedError: A sync failed, now or before; whether this operation took effect is
             unknown.
         """
-        waiting = _Waiting(operation)
-        if self._join(waiting):
+        waiting = _Waiting(partial(operation, self._connection, *args, **kwargs))
+        with self._lock:
+            self._line.append(waiting)
+            led, self._led = self._led, True
+        if led:
             waiting.turn.acquire()
         if not waiting.done:
             self._lead()
         if waiting.error is not None:
             raise waiting.error
         return waiting.result  # type: ignore[return-value]  # set by _attempt when there is no error
-
-    def _join(self, waiting: _Waiting[Any]) -> bool:
-        """Get in line; return whether somebody else leads."""
-        with self._lock:
-            self._line.append(waiting)
-            led, self._led = self._led, True
-            return led
 
     def _lead(self) -> None:
         with self._lock:
@@ -164,7 +166,7 @@ class Committer:
 
     def _attempt(self, waiting: _Waiting[Any]) -> BaseException | None:
         try:
-            waiting.result = waiting.operation(self._connection)
+            waiting.result = waiting.operation()
         except apsw.Error:
             raise
         except Exception as error:  # a refusal, or a defect: this caller gets it, the others do not

@@ -1,14 +1,19 @@
-"""Reads of the catalog that look for objects with bytes of a shard that is to be sent."""
+"""Reads of the catalog for the drain: objects with a shard's bytes, packs, parts to complete."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import apsw
 
 from cachetier.local.catalog import queries, rows
+from cachetier.model.checkpoint import Save
 from cachetier.model.composing import Twins
+from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Stored
 
+_GROWING = "(parts.state = 'open' OR (parts.state = 'sealed' AND parts.follows))"
 _VERIFIED = (
     f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save "
     "JOIN drains ON drains.version = shards.version AND drains.remote = ? "
@@ -59,3 +64,53 @@ def previous_of(sql: apsw.Connection, shard: Shard, remote: str) -> Shard | None
         (remote, shard.run, save.number, shard.name),
     ).fetchone()
     return rows.shard_of(found) if found else None
+
+
+def evicted_in_pack(
+    sql: apsw.Connection, version: int, remote: str, pack: str
+) -> list[PackedExtent]:
+    """Return where the small shards of one save lie in a pack that holds ``version``.
+
+    Only those without bytes here.
+    """
+    query = (
+        "SELECT shards.version, drains.pack_start, shards.size_bytes "
+        "FROM drains JOIN shards ON shards.version = drains.version "
+        "WHERE drains.pack = ? AND drains.remote = ? AND shards.state = 'evicted' "
+        "AND shards.save = (SELECT save FROM shards WHERE version = ?) "
+        "AND shards.size_bytes <= ? ORDER BY drains.pack_start, shards.version"
+    )
+    values = (pack, remote, version, PACKED_UP_TO_BYTES)
+    return [PackedExtent(*row) for row in sql.execute(query, values)]
+
+
+def shards_at(
+    sql: apsw.Connection, extents: Iterable[PackedExtent]
+) -> list[tuple[Shard, PackedExtent]]:
+    """Return the shard of each extent, but of those that went meanwhile."""
+    found = [(queries.shard_by_version(sql, extent.version), extent) for extent in extents]
+    return [(shard, extent) for shard, extent in found if shard is not None]
+
+
+def unsealed_parts(sql: apsw.Connection) -> list[tuple[Save, int]]:
+    """Return (save, rank) of each part that may still grow here, by arrival."""
+    return _parts(sql, _GROWING)
+
+
+def sealed_parts(sql: apsw.Connection) -> list[tuple[Save, int]]:
+    """Return (save, rank) of each sealed part of a save that is not published, by arrival."""
+    return _parts(sql, "parts.state = 'sealed' AND NOT parts.follows")
+
+
+def _parts(sql: apsw.Connection, which: str) -> list[tuple[Save, int]]:
+    query = (
+        "SELECT parts.save, parts.rank FROM parts JOIN saves ON saves.number = parts.save "
+        f"WHERE saves.state IN ('open', 'local_only') AND {which} ORDER BY parts.save, parts.rank"
+    )
+    found = []
+    ranks: list[tuple[int, int]] = list(sql.execute(query))
+    for number, rank in ranks:
+        save = queries.save_by_number(sql, number)
+        if save is not None:
+            found.append((save, rank))
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apsw
 
-from cachetier.local.catalog import pin_queries, queries, rows
+from cachetier.local.catalog import pins, queries, rows
 from cachetier.model.checkpoint import OPEN_STATES, PartState, Save, sealed_here
 
 _SAVES = f"SELECT {rows.SAVE_COLUMNS} FROM saves"
@@ -26,7 +26,7 @@ def incomplete_saves(sql: apsw.Connection, before: float) -> list[Save]:
     """
     query = (
         f"{_SAVES} WHERE state IN ('open', 'local_only') AND started_at < ? "
-        f"AND {pin_queries.NOT_PINNED} AND EXISTS (SELECT 1 FROM saves AS newer "
+        f"AND {queries.NOT_PINNED} AND EXISTS (SELECT 1 FROM saves AS newer "
         "WHERE newer.run = saves.run AND newer.number > saves.number "
         "AND newer.step > saves.step AND newer.state = 'published') ORDER BY number"
     )
@@ -37,7 +37,7 @@ def incomplete_saves(sql: apsw.Connection, before: float) -> list[Save]:
 def is_unwanted(sql: apsw.Connection, number: int) -> bool:
     """Return whether a save may still go: a rank here never sealed it, and it is not pinned."""
     save = queries.save_by_number(sql, number)
-    if save is None or pin_queries.is_pinned(sql, save.run, save.step):
+    if save is None or pins.is_pinned(sql, save.run, save.step):
         return False
     return lacks_ranks_here(sql, save) and not was_taken_back(sql, save)
 

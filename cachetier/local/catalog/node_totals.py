@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import apsw
 
-from cachetier.local.catalog import exposure_queries, pin_queries, replica_queries, room_queries
+from cachetier.local.catalog import exposure_queries, pins, replica_queries, rows
 from cachetier.local.catalog.exposure_queries import (
     Damage,
     Dirty,
@@ -17,9 +17,12 @@ from cachetier.local.catalog.exposure_queries import (
     OtherSave,
     Run,
 )
-from cachetier.local.catalog.pin_queries import PinTotals
+from cachetier.local.catalog.pins import PinTotals
 from cachetier.local.catalog.replica_queries import Lag
 from cachetier.model.names import DURABLE
+from cachetier.model.policy import LocalStep, surplus
+
+_CLEAN = "shards.state = 'clean' AND (shards.file_id IS NOT NULL OR shards.inline)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +91,11 @@ def _read(sql: apsw.Connection, remotes: Sequence[str], active_since: float) -> 
         unwanted=_sum(each.dirty for each in others if not each.wanted),
         unwanted_saves=tuple((each.run, each.step) for each in others if not each.wanted),
         oldest_dirty_at=exposure_queries.committed_at(sql, dirty.oldest),
-        clean_bytes=room_queries.clean_bytes(sql),
-        evictable_bytes=room_queries.evictable_bytes(sql, saves),
+        clean_bytes=_clean_bytes(sql),
+        evictable_bytes=_evictable_bytes(sql, saves),
         damage=exposure_queries.damage(sql),
         policy=exposure_queries.kept_by_policy(sql),
-        pins=pin_queries.totals(sql),
+        pins=pins.totals(sql),
         saves=tuple(saves),
         runs=tuple(runs),
         durable=_durable(sql, runs),
@@ -138,3 +141,49 @@ def _sum(parts: Iterable[Dirty]) -> Dirty:
         sum(each.size_bytes for each in found),
         min((each.oldest for each in found if each.oldest is not None), default=None),
     )
+
+
+def _clean_bytes(sql: apsw.Connection) -> int:
+    """Return what lies here and is at every remote that is required, pinned or not."""
+    return int(sql.execute(f"SELECT coalesce(sum(size_bytes), 0) FROM shards WHERE {_CLEAN}").get)
+
+
+def _evictable_bytes(sql: apsw.Connection, saves: Sequence[OpenSave]) -> int:
+    """Return what goes: what is clean and not pinned, and local-only steps; ``saves`` are open."""
+    return _clean_bytes(sql) - _pinned_clean_bytes(sql) + _removable_bytes(sql, saves)
+
+
+def _pinned_clean_bytes(sql: apsw.Connection) -> int:
+    query = (
+        "SELECT coalesce(sum(size_bytes), 0) FROM pins "
+        "JOIN saves ON saves.run = pins.run AND saves.step = pins.step "
+        f"JOIN shards ON shards.save = saves.number WHERE {_CLEAN}"
+    )
+    return int(sql.execute(query).get)
+
+
+def _removable_bytes(sql: apsw.Connection, saves: Sequence[OpenSave]) -> int:
+    """Return the bytes of local-only steps that go for a put that waits.
+
+    All clean ones go first, so the newest whole step of a run that is left is one of ``saves``.
+    """
+    kept = {save.number: save for save in saves if save.local_only}
+    if not kept:
+        return 0
+    damaged = {row[0] for row in sql.execute("SELECT save FROM shards WHERE state = 'quarantined'")}
+    whole = {save.number for save in saves if save.sealed_at is not None} - damaged
+    return sum(
+        kept[save.number].dirty.size_bytes
+        for steps in _unfinished(sql, whole).values()
+        for save in surplus(steps, 1)
+        if save.number in kept and not pins.is_pinned(sql, save.run, save.step)
+    )
+
+
+def _unfinished(sql: apsw.Connection, whole: Collection[int]) -> dict[str, list[LocalStep]]:
+    """Return the saves that are not published, run by run."""
+    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE state IN ('open', 'local_only')"
+    by_run: dict[str, list[LocalStep]] = {}
+    for save in map(rows.save_of, sql.execute(query)):
+        by_run.setdefault(save.run, []).append(LocalStep(save, save.number in whole))
+    return by_run

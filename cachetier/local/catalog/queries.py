@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import apsw
 
-from cachetier.local.catalog import pin_queries, rows
+from cachetier.local.catalog import rows
 from cachetier.local.catalog.filters import ALL, ShardFilter
 from cachetier.local.catalog.records import (
     Backlog,
@@ -24,6 +24,8 @@ from cachetier.model.checkpoint import PartState, RankPart, Save, sealed_here, v
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Codec, Stored
 
+# A condition on rows of ``saves``.
+NOT_PINNED = "NOT EXISTS (SELECT 1 FROM pins WHERE pins.run = saves.run AND pins.step = saves.step)"
 _STORED = ", ".join(f"drains.{column}" for column in rows.STORED_COLUMNS.split(", "))
 _SHARDS = f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save"
 
@@ -272,7 +274,7 @@ def clean_local_shards(sql: apsw.Connection) -> list[Shard]:
     """Return every shard whose local bytes may go, save by save, oldest first."""
     query = (
         f"{_SHARDS} WHERE shards.state = 'clean' AND (shards.file_id IS NOT NULL OR shards.inline) "
-        f"AND {pin_queries.NOT_PINNED} ORDER BY shards.save, shards.version"
+        f"AND {NOT_PINNED} ORDER BY shards.save, shards.version"
     )
     return [rows.shard_of(row) for row in sql.execute(query)]
 

@@ -10,6 +10,7 @@ from cachetier.local.catalog import queries, rows
 from cachetier.local.catalog.filters import ALL, ShardFilter
 from cachetier.model.checkpoint import RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
+from cachetier.model.names import DURABLE
 from cachetier.model.replication import AWAITED_STATES, ReplicaState, shown_state
 from cachetier.model.shard import Shard
 
@@ -151,9 +152,9 @@ def required_replicas(sql: apsw.Connection, version: int) -> set[str]:
     return {row[0] for row in sql.execute(query, (version,))}
 
 
-def is_everywhere(sql: apsw.Connection, version: int, durable: str) -> bool:
+def is_everywhere(sql: apsw.Connection, version: int) -> bool:
     """Return whether a shard is verified at every remote that it must be at to be clean."""
-    return {durable} | required_replicas(sql, version) <= queries.verified_remotes(sql, version)
+    return {DURABLE} | required_replicas(sql, version) <= queries.verified_remotes(sql, version)
 
 
 def present_remotes(sql: apsw.Connection, version: int, durable: str) -> set[str]:

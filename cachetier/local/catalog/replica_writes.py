@@ -1,7 +1,8 @@
 """What saves reach at replicas, as the catalog records it.
 
 Nothing that happens at a replica changes what a save is at the durable remote; only shards that
-waited for a required replica become clean when it has them, or is found never to get them.
+waited for a required replica become clean when it has them, or is found never to get them. Each
+function runs inside a transaction (``Store.write``).
 """
 
 from __future__ import annotations
@@ -11,137 +12,99 @@ from collections.abc import Mapping
 import apsw
 
 from cachetier.local.catalog import queries, replica_queries, statements
-from cachetier.local.catalog.committer import Committer
 from cachetier.model import lifecycle
 from cachetier.model.lifecycle import ShardEvent, ShardState
-from cachetier.model.names import DURABLE
 from cachetier.model.replication import ReplicaState
 
 
-class ReplicaLog:
-    """Writes down what was reached. Thread-safe; every method may raise FencedError.
+def configure(sql: apsw.Connection, replicas: Mapping[str, bool]) -> None:
+    """Take ``replicas`` (name to whether it is required) for those of the settings.
 
-    ``durable`` is what the catalog calls the durable remote.
+    A new one gets what is open, and the published steps that were saved here and still have all
+    their bytes. What one that is required from now on is still to get is dirty again. Shards
+    that waited for one that is gone, or is not required any more, are clean if nothing else is
+    missing.
     """
+    known = {row[0] for row in sql.execute("SELECT name FROM replicas")}
+    sql.execute("DELETE FROM replicas")
+    sql.executemany(
+        "INSERT INTO replicas VALUES (?, ?)",
+        [(name, int(required)) for name, required in replicas.items()],
+    )
+    for name in sorted(replicas.keys() - known):
+        _begin_with(sql, name)
+    _wait_for_required(sql)
+    query = "SELECT DISTINCT save FROM shards WHERE state = 'dirty'"
+    for number in [row[0] for row in sql.execute(query)]:
+        assert isinstance(number, int)
+        _settle(sql, number)
 
-    def __init__(self, committer: Committer, durable: str = DURABLE) -> None:
-        self._run = committer.run
-        self.durable = durable
 
-    def configure(self, replicas: Mapping[str, bool]) -> None:
-        """Take ``replicas`` (name to whether it is required) for those of the settings.
+def record_location(sql: apsw.Connection, number: int, remote: str, location: str) -> None:
+    """Record where a save's objects go at a replica."""
+    sql.execute(
+        "UPDATE replications SET location = ? WHERE save = ? AND remote = ? AND location IS NULL",
+        (location, number, remote),
+    )
 
-        A new one gets what is open, and the published steps that were saved here and still have all
-        their bytes. What one that is required from now on is still to get is dirty again. Shards
-        that waited for one that is gone, or is not required any more, are clean if nothing else is
-        missing.
-        """
 
-        def operation(sql: apsw.Connection) -> None:
-            known = {row[0] for row in sql.execute("SELECT name FROM replicas")}
-            sql.execute("DELETE FROM replicas")
-            sql.executemany(
-                "INSERT INTO replicas VALUES (?, ?)",
-                [(name, int(required)) for name, required in replicas.items()],
-            )
-            for name in sorted(replicas.keys() - known):
-                _begin_with(sql, name)
-            _wait_for_required(sql)
-            query = "SELECT DISTINCT save FROM shards WHERE state = 'dirty'"
-            for number in [row[0] for row in sql.execute(query)]:
-                assert isinstance(number, int)
-                self._settle(sql, number)
+def record_part_uploaded(sql: apsw.Connection, number: int, remote: str, rank: int) -> None:
+    """Record that a rank's part is at a replica."""
+    sql.execute(
+        "INSERT OR IGNORE INTO replicated_parts SELECT save, remote, ? FROM replications "
+        "WHERE save = ? AND remote = ?",
+        (rank, number, remote),
+    )
 
-        self._run(operation)
 
-    def record_location(self, number: int, remote: str, location: str) -> None:
-        """Record where a save's objects go at a replica."""
-        self._run(
-            lambda sql: sql.execute(
-                "UPDATE replications SET location = ? "
-                "WHERE save = ? AND remote = ? AND location IS NULL",
-                (location, number, remote),
-            ).fetchall()
-        )
+def record_outcome(
+    sql: apsw.Connection, number: int, remote: str, state: ReplicaState, now: float
+) -> bool:
+    """Record how a save ended at a replica; return whether that was news.
 
-    def record_part_uploaded(self, number: int, remote: str, rank: int) -> None:
-        """Record that a rank's part is at a replica."""
-        self._run(
-            lambda sql: sql.execute(
-                "INSERT OR IGNORE INTO replicated_parts SELECT save, remote, ? FROM replications "
-                "WHERE save = ? AND remote = ?",
-                (rank, number, remote),
-            ).fetchall()
-        )
+    Unless it was published there, its shards need not wait for that replica any more.
+    """
+    found = replica_queries.replication_of(sql, number, remote)
+    if found is None or found.state is not ReplicaState.OPEN:
+        return False
+    published_at = now if state is ReplicaState.PUBLISHED else None
+    sql.execute(
+        "UPDATE replications SET state = ?, published_at = ?, due = location IS NOT NULL "
+        "WHERE save = ? AND remote = ?",
+        (state, published_at, number, remote),
+    )
+    _settle(sql, number)
+    return True
 
-    def record_outcome(self, number: int, remote: str, state: ReplicaState, now: float) -> bool:
-        """Record how a save ended at a replica; return whether that was news.
 
-        Unless it was published there, its shards need not wait for that replica any more.
-        """
+def record_lost(sql: apsw.Connection, version: int, remote: str) -> ShardState:
+    """Record that a replica lost a shard; return the shard's state, dirty if it was required.
 
-        def operation(sql: apsw.Connection) -> bool:
-            found = replica_queries.replication_of(sql, number, remote)
-            if found is None or found.state is not ReplicaState.OPEN:
-                return False
-            published_at = now if state is ReplicaState.PUBLISHED else None
-            sql.execute(
-                "UPDATE replications SET state = ?, published_at = ?, due = location IS NOT NULL "
-                "WHERE save = ? AND remote = ?",
-                (state, published_at, number, remote),
-            )
-            self._settle(sql, number)
-            return True
+    What the replica held before its step was published there is sent again, if it is here.
+    """
+    shard = statements.require(sql, version)
+    sql.execute("DELETE FROM drains WHERE version = ? AND remote = ?", (version, remote))
+    required = replica_queries.required_replicas(sql, version)
+    if shard.state is not ShardState.CLEAN or remote not in required:
+        return shard.state
+    state = lifecycle.after(shard.state, ShardEvent.LOST_REMOTELY)
+    statements.set_shard_state(sql, version, state)
+    return state
 
-        return self._run(operation)
 
-    def record_lost(self, version: int, remote: str) -> ShardState:
-        """Record that a replica lost a shard; return the shard's state, dirty if it was required.
+def record_swept(sql: apsw.Connection, number: int, remote: str) -> None:
+    """Record that a save has nothing unfinished left at a replica."""
+    sql.execute("UPDATE replications SET due = 0 WHERE save = ? AND remote = ?", (number, remote))
+    statements.forget_leftovers(sql, number)
 
-        What the replica held before its step was published there is sent again, if it is here.
-        """
 
-        def operation(sql: apsw.Connection) -> ShardState:
-            shard = statements.require(sql, version)
-            sql.execute("DELETE FROM drains WHERE version = ? AND remote = ?", (version, remote))
-            required = replica_queries.required_replicas(sql, version)
-            if shard.state is not ShardState.CLEAN or remote not in required:
-                return shard.state
-            state = lifecycle.after(shard.state, ShardEvent.LOST_REMOTELY)
-            sql.execute("UPDATE shards SET state = ? WHERE version = ?", (state, version))
-            return state
-
-        return self._run(operation)
-
-    def record_swept(self, number: int, remote: str) -> None:
-        """Record that a save has nothing unfinished left at a replica."""
-
-        def operation(sql: apsw.Connection) -> None:
-            sql.execute(
-                "UPDATE replications SET due = 0 WHERE save = ? AND remote = ?", (number, remote)
-            )
-            statements.forget_leftovers(sql, number)
-
-        self._run(operation)
-
-    def forget(self, number: int, remote: str) -> None:
-        """Forget what a deleted save had at a replica, once its objects are gone there."""
-
-        def operation(sql: apsw.Connection) -> None:
-            sql.execute(
-                "DELETE FROM replications WHERE save = ? AND remote = ? AND state = 'deleted'",
-                (number, remote),
-            )
-            statements.forget_leftovers(sql, number)
-
-        self._run(operation)
-
-    def _settle(self, sql: apsw.Connection, number: int) -> None:
-        """Make clean what waits for nothing any more."""
-        for shard in queries.dirty_shards_of(sql, number):
-            if replica_queries.is_everywhere(sql, shard.version, self.durable):
-                state = lifecycle.after(shard.state, ShardEvent.VERIFIED_REMOTELY)
-                sql.execute("UPDATE shards SET state = ? WHERE version = ?", (state, shard.version))
+def forget(sql: apsw.Connection, number: int, remote: str) -> None:
+    """Forget what a deleted save had at a replica, once its objects are gone there."""
+    sql.execute(
+        "DELETE FROM replications WHERE save = ? AND remote = ? AND state = 'deleted'",
+        (number, remote),
+    )
+    statements.forget_leftovers(sql, number)
 
 
 def _begin_with(sql: apsw.Connection, name: str) -> None:
@@ -166,3 +129,11 @@ def _wait_for_required(sql: apsw.Connection) -> None:
         "AND NOT EXISTS (SELECT 1 FROM drains WHERE version = shards.version "
         "AND drains.remote = replicas.name AND verified_at IS NOT NULL))"
     )
+
+
+def _settle(sql: apsw.Connection, number: int) -> None:
+    """Make clean what waits for nothing any more."""
+    for shard in queries.dirty_shards_of(sql, number):
+        if replica_queries.is_everywhere(sql, shard.version):
+            state = lifecycle.after(shard.state, ShardEvent.VERIFIED_REMOTELY)
+            statements.set_shard_state(sql, shard.version, state)

@@ -1,4 +1,4 @@
-"""Statements that several operations share; each runs inside its caller's transaction."""
+"""Statements that several writes share; each runs inside its caller's transaction."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from cachetier.errors import NotFoundError
 from cachetier.local.catalog import queries, rows
 from cachetier.local.catalog.records import IncidentRecord, NewShard
 from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Stored
@@ -139,31 +140,6 @@ def want(sql: apsw.Connection, number: int) -> None:
     )
 
 
-def delete_replications(sql: apsw.Connection, number: int) -> None:
-    """Let a save that is deleted go from the replicas too.
-
-    An empty location is one that nobody here knows: whoever deletes looks for it there.
-    """
-    sql.execute(
-        "INSERT INTO replications (save, remote, state, location) "
-        "SELECT ?, name, 'deleted', '' FROM replicas WHERE true "
-        "ON CONFLICT (save, remote) DO UPDATE SET state = 'deleted', due = 1, "
-        "location = coalesce(location, '')",
-        (number,),
-    )
-
-
-def insert_replication(
-    sql: apsw.Connection, number: int, remote: str, location: str, published_at: float
-) -> None:
-    """Remember that a save is published at a replica; what this node does there itself stays."""
-    sql.execute(
-        "INSERT OR IGNORE INTO replications (save, remote, state, location, published_at, due) "
-        "VALUES (?, ?, 'published', ?, ?, 0)",
-        (number, remote, location, published_at),
-    )
-
-
 def forget_leftovers(sql: apsw.Connection, number: int) -> None:
     """Forget what a save may have left unfinished, once no remote is to be swept any more."""
     sql.execute(
@@ -174,8 +150,16 @@ def forget_leftovers(sql: apsw.Connection, number: int) -> None:
     )
 
 
-def set_state(sql: apsw.Connection, number: int, state: SaveState) -> None:
+def set_save_state(sql: apsw.Connection, number: int, state: SaveState) -> None:
     sql.execute("UPDATE saves SET state = ? WHERE number = ?", (state, number))
+
+
+def set_shard_state(sql: apsw.Connection, version: int, state: ShardState) -> None:
+    sql.execute("UPDATE shards SET state = ? WHERE version = ?", (state, version))
+
+
+def delete_shard(sql: apsw.Connection, version: int) -> None:
+    sql.execute("DELETE FROM shards WHERE version = ?", (version,))
 
 
 def require(sql: apsw.Connection, version: int) -> Shard:

@@ -152,7 +152,7 @@ def _checked(sql: apsw.Connection, row: tuple[object, ...]) -> CheckedRow:
         shard,
         tuple(remotes),
         tuple(name for name in sorted(asked) if stored_at(sql, version, name) is None),
-        state == ShardState.DIRTY and replica_queries.is_everywhere(sql, version, DURABLE),
+        state == ShardState.DIRTY and replica_queries.is_everywhere(sql, version),
     )
 
 

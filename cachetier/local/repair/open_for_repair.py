@@ -9,13 +9,12 @@ from pathlib import Path
 from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import connection, wal
 from cachetier.local.catalog.committer import Committer
-from cachetier.local.catalog.repair_writes import MendLog
 from cachetier.local.recovery import CATALOG_NAME, refuse_other_store
 from cachetier.local.repair.catalog_view import CatalogView
 
 
 @contextmanager
-def mending(cache_dir: Path, now: float) -> Iterator[tuple[CatalogView, MendLog]]:
+def mending(cache_dir: Path, now: float) -> Iterator[tuple[CatalogView, Committer]]:
     """Open the catalog of a locked ``cache_dir``: to look at, and to mend.
 
     Raises:
@@ -34,7 +33,7 @@ def mending(cache_dir: Path, now: float) -> Iterator[tuple[CatalogView, MendLog]
         raise
     committer = Committer(writer, lambda _reason: None)
     try:
-        yield CatalogView(reader), MendLog(committer)
+        yield CatalogView(reader), committer
     finally:
         reader.close()
         committer.close()

@@ -9,10 +9,10 @@ import pytest
 
 from cachetier.errors import TransientError
 from cachetier.fsck.findings import FindingKind
+from cachetier.local.catalog import local_copies
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from cachetier.model.documents import Manifest, ManifestState, encode
 from cachetier.model.layout import Layout
-from cachetier.model.lifecycle import ShardEvent
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import MANIFEST_NONCE_KEY, Bucket
 from tests.fakes.fake_clock import FakeClock
@@ -186,7 +186,7 @@ def test_quarantined_bytes_that_have_their_digest_after_all_are_used_again(
     shard = patient.saved()[which]
     before = rows_of(patient)
     with patient.running() as node:
-        node.store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, None, 0.0)
+        node.store.write(local_copies.record_damage, shard.version, None, 0.0)
     monkeypatch.setattr(remote, "read_into", None)
 
     assert patient.found() == [FindingKind.QUARANTINED]

@@ -9,6 +9,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.fsck.findings import FindingKind, FsckReport
 from cachetier.fsck.run import Wanted, fsck
+from cachetier.local.catalog import drain_writes, replica_writes
 from cachetier.model.documents import ManifestState, encode
 from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState
@@ -36,12 +37,12 @@ class Mirrored(Patient):
             self.near.put(key, body, digest=info.digest, metadata=info.metadata)
         with self.running() as node:
             store = node.store
-            store.replica_log.configure({"near": False})
+            store.write(replica_writes.configure, {"near": False})
             rows = [row for row in node.rows() if row.step == 1]
-            store.replica_log.record_location(1, "near", "1")
+            store.write(replica_writes.record_location, 1, "near", "1")
             for row in rows:
-                store.drain_log.record_verified(row.version, "near", [DURABLE], 0.0)
-            store.replica_log.record_outcome(1, "near", ReplicaState.PUBLISHED, 0.0)
+                store.write(drain_writes.record_verified, row.version, "near", [DURABLE], 0.0)
+            store.write(replica_writes.record_outcome, 1, "near", ReplicaState.PUBLISHED, 0.0)
 
     def looked(self, *, repair: bool = False) -> FsckReport:
         remotes = [
@@ -172,7 +173,7 @@ def test_what_a_replica_held_that_is_not_in_the_settings_any_more_is_nobodys_pro
     mirrored: Mirrored,
 ) -> None:
     with mirrored.running() as node:
-        node.store.replica_log.configure({})
+        node.store.write(replica_writes.configure, {})
     mirrored.sql("UPDATE drains SET stored_bytes = 5 WHERE remote = 'near'")
 
     assert mirrored.found(data=True) == []

@@ -9,6 +9,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import BackpressureError, CachetierError
 from cachetier.ingest.ingest import GROWTH_BYTES, Ingest, check_content
+from cachetier.local.catalog import puts
 from cachetier.local.store import Staged
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.levels import Level
@@ -255,7 +256,9 @@ class FakeRemoteStage:
         self.blocks.append(bytes(block))
 
     def commit(self, content: Content) -> Shard:
-        return self.node.store.catalog.commit_remote(IDS, "far", content, "r", 1.0).shard
+        return self.node.store.write(
+            puts.commit_remote, self.node.store.policy, IDS, "far", content, "r", 1.0
+        ).shard
 
     def abort(self) -> None:
         self.aborted = True

@@ -15,7 +15,7 @@ from cachetier_client.identity.names import RankPart
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.ingest.pending_seals import PendingSeals
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import drain_writes, puts, queries
 from cachetier.model.checkpoint import PartState, SaveState
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.lifecycle import ShardState
@@ -148,10 +148,17 @@ def test_bytes_without_an_answer_give_way_where_another_save_of_the_step_is_publ
 ) -> None:
     published = SaveIds("run", 1, "old", 0, 1)
     past.node.put(published, "there", b"published")
-    past.node.store.catalog.seal(published, None, 1.0)
+    past.node.store.write(puts.seal, past.node.store.policy, published, None, 1.0)
     save = past.node.store.read(lambda sql: queries.save_named(sql, "run", 1, "old"))
     assert save is not None
-    past.node.store.drain_log.record_outcome(save.number, SaveState.PUBLISHED, None, 2.0)
+    past.node.store.write(
+        drain_writes.record_outcome,
+        past.node.store.policy,
+        save.number,
+        SaveState.PUBLISHED,
+        None,
+        2.0,
+    )
     over = replace(IDS, overwrite=True)
     past.node.put(over, "here", HERE)
     past.node.put(over, "there", b"the client never heard of these")
@@ -222,7 +229,7 @@ def test_a_seal_that_was_begun_before_a_crash_is_completed(
     assert past.is_left()
     save = past.node.store.read(lambda sql: queries.save_named(sql, "run", 1, "save"))
     assert save is not None
-    past.node.store.drain_log.record_location(save.number, "1")  # the drain claims, too
+    past.node.store.write(drain_writes.record_location, save.number, "1")  # the drain claims, too
     past.seals.tidy()  # as it does at a start
     assert not past.is_left()
     assert past.part_state() is PartState.SEALED

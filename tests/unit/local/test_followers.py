@@ -6,8 +6,8 @@ import pytest
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import InvalidRequestError, SealedError
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.catalog import Catalog
+from cachetier.local.catalog import deletes, puts, queries, rank_parts
+from cachetier.local.catalog.records import NewShard
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, RankPart, sealed_here
 from cachetier.model.shard import Content, SaveIds
@@ -17,14 +17,10 @@ FOLLOWER = SaveIds("run", 1, "save", 1, 2)
 NOW = 5.0
 
 
-@pytest.fixture
-def catalog(store: Store) -> Catalog:
-    return store.catalog
-
-
-def put(catalog: Catalog, ids: SaveIds, name: str, data: bytes = b"bytes") -> None:
+def put(store: Store, ids: SaveIds, name: str, data: bytes = b"bytes") -> None:
     content = Content(len(data), digest_of(data), (digest_of(data),))
-    catalog.commit_shard(ids, name, content, NOW, body=data)
+    new = NewShard(name, ids.rank, content, body=data)
+    store.write(puts.commit_shard, store.policy, ids, new, NOW)
 
 
 def part(store: Store, rank: int = 1) -> RankPart:
@@ -40,98 +36,96 @@ def number_of(store: Store) -> int:
     return save.number
 
 
-def follow(catalog: Catalog) -> list[int]:
-    return catalog.seal(FOLLOWER, None, NOW, follows=True)
+def follow(store: Store) -> list[int]:
+    return store.write(puts.seal, store.policy, FOLLOWER, None, NOW, follows=True)
 
 
-def test_a_following_part_is_sealed_but_not_final(store: Store, catalog: Catalog) -> None:
-    put(catalog, FOLLOWER, "a")
+def test_a_following_part_is_sealed_but_not_final(store: Store) -> None:
+    put(store, FOLLOWER, "a")
 
-    assert follow(catalog) == [1]
+    assert follow(store) == [1]
     assert part(store).state is PartState.SEALED
     assert not part(store).final
 
 
-def test_it_may_grow_and_is_open_meanwhile(store: Store, catalog: Catalog) -> None:
-    put(catalog, FOLLOWER, "a")
-    follow(catalog)
+def test_it_may_grow_and_is_open_meanwhile(store: Store) -> None:
+    put(store, FOLLOWER, "a")
+    follow(store)
 
-    put(catalog, FOLLOWER, "b")
-    put(catalog, FOLLOWER, "a", b"other")
+    put(store, FOLLOWER, "b")
+    put(store, FOLLOWER, "a", b"other")
 
     assert part(store).state is PartState.OPEN
     assert not part(store).follows
-    follow(catalog)
+    follow(store)
     assert part(store).follows
 
 
-def test_it_is_final_with_rank_0s_seal(store: Store, catalog: Catalog) -> None:
-    put(catalog, FOLLOWER, "a")
-    follow(catalog)
+def test_it_is_final_with_rank_0s_seal(store: Store) -> None:
+    put(store, FOLLOWER, "a")
+    follow(store)
 
-    assert catalog.seal(LEADER, None, NOW) == [0, 1]
+    assert store.write(puts.seal, store.policy, LEADER, None, NOW) == [0, 1]
 
     assert part(store).final
     with pytest.raises(SealedError):
-        put(catalog, FOLLOWER, "b")
-    put(catalog, FOLLOWER, "a")  # the same bytes again are a repeat
+        put(store, FOLLOWER, "b")
+    put(store, FOLLOWER, "a")  # the same bytes again are a repeat
 
 
-def test_one_that_is_open_when_rank_0_seals_is_final_at_its_own_seal(
-    store: Store, catalog: Catalog
-) -> None:
-    put(catalog, FOLLOWER, "a")
-    follow(catalog)
-    put(catalog, FOLLOWER, "b")
-    catalog.seal(LEADER, None, NOW)
+def test_one_that_is_open_when_rank_0_seals_is_final_at_its_own_seal(store: Store) -> None:
+    put(store, FOLLOWER, "a")
+    follow(store)
+    put(store, FOLLOWER, "b")
+    store.write(puts.seal, store.policy, LEADER, None, NOW)
     assert part(store).state is PartState.OPEN
 
-    follow(catalog)
+    follow(store)
 
     assert part(store).final
 
 
-def test_rank_0_of_another_save_releases_nothing(store: Store, catalog: Catalog) -> None:
-    put(catalog, FOLLOWER, "a")
-    follow(catalog)
+def test_rank_0_of_another_save_releases_nothing(store: Store) -> None:
+    put(store, FOLLOWER, "a")
+    follow(store)
 
-    catalog.seal(SaveIds("run", 2, "save", 0, 2), None, NOW)
+    store.write(puts.seal, store.policy, SaveIds("run", 2, "save", 0, 2), None, NOW)
 
     assert part(store).follows
 
 
-def test_it_is_final_once_rank_0_is_found_elsewhere(store: Store, catalog: Catalog) -> None:
-    put(catalog, FOLLOWER, "a")
-    follow(catalog)
+def test_it_is_final_once_rank_0_is_found_elsewhere(store: Store) -> None:
+    put(store, FOLLOWER, "a")
+    follow(store)
 
-    store.drain_log.record_followed(number_of(store))
-
-    assert part(store).final
-
-
-def test_a_plain_seal_is_final_and_stays_so(store: Store, catalog: Catalog) -> None:
-    put(catalog, FOLLOWER, "a")
-    follow(catalog)
-    catalog.seal(FOLLOWER, None, NOW)
-    follow(catalog)
+    store.write(rank_parts.release, number_of(store))
 
     assert part(store).final
 
 
-def test_it_can_be_taken_back(store: Store, catalog: Catalog) -> None:
-    put(catalog, FOLLOWER, "a")
-    follow(catalog)
+def test_a_plain_seal_is_final_and_stays_so(store: Store) -> None:
+    put(store, FOLLOWER, "a")
+    follow(store)
+    store.write(puts.seal, store.policy, FOLLOWER, None, NOW)
+    follow(store)
 
-    assert [shard.name for shard in catalog.abort_rank(FOLLOWER)] == ["a"]
+    assert part(store).final
+
+
+def test_it_can_be_taken_back(store: Store) -> None:
+    put(store, FOLLOWER, "a")
+    follow(store)
+
+    assert [shard.name for shard in store.write(puts.abort_rank, FOLLOWER)] == ["a"]
     assert part(store).state is PartState.ABORTED
-    put(catalog, FOLLOWER, "a")
-    follow(catalog)
-    assert catalog.delete_shard("run", 1, "a").name == "a"
+    put(store, FOLLOWER, "a")
+    follow(store)
+    assert store.write(deletes.delete_shard, "run", 1, "a").name == "a"
 
 
-def test_rank_0_follows_nobody(catalog: Catalog) -> None:
+def test_rank_0_follows_nobody(store: Store) -> None:
     with pytest.raises(InvalidRequestError, match="rank 0 cannot follow"):
-        catalog.seal(LEADER, None, NOW, follows=True)
+        store.write(puts.seal, store.policy, LEADER, None, NOW, follows=True)
 
 
 @pytest.mark.parametrize(

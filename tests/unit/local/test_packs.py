@@ -5,10 +5,18 @@ from __future__ import annotations
 import pytest
 from cachetier_client.io.digests import digest_of
 
-from cachetier.local.catalog import pack_queries, queries, replica_queries
+from cachetier.local.catalog import (
+    drain_queries,
+    drain_writes,
+    local_copies,
+    puts,
+    queries,
+    replica_queries,
+)
 from cachetier.local.catalog.filters import ShardFilter, beside_small_of, small_of
+from cachetier.local.catalog.records import NewShard
 from cachetier.local.store import Store
-from cachetier.model.lifecycle import ShardEvent, ShardState
+from cachetier.model.lifecycle import ShardState
 from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
 from cachetier.model.shard import Content, SaveIds, Shard
 from cachetier.model.stored import InPack
@@ -25,7 +33,13 @@ def ids(rank: int = 0, step: int = 1) -> SaveIds:
 def put(store: Store, name: str, size_bytes: int = 5, rank: int = 0, step: int = 1) -> Shard:
     body = name.encode()
     content = Content(size_bytes, digest_of(body), (digest_of(body),))
-    return store.catalog.commit_shard(ids(rank, step), name, content, NOW, body=body).shard
+    return store.write(
+        puts.commit_shard,
+        store.policy,
+        ids(rank, step),
+        NewShard(name, rank, content, body=body),
+        NOW,
+    ).shard
 
 
 def number_of(store: Store, step: int = 1) -> int:
@@ -40,7 +54,7 @@ def pack(store: Store, *shards: Shard, remote: str = "far") -> list[Shard]:
         shard.version: InPack(PACK, at * 5, 5 * len(shards), 0xAB)
         for at, shard in enumerate(shards)
     }
-    return store.drain_log.record_packed(packs, remote, [remote], NOW)
+    return store.write(drain_writes.record_packed, packs, remote, [remote], NOW)
 
 
 def state_of(store: Store, shard: Shard) -> ShardState | None:
@@ -50,7 +64,7 @@ def state_of(store: Store, shard: Shard) -> ShardState | None:
 
 def evict(store: Store, *shards: Shard) -> None:
     for shard in shards:
-        store.catalog.move(shard.version, ShardEvent.EVICT, None, NOW)
+        store.write(local_copies.evict, shard.version)
 
 
 @pytest.fixture
@@ -118,9 +132,10 @@ def test_all_members_of_a_pack_become_clean_together(store: Store) -> None:
 
 def test_members_that_went_or_were_damaged_meanwhile_are_passed_over(store: Store) -> None:
     sound, damaged, replaced = (put(store, name) for name in "abc")
-    store.catalog.move(damaged.version, ShardEvent.LOCAL_DAMAGE, None, NOW)
+    store.write(local_copies.record_damage, damaged.version, None, NOW)
     other = Content(5, 7, (7,))
-    store.catalog.commit_shard(ids(), "c", other, NOW, body=b"other")
+    new = NewShard("c", 0, other, body=b"other")
+    store.write(puts.commit_shard, store.policy, ids(), new, NOW)
 
     assert [shard.name for shard in pack(store, sound, damaged, replaced)] == ["a"]
     assert state_of(store, sound) is ShardState.CLEAN
@@ -131,7 +146,7 @@ def test_members_that_went_or_were_damaged_meanwhile_are_passed_over(store: Stor
 def test_a_member_that_another_remote_still_lacks_stays_dirty(store: Store) -> None:
     shard = put(store, "a")
     packs = {shard.version: InPack(PACK, 0, 5, 0xAB)}
-    store.drain_log.record_packed(packs, "far", ["far", "near"], NOW)
+    store.write(drain_writes.record_packed, packs, "far", ["far", "near"], NOW)
 
     assert state_of(store, shard) is ShardState.DIRTY
     number = number_of(store)
@@ -141,7 +156,7 @@ def test_a_member_that_another_remote_still_lacks_stays_dirty(store: Store) -> N
 def test_members_of_a_lost_pack_are_dirty_again_and_know_it_no_more(store: Store) -> None:
     shard = put(store, "a")
     pack(store, shard)
-    store.drain_log.record_lost(shard.version, "far")
+    store.write(drain_writes.record_lost, shard.version, "far")
 
     assert state_of(store, shard) is ShardState.DIRTY
     assert store.read(lambda sql: queries.stored_of(sql, shard.version, "far")) is None
@@ -150,8 +165,8 @@ def test_members_of_a_lost_pack_are_dirty_again_and_know_it_no_more(store: Store
 def test_a_lost_member_may_be_sent_alone(store: Store) -> None:
     shard = put(store, "a")
     pack(store, shard)
-    store.drain_log.record_lost(shard.version, "far")
-    store.drain_log.record_verified(shard.version, "far", ["far"], NOW)
+    store.write(drain_writes.record_lost, shard.version, "far")
+    store.write(drain_writes.record_verified, shard.version, "far", ["far"], NOW)
 
     stored = store.read(lambda sql: queries.stored_of(sql, shard.version, "far"))
     assert stored is not None
@@ -166,16 +181,16 @@ def test_neighbours_in_a_pack_are_those_of_the_same_save_without_bytes_here(stor
     evict(store, *shards[1:], *elsewhere)
 
     version = shards[1].version
-    found = store.read(lambda sql: pack_queries.evicted_in_pack(sql, version, "far", PACK))
+    found = store.read(lambda sql: drain_queries.evicted_in_pack(sql, version, "far", PACK))
     assert found == [PackedExtent(shards[at].version, 5 * at, 5) for at in (1, 2, 3)]
-    assert store.read(lambda sql: pack_queries.evicted_in_pack(sql, version, "near", PACK)) == []
-    assert store.read(lambda sql: pack_queries.evicted_in_pack(sql, version, "far", "other")) == []
+    assert store.read(lambda sql: drain_queries.evicted_in_pack(sql, version, "near", PACK)) == []
+    assert store.read(lambda sql: drain_queries.evicted_in_pack(sql, version, "far", "other")) == []
 
 
 def test_shards_that_went_since_are_no_neighbours(store: Store) -> None:
     shard = put(store, "a")
     found = store.read(
-        lambda sql: pack_queries.shards_at(
+        lambda sql: drain_queries.shards_at(
             sql, [PackedExtent(shard.version, 0, 5), PackedExtent(99, 5, 5)]
         )
     )

@@ -10,8 +10,7 @@ import pytest
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import TransientError
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.deletes import GarbageLog
+from cachetier.local.catalog import deletes, queries
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.names import DURABLE
@@ -84,7 +83,7 @@ def test_a_save_is_ended_in_the_bucket_before_anything_of_it_goes_here(
     def die(*_arguments: object) -> None:
         raise DiedError
 
-    monkeypatch.setattr(GarbageLog, "discard_incomplete", die)
+    monkeypatch.setattr(deletes, "delete_incomplete", die)
     with pytest.raises(DiedError):
         garbage(node, clock).collect(HOUR, dry_run=False)
 

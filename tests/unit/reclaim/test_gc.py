@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cachetier.errors import InvalidRequestError, TransientError
+from cachetier.local.catalog import deletes, local_copies
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
-from cachetier.model.lifecycle import ShardEvent
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.gc import Collection, Garbage, GarbageKind
 from cachetier.remote.bucket import Remote
@@ -79,7 +79,7 @@ def test_what_is_young_pinned_damaged_or_the_newest_stays(node: Node, clock: Fak
     Pins(node.store, clock).unpin("run", 1)
     node.put(ids(1), "bad", LARGE)
     bad = next(row for row in node.rows() if row.name == "bad")
-    node.store.catalog.move(bad.version, ShardEvent.LOCAL_DAMAGE, None, 0.0)
+    node.store.write(local_copies.record_damage, bad.version, None, 0.0)
     assert collector.collect(HOUR, dry_run=False).rubbish == ()
     assert {row.step for row in node.rows()} == {1, 2, 3}
 
@@ -156,7 +156,7 @@ def test_a_file_that_was_set_aside_goes_only_if_the_catalog_says_why(
     _copied(tmp_path, known.file_id, lost / ("0" * 32))
     _copied(tmp_path, unsealed.file_id, lost / ("1" * 32))
     node.checkpoints.delete_shard("run", 2, "unsealed")  # the only copy is now in lost+found
-    node.store.drop(node.store.catalog.delete_step("run", 1))
+    node.store.drop(node.store.write(deletes.delete_step, "run", 1))
     (lost / ("2" * 32)).write_bytes(b"says nothing of itself")
     since = max(path.stat().st_ctime for path in lost.iterdir())
     clock.jump(since + 2 * HOUR - clock.now())

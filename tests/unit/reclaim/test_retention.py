@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import deletes, queries
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.levels import Level
 from cachetier.model.policy import Policy
@@ -143,7 +143,7 @@ def test_a_step_that_is_wanted_is_not_removed(make: MakeNode) -> None:
     retention.trim()
 
     assert removed == [2]
-    assert node.store.policy_log.remove(number) == []
+    assert node.store.write(deletes.delete_local_only, number) == []
     assert steps_here(node) == [1, 3]
 
 

@@ -11,8 +11,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.serve.remote_state import DurableRemoteState, ReplicaRemoteState
 from cachetier.errors import IntegrityError
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.replica_writes import ReplicaLog
+from cachetier.local.catalog import queries, replica_writes
 from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import SaveIds, Shard
@@ -37,7 +36,7 @@ class Damaged:
 
     def __init__(self, node: Node, clock: FakeClock) -> None:
         self.node, self.near = node, FaultyObjectStore(MemoryObjectStore())
-        node.store.replica_log.configure({"near": False})
+        node.store.write(replica_writes.configure, {"near": False})
         replica = Remote("near", Bucket(self.near, Layout("tier")))
         self.restore = Restore(
             node.store,
@@ -113,7 +112,7 @@ def test_while_the_replica_is_away_the_shard_stays_quarantined_and_is_tried_agai
 
 def test_without_another_copy_it_stays_lost(node: Node, clock: FakeClock) -> None:
     made = Damaged(node, clock)
-    node.store.replica_log.record_lost(made.shard().version, "near")
+    node.store.write(replica_writes.record_lost, made.shard().version, "near")
     with pytest.raises(IntegrityError):
         made.restore.open("run", 1, "a", SECONDS)
     assert made.restore.mend(SECONDS) == 0
@@ -124,9 +123,8 @@ def test_without_another_copy_it_stays_lost(node: Node, clock: FakeClock) -> Non
 def test_what_was_damaged_while_it_waited_for_a_replica_that_gave_up_is_clean_once_mended(
     node: Node, clock: FakeClock
 ) -> None:
-    node.store.replica_log = ReplicaLog(node.store._committer, REMOTE)
     made = Damaged(node, clock)
-    node.store.replica_log.configure({"near": False, "other": True})
+    node.store.write(replica_writes.configure, {"near": False, "other": True})
     (save,) = node.store.read(lambda sql: queries.saves_of(sql, "run", 1))
     shard = made.shard()
     DurableRemoteState(node.store, REMOTE).verified(shard.version, 1.0, Stored.raw(shard.content))

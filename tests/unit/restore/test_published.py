@@ -9,7 +9,7 @@ import pytest
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import IntegrityError, NotFoundError, TransientError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import queries, replica_writes
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.layout import Layout
@@ -94,7 +94,7 @@ class World:
             ),
             make_room=lambda: None,
         )
-        node.store.replica_log.configure({"near": False})
+        node.store.write(replica_writes.configure, {"near": False})
 
     def get(self, name: str = "a") -> bytes:
         opened = self.restore.open("run", 1, name, 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import drain_writes, queries, statements
 from cachetier.local.catalog.replica_queries import Lag
 from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
@@ -138,7 +138,9 @@ def test_a_step_that_waits_for_no_other_node_is_exposed_until_it_is_published(
 ) -> None:
     save_step(node, 1)
     for shard in node.rows():
-        node.store.drain_log.record_verified(shard.version, DURABLE, [DURABLE], clock.now())
+        node.store.write(
+            drain_writes.record_verified, shard.version, DURABLE, [DURABLE], clock.now()
+        )
     node.store._committer.run(lambda sql: sql.execute("UPDATE parts SET uploaded = 1"))
     clock.advance(3000)
     found = look(node, clock)
@@ -163,7 +165,7 @@ def test_bytes_of_a_superseded_save_are_unwanted_and_not_dirty(
 
 
 def test_local_only_bytes_are_not_dirty(node: Node, clock: FakeClock) -> None:
-    node.store.catalog._policy = Policy(durable_every=2)
+    node.store.policy = Policy(durable_every=2)
     save_step(node, 1)
     clock.advance(9)
     found = look(node, clock)
@@ -177,7 +179,7 @@ def test_local_only_bytes_are_not_dirty(node: Node, clock: FakeClock) -> None:
 def test_a_run_that_ends_on_a_step_of_a_policy_grows_no_more_exposed(
     node: Node, clock: FakeClock
 ) -> None:
-    node.store.catalog._policy = Policy(durable_every=2)
+    node.store.policy = Policy(durable_every=2)
     save_step(node, 2)
     node.drain.drain_all()
     clock.advance(600)
@@ -189,7 +191,7 @@ def test_a_run_that_ends_on_a_step_of_a_policy_grows_no_more_exposed(
     assert exposed == [600.0] * 3
 
     (save,) = node.store.read(lambda sql: queries.saves_of(sql, "run", 3))
-    node.store.policy_log.want(save.number)
+    node.store.write(statements.want, save.number)
     late = look(node, clock).runs[0].exposure_seconds
     node.drain.drain_all()
 
@@ -240,7 +242,9 @@ def test_a_replica_is_owed_what_the_durable_remote_may_have(node: Node, clock: F
     node.store.configure_replicas({"near": True})
     save_step(node, 1)
     for shard in node.rows():
-        node.store.drain_log.record_verified(shard.version, DURABLE, [DURABLE], clock.now())
+        node.store.write(
+            drain_writes.record_verified, shard.version, DURABLE, [DURABLE], clock.now()
+        )
     clock.advance(30)
     durable, near = look(node, clock, drain_to("durable"), drain_to("near")).remotes
 

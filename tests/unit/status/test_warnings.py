@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cachetier.local.catalog.node_totals import NodeTotals
-from cachetier.local.catalog.pin_queries import PinTotals
+from cachetier.local.catalog.pins import PinTotals
 from cachetier.model.policy import Policy
 from cachetier.model.shard import SaveIds
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot
@@ -30,7 +30,7 @@ def warnings(node: Node, now: NodeSnapshot = NOTHING) -> list[str]:
 
 
 def test_a_run_of_which_no_step_is_ever_drained_is_named_and_a_trial_is_not(node: Node) -> None:
-    node.store.catalog._policy = EVERY_TENTH
+    node.store.policy = EVERY_TENTH
     for run in ("run", ".bench"):
         for step in (1, 2, 3):
             node.put(SaveIds(run, step, "s", 0, 1), "x", b"x")

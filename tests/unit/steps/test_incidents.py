@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cachetier.local.catalog import statements
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.steps import incidents as incidents_module
 from cachetier.steps.incidents import Incidents
@@ -21,8 +22,8 @@ def incidents(node: Node) -> Incidents:
 
 
 def record(node: Node, incidents: Incidents, run: str = "run", at: float = START + 1) -> None:
-    node.store.drain_log.add_incident(
-        IncidentRecord("integrity", "damaged", "hint", run, 1, "a"), at
+    node.store.write(
+        statements.insert_incident, IncidentRecord("integrity", "damaged", "hint", run, 1, "a"), at
     )
     incidents.refresh()
 

@@ -8,12 +8,11 @@ import pytest
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CatalogDamagedError, NotFoundError
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.drain_writes import DrainLog
-from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord
+from cachetier.local.catalog import deletes, drain_writes, local_copies, puts, queries
+from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord, NewShard
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import SaveState
-from cachetier.model.lifecycle import ForbiddenTransitionError, ShardEvent, ShardState
+from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.shard import Content, SaveIds, Shard
 from cachetier.model.stored import Codec, Stored, StoredFrame, table_bytes
 
@@ -21,14 +20,11 @@ IDS = SaveIds("run", 1, "save-1", 0, 1)
 NOW = 5.0
 
 
-@pytest.fixture
-def log(store: Store) -> DrainLog:
-    return store.drain_log
-
-
 def put(store: Store, data: bytes = b"bytes", ids: SaveIds = IDS) -> Shard:
     content = Content(len(data), digest_of(data), (digest_of(data),))
-    return store.catalog.commit_shard(ids, "a", content, NOW, body=data).shard
+    return store.write(
+        puts.commit_shard, store.policy, ids, NewShard("a", ids.rank, content, body=data), NOW
+    ).shard
 
 
 def state_of(store: Store, shard: Shard) -> ShardState | None:
@@ -42,38 +38,36 @@ def save_state(store: Store, save_id: str = "save-1") -> SaveState:
     return save.state
 
 
-def test_an_upload_is_found_again_with_its_finished_parts(store: Store, log: DrainLog) -> None:
+def test_an_upload_is_found_again_with_its_finished_parts(store: Store) -> None:
     shard = put(store)
-    log.begin_upload(shard.version, "r", "upload", 16)
+    store.write(drain_writes.begin_upload, shard.version, "r", "upload", 16)
     part = FinishedUploadPart(1, "etag", 16, 0xAB, 0, 16)
-    log.record_parts(shard.version, "r", [part])
+    store.write(drain_writes.record_parts, shard.version, "r", [part])
 
     progress = store.read(lambda sql: queries.progress_of(sql, shard.version, "r"))
 
     assert (progress.upload_id, progress.part_bytes, progress.parts) == ("upload", 16, (part,))
 
 
-def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(
-    store: Store, log: DrainLog
-) -> None:
+def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(store: Store) -> None:
     shard = put(store)
-    log.begin_upload(shard.version, "r", "upload", 16, Codec.ZSTD)
+    store.write(drain_writes.begin_upload, shard.version, "r", "upload", 16, Codec.ZSTD)
     part = FinishedUploadPart(
         1, "etag", 16, 2**64 - 1, 8 << 20, 4 << 20, (StoredFrame(7, 1), StoredFrame(9, 2**64 - 1))
     )
-    log.record_parts(shard.version, "r", [part])
+    store.write(drain_writes.record_parts, shard.version, "r", [part])
 
     progress = store.read(lambda sql: queries.progress_of(sql, shard.version, "r"))
 
     assert (progress.codec, progress.parts) == (Codec.ZSTD, (part,))
 
 
-def test_what_a_remote_holds_is_remembered_for_each(store: Store, log: DrainLog) -> None:
+def test_what_a_remote_holds_is_remembered_for_each(store: Store) -> None:
     shard = put(store)
     frames = Stored(Codec.ZSTD, 50 + table_bytes(1), 2**64 - 1, (StoredFrame(50, 3),))
-    log.begin_upload(shard.version, "far", "upload", 16, Codec.ZSTD)
-    log.record_verified(shard.version, "far", ["far", "near"], NOW, frames)
-    log.record_verified(shard.version, "near", ["far", "near"], NOW)
+    store.write(drain_writes.begin_upload, shard.version, "far", "upload", 16, Codec.ZSTD)
+    store.write(drain_writes.record_verified, shard.version, "far", ["far", "near"], NOW, frames)
+    store.write(drain_writes.record_verified, shard.version, "near", ["far", "near"], NOW)
 
     def stored(remote: str) -> Stored | None:
         return store.read(lambda sql: queries.stored_of(sql, shard.version, remote))
@@ -84,93 +78,116 @@ def test_what_a_remote_holds_is_remembered_for_each(store: Store, log: DrainLog)
 
 
 @pytest.mark.parametrize("sizes", [(), (50, 49), (99,)], ids=["none", "too many", "another sum"])
-def test_frames_that_cannot_be_the_shard_are_damage(
-    store: Store, log: DrainLog, sizes: tuple[int, ...]
-) -> None:
+def test_frames_that_cannot_be_the_shard_are_damage(store: Store, sizes: tuple[int, ...]) -> None:
     shard = put(store)
     lie = Stored(Codec.ZSTD, 50 + table_bytes(1), 1, tuple(StoredFrame(size, 1) for size in sizes))
-    log.record_verified(shard.version, "r", ["r"], NOW, lie)
+    store.write(drain_writes.record_verified, shard.version, "r", ["r"], NOW, lie)
 
     with pytest.raises(CatalogDamagedError):
         store.read(lambda sql: queries.stored_of(sql, shard.version, "r"))
 
 
-def test_a_new_upload_forgets_the_parts_of_the_old_one(store: Store, log: DrainLog) -> None:
+def test_a_new_upload_forgets_the_parts_of_the_old_one(store: Store) -> None:
     shard = put(store)
-    log.begin_upload(shard.version, "r", "first", 16)
-    log.record_parts(shard.version, "r", [FinishedUploadPart(1, "etag", 16, 0xAB, 0, 16)])
+    store.write(drain_writes.begin_upload, shard.version, "r", "first", 16)
+    store.write(
+        drain_writes.record_parts,
+        shard.version,
+        "r",
+        [FinishedUploadPart(1, "etag", 16, 0xAB, 0, 16)],
+    )
 
-    log.begin_upload(shard.version, "r", "second", 32)
+    store.write(drain_writes.begin_upload, shard.version, "r", "second", 32)
     progress = store.read(lambda sql: queries.progress_of(sql, shard.version, "r"))
     assert (progress.upload_id, progress.part_bytes, progress.parts) == ("second", 32, ())
 
-    log.forget_upload(shard.version, "r")
+    store.write(drain_writes.forget_upload, shard.version, "r")
     progress = store.read(lambda sql: queries.progress_of(sql, shard.version, "r"))
     assert progress.upload_id is None
 
 
-def test_attempts_are_counted_from_one(store: Store, log: DrainLog) -> None:
+def test_attempts_are_counted_from_one(store: Store) -> None:
     shard = put(store)
 
-    assert [log.count_attempt(shard.version, "r") for _ in range(3)] == [1, 2, 3]
-    assert log.count_attempt(shard.version, "another") == 1
+    assert [store.write(drain_writes.count_attempt, shard.version, "r") for _ in range(3)] == [
+        1,
+        2,
+        3,
+    ]
+    assert store.write(drain_writes.count_attempt, shard.version, "another") == 1
 
 
-def test_a_shard_is_clean_once_every_required_remote_has_it(store: Store, log: DrainLog) -> None:
+def test_a_shard_is_clean_once_every_required_remote_has_it(store: Store) -> None:
     shard = put(store)
 
-    assert log.record_verified(shard.version, "near", ["near", "far"], NOW) is ShardState.DIRTY
-    assert log.record_verified(shard.version, "far", ["near", "far"], NOW) is ShardState.CLEAN
-    assert log.record_verified(shard.version, "far", ["near", "far"], NOW) is ShardState.CLEAN
+    assert (
+        store.write(drain_writes.record_verified, shard.version, "near", ["near", "far"], NOW)
+        is ShardState.DIRTY
+    )
+    assert (
+        store.write(drain_writes.record_verified, shard.version, "far", ["near", "far"], NOW)
+        is ShardState.CLEAN
+    )
+    assert (
+        store.write(drain_writes.record_verified, shard.version, "far", ["near", "far"], NOW)
+        is ShardState.CLEAN
+    )
 
 
-def test_reports_about_a_replaced_shard_are_refused(store: Store, log: DrainLog) -> None:
+def test_reports_about_a_replaced_shard_are_refused(store: Store) -> None:
     shard = put(store, b"first")
-    log.begin_upload(shard.version, "r", "upload", 16)
+    store.write(drain_writes.begin_upload, shard.version, "r", "upload", 16)
     put(store, b"second")
 
     reports: list[Callable[[], object]] = [
-        lambda: log.record_verified(shard.version, "r", ["r"], NOW),
-        lambda: log.begin_upload(shard.version, "r", "again", 16),
-        lambda: log.record_parts(shard.version, "r", [FinishedUploadPart(1, "etag", 16, 1, 0, 16)]),
-        lambda: log.count_attempt(shard.version, "r"),
-        lambda: log.record_lost(shard.version, "r"),
+        lambda: store.write(drain_writes.record_verified, shard.version, "r", ["r"], NOW),
+        lambda: store.write(drain_writes.begin_upload, shard.version, "r", "again", 16),
+        lambda: store.write(
+            drain_writes.record_parts,
+            shard.version,
+            "r",
+            [FinishedUploadPart(1, "etag", 16, 1, 0, 16)],
+        ),
+        lambda: store.write(drain_writes.count_attempt, shard.version, "r"),
+        lambda: store.write(drain_writes.record_lost, shard.version, "r"),
     ]
     for report in reports:
         with pytest.raises(NotFoundError):
             report()
 
 
-def test_damaged_bytes_do_not_become_clean(store: Store, log: DrainLog) -> None:
+def test_damaged_bytes_do_not_become_clean(store: Store) -> None:
     shard = put(store)
-    store.catalog.move(shard.version, ShardEvent.LOCAL_DAMAGE, None, NOW)
+    store.write(local_copies.record_damage, shard.version, None, NOW)
 
     with pytest.raises(ForbiddenTransitionError):
-        log.record_verified(shard.version, "r", ["r"], NOW)
+        store.write(drain_writes.record_verified, shard.version, "r", ["r"], NOW)
     assert state_of(store, shard) is ShardState.QUARANTINED
 
 
-def test_what_the_remote_lost_is_sent_again_if_it_is_here(store: Store, log: DrainLog) -> None:
+def test_what_the_remote_lost_is_sent_again_if_it_is_here(store: Store) -> None:
     shard = put(store)
-    assert log.record_lost(shard.version, "r") is ShardState.DIRTY, "it was never clean"
-    log.record_verified(shard.version, "r", ["r"], NOW)
+    assert store.write(drain_writes.record_lost, shard.version, "r") is ShardState.DIRTY, (
+        "it was never clean"
+    )
+    store.write(drain_writes.record_verified, shard.version, "r", ["r"], NOW)
 
-    assert log.record_lost(shard.version, "r") is ShardState.DIRTY
+    assert store.write(drain_writes.record_lost, shard.version, "r") is ShardState.DIRTY
     assert store.read(lambda sql: queries.verified_remotes(sql, shard.version)) == set()
 
 
-def test_what_the_remote_lost_and_is_not_here_stays_evicted(store: Store, log: DrainLog) -> None:
+def test_what_the_remote_lost_and_is_not_here_stays_evicted(store: Store) -> None:
     shard = put(store)
-    log.record_verified(shard.version, "r", ["r"], NOW)
-    store.catalog.move(shard.version, ShardEvent.EVICT, None, NOW)
+    store.write(drain_writes.record_verified, shard.version, "r", ["r"], NOW)
+    store.write(local_copies.evict, shard.version)
 
-    assert log.record_lost(shard.version, "r") is ShardState.EVICTED
+    assert store.write(drain_writes.record_lost, shard.version, "r") is ShardState.EVICTED
 
 
-def test_a_location_never_changes(store: Store, log: DrainLog) -> None:
-    number = store.catalog.admit(IDS, NOW).number
-    log.record_location(number, "1")
-    log.record_location(number, "1~save-1")
+def test_a_location_never_changes(store: Store) -> None:
+    number = store.write(puts.admit, store.policy, IDS, NOW).number
+    store.write(drain_writes.record_location, number, "1")
+    store.write(drain_writes.record_location, number, "1~save-1")
 
     save = store.read(lambda sql: queries.save_by_number(sql, number))
     assert save is not None
@@ -181,14 +198,14 @@ def test_a_location_never_changes(store: Store, log: DrainLog) -> None:
     "late", [SaveState.PUBLISHED, SaveState.SUPERSEDED, SaveState.REFUSED, SaveState.DELETED]
 )
 def test_a_deleted_save_stays_deleted_whatever_is_reported_late(
-    store: Store, log: DrainLog, late: SaveState
+    store: Store, late: SaveState
 ) -> None:
     put(store)
-    number = store.catalog.admit(IDS, NOW).number
-    store.catalog.delete_step("run", 1)
+    number = store.write(puts.admit, store.policy, IDS, NOW).number
+    store.write(deletes.delete_step, "run", 1)
 
     incident = IncidentRecord("x", "late", "", "run", 1)
-    assert log.record_outcome(number, late, incident, NOW) == []
+    assert store.write(drain_writes.record_outcome, store.policy, number, late, incident, NOW) == []
 
     assert save_state(store) is SaveState.DELETED
     assert store.read(queries.newest_incident) == 0
@@ -196,67 +213,68 @@ def test_a_deleted_save_stays_deleted_whatever_is_reported_late(
 
 @pytest.mark.parametrize("late", [SaveState.SUPERSEDED, SaveState.REFUSED, SaveState.DELETED])
 def test_a_published_save_stays_published_whatever_is_reported_late(
-    store: Store, log: DrainLog, late: SaveState
+    store: Store, late: SaveState
 ) -> None:
-    number = store.catalog.admit(IDS, NOW).number
-    log.record_outcome(number, SaveState.PUBLISHED, None, NOW)
+    number = store.write(puts.admit, store.policy, IDS, NOW).number
+    store.write(drain_writes.record_outcome, store.policy, number, SaveState.PUBLISHED, None, NOW)
 
-    log.record_outcome(number, late, None, NOW)
+    store.write(drain_writes.record_outcome, store.policy, number, late, None, NOW)
 
     assert save_state(store) is SaveState.PUBLISHED
 
 
-def test_a_save_published_in_the_instant_it_was_superseded_counts(
-    store: Store, log: DrainLog
-) -> None:
-    number = store.catalog.admit(IDS, NOW).number
-    store.catalog.admit(SaveIds("run", 1, "save-2", 0, 1), NOW)
+def test_a_save_published_in_the_instant_it_was_superseded_counts(store: Store) -> None:
+    number = store.write(puts.admit, store.policy, IDS, NOW).number
+    store.write(puts.admit, store.policy, SaveIds("run", 1, "save-2", 0, 1), NOW)
     assert save_state(store) is SaveState.SUPERSEDED
 
-    log.record_outcome(number, SaveState.PUBLISHED, None, NOW)
+    store.write(drain_writes.record_outcome, store.policy, number, SaveState.PUBLISHED, None, NOW)
 
     assert save_state(store) is SaveState.PUBLISHED
 
 
-def test_a_superseded_save_is_not_published_over_a_newer_published_one(
-    store: Store, log: DrainLog
-) -> None:
-    number = store.catalog.admit(IDS, NOW).number
-    newer = store.catalog.admit(SaveIds("run", 1, "save-2", 0, 1), NOW).number
-    log.record_outcome(newer, SaveState.PUBLISHED, None, NOW)
+def test_a_superseded_save_is_not_published_over_a_newer_published_one(store: Store) -> None:
+    number = store.write(puts.admit, store.policy, IDS, NOW).number
+    newer = store.write(puts.admit, store.policy, SaveIds("run", 1, "save-2", 0, 1), NOW).number
+    store.write(drain_writes.record_outcome, store.policy, newer, SaveState.PUBLISHED, None, NOW)
 
-    log.record_outcome(number, SaveState.PUBLISHED, None, NOW)
+    store.write(drain_writes.record_outcome, store.policy, number, SaveState.PUBLISHED, None, NOW)
 
     assert save_state(store) is SaveState.SUPERSEDED
     assert save_state(store, "save-2") is SaveState.PUBLISHED
 
 
-def test_a_save_deleted_elsewhere_lets_go_of_its_shards(store: Store, log: DrainLog) -> None:
+def test_a_save_deleted_elsewhere_lets_go_of_its_shards(store: Store) -> None:
     shard = put(store)
-    number = store.catalog.admit(IDS, NOW).number
+    number = store.write(puts.admit, store.policy, IDS, NOW).number
 
-    assert log.record_outcome(number, SaveState.DELETED, None, NOW) == [shard]
+    assert store.write(
+        drain_writes.record_outcome, store.policy, number, SaveState.DELETED, None, NOW
+    ) == [shard]
     assert state_of(store, shard) is None
 
 
-def test_an_outcome_and_its_incident_are_recorded_together(store: Store, log: DrainLog) -> None:
-    number = store.catalog.admit(IDS, NOW).number
-    log.record_outcome(
-        number, SaveState.REFUSED, IncidentRecord("step_published", "m", "h", "run", 1), NOW
+def test_an_outcome_and_its_incident_are_recorded_together(store: Store) -> None:
+    number = store.write(puts.admit, store.policy, IDS, NOW).number
+    store.write(
+        drain_writes.record_outcome,
+        store.policy,
+        number,
+        SaveState.REFUSED,
+        IncidentRecord("step_published", "m", "h", "run", 1),
+        NOW,
     )
 
     found = store.read(lambda sql: queries.incidents_after(sql, 0))
     assert [(i.code, i.at) for i in found] == [("step_published", NOW)]
 
 
-def test_a_deleted_save_is_unfinished_until_its_objects_are_gone(
-    store: Store, log: DrainLog
-) -> None:
-    number = store.catalog.admit(IDS, NOW).number
-    log.record_location(number, "1")
-    store.catalog.delete_step("run", 1)
+def test_a_deleted_save_is_unfinished_until_its_objects_are_gone(store: Store) -> None:
+    number = store.write(puts.admit, store.policy, IDS, NOW).number
+    store.write(drain_writes.record_location, number, "1")
+    store.write(deletes.delete_step, "run", 1)
     assert [s.number for s in store.read(queries.unfinished_saves)] == [number]
 
-    log.forget_save(number)
+    store.write(drain_writes.forget_save, number)
 
     assert store.read(queries.unfinished_saves) == []

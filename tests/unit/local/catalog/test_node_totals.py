@@ -44,7 +44,7 @@ def plan_of(sql: apsw.Connection, statement: str, values: Any) -> list[str]:
 
 def test_no_query_walks_a_table_that_only_grows(node: Node) -> None:
     node.store.configure_replicas({"near": True})
-    node.store.catalog._policy = Policy(durable_every=2)
+    node.store.policy = Policy(durable_every=2)
     save_step(node, 2)
     node.drain.drain_all()
     save_step(node, 3)

@@ -7,8 +7,7 @@ import pytest
 
 from cachetier.drain.serve.remote_state import DurableRemoteState, ReplicaRemoteState
 from cachetier.errors import FencedError
-from cachetier.local.catalog import queries, replica_queries
-from cachetier.local.catalog.replica_writes import ReplicaLog
+from cachetier.local.catalog import queries, replica_queries, replica_writes
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.replication import ReplicaState
@@ -26,13 +25,12 @@ class Two:
     def __init__(self, node: Node, *, required: bool) -> None:
         self.node = node
         self.store = node.store
-        self.store.replica_log = ReplicaLog(node.store._committer, REMOTE)
         self.configure(required=required)
         self.durable = DurableRemoteState(self.store, REMOTE)
         self.near = ReplicaRemoteState(self.store, "near", REMOTE)
 
     def configure(self, *, required: bool) -> None:
-        self.store.replica_log.configure({"near": required})
+        self.store.write(replica_writes.configure, {"near": required})
 
     def save(self, name: str = "a", ids: SaveIds = IDS) -> Shard:
         self.node.put(ids, name, name.encode())
@@ -264,13 +262,13 @@ def test_shards_that_waited_for_a_replica_are_clean_when_the_settings_drop_it(
 ) -> None:
     shard = required.save()
     required.verified(required.durable, shard)
-    required.store.replica_log.configure({})
+    required.store.write(replica_writes.configure, {})
     assert required.state(shard) is ShardState.CLEAN
 
 
 def test_a_new_replica_gets_what_is_whole_here_and_nothing_else(node: Node) -> None:
     two = Two(node, required=False)
-    two.store.replica_log.configure({})
+    two.store.write(replica_writes.configure, {})
     whole, gone = two.save("a"), two.save("b", SaveIds("run", 2, "save", 0, 1))
     for shard in (whole, gone):
         two.verified(two.durable, shard)

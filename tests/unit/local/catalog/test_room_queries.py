@@ -30,7 +30,7 @@ def freed(node: Node) -> int:
 
 def kept(node: Node, *steps: int) -> None:
     """Save steps that a policy keeps here."""
-    node.store.catalog._policy = Policy(durable_every=10)
+    node.store.policy = Policy(durable_every=10)
     for step in steps:
         save_step(node, step)
 

@@ -1,4 +1,4 @@
-"""Reads of the catalog that concern pins: which steps may not leave the node."""
+"""Pins: which steps may not leave the node."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import apsw
 
-from cachetier.errors import PinnedError
+from cachetier.errors import NotFoundError, PinnedError
+from cachetier.local.catalog import queries
+from cachetier.model.checkpoint import visible_save
 
-# A condition on rows of ``saves``.
-NOT_PINNED = "NOT EXISTS (SELECT 1 FROM pins WHERE pins.run = saves.run AND pins.step = saves.step)"
 _HERE = "(shards.file_id IS NOT NULL OR shards.inline)"
 
 
@@ -59,11 +59,32 @@ def pins(sql: apsw.Connection) -> list[Pin]:
     return [Pin(*row) for row in sql.execute(query)]
 
 
-def pinned_steps(sql: apsw.Connection) -> int:
-    return int(sql.execute("SELECT count(*) FROM pins").get)
-
-
 def totals(sql: apsw.Connection) -> PinTotals:
     """Return how many steps are pinned, and their bytes on this node."""
     found = pins(sql)
     return PinTotals(len(found), sum(pin.local_bytes for pin in found))
+
+
+def pin(sql: apsw.Connection, run: str, step: int, now: float) -> Pin:
+    """Pin a step and return what is here of it; one that is pinned stays so, since it was.
+
+    Raises:
+        NotFoundError: This node has no such step that readers could see.
+    """
+    if visible_save(queries.saves_of(sql, run, step)) is None:
+        raise NotFoundError(
+            f"this node has no step {step} of {run}",
+            hint="Pin a step that `cachetier ls RUN` shows; read one shard of a step "
+            "that only the bucket has, and the node knows it.",
+            run=run,
+            step=step,
+        )
+    sql.execute("INSERT OR IGNORE INTO pins VALUES (?, ?, ?)", (run, step, now))
+    return next(p for p in pins(sql) if (p.run, p.step) == (run, step))
+
+
+def unpin(sql: apsw.Connection, run: str, step: int) -> bool:
+    """Let a step go again; return whether it was pinned."""
+    pinned = is_pinned(sql, run, step)
+    sql.execute("DELETE FROM pins WHERE run = ? AND step = ?", (run, step))
+    return pinned

@@ -1,0 +1,244 @@
+"""What ranks change: puts, seals and aborts, and whether they are admitted.
+
+Each function runs inside a transaction (``Store.write``). Decisions are taken inside it, by the
+pure rules of ``model``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import apsw
+
+from cachetier.errors import BackpressureError, InvalidRequestError, SealedError
+from cachetier.local.catalog import queries, rank_parts, statements
+from cachetier.local.catalog.records import NewShard, RemoteCopy
+from cachetier.model.checkpoint import OPEN_STATES, PartState, Save, SaveState, admitted_save
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.policy import Policy
+from cachetier.model.shard import Content, SaveIds, Shard
+from cachetier.model.stored import Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The outcome of a commit: the shard, and the shards it made superfluous.
+
+    ``repeated`` is True when the same bytes were committed before, so that the new file is not
+    needed.
+    """
+
+    shard: Shard
+    replaced: tuple[Shard, ...] = ()
+    repeated: bool = False
+
+
+def commit_shard(
+    sql: apsw.Connection, policy: Policy, ids: SaveIds, new: NewShard, now: float
+) -> Committed:
+    """Commit one shard, in a data file or inside the catalog.
+
+    Raises:
+        SealedError: The rank sealed with other bytes, or another rank uses the name for other
+        bytes. SaveSupersededError, StepPublishedError, AbortedError: See ``model.checkpoint``.
+    """
+    save = admit(sql, policy, ids, now)
+    existing = queries.shard_named(sql, save.number, new.name)
+    if existing is not None and _repeats(existing, new.content):
+        return Committed(existing, repeated=True)
+    _check_replaceable(sql, save, ids, new.name, existing)
+    if existing is not None:
+        statements.delete_shard(sql, existing.version)
+    shard = statements.insert_shard(sql, save, new, now)
+    return Committed(shard, (existing,) if existing is not None else ())
+
+
+def commit_remote(
+    sql: apsw.Connection,
+    policy: Policy,
+    ids: SaveIds,
+    name: str,
+    content: Content,
+    remote: str,
+    now: float,
+) -> Committed:
+    """Commit a shard whose bytes are verified at ``remote`` and not here: evicted from birth.
+
+    It never replaces a shard, as the remote may hold bytes of that one: a replacement waits
+    for room.
+
+    Raises:
+        BackpressureError: Other bytes are committed under this name.
+        SealedError, SaveSupersededError, StepPublishedError, AbortedError: As ``commit_shard``.
+    """
+    save = admit(sql, policy, ids, now)
+    existing = queries.shard_named(sql, save.number, name)
+    if existing is not None and _repeats(existing, content):
+        return Committed(existing, repeated=True)
+    _check_replaceable(sql, save, ids, name, existing)
+    if existing is not None:
+        raise BackpressureError(
+            f"shard {name} can only be replaced once there is room",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+            name=name,
+        )
+    copy = RemoteCopy(remote, Stored.raw(content))
+    new = NewShard(name, ids.rank, content, state=ShardState.EVICTED, copies=(copy,))
+    shard = statements.insert_shard(sql, save, new, now)
+    statements.want(sql, save.number)  # begun remotely, so the rest of it follows
+    return Committed(shard)
+
+
+def seal(
+    sql: apsw.Connection,
+    policy: Policy,
+    ids: SaveIds,
+    ranks_on_node: int | None,
+    now: float,
+    *,
+    follows: bool = False,
+) -> list[int]:
+    """Seal one rank's part and return the ranks sealed here; sealing twice changes nothing.
+
+    One that ``follows`` is sealed as soon as rank 0 is.
+
+    Raises:
+        InvalidRequestError: Rank 0 would follow itself.
+    """
+    number = admit(sql, policy, ids, now).number
+    if follows and ids.rank == rank_parts.LEADER:
+        raise InvalidRequestError(
+            "rank 0 cannot follow rank 0",
+            hint="Seal rank 0 without follows, once everything of the save is put.",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+        )
+    waits = follows and not rank_parts.is_final(sql, number, rank_parts.LEADER)
+    sql.execute(
+        "INSERT INTO parts (save, rank, state, ranks_on_node, sealed_at, follows) "
+        "VALUES (?, ?, 'sealed', ?, ?, ?) ON CONFLICT (save, rank) DO UPDATE SET "
+        "state = 'sealed', ranks_on_node = excluded.ranks_on_node, "
+        "sealed_at = excluded.sealed_at, follows = excluded.follows "
+        "WHERE state <> 'sealed' OR follows",
+        (number, ids.rank, ranks_on_node, now, int(waits)),
+    )
+    if ids.rank == rank_parts.LEADER:
+        rank_parts.release(sql, number)
+    parts = queries.parts_of(sql, number)
+    return [part.rank for part in parts if part.state is PartState.SEALED]
+
+
+def abort_rank(sql: apsw.Connection, ids: SaveIds) -> list[Shard]:
+    """Take back what one rank put in an unsealed part; return the shards removed.
+
+    Raises:
+        SealedError: The rank sealed already.
+    """
+    save = queries.save_named(sql, ids.run, ids.step, ids.save_id)
+    if save is None:
+        return []  # it never put anything here
+    if rank_parts.is_final(sql, save.number, ids.rank):
+        raise SealedError(
+            f"rank {ids.rank} has sealed its part of step {ids.step}; it cannot be aborted",
+            hint="Delete the step instead.",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+        )
+    shards = [s for s in queries.shards_of(sql, save.number) if s.rank == ids.rank]
+    sql.execute("DELETE FROM shards WHERE save = ? AND rank = ?", (save.number, ids.rank))
+    rank_parts.reopen(sql, save.number, ids.rank, PartState.ABORTED)
+    return shards
+
+
+def take_back(sql: apsw.Connection, ids: SaveIds, names: Sequence[str]) -> list[Shard]:
+    """Remove shards of a rank's unsealed part; return those there were."""
+    save = queries.save_named(sql, ids.run, ids.step, ids.save_id)
+    if save is None or rank_parts.is_final(sql, save.number, ids.rank):
+        return []
+    shards = [queries.shard_named(sql, save.number, name) for name in names]
+    found = [shard for shard in shards if shard is not None and shard.rank == ids.rank]
+    for shard in found:
+        statements.delete_shard(sql, shard.version)
+    return found
+
+
+def reserve_version(sql: apsw.Connection) -> int:
+    """Return a version that no shard had, nor will have."""
+    sql.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'shards'")
+    if not sql.changes():
+        sql.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('shards', 1)")
+    return int(sql.execute("SELECT seq FROM sqlite_sequence WHERE name = 'shards'").get)
+
+
+def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Save:
+    """Return the save of ``ids``, beginning it (and superseding older ones) if it is new.
+
+    Raises:
+        SaveSupersededError, StepPublishedError, AbortedError: See ``model.checkpoint``.
+    """
+    saves = queries.saves_of(sql, ids.run, ids.step)
+    save = admitted_save(saves, ids)
+    if save is not None:
+        return save
+    for older in saves:
+        if older.state in (*OPEN_STATES, SaveState.REPLICATED):
+            statements.set_save_state(sql, older.number, SaveState.SUPERSEDED)
+    local_only = policy.keeps_local(ids.step)
+    begun = Save(
+        number=0,
+        run=ids.run,
+        step=ids.step,
+        save_id=ids.save_id,
+        state=SaveState.LOCAL_ONLY if local_only else SaveState.OPEN,
+        world_size=ids.world_size,
+        overwrite=ids.overwrite,
+        started_at=now,
+        local_only_at=now if local_only else None,
+    )
+    return statements.require_save(sql, statements.insert_save(sql, begun))
+
+
+def _repeats(existing: Shard, content: Content) -> bool:
+    """Return whether a put brings what is committed already, and sound."""
+    return existing.content == content and existing.state is not ShardState.QUARANTINED
+
+
+def _check_replaceable(
+    sql: apsw.Connection, save: Save, ids: SaveIds, name: str, existing: Shard | None
+) -> None:
+    """Refuse a put into a part that takes no more shards, or over another rank's shard.
+
+    Raises:
+        SealedError: It is so.
+    """
+    if existing is not None and existing.rank != ids.rank:
+        raise SealedError(
+            f"shard {name} of step {ids.step} belongs to rank {existing.rank}, with other bytes",
+            hint="Give each rank's shards names of their own.",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+            name=name,
+        )
+    if rank_parts.is_final(sql, save.number, ids.rank):
+        raise SealedError(
+            f"rank {ids.rank} has sealed step {ids.step}",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+            name=name,
+        )
+    if save.state not in OPEN_STATES:
+        raise SealedError(
+            f"step {ids.step} is {save.state} already",
+            run=ids.run,
+            step=ids.step,
+            rank=ids.rank,
+            name=name,
+        )
+    rank_parts.reopen(sql, save.number, ids.rank, PartState.OPEN)
