@@ -1,4 +1,4 @@
-"""The nearest known word to one that nobody knows: most errors of this kind are slips."""
+"""Find the known word nearest to an unknown one: most such errors are slips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let callers wait for what others do: commits, drained shards, published steps."""
+"""A notifier: callers wait for what others do, as commits, drained shards, published steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks say of themselves: in a training step, or not.
+"""Training hints: which ranks say that they are in a training step.
 
 A hint, so nothing depends on its being true: it ends with the connection that gave it, and by
 itself after a minute, as a rank that hangs in a step must not slow the drain for ever.

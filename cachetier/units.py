@@ -1,4 +1,4 @@
-"""Sizes and spans of time as people write and read them."""
+"""Format and parse sizes and spans of time for people."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""zstd frames of one block each, and the seek table behind them: bounded both ways."""
+"""zstd frames of one block each, byte planes, and the seek table at an object's end. No I/O."""

@@ -1,4 +1,4 @@
-"""Encoders to lend, one of each level and thread at most, in bounded memory.
+"""A bounded pool of zstd encoders: at most one for each level and thread.
 
 Contexts of high levels are large: 64 MiB at zstd:15. So one that nobody uses goes when another
 needs its memory, and who finds none left waits.

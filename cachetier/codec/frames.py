@@ -1,4 +1,4 @@
-"""One block as one zstd frame, and back.
+"""Encode one block as one zstd frame, and decode it.
 
 What is decoded may come from a place that others can write: a frame says how much it decodes to
 before anything is allocated, and gets no byte more.

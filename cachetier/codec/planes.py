@@ -1,4 +1,4 @@
-"""Bytes by their place in an element: all first bytes, then all second ones, and so on.
+"""The plane split: all first bytes of the elements, then all second ones, and so on.
 
 Numbers of like size share sign and exponent, so that those bytes, side by side, compress; the
 others are noise whatever their order. What is no whole element at the end stays as it is, there.

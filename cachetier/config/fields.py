@@ -1,4 +1,4 @@
-"""Tables of settings as frozen dataclasses: each field says of which kind it is, and what it means.
+"""Declare a table of settings as a frozen dataclass: each field has a kind and a description.
 
 What a class declares is read from here by the sources, the JSON schema and the documentation.
 """

@@ -1,4 +1,4 @@
-"""Which remotes there are, from the settings: the durable one and the replicas."""
+"""The remotes that the settings name: the durable one and the replicas."""
 
 from __future__ import annotations
 

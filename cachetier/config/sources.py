@@ -1,4 +1,4 @@
-"""Where settings come from: the environment and ``cachetier.toml``, and whom to blame for each.
+"""Read settings from the environment and ``cachetier.toml``, and remember the source of each.
 
 Source: docs/configuration.md.
 """

@@ -1,4 +1,4 @@
-"""Kinds of settings: how each is read from a file, a variable or a flag, and its JSON schema.
+"""The kinds of settings: each parses a file's value, a variable or a flag, and has a JSON schema.
 
 A flag and a variable are text, a file knows numbers, lists and tables as well; every kind reads
 both. What it cannot read is a ValueError that says what would do.

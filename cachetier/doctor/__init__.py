@@ -1,4 +1,4 @@
-"""Looks at a node and its remotes from outside, and says what to do about what is wrong.
+"""Check a node and its remotes from outside; each finding says what to do about it.
 
 ``disk``, ``node`` and ``remote`` have the checks, ``checks`` the table of them all. ``objbench``
 and ``nodebench`` measure how fast a remote and a node are.

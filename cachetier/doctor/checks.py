@@ -1,4 +1,4 @@
-"""All checks, in one table, and how they are run."""
+"""The table of all checks, and the function that runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which disk a filesystem lies on, and whether that is an NVMe in this machine.
+"""Find the disk under a filesystem, and whether it is an NVMe in this machine.
 
 A virtual machine's disk tells nothing of what is behind it, and a cloud's network disk presents
 itself as an NVMe: the model's name is what gives it away.

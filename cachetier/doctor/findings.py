@@ -1,4 +1,4 @@
-"""What a check found: a state, what was measured, and what to do where it is not fine."""
+"""The result of a check: a state, what was measured, and how to fix it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the control groups of a process allow it: memory, CPU and the disk's bandwidth.
+"""Read the limits of a process's control groups: memory, CPU and the disk's bandwidth.
 
 A limit of any group above counts, so the least on the way up is returned. Both versions of control
 groups are read; version 1 has a hierarchy for each controller.

@@ -1,4 +1,4 @@
-"""Measures what this node can do: puts and gets through its service, beside its bare disk.
+"""The benchmark of a node: puts and gets through its service, beside its bare disk.
 
 Both sides take turns, round by round, so that whatever else the machine does hits both. Shards are
 put into the run ``.bench``, are never sealed, so none is published, and each round's go at its end.

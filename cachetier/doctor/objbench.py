@@ -1,4 +1,4 @@
-"""Measures a remote from here: latency, throughput by streams and part size, throttling.
+"""The benchmark of a remote: latency, throughput by streams and part size, throttling.
 
 It goes through our own store, each call made once, so it sees what a drain would see before any
 retry. Everything lies in a folder of its own and is removed; every byte that is read is verified.

@@ -1,4 +1,4 @@
-"""A place of our own in a bucket to try things in, that is empty again afterwards."""
+"""A scratch prefix in a bucket for the checks, empty again afterwards."""
 
 from __future__ import annotations
 

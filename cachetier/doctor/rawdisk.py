@@ -1,4 +1,4 @@
-"""What the disk itself does, without cachetier: small synced writes, large direct ones, reads.
+"""Measure the bare disk: small synced writes, large direct writes, reads.
 
 Every function works in a directory that the caller lends and removes afterwards.
 """

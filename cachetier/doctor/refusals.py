@@ -1,4 +1,4 @@
-"""What a remote's refusal means, and what to do about it: tables, by code and never by text."""
+"""Tables from a remote's error code to its cause and fix; message texts are never looked at."""
 
 from __future__ import annotations
 

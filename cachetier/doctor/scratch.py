@@ -1,4 +1,4 @@
-"""A directory of our own below the cache directory, that goes again whatever happens."""
+"""A temporary directory below the cache directory, removed whatever happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is examined: the node as its settings describe it, and a service that may be running."""
+"""The subject of the checks: the node as its settings describe it, and its running service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every door offers: the same operations, however the request came in."""
+"""The operations that every door offers, however the request came in."""
 
 from __future__ import annotations
 

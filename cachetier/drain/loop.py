@@ -1,4 +1,4 @@
-"""The drain itself: a dispatcher that asks for work, workers that do it, parts in parallel.
+"""The drain loop: one thread asks ``serve`` for tasks, a pool of workers performs them.
 
 It runs as a process of its own (``process``), or on threads of another in tests. It ends when it is
 told to stop, or with its channel.

@@ -1,4 +1,4 @@
-"""Do one task and report how it went; what fails is handed out again, for ever."""
+"""The worker: performs one task and reports the result; a failed task is handed out again."""
 
 from __future__ import annotations
 

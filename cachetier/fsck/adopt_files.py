@@ -1,4 +1,4 @@
-"""Take files of ``lost+found`` back that the catalog cannot account for.
+"""Enter files of ``lost+found`` into the catalog that no row accounts for.
 
 That is for a catalog that was lost, or replaced by an older one: then such a file is an
 acknowledged shard. Its own mark says whose it is, and its bytes must have the digest that it says.

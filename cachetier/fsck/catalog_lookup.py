@@ -1,4 +1,4 @@
-"""What a finding is about, as the catalog has it now."""
+"""Look up in the catalog what a finding is about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents of steps at the remotes: parts and manifests, written again as they were."""
+"""Repair the documents of steps at the remotes: part documents and manifests, as they were."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``cachetier fsck`` may find, and what is done about it.
+"""The findings of ``cachetier fsck``, and what is done about each.
 
 A *problem* means that bytes, or what is known of them, are not as they were promised. A *note* is
 something that is of no harm: what a crash, another node or a person left behind.

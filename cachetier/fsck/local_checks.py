@@ -1,4 +1,4 @@
-"""Hold the data files of a node against the rows of its catalog.
+"""Compare the data files of a node with the rows of its catalog.
 
 Beside a running service files and rows change while they are looked at. So whatever seems wrong is
 looked at again before it is told, and what a put in progress leaves is passed over.

@@ -1,4 +1,4 @@
-"""The bytes of shards on this node: taken out of use where damaged, and fetched again."""
+"""Repair the bytes of shards on this node: take damaged ones out of use, and fetch them again."""
 
 from __future__ import annotations
 

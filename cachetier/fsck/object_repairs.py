@@ -1,4 +1,4 @@
-"""The objects of shards at the remotes, and what the catalog says of them."""
+"""Repair the objects of shards at the remotes, and the catalog's rows about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold what a catalog says of a remote against the remote: objects, parts, manifests, leftovers."""
+"""Compare the catalog with a remote: objects, part documents, manifests, leftovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As what a remote holds shards, by its own documents; that outlives any loss in the catalog."""
+"""Index a remote's own documents: how each shard is stored there, whatever the catalog lost."""
 
 from __future__ import annotations
 

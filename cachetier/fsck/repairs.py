@@ -1,4 +1,4 @@
-"""Repair what was found, in the service's own words: nothing here deletes the only copy of a shard.
+"""Repair the findings, one by one; no repair deletes the only copy of a shard.
 
 What is damaged here is fetched again, or quarantined; what a remote lost is sent again; documents
 are written again as they were. Somebody else's objects are left alone. Each repair is said before

@@ -1,4 +1,4 @@
-"""Repairs of the catalog itself, which come before anything else reads it."""
+"""Repair the catalog's rows, before anything else reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of ``cachetier fsck``: look at everything, and repair it if that is asked for.
+"""One run of ``cachetier fsck``: check everything, and repair it if asked to.
 
 Looking needs no lock: beside a running service the catalog is read as SQLite shows it to a second
 reader. Repairing takes the directory's lock, as a service would.

@@ -1,4 +1,4 @@
-"""Complete the seals of clients that went straight to the bucket while this service was away.
+"""Complete the pending seals of clients that went straight to the bucket meanwhile.
 
 A client whose part of a save lies partly here and partly, put directly, in the bucket cannot seal
 it. It leaves a *pending seal* beside the parts: which shards are in the bucket, and which it knows

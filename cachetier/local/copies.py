@@ -1,4 +1,4 @@
-"""Whether local bytes are still those that were committed."""
+"""Check whether local bytes are still those that were committed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a put while only dirty bytes remain.
+"""The rule of what becomes of a put while only dirty bytes remain.
 
 Source: docs/configuration.md, "When the cache is full".
 """

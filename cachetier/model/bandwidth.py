@@ -1,4 +1,4 @@
-"""How many bytes a second may leave the node, and when: ``max_rate`` and ``windows``.
+"""The bandwidth that may leave the node, by time of day: ``max_rate`` and ``windows``.
 
 A window is a time of day, on the node's own clock, with a rate: ``08:00-20:00 200 MB/s``. It holds
 instead of ``max_rate``; ``0`` lets nothing be sent in it. Where two overlap the first one listed

@@ -1,4 +1,4 @@
-"""Which bytes of an object the bucket has already, and how the object is put together from them.
+"""Plan an object's upload parts: which bytes are copied from a donor, which are sent.
 
 A *donor* is an object in the same bucket. What lies in both at the same place is copied there,
 range by range; the rest is sent. A part may be copied or sent, never both, and S3 takes parts of

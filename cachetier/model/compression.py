@@ -1,4 +1,4 @@
-"""How shards are to be compressed: a mode for each, and rules that choose it by run or name.
+"""Compression modes, and the rules that choose one by run and shard name.
 
 Source: docs/compression.md.
 """

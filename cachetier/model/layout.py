@@ -1,4 +1,4 @@
-"""Where things lie in the bucket. The bucket stays readable without cachetier.
+"""The keys of the bucket's objects. The bucket stays readable without cachetier.
 
 ::
 

@@ -1,4 +1,4 @@
-"""How safe bytes are, weakest first. An acknowledgement at a level is never wrong.
+"""The levels of safety, weakest first. An acknowledgement at a level is never wrong.
 
 Source: docs/architecture.md, "The promise".
 """

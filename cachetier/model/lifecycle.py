@@ -1,4 +1,4 @@
-"""Theory of operation: the lasting states of a shard and what moves it between them.
+"""Theory of operation: the lasting states of a shard, and the events that move it between them.
 
 ``dirty``        committed on this node, not yet verified at every required remote
 ``clean``        verified remotely; the local copy may go

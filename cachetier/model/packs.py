@@ -1,4 +1,4 @@
-"""Which small shards of a rank travel together, as one object.
+"""The rule of which small shards of a rank go together as one pack.
 
 A pack is the raw bytes of its members, one after the other, in the order of their commits. Its name
 holds its digest, so a pack that is written again, after a crash or a lost reply, is the same

@@ -1,4 +1,4 @@
-"""What the operator decided about steps that need not go to S3, and about how many stay here.
+"""The operator's policies: which steps need not go to S3, and how many stay on the node.
 
 ``durable_every``  only steps whose number is divisible by it are drained. A step's own number is
                    all that every node of a job knows without asking: a count of saves would differ

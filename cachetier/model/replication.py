@@ -1,4 +1,4 @@
-"""A save at a replica: what is reached there, and what the replica's drain therefore sees.
+"""The state of a save at a replica, and what the replica's drain therefore sees.
 
 The durable remote decides which save is *the* step. A replica follows it with the bytes this node
 still has; whatever happens there ends the save *there* and nowhere else:

@@ -1,4 +1,4 @@
-"""What a put says, and what cachetier remembers of a shard."""
+"""The ids of a put, a shard's content, and the shard as cachetier remembers it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in the bucket of one shard: raw bytes, or zstd frames with a seek table behind.
+"""How one shard is stored in the bucket: raw bytes, or zstd frames with a seek table behind.
 
 One frame holds one block, so the digest of a block verifies a frame, and a range of blocks is a
 range of frames. The table is the one of zstd's seekable format: a skippable frame, so that any zstd

@@ -1,4 +1,4 @@
-"""How an object is cut into upload parts, and what to do about an object that is already there."""
+"""How an object is cut into upload parts, and what an object under its key already means."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What goes: bytes for room or by policy, rubbish, saves that nobody can complete."""
+"""Reclaim what may go: bytes for room or by policy, garbage, abandoned saves."""

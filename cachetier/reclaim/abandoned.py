@@ -1,4 +1,4 @@
-"""Judge saves that were never completed by what the bucket says of them, and end them there.
+"""Find abandoned saves by what the bucket says of them, and end them there.
 
 A save may go of which a rank here never sealed: no other node can complete it. One that lacks other
 nodes' ranks alone is theirs to complete with what they acknowledged and have not sent yet, however

@@ -1,4 +1,4 @@
-"""Make room: local bytes go last, when the remote was asked again and nobody reads them.
+"""Evict clean shards for room, after the remote was asked again and if nobody reads them.
 
 Above the high watermark clean shards go, least recently used first, until the low watermark. Saves
 that a newer one replaced are collected too: at once when their step is published, after a grace

@@ -1,4 +1,4 @@
-"""Collect what nobody needs any more: at once, and what time alone would never take.
+"""Collect garbage: saves, files, objects and uploads that nobody needs any more.
 
 =================  ==============================================================================
 incomplete_save    a rank here never sealed, and a newer step of the run is published since

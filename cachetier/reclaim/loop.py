@@ -1,4 +1,4 @@
-"""The thread that makes room: woken by changes, it evicts when there is need, and collects.
+"""The thread that makes room: woken by changes, it evicts, and collects now and then.
 
 Collecting is also when ``retention`` keeps the policies, and when damaged shards are mended.
 """

@@ -1,4 +1,4 @@
-"""What stays on the node: local bytes that a policy gives up go here, and nowhere else.
+"""Retention: removes local bytes that a policy gives up, and is the only module that does.
 
 ``trim`` keeps ``keep_local`` complete steps of each run. ``make_room`` gives up local-only steps,
 oldest first, while a put waits for room; the newest complete step of a run stays. When only such

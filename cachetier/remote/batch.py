@@ -1,4 +1,4 @@
-"""Many calls to a store: one after the other, or some at a time."""
+"""Make many calls to a store, one after the other or some at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies, moved slice by slice so that a slow link is not taken for a dead one."""
+"""Bodies of requests, moved slice by slice so that a slow link is not taken for a dead one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A boto3 client as this project needs it.
+"""Make a boto3 client: connections, timeouts, credentials, no retries of its own.
 
 What it is made to do, and why:
 

@@ -1,4 +1,4 @@
-"""What boto3 raises, as errors of ours: the tables are in ``classify``."""
+"""Translate boto3's errors into ours, by the tables of ``classify``."""
 
 from __future__ import annotations
 

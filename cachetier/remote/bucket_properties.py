@@ -1,4 +1,4 @@
-"""What a bucket says of itself: its rules, its versions, its clock, and who we are to it.
+"""Read a bucket's properties: lifecycle rules, versioning, clock, and our credentials to it.
 
 Only tools that a person runs ask this; nothing that carries bytes depends on an answer.
 """

@@ -1,4 +1,4 @@
-"""How S3 writes a CRC-64/NVME in a header: eight bytes, big-endian, in base64."""
+"""The CRC-64/NVME as S3 writes it in a header: eight bytes, big-endian, in base64."""
 
 from __future__ import annotations
 

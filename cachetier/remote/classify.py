@@ -1,4 +1,4 @@
-"""What an answer of an object store means: which error, hence which next move.
+"""Classify an object store's answer: which error it is, hence the next move.
 
 Pure tables. A code that S3 or a kin of it documents decides first, then the HTTP status; a failure
 below HTTP is judged by the class of the exception. Message texts are never looked at: stores word

@@ -1,4 +1,4 @@
-"""A call on a thread of its own, so that nobody need wait for it for ever."""
+"""Make a call on a thread of its own, so that nobody waits for it for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Put a remote together: the only place that says which wrapper goes around which."""
+"""Compose a remote: the only place that says which wrapper goes around which."""
 
 from __future__ import annotations
 

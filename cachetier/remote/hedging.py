@@ -1,4 +1,4 @@
-"""Sends a part once more beside itself when it takes far longer than the others did.
+"""A wrapper that sends a slow upload part once more beside itself.
 
 The end of a checkpoint waits for its slowest part, and what makes a part slow is most often the
 connection or the server behind it: a second one rarely meets the same. The first of the two to

@@ -1,4 +1,4 @@
-"""Tells an observer of every call to a store: what, how long, how many bytes, how it ended."""
+"""A wrapper that reports every call to an observer: operation, time, bytes, outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell which objects are a save's: whoever deletes it takes nothing else along.
+"""List the objects that are a save's, so that whoever deletes it deletes nothing else.
 
 A save's are the keys below its ``.cachetier/`` (but for parts of another save, with their packs),
 those that its parts name, and those whose metadata bear its id. Whatever else lies between them is

@@ -1,4 +1,4 @@
-"""Makes every call of a store wait its turn, and learns from the answers how fast turns may come.
+"""A wrapper that makes every call wait for its turn, and reports the answer to the controller.
 
 The decisions are ``drain.pace``'s; here are the lock, the clock and the waiting. Put it inside
 ``RetryingObjectStore``: a call that is repeated waits for its turn again.

@@ -1,4 +1,4 @@
-"""Ask a remote whether it still holds what the catalog says it does."""
+"""Ask a remote whether it still holds the objects that the catalog says it does."""
 
 from __future__ import annotations
 

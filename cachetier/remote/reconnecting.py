@@ -1,4 +1,4 @@
-"""Opens a store at the first call, and anew once it refuses us: credentials come late, and change.
+"""A wrapper that opens the store at the first call, and again once it refuses the credentials.
 
 The usual AWS chain reads environment, files, programs and metadata services when a client is made,
 and not again where it found nothing. So a client that cannot be made is a refusal like any other,

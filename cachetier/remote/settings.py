@@ -1,4 +1,4 @@
-"""What a remote is, as a person writes it down; credentials come from the usual AWS chain.
+"""The settings of one remote; credentials come from the usual AWS chain.
 
 A replica may name another profile of that chain. Its keys never pass through our settings.
 """

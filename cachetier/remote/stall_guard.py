@@ -1,4 +1,4 @@
-"""Ends calls that do not get on: no bytes for a while, or so few that it will never end.
+"""The stall guard: ends calls that move no bytes for a while, or too few.
 
 A socket's own time-out starts anew with every byte, so a peer that drips holds a thread for hours.
 Here each call has to send a least number of bytes in each span of time, and once its body is sent

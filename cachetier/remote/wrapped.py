@@ -1,4 +1,4 @@
-"""The plain part of every wrapper: each call goes to the inner store through one method."""
+"""The base class of wrappers: each call goes to the inner store through one method."""
 
 from __future__ import annotations
 

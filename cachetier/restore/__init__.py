@@ -1,1 +1,1 @@
-"""Give bytes back: from this node if they are here and sound, else from the nearest remote."""
+"""Restore shards: from this node if they are here and sound, else from the nearest remote."""

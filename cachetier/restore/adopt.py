@@ -1,4 +1,4 @@
-"""Learn from the remotes what this node never saw: a published step's shards, evicted here.
+"""Adopt a published step that this node never saw: its shards enter the catalog, evicted.
 
 The manifest pins the part of each rank by its digest, and the part describes the rank's shards;
 both are read from a place that others can write, so nothing in them is taken on trust. A replica's

@@ -1,4 +1,4 @@
-"""Bring evicted shards back from the nearest remote that has them, each once per node.
+"""Fill: bring an evicted shard back from the nearest remote, once for all who ask.
 
 The blocks of a shard come in parallel ranged reads, each checked against its digest, into a staged
 file that becomes the shard's clean local copy. A remote copy that fails its digest is passed over

@@ -1,4 +1,4 @@
-"""Which steps are published, and where: what the manifests at the remotes say together.
+"""Find the published steps, from the manifests at all remotes together.
 
 The durable remote's manifest is the truth about which save is *the* step. What a replica says
 counts where that one is silent: it cannot be reached, or has published nothing there yet. A step

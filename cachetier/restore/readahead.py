@@ -1,4 +1,4 @@
-"""Bring the neighbours of a packed shard back with it: one ranged read serves many readers.
+"""Read ahead in a pack: a shard's neighbours come back in the same ranged read.
 
 Who reads one shard of a pack pays for little more than that; who goes on gets windows that grow
 until all of the pack comes at once. Neighbours are only taken along: whatever goes wrong with them

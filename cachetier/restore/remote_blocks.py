@@ -1,4 +1,4 @@
-"""Read a few blocks of a shard that is only remote, without bringing all of it back.
+"""Read a few verified blocks of a shard that is only remote, without filling all of it.
 
 Whoever wants a tensor out of a large shard should not wait for the rest of it, nor push other
 shards out of the cache. But blocks read so are not kept, and cost a request each; so a shard of

@@ -1,4 +1,4 @@
-"""Read a shard back from a remote, range by range: every block is checked before it is given out.
+"""Read a shard from a remote, range by range; every block is checked before it is given out.
 
 A range is read into one buffer; of a compressed shard it is a run of frames, decoded one by one and
 never to more than their blocks.

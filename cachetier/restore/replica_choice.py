@@ -1,4 +1,4 @@
-"""Where the bytes of a shard can come from, beyond this node: verified copies, the nearest first.
+"""Choose the remote to restore a shard from: verified copies, the nearest first.
 
 Replicas come in the order of the settings, the durable remote last. A copy that is damaged, or
 cannot be reached, is passed over while there is another; a remote that could not be reached is

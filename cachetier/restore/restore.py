@@ -1,4 +1,4 @@
-"""Give bytes back: from this node if they are here and sound, else from the remote, verified.
+"""The restore path: opens a shard here if it is here and sound, else fills it from a remote.
 
 What this node never saw is looked for in the bucket (``adopt``); what is only remote is brought
 back first (``refill``), so that every reader gets local bytes.

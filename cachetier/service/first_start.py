@@ -1,4 +1,4 @@
-"""A look at the remote before a cache directory is used for the first time.
+"""Check the remotes before a cache directory is used for the first time.
 
 A cache that holds nothing yet has nothing to lose by not starting, so what a person mistyped ends
 the first start at once. Later starts never depend on the remote: they serve, and keep, bytes that

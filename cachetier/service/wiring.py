@@ -1,4 +1,4 @@
-"""What each part of the node is told, from the settings; ``service`` puts the parts together."""
+"""Make the parts of the node from the settings; ``service`` composes them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One look at the node, from which status, ``top`` and Prometheus all take their figures."""
+"""The node's figures at one instant, from which status, ``top`` and Prometheus are made."""

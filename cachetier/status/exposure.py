@@ -1,4 +1,4 @@
-"""How much training would be lost with this node now: pure rules over what the catalog says.
+"""Exposure: pure rules of how much training would be lost with this node now.
 
 A run is *exposed* while a save of it that is newer than its newest durable step is under way or
 whole here. How long is counted from the instant the durable step's save began: a restart would go

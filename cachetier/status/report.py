@@ -1,4 +1,4 @@
-"""What the service says of itself while it runs: to people, Prometheus and load balancers."""
+"""The report of a running service: status, health for load balancers, figures for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the node says of itself: one stable object for ``GET /v1/status`` and ``cachetier status``.
+"""The status object: stable JSON for ``GET /v1/status`` and ``cachetier status``.
 
 Its figures are those of the ``NodeSnapshot``, as Prometheus has them.
 

@@ -1,4 +1,4 @@
-"""What a person should know of a node: what was chosen, or found, that weakens a promise."""
+"""The warnings of a node: each names a choice or a finding that weakens a promise."""
 
 from __future__ import annotations
 

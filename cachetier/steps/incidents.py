@@ -1,4 +1,4 @@
-"""Bring background failures to the clients they concern: at their next call, and at their exit.
+"""Incidents: background failures, handed to the clients they concern at their next call.
 
 A client hears of incidents of the runs it has used, from the instant it was created; so it also
 hears of what happened while it, or the service, was away.

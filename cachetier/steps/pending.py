@@ -1,4 +1,4 @@
-"""What is not durable yet, step by step: what a flush waits for, and names when it fails."""
+"""The steps that are not durable yet: what a flush waits for, and names when it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that may not leave the node: pinned by a person, until the same person lets them go.
+"""Pins: steps that may not leave the node until the person who pinned them lets them go.
 
 A pin keeps what is on the node there, whatever room is wanted and whatever ``keep_local`` says, and
 no call deletes the step. It brings nothing back that has gone before.

@@ -1,4 +1,4 @@
-"""How steps and shards are shown, the same at every door."""
+"""The views of steps and shards, the same at every door."""
 
 from __future__ import annotations
 

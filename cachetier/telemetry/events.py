@@ -1,4 +1,4 @@
-"""What the service tells of itself: every event of the log has a name, and it is in this table.
+"""The table of all events of the log: each has a name, a level, a text and its fields.
 
 An event's name never changes its meaning; its fields are what a program reads, its text what a
 person does. Nothing else is logged: see ``tell``. The spans of a trace are made of the same events.

@@ -1,4 +1,4 @@
-"""How the log is written: a line for each event, in JSON for programs or as text for a terminal.
+"""The log's format: one line for each event, as JSON for programs or as text for a terminal.
 
 One handler writes everything to standard error, so that no line is torn: what libraries say, what
 threads die of, and what the drain processes tell (``drain/serve/stderr_relay.py``). Warnings that

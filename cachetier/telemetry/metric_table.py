@@ -1,4 +1,4 @@
-"""Every metric, declared once: what it is called, what it counts, and where status says the same.
+"""The table of all metrics: each with its name, its meaning and the same figure's status field.
 
 ``metrics`` makes them from here, docs/metrics.md is written from here, and a test drives each.
 """

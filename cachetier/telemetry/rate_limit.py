@@ -1,4 +1,4 @@
-"""Warnings that repeat: the first is written at once, the others are counted for a minute.
+"""A rate limit for repeated warnings: the first is written, the others are counted for a minute.
 
 Each that is held back is told of in a count. What differs in too many ways to be remembered, a
 thousand, is told of the earlier: the oldest makes room.

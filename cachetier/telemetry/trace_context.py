@@ -1,4 +1,4 @@
-"""Who called: the span of the caller's own trace, if a request brought one along.
+"""The trace context of a request: the span of the caller's own trace, if it brought one.
 
 A door notes it around each request; what happens inside may ask for it. It is the header
 ``traceparent`` of W3C Trace Context, and the field of that name in a request over the socket.

@@ -1,4 +1,4 @@
-"""What a forked child must not touch: sockets, staged files and threads of its parent.
+"""Keep a forked child from its parent's sockets, staged files and threads.
 
 A child shares its parent's connections: a byte from it would garble them. And it holds the parent's
 staged files open for writing, which makes the service refuse the parent's commit. So a child closes

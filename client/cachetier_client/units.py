@@ -1,4 +1,4 @@
-"""Amounts as people read them, in the messages of this library and of the service."""
+"""Format amounts for people, in the messages of this library and of the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Put the HTTP application together: FastAPI for JSON, plain ASGI for bytes, a guard before."""
+"""Build the HTTP application: FastAPI for JSON, plain ASGI for bytes, a guard before both."""
 
 from __future__ import annotations
 

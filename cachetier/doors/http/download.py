@@ -1,4 +1,4 @@
-"""Give a shard's bytes, block by block, each verified before it leaves.
+"""Send a shard's bytes block by block, each verified before it leaves.
 
 A local block that fails its digest takes the local copy out of use, and the same bytes come from
 the remote instead; only when there is no sound copy left does the answer end early.

@@ -1,4 +1,4 @@
-"""What stands before every route: who may come in, how many, which names; how errors leave.
+"""The ASGI guard before every route: the token, the limits, strict names, and error answers.
 
 Everything here is plain ASGI and runs before a body is read.
 """

@@ -1,4 +1,4 @@
-"""What one caller, and all of them together, may ask of the HTTP door."""
+"""The limits of the HTTP door, for one caller and for all together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describe the one route that FastAPI does not serve, so that the description is whole."""
+"""The OpenAPI description of the one route that FastAPI does not serve."""
 
 from __future__ import annotations
 

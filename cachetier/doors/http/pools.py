@@ -1,4 +1,4 @@
-"""Threads for what blocks: the loop itself only moves bytes.
+"""Bounded thread pools for blocking calls: the event loop itself only moves bytes.
 
 Three pools, so that who waits for room or for the drain never holds up a commit, and a commit's
 sync never holds up the blocks of another upload.

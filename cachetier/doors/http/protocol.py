@@ -1,4 +1,4 @@
-"""The HTTP/1.1 connection: uvicorn's, with the deadlines and bounds that it lacks.
+"""uvicorn's HTTP/1.1 connection with the deadlines and bounds that it lacks.
 
 uvicorn waits for ever for the end of a head and for a reader that does not read, takes any number
 of headers, and accepts a length beside chunks. One watch for each connection ends what does not

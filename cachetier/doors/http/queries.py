@@ -1,4 +1,4 @@
-"""Read query parameters and headers: what is unknown, doubled or no number is refused."""
+"""Read query parameters and headers; refuse what is unknown, doubled or no number."""
 
 from __future__ import annotations
 

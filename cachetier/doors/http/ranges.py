@@ -1,4 +1,4 @@
-"""Which bytes of a shard an answer carries: the one ``Range`` of RFC 9110 that is worth having."""
+"""Parse a single ``Range`` of RFC 9110, and say which bytes the answer carries."""
 
 from __future__ import annotations
 

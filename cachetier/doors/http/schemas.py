@@ -1,4 +1,4 @@
-"""What the JSON routes take and give; the OpenAPI description is made from it."""
+"""The request and response models of the JSON routes, and of the OpenAPI description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long polls: wait in slices, so that no thread waits long for a caller who has gone."""
+"""Long polls in slices, so that no thread waits long for a caller who has gone."""
 
 from __future__ import annotations
 

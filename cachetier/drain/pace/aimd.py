@@ -1,4 +1,4 @@
-"""A rate of requests that follows what a store says: additive increase, multiplicative decrease.
+"""An AIMD rate of requests: each success adds to it, throttling cuts it.
 
 It is unlimited until the store throttles and there is something to judge by: a lone refusal after a
 pause says little. Then it is what was getting through; from there on each success adds the same to

@@ -1,4 +1,4 @@
-"""When a remote refuses or cannot be reached, everything waits and one call a second asks for it.
+"""The circuit breaker of a remote: once it refuses or is away, only one probe a second goes out.
 
 Closed: work flows. Open: nothing but a probe, once a second. Half-open: the probe passed, and a
 single item goes first; if that fails as well (a bucket that may be read but not written), probes

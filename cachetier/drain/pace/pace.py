@@ -1,4 +1,4 @@
-"""How fast one remote may be asked: one controller for everything this node sends there.
+"""The pace of one remote: the concurrency and rate of all requests that this node sends there.
 
 Pure: every method is told the time, and nothing waits. ``remote.paced`` puts it before a store.
 

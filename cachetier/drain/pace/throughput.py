@@ -1,4 +1,4 @@
-"""How many bytes a second a link takes, judged by how fast single parts went.
+"""Estimate a link's bytes a second from how fast single upload parts went.
 
 While as many parts are under way as may be, their share times their number is what the link takes.
 With fewer nobody can tell whether the link or we were the limit: their speed times the number that

@@ -1,4 +1,4 @@
-"""What goes on between this node and one remote: the pace, the limits that hold now, the counts."""
+"""The traffic between this node and one remote: its pace, its present limits, its counts."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Stay behind training: what the kernel says of pressure, and how the drain gives way."""
+"""The drain's priority below training: nice values, control groups, PSI and narrowing gates."""

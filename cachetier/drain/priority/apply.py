@@ -1,4 +1,4 @@
-"""Stay behind training: the drain gets what is left of CPU and disk, and never outlives ``serve``.
+"""Apply the drain's low CPU and I/O priority, and let it die with ``serve``.
 
 ``nice`` alone does not reach across sessions: Linux groups processes by session first (autogroup),
 so the group's own nice value counts. A control group of the drain's own, where one can be made,

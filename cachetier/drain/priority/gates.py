@@ -1,4 +1,4 @@
-"""How many threads of the drain may work at once: gates that courtesy opens wide or narrows.
+"""Gates that bound how many threads of the drain compute or read at once.
 
 One gate stands before what costs CPU (each frame to compress), one before reads of the disk.
 ``pressure`` decides how wide they are; at least one thread always gets through.

@@ -1,4 +1,4 @@
-"""Look around once a second, and give way to training: gates and standing follow the pressure."""
+"""The loop that measures pressure once a second and sets gates and CPU priority accordingly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the drain holds back: decided once a second from what was measured, and nothing else.
+"""The pure rule of how far the drain holds back, from pressure and training hints.
 
 Two things are decided. The *restraint* says what the drain may do at once: under pressure the
 compressor is slowed first, then the reader. The *standing* says where the kernel ranks the drain:

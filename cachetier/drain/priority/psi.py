@@ -1,4 +1,4 @@
-"""What the kernel tells of pressure: Linux's PSI, and how long our own threads waited for a CPU.
+"""Sample Linux's PSI, and how long the drain's own threads waited for a CPU.
 
 Everything is optional: a kernel without it, or a container that hides it, gives no signal. What is
 read is bounded, whatever lies there.

@@ -1,1 +1,1 @@
-"""Bring a save into the bucket: claim its step, write its parts, publish it, delete it."""
+"""The documents of a save in the bucket: claim the step, write rank parts, publish, delete."""

@@ -1,4 +1,4 @@
-"""What this drain wrote to the bucket itself, so that it is not read again.
+"""A short-lived cache of the documents that this drain wrote, so that it need not read them.
 
 A claim is only ever used as the condition of the next write, so one that is out of date costs a
 refusal, never a wrong verdict. A part is written once; after a while it is read again all the same,

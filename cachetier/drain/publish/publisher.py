@@ -1,4 +1,4 @@
-"""Bring a save into the bucket: claim its step, write its parts, publish it, delete it.
+"""The publisher: claims a step for a save, writes rank parts, publishes, deletes.
 
 A library over ``Bucket``, by the rules of ``model.publication``: each method reads the manifest,
 decides, and writes under a condition; whoever loses a race reads again and decides again. What this

@@ -1,1 +1,1 @@
-"""What to drain next: a pure decision over a snapshot of what is unfinished."""
+"""The scheduler of the drain, its fair queue, the state of the queue, and the tasks."""

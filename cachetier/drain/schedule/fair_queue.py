@@ -1,4 +1,4 @@
-"""Shares of the link by bytes handed out: start-time fair queueing, as a value.
+"""Start-time fair queueing between runs, by bytes handed out, as an immutable value.
 
 Each *flow* (a run, or a class of work) has a weight. An item of a flow starts when its last item
 finished, in virtual time, or now if the flow was idle; the flow that starts first is next. Over any

@@ -1,4 +1,4 @@
-"""What bears on the schedule and dies with the process: what is in flight, put off, or in a hurry.
+"""The queue's state in memory: which work is in flight, backed off, or hurried.
 
 Attempts of uploads are counted in the catalog as well; forgetting when to try again only makes the
 next attempt come sooner.

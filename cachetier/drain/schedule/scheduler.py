@@ -1,4 +1,4 @@
-"""What to drain next: a pure decision over a snapshot of what is unfinished.
+"""The scheduler: a pure decision what to drain next, from a snapshot of what is unfinished.
 
 First comes what is more urgent:
 

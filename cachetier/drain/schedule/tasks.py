@@ -1,4 +1,4 @@
-"""The drain's work, item by item, and how it crosses the channel.
+"""Work and tasks: one item of the drain, as ``serve`` plans it and as it crosses the channel.
 
 ``serve`` decides on *work* from what the catalog says; the drain process gets the same as a
 *task*: all it needs, and no reference to the catalog.

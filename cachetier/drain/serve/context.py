@@ -1,4 +1,4 @@
-"""Where the side of ``serve`` works: what is common to everything that answers the drain."""
+"""The context that everything on the side of ``serve`` shares when it answers a drain."""
 
 from __future__ import annotations
 

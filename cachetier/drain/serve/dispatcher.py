@@ -1,4 +1,4 @@
-"""The side of ``serve``: hands work to the drain, and records in the catalog what it reports.
+"""The dispatcher: hands tasks to one drain process and records its reports in the catalog.
 
 Every answer to a report means that it is synced. A report about a shard that was replaced or
 deleted meanwhile is answered with NotFoundError: the drain drops that work and clears away what it

@@ -1,4 +1,4 @@
-"""Which object may have bytes of a shard already, as ``serve`` knows it from the catalog.
+"""Find in the catalog the donor of a shard: an object that has some of its bytes already.
 
 First a *twin*: another shard of the same save with the same bytes, as parameters that all ranks
 hold; it is copied whole. Else the shard of the same name in the run's save before. What is named

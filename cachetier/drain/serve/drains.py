@@ -1,4 +1,4 @@
-"""The drains of a node as one: a process for each remote, so that none waits for another.
+"""All drains of a node as one: a process for each remote, so that none waits for another.
 
 The durable remote's comes first: its queue is where a write-through put reserves its object, and
 its pace says when a step will be durable.

@@ -1,4 +1,4 @@
-"""When each waiting step will be durable: from the measured rate, and the order of the scheduler.
+"""Estimate when each waiting step will be durable, from the measured rate and the drain's order.
 
 The rate is bytes verified per second *of uploading*, over the last uploads: pauses with nothing to
 do do not count. What is waited for goes first; then every run gets its share of the rate, and sends

@@ -1,4 +1,4 @@
-"""What the drain asks and reports of packs, as ``serve`` answers it."""
+"""Answer the drain's requests and reports about packs."""
 
 from __future__ import annotations
 

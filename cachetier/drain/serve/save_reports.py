@@ -1,4 +1,4 @@
-"""What the drain asks and reports of saves, as ``serve`` answers it."""
+"""Answer the drain's requests and reports about saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the drain asks and reports of shards, as ``serve`` answers it."""
+"""Answer the drain's requests and reports about shards."""
 
 from __future__ import annotations
 

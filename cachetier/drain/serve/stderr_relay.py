@@ -1,4 +1,4 @@
-"""What a drain process writes to its standard error, told again by ``serve`` as its own.
+"""Relay a drain process's standard error into the log of ``serve``.
 
 So there is one log, written by one process: no line of one tears a line of the other, and what
 repeats is counted once. A line that is no event of ours, as of a crash, is told as ``drain.said``.

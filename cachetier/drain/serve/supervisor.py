@@ -1,4 +1,4 @@
-"""Keeps a drain process for one remote running beside ``serve``, and says how it is.
+"""The supervisor: keeps one remote's drain process running, and reports its state.
 
 The drain may die at any time; what it had in flight is handed to its successor, which goes on from
 the last recorded part.

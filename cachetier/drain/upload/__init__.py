@@ -1,1 +1,1 @@
-"""Bring one shard to a remote and verify it there: read, compress, cut, send, look."""
+"""Upload one shard and verify it: read, compress, cut into upload parts, send, look."""

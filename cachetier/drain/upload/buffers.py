@@ -1,4 +1,4 @@
-"""Memory for bytes on their way, under one budget: page-aligned, as O_DIRECT wants it."""
+"""Page-aligned buffers under one byte budget, for O_DIRECT reads and for sending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each shard is stored: decided when its upload begins, by its mode and by what it shrinks to.
+"""Choose a shard's codec when its upload begins, by its mode and by a sample.
 
 Whether ``auto`` compresses is arithmetic (``worth``) over a sample and the link as it is.
 """

@@ -1,4 +1,4 @@
-"""What ``auto`` decided lately, and why: collected in the drain, shown by ``serve``."""
+"""The latest decisions of ``compression = "auto"`` and their reasons, for ``serve`` to show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether compressing makes a shard durable sooner: arithmetic, and the sentence that explains it.
+"""The arithmetic of whether compressing makes a shard durable sooner, and its explanation.
 
 Compressing goes on beside sending, so that the slower of the two decides. A raw byte takes ``1 /
 link`` seconds; compressed it takes ``ratio / link`` to send, and ``seconds_per_byte / threads`` to

@@ -1,4 +1,4 @@
-"""Blocks to frames on a few threads: each read and checked, made a frame, and proven.
+"""Compress blocks to frames on a few threads; each frame is decoded again and compared.
 
 A frame is decoded again at once: what is sent decodes to the block's digest, or is not sent. The
 memory that all uploads share is bounded: a few blocks for each thread, and contexts within a limit.

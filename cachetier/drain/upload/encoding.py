@@ -1,4 +1,4 @@
-"""How the blocks of one upload become frames: all alike, or each as pays at that moment.
+"""The encoding of one upload: every block alike, or each as pays at that moment.
 
 The codec of an upload holds for all of it. What ``auto`` decides anew before each block is whether
 the block is compressed or only stored in its frame: any zstd decoder reads both.

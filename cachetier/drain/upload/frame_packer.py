@@ -1,4 +1,4 @@
-"""Frames in order to parts: what an upload of frames sends, one part after the other.
+"""Pack frames in order into upload parts, with the seek table at the end.
 
 Runs of frames that a donor has are left out, to be copied: each of them is a part of its own.
 

@@ -1,4 +1,4 @@
-"""Send one shard in parts: begin or resume its upload, send what is missing, make it an object.
+"""The multipart upload of one shard: begin or resume, send what is missing, complete.
 
 No condition protects a multipart upload, so what lies there is looked at before the first byte and
 again before the parts become an object. Parts that were finished before a crash are not sent again.

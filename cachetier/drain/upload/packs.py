@@ -1,4 +1,4 @@
-"""Send small shards of a rank as one object, each of them checked first.
+"""Build packs: small shards of a rank sent as one object, each of them checked first.
 
 A pack is built in one borrowed buffer and goes in one conditional put. Its key holds its digest, so
 whatever is repeated writes the same object; it counts once a read-side call has confirmed it.

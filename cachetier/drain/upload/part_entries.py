@@ -1,4 +1,4 @@
-"""What a rank's part is made of, page by page, as it crosses the channel."""
+"""The entries of a rank's part document, page by page, as they cross the channel."""
 
 from __future__ import annotations
 

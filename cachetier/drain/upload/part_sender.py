@@ -1,4 +1,4 @@
-"""Bring the parts of one upload to the store: read or packed and then sent, or copied there.
+"""Send the upload parts of one upload: read or packed and sent, or copied inside the bucket.
 
 Several go at once. Of raw bytes each part stands alone; frames are packed in turn, as where one
 begins depends on those before it.

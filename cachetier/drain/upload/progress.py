@@ -1,4 +1,4 @@
-"""What a multipart upload has sent so far, and what object its parts make."""
+"""The progress of a multipart upload, and the object that its upload parts make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an upload has sent and made, as it crosses the channel: lists of numbers and texts.
+"""Upload parts and stored objects as JSON, for the channel.
 
 Frames go in base64: a request has room for those of the largest shard.
 """

@@ -1,4 +1,4 @@
-"""What lies in the bucket already, and need not be sent again: looked up, checked, and counted.
+"""Block copies inside the bucket: look up the donor, check it, count what was copied.
 
 A donor is trusted as far as it was verified: HEAD must still show the object that was recorded, its
 ETag goes along with each copy, and the object that comes of it is verified like any other.

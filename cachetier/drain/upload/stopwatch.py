@@ -1,4 +1,4 @@
-"""What of one upload took how long: looking, reading, compressing, sending, verifying.
+"""Time the phases of one upload: looking, reading, compressing, sending, verifying.
 
 Phases overlap, as parts go in parallel: of each is known when it first began, when it last ended,
 and for how long threads were busy with it, all in seconds since the upload began.

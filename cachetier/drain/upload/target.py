@@ -1,4 +1,4 @@
-"""What an upload is to bring where, and what lies there already."""
+"""The target of an upload, and what lies under its key already."""
 
 from __future__ import annotations
 

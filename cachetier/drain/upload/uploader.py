@@ -1,4 +1,4 @@
-"""Bring one shard to the remote and make sure that it is there, whatever lies there already.
+"""The uploader: brings one shard to its key and verifies it, whatever lies there already.
 
 Small shards go in one conditional put, larger ones in parts; compressed where that pays, which is
 decided before an upload begins and holds for all of it. Nothing is sent that fails its digest here,

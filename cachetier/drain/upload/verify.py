@@ -1,4 +1,4 @@
-"""When an object counts as verified: the store itself vouches for its bytes, or we read them back.
+"""Verify an object: by the digest that the store keeps, or by reading its bytes back.
 
 What a write answered is never enough, and metadata only says what its writer believed.
 """

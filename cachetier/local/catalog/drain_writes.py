@@ -1,4 +1,4 @@
-"""What the drain has reached, as the catalog records it: uploads, parts, verdicts.
+"""Record the drain's progress in the catalog: uploads, upload parts, verdicts.
 
 Only ``serve`` writes it; the drain process reports over its channel and waits for the answer, so
 what it was told is recorded is synced. Each function runs inside a transaction (``Store.write``).

@@ -1,4 +1,4 @@
-"""Which of the shards that a drain still has to send a query is after.
+"""Filters for queries of dirty shards: packable ones, or all others.
 
 The clauses look at columns of the index of dirty shards alone.
 """

@@ -1,4 +1,4 @@
-"""Reads of the catalog that say what is of no use to anybody any more."""
+"""Reads of the catalog that find garbage: what nobody needs any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that the catalog says of the node at one instant, in one transaction."""
+"""The totals of the node at one instant, read from the catalog in one transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which filesystem a directory lies on, and whether the promise of a commit can be kept there.
+"""Find a directory's filesystem, and whether a commit's promise can be kept on it.
 
 A write lease is granted on overlayfs although a mapping can still write, a network filesystem
 acknowledges what a server may lose, and memory forgets everything: so they are refused before a

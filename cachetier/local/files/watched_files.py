@@ -1,4 +1,4 @@
-"""Data files whose failures are told: a disk that begins to fail shows before it is lost."""
+"""A wrapper of ``Files`` that reports failures, so that a failing disk shows before it is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A catalog opened to be looked at: whole or damaged, alone or beside the service that writes."""
+"""A read-only view of a catalog, whole or damaged, alone or beside the running service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A catalog opened to be mended, before anything else relies on it."""
+"""Open a catalog for repair, before anything else relies on it."""
 
 from __future__ import annotations
 

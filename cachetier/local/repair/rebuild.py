@@ -1,4 +1,4 @@
-"""Begin a catalog anew where it is lost for good; the old one is kept beside it."""
+"""Rebuild a catalog that is lost for good; the old one is kept beside it."""
 
 from __future__ import annotations
 

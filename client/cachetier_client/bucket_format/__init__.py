@@ -1,1 +1,1 @@
-"""What lies in the bucket: keys, documents, and who owns the manifest of a step."""
+"""The bucket's format: keys, documents, and the rules of who owns a step's manifest."""

@@ -1,4 +1,4 @@
-"""What every public call has in common.
+"""The frame of every public call: ids in its errors, its deadline, the background's failures.
 
 It begins with what failed in the background since the last one; its own failures are told with run,
 step, rank and shard; and it ends by noting what the service said of further incidents.

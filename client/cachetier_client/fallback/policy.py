@@ -1,4 +1,4 @@
-"""What a client does while its service is away, as it was told: ``wait``, ``fail`` or ``s3``."""
+"""The fallback policy of a client: ``wait``, ``fail`` or ``s3`` while its service is away."""
 
 from __future__ import annotations
 

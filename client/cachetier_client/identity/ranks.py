@@ -1,4 +1,4 @@
-"""Which rank this process is, of how many, and how many of them this node has.
+"""Find this process's rank, the world size, and the number of ranks on this node.
 
 The first source that names both rank and world size wins:
 

@@ -1,4 +1,4 @@
-"""Memory that streams fill and the writing threads empty: a fixed number of blocks, used again.
+"""A ring of blocks that a stream fills and writing threads empty, used again and again.
 
 A stream keeps the block it is filling; one that is full comes back as soon as it is written. So
 streams on one ring only ever wait for the disk, as long as there is a block for each of them.

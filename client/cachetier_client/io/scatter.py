@@ -1,4 +1,4 @@
-"""Pieces of memory that are stored one after another as one shard, without joining them.
+"""Scattered pieces of memory that are stored as one shard without being joined.
 
 A shard is written block by block. A block inside one piece is its memory; one that spans several is
 copied together by whoever writes it. Digests always come from the pieces themselves.

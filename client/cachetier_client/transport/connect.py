@@ -1,4 +1,4 @@
-"""Which door of the service a client uses, and how it introduces itself there."""
+"""Choose the door of the service from its URL, and introduce the client there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which HTTP request does which operation, and what its answer means: no sockets here.
+"""Map operations to HTTP requests and their answers to results; no sockets here.
 
 Source: docs/http.md.
 """

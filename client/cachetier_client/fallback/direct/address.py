@@ -1,4 +1,4 @@
-"""Which bucket shards go to when they go there directly, and how it wants to be spoken to.
+"""The address of the bucket for direct saves, with its dialect of S3.
 
 The names are those of the service's settings, so that one environment serves both.
 """

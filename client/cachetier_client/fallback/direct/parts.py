@@ -1,4 +1,4 @@
-"""What this process knows of the parts it is saving: which shards are where.
+"""The rank parts that this process is saving, and where each of their shards is.
 
 It is kept for all clients of the process, and as long as the part is not sealed or aborted, however
 many saves that are: a part must not be published without a shard that somebody was promised.

@@ -1,4 +1,4 @@
-"""A stream that goes straight to the bucket, part by part, holding one part in memory."""
+"""A stream that goes straight to the bucket, holding one upload part in memory."""
 
 from __future__ import annotations
 
