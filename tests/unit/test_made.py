@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from cachetier_client.version import VERSION
+from cachetier_client.transport.connect import VERSION
 
 import cachetier
 from cachetier.cli.verbs import VERBS

@@ -39,7 +39,7 @@ def lasting_transport(
         return RetryingTransport(single, clock, gives_up=chosen == "fail")
     # Imported by those who may need the way past the service: it takes as long as all the rest.
     from cachetier_client.fallback.direct.address import from_environment, from_hello
-    from cachetier_client.fallback.transport import AFTER_SECONDS, FallbackPlan, FallbackTransport
+    from cachetier_client.fallback.transport import AFTER_SECONDS, FallbackTransport
 
     named = from_environment(os.environ)
 
@@ -47,7 +47,7 @@ def lasting_transport(
         return named or from_hello(getattr(single, "remote", None))
 
     after_seconds = _after_seconds(os.environ, AFTER_SECONDS)
-    return FallbackTransport(single, FallbackPlan(remote, after_seconds), clock, workers)
+    return FallbackTransport(single, remote, clock, workers, after_seconds)
 
 
 def _after_seconds(environ: Mapping[str, str], usual: float) -> float:

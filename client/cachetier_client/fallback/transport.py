@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cachetier_client import forks
@@ -48,40 +47,34 @@ _AWAY = (ServiceUnavailableError, StoppingError)
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, slots=True)
-class FallbackPlan:
-    """When and where shards go without the service.
-
-    ``remote`` returns the bucket as far as it is known now, ``after_seconds`` is how long a call
-    waits for the service first.
-    """
-
-    remote: Callable[[], RemoteAddress | None]
-    after_seconds: float = AFTER_SECONDS
-
-
 class FallbackTransport:
     """Outlasts a service that is away for a moment; goes to S3 when it is away for longer.
 
     Args:
         single: Makes single attempts.
-        plan: When and where shards go without the service.
+        remote: Returns the bucket as far as it is known now.
         clock: Times the waits.
         workers: Threads to upload with.
+        after_seconds: How long a call waits for the service first.
     """
 
     def __init__(
-        self, single: Transport, plan: FallbackPlan, clock: Clock, workers: Workers
+        self,
+        single: Transport,
+        remote: Callable[[], RemoteAddress | None],
+        clock: Clock,
+        workers: Workers,
+        after_seconds: float = AFTER_SECONDS,
     ) -> None:
         self._single = single
         self._service = RetryingTransport(single, clock)
-        self._brief = RetryingTransport(single, clock, patience_seconds=plan.after_seconds)
+        self._brief = RetryingTransport(single, clock, patience_seconds=after_seconds)
         self.url = single.url
         self.get = self._service.get
         self.open_source = self._service.open_source
         self.noticed_incidents = single.noticed_incidents
         self.forget_idle = single.forget_idle
-        self._plan = plan
+        self._remote = remote
         self._workers = workers
         self._clock = clock
         self._lock = threading.Lock()
@@ -244,7 +237,7 @@ class FallbackTransport:
         with self._lock:
             address = state.address  # maybe of another client of this process
             if address is None and self._engine is None:
-                address = self._plan.remote()
+                address = self._remote()
             if address is not None and (self._engine is None or self._engine.address != address):
                 self._engine = self._engine_at(address)
             return self._engine

@@ -45,8 +45,7 @@ class BlockFiles(Protocol):
 class SystemFiles:
     """The system's own calls."""
 
-    def switch_to_direct(self, descriptor: int) -> DirectIO | None:
-        return switch_to_direct(descriptor)
+    switch_to_direct = staticmethod(switch_to_direct)
 
     def pwrite(self, descriptor: int, data: memoryview, offset: int) -> int:
         return os.pwrite(descriptor, data, offset)

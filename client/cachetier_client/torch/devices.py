@@ -20,7 +20,6 @@ from torch import Tensor
 from cachetier_client.errors import InvalidRequestError
 from cachetier_client.io.aligned import address_of
 from cachetier_client.io.ring import Ring
-from cachetier_client.torch.slices import copy_range
 from cachetier_client.units import shown_size
 
 Copy = Callable[[memoryview, int], Callable[[], None] | None]
@@ -94,7 +93,7 @@ class HostPassage:
 
     def copy_of(self, tensor: Tensor) -> Copy:
         if not tensor.is_contiguous():
-            return lambda into, at: copy_range(tensor, into, at)
+            return lambda into, at: _copy_range(tensor, into, at)
         address = tensor.data_ptr()
 
         def copy(into: memoryview, at: int) -> None:
@@ -192,7 +191,7 @@ class CudaPassage:
 
         def copy(into: memoryview, at: int) -> Callable[[], None]:
             with torch.cuda.stream(side):
-                copy_range(tensor, into, at, non_blocking=True)
+                _copy_range(tensor, into, at, non_blocking=True)
             event = self._copied[tensor.device] = _event_on(side)
             wait: Callable[[], None] = event.synchronize
             return wait
@@ -224,3 +223,44 @@ def _event_on(stream: Any) -> Any:
 def _runtime() -> Any:
     runtime: Any = torch.cuda.cudart
     return runtime()
+
+
+def _copy_range(tensor: Tensor, into: memoryview, at: int, *, non_blocking: bool = False) -> None:
+    """Put the bytes of ``tensor`` from ``at`` on into ``into``, whatever its strides and device.
+
+    A tensor's bytes are those of its C-contiguous form, but that form is never made: what a range
+    covers is cut into whole rows and the ends of rows, which are copied one by one.
+
+    Args:
+        tensor: Any dense tensor.
+        into: Writable memory, as long as whole elements and no longer than what is left.
+        at: A whole element's offset, in bytes.
+        non_blocking: Only begin the copy, where ``into`` is pinned and the tensor on a device.
+    """
+    if not len(into):
+        return
+    itemsize = tensor.element_size()
+    flat = torch.frombuffer(into, dtype=torch.uint8).view(tensor.dtype)
+    with torch.no_grad():
+        _copy_elements(tensor.detach(), at // itemsize, flat, non_blocking)
+
+
+def _copy_elements(tensor: Tensor, start: int, into: Tensor, non_blocking: bool) -> None:
+    """Fill the flat ``into`` with the elements from ``start`` on."""
+    if tensor.is_contiguous():
+        into.copy_(tensor.view(-1)[start : start + into.numel()], non_blocking=non_blocking)
+        return
+    row = tensor[0].numel()
+    done = 0
+    while done < into.numel():
+        number, within = divmod(start + done, row)
+        whole = 0 if within else (into.numel() - done) // row
+        if whole:
+            rows = tensor[number : number + whole]
+            target = into[done : done + whole * row]
+            target.view(rows.shape).copy_(rows, non_blocking=non_blocking)
+            done += whole * row
+        else:
+            count = min(row - within, into.numel() - done)
+            _copy_elements(tensor[number], within, into[done : done + count], non_blocking)
+            done += count

@@ -11,10 +11,11 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import PurePosixPath
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -35,12 +36,12 @@ from cachetier_client.errors import (
     NotFoundError,
 )
 from cachetier_client.io import digests
+from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.torch import metadata as stored
 from cachetier_client.torch.dcp import DCP_SECONDS, StepStorage, is_address
 from cachetier_client.torch.extents import Extent
 from cachetier_client.torch.fetching import Buffered, Direct, fetch, tensor_reads
 from cachetier_client.torch.hyperslabs import Box
-from cachetier_client.torch.plain import shard_reader
 
 
 class CachetierReader(StorageReader):
@@ -188,7 +189,7 @@ class CachetierReader(StorageReader):
                 planner.commit_tensor(item, target)
         if theirs:
             places = self._known().storage_data
-            reader = shard_reader(self._step.client, self._step.where, places, deadline)
+            reader = _shard_reader(self._step.client, self._step.where, places, deadline)
             reader.read_data(LoadPlan(theirs), planner).wait()
         if plan.items:
             self._check_not_replaced(deadline)
@@ -295,3 +296,41 @@ def _chunk_of(described: Any, index: MetadataIndex) -> ChunkStorageMetadata | No
     if hint is not None and hint < len(chunks) and chunks[hint].offsets == index.offset:
         return chunks[hint]
     return next((chunk for chunk in chunks if chunk.offsets == index.offset), None)
+
+
+# --- steps that DCP's own writers stored, in a directory or through fsspec ----------------------
+
+
+def _shard_reader(
+    client: Client, where: tuple[str, int], storage_data: dict[Any, Any], deadline: Deadline
+) -> FileSystemReader:
+    """Return DCP's own reader over the shards of a step, for items as ``torch.save`` wrote them."""
+    reader = FileSystemReader("/")
+    reader.fs = _Shards(client, where, deadline)
+    reader.path = PurePosixPath()  # names are whole already
+    reader.storage_data = storage_data
+    return reader
+
+
+class _Shards(FileSystem):
+    """As much of a file system as DCP's reader needs: the shards of one step."""
+
+    def __init__(self, client: Client, where: tuple[str, int], deadline: Deadline) -> None:
+        super().__init__()
+        self._client = client
+        self._where = where
+        self._deadline = deadline
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        assert mode == "rb"
+        seconds = self._deadline.remaining()
+        name = os.fspath(path)
+        with (
+            self._client.open_shard(*self._where, name, "rb", timeout_seconds=seconds) as shard,
+            io.BufferedReader(shard, BLOCK_BYTES) as stream,
+        ):
+            yield stream
+
+    def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:  # noqa: ARG002 - DCP's
+        return suffix

@@ -34,7 +34,7 @@ _LATE_SECONDS = 0.01
 
 
 @dataclass(slots=True)
-class Service:
+class Peer:
     """A service, and what it last said on any connection.
 
     Attributes:
@@ -59,7 +59,7 @@ class Connection:
     ``reusable``.
     """
 
-    def __init__(self, sock: socket.socket, service: Service) -> None:
+    def __init__(self, sock: socket.socket, service: Peer) -> None:
         self._sock = sock
         self._peer = f"unix://{service.path}"
         self._service = service
@@ -69,7 +69,7 @@ class Connection:
         forks.own(self)
 
     @classmethod
-    def open(cls, service: Service, deadline: Deadline) -> Connection:
+    def open(cls, service: Peer, deadline: Deadline) -> Connection:
         """Connect and greet.
 
         Raises:

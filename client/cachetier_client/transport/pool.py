@@ -13,7 +13,7 @@ from cachetier_client.deadline import Deadline
 IDLE_LIMIT = 32
 
 
-class Kept(Protocol):
+class KeptConnection(Protocol):
     """A connection that may serve several calls, one after another."""
 
     was_idle: bool
@@ -23,7 +23,7 @@ class Kept(Protocol):
         """Hang up."""
 
 
-_Connection = TypeVar("_Connection", bound=Kept)
+_Connection = TypeVar("_Connection", bound=KeptConnection)
 
 
 class ConnectionPool(Generic[_Connection]):

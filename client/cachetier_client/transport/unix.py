@@ -16,7 +16,7 @@ from cachetier_client.io.block_file import BlockFile, BlockFiles, SystemFiles
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import Reply
-from cachetier_client.transport.connection import Connection, Service
+from cachetier_client.transport.connection import Connection, Peer
 from cachetier_client.transport.pool import ConnectionPool
 from cachetier_client.transport.sinks import DescriptorSink, OwnedDescriptor, StreamSink
 from cachetier_client.transport.sources import OpenedShard, memory_for
@@ -30,7 +30,7 @@ class UnixTransport:
         self, path: str, greeting: Header, workers: Workers, files: BlockFiles | None = None
     ) -> None:
         self.url = f"unix://{path}"
-        self._service = service = Service(path, greeting)
+        self._service = service = Peer(path, greeting)
         self._connections = ConnectionPool(lambda deadline: Connection.open(service, deadline))
         self.forget_idle = self._connections.forget_idle
         self.close = self._connections.close

@@ -111,7 +111,7 @@ class DirectRankParts:
         """Return what is known of ``part``, from now on at least its name."""
         with self._lock:
             state = self._states.get(_key(part))
-            if state is None or (state.is_empty and state.part != part):
+            if state is None or (state.part != part and state.is_empty):
                 state = self._states[_key(part)] = DirectRankPart(part, now)
             if len(self._states) > UNSEALED_LIMIT:  # puts that nobody ever seals
                 del self._states[next(iter(self._states))]
