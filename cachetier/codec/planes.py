@@ -8,8 +8,9 @@ Source: docs/compression.md, "Planes".
 
 from __future__ import annotations
 
+from cachetier_client.identity.names import ELEMENT_SIZES
+
 from cachetier.errors import IntegrityError
-from cachetier.model.shard import ELEMENT_SIZES
 
 
 def split(block: bytes | memoryview, element_size: int) -> bytes:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from cachetier_client.identity.names import RESERVED_SEGMENT
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import RemoteError
-from cachetier.model.names import RESERVED_SEGMENT
 from cachetier.remote.base import ObjectInfo, ObjectStore
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.remote.settings import RemoteSettings

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from cachetier_client.identity.names import SaveIds
+
 from cachetier.clock import Clock
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.catalog_lookup import Known
@@ -29,7 +31,7 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import Content, SaveIds, Shard
+from cachetier.model.shard import Content, Shard
 from cachetier.remote.bucket import Bucket
 
 _KIND = FindingKind.FILE_SET_ASIDE

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from cachetier_client.identity.names import RESERVED_SEGMENT
+
 from cachetier.errors import IntegrityError, RemoteError, RemoteRefusedError
 from cachetier.fsck.catalog_lookup import SavesAt
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport
@@ -17,7 +19,7 @@ from cachetier.local.repair.check_queries import PAGE_ROWS
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.documents import Manifest, ManifestState, PartDocument
 from cachetier.model.layout import SPREAD_MARK, is_pending
-from cachetier.model.names import DURABLE, RESERVED_SEGMENT
+from cachetier.model.names import DURABLE
 from cachetier.model.stored import Stored
 from cachetier.model.uploads import SAVE_KEY
 from cachetier.remote.base import ObjectInfo

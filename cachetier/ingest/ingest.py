@@ -11,6 +11,8 @@ import errno
 from collections.abc import Callable
 from typing import Protocol
 
+from cachetier_client.identity import names
+from cachetier_client.identity.names import SaveIds, checked_element_size
 from cachetier_client.io import digests
 
 from cachetier.errors import (
@@ -22,7 +24,6 @@ from cachetier.errors import (
 )
 from cachetier.local.catalog import queries
 from cachetier.local.store import Staged, Store
-from cachetier.model import names
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import admitted_save
 from cachetier.model.levels import Level
@@ -31,10 +32,8 @@ from cachetier.model.shard import (
     SHARD_LIMIT_BYTES,
     Content,
     Receipt,
-    SaveIds,
     Shard,
     blocks_of,
-    checked_element_size,
 )
 from cachetier.units import shown_size
 
@@ -84,7 +83,7 @@ class Ingest:
             BackpressureError: No room before the deadline.
             InvalidNameError, InvalidRequestError: Refused up front.
         """
-        _check(ids, name, size_bytes)
+        _check(name, size_bytes)
         admitted_save(self._store.read(lambda sql: queries.saves_of(sql, ids.run, ids.step)), ids)
         needed = GROWTH_BYTES if size_bytes is None else size_bytes
         if not self._admit(needed, timeout_seconds):
@@ -155,7 +154,7 @@ class Ingest:
         Raises:
             DigestMismatchError: ``body`` is not what ``digest`` says.
         """
-        _check(ids, name, len(body))
+        _check(name, len(body))
         if len(body) > INLINE_BYTES:
             raise InvalidRequestError(f"{len(body)} bytes are too many for an inline shard")
         if digests.digest_of(body) != digest:
@@ -229,8 +228,7 @@ def receipt_of(shard: Shard, level: Level) -> Receipt:
     )
 
 
-def _check(ids: SaveIds, name: str, size_bytes: int | None) -> None:
-    ids.checked()
+def _check(name: str, size_bytes: int | None) -> None:
     names.checked_name(name)
     if size_bytes is not None and not 0 <= size_bytes <= SHARD_LIMIT_BYTES:
         raise InvalidRequestError(

@@ -6,11 +6,13 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+from cachetier_client.identity.names import SaveIds
+
 from cachetier.clock import Clock
 from cachetier.errors import BackpressureError, CachetierError
 from cachetier.ingest.ingest import Ingest, RemoteStage
 from cachetier.local.store import Staged
-from cachetier.model.shard import Content, Receipt, SaveIds, Shard
+from cachetier.model.shard import Content, Receipt, Shard
 from cachetier.restore.remote_shard import RemoteShard
 from cachetier.restore.replica_choice import Reason
 from cachetier.restore.restore import Opened, Restore

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from cachetier_client.identity import names
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import from_hex
 
 from cachetier.clock import Clock
@@ -34,11 +36,9 @@ from cachetier.ingest.ingest import check_content
 from cachetier.local.catalog import drain_queries, drain_writes, puts, queries
 from cachetier.local.catalog.puts import Committed
 from cachetier.local.store import Store
-from cachetier.model import names
 from cachetier.model.checkpoint import Save
 from cachetier.model.documents import PartDocument, PendingSeal, ShardEntry, decode
 from cachetier.model.names import DURABLE
-from cachetier.model.shard import SaveIds
 from cachetier.model.stored import Codec, Stored
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.presence import is_object_of
@@ -276,4 +276,4 @@ def _ids_of(pending: PendingSeal, save: Save, rank: int, key: str) -> SaveIds:
         except CachetierError as error:
             raise IntegrityError(f"{key} is wrong about {entry.name}: {error.message}") from None
     ids = (save.run, save.step, save.save_id, rank, save.world_size, pending.overwrite)
-    return SaveIds(*ids).checked()
+    return SaveIds(*ids)

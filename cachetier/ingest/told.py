@@ -8,6 +8,8 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+from cachetier_client.identity.names import SaveIds
+
 from cachetier import __version__
 from cachetier.clock import Clock
 from cachetier.errors import BackpressureError
@@ -15,7 +17,7 @@ from cachetier.ingest.instrumented import MeasuredIngest
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.records import Summary
 from cachetier.local.recovery import Recovered
-from cachetier.model.shard import Receipt, SaveIds
+from cachetier.model.shard import Receipt
 from cachetier.steps.operations import Checkpoints
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell

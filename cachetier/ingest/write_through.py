@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import Clock
@@ -39,7 +40,7 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.publication import claimant_of
-from cachetier.model.shard import BLOCK_BYTES, Content, SaveIds, Shard
+from cachetier.model.shard import BLOCK_BYTES, Content, Shard
 from cachetier.model.uploads import DIGEST_KEY, PART_LIMIT, object_metadata, upload_part_bytes_for
 from cachetier.remote.base import UploadedPart
 from cachetier.remote.bucket import Bucket

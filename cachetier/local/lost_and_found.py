@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import CachetierError
 from cachetier.local.catalog import queries, rank_parts
 from cachetier.local.files.data_files import FILE_ID, IDENTITY_ATTRIBUTE
 from cachetier.model.checkpoint import OPEN_STATES
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import SaveIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,7 @@ class Identity:
                 max(world_size, rank + 1),
             )
             size_bytes, digest = int(found["size_bytes"]), int(found["digest"], 16)
-            return cls(
-                str(found["store"]), ids.checked(), found["name"], size_bytes, digest, world_size
-            )
+            return cls(str(found["store"]), ids, found["name"], size_bytes, digest, world_size)
         except (ValueError, KeyError, TypeError, AttributeError, CachetierError):
             return None
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
 import apsw
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.clock import Clock
 from cachetier.errors import CatalogDamagedError, FencedError, SizeMismatchError
@@ -34,7 +35,7 @@ from cachetier.local.catalog.records import NewShard
 from cachetier.local.files.data_files import Files
 from cachetier.local.files.space import Space
 from cachetier.model.policy import DRAIN_ALL, Policy
-from cachetier.model.shard import Content, SaveIds, Shard
+from cachetier.model.shard import Content, Shard
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -181,7 +182,7 @@ class Store:
         """
         try:
             self._refuse_if_fenced()
-            self._sync(staged, ids, name, content)
+            self._sync(staged, ids, name, content, ids.world_size)
             new = NewShard(name, ids.rank, content, file_id=staged.file_id)
             committed = self.write(puts.commit_shard, self.policy, ids, new, self._clock.now())
         except BaseException:
@@ -209,9 +210,10 @@ class Store:
 
     def restored(self, staged: Staged, shard: Shard) -> None:
         """Give a shard the staged file that now holds its bytes again; damaged ones go."""
-        ids = SaveIds(shard.run, shard.step, shard.save_id, shard.rank, 0)  # it is not known here
+        ids = SaveIds(shard.run, shard.step, shard.save_id, shard.rank, shard.rank + 1)
+        of_any_world = 0  # how many ranks there are is not known here
         try:
-            self._sync(staged, ids, shard.name, shard.content)
+            self._sync(staged, ids, shard.name, shard.content, of_any_world)
             before = self.write(local_copies.attach, shard.version, staged.file_id)
         except BaseException:
             self.discard(staged)
@@ -295,7 +297,9 @@ class Store:
         if self.fenced is not None:
             raise FencedError(self.fenced)
 
-    def _sync(self, staged: Staged, ids: SaveIds, name: str, content: Content) -> None:
+    def _sync(
+        self, staged: Staged, ids: SaveIds, name: str, content: Content, world_size: int
+    ) -> None:
         staged.close_writer()
         size_bytes = os.fstat(staged.reader).st_size
         declared, reserved = content.size_bytes, staged.reserved_bytes
@@ -308,7 +312,7 @@ class Store:
                 name=name,
             )
         try:
-            self.files.seal(staged.reader, _identity(self.store_id, ids, name, content))
+            self.files.seal(staged.reader, _identity(self.store_id, ids, name, content, world_size))
             self.files.sync_name(staged.file_id)
         except FencedError as error:
             self.fence(error.message)
@@ -320,7 +324,7 @@ def _unreadable(error: Exception) -> CatalogDamagedError:
     return CatalogDamagedError(f"the catalog cannot be read: {error}")
 
 
-def _identity(store_id: str, ids: SaveIds, name: str, content: Content) -> bytes:
+def _identity(store_id: str, ids: SaveIds, name: str, content: Content, world_size: int) -> bytes:
     """Return what is written on a data file, so that ``fsck`` can tell whose it is."""
     identity = {
         "store": store_id,
@@ -331,6 +335,6 @@ def _identity(store_id: str, ids: SaveIds, name: str, content: Content) -> bytes
         "name": name,
         "size_bytes": content.size_bytes,
         "digest": f"{content.digest:016x}",
-        "world_size": ids.world_size,
+        "world_size": world_size,
     }
     return json.dumps(identity, separators=(",", ":")).encode()

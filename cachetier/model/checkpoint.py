@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cachetier_client.identity.names import SaveIds
+
 from cachetier.errors import (
     AbortedError,
     InvalidRequestError,
     SaveSupersededError,
     StepPublishedError,
 )
-from cachetier.model.shard import SaveIds
 
 
 class SaveState(StrEnum):

@@ -25,8 +25,9 @@ import re
 import zlib
 from dataclasses import dataclass
 
+from cachetier_client.identity.names import GENERATION_MARK, RESERVED_SEGMENT, parsed_step
+
 from cachetier.errors import InvalidNameError
-from cachetier.model.names import GENERATION_MARK, RESERVED_SEGMENT, parsed_step
 
 _PART = re.compile(r"rank-(0|[1-9][0-9]*)\.json", re.ASCII)
 _PENDING = re.compile(r"pending-(0|[1-9][0-9]*)\.json", re.ASCII)

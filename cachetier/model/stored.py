@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from cachetier.model.shard import BLOCK_BYTES, ELEMENT_SIZES, Content, blocks_of
+from cachetier_client.identity.names import ELEMENT_SIZES
+
+from cachetier.model.shard import BLOCK_BYTES, Content, blocks_of
 
 # zstd's own bound for a block that does not compress.
 FRAME_LIMIT_BYTES = BLOCK_BYTES + (BLOCK_BYTES >> 8)

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from cachetier_client.identity.names import ELEMENT_SIZES
+
 from cachetier.model import stored
-from cachetier.model.shard import BLOCK_BYTES, ELEMENT_SIZES, Content, blocks_of
+from cachetier.model.shard import BLOCK_BYTES, Content, blocks_of
 from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec
 
 PART_LIMIT = 10_000

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cachetier_client.identity import names
+from cachetier_client.identity.names import SaveIds
+
 from cachetier.clock import Clock
 from cachetier.errors import (
     AbortedError,
@@ -24,13 +27,11 @@ from cachetier.errors import (
 )
 from cachetier.local.catalog import adopt, deletes, pins, puts, queries, replica_queries, statements
 from cachetier.local.store import Store
-from cachetier.model import names
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState, visible_save
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.replication import ReplicaState
-from cachetier.model.shard import SaveIds
 from cachetier.notifier import Changes
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.adopt import save_of
@@ -97,14 +98,14 @@ class Checkpoints:
         """
         now = self._clock.now()
         sealed = self._store.write(
-            puts.seal, self._store.policy, ids.checked(), ranks_on_node, now, follows=follows
+            puts.seal, self._store.policy, ids, ranks_on_node, now, follows=follows
         )
         self._changes.ring()
         return sealed
 
     def abort_rank(self, ids: SaveIds) -> None:
         """Take back what a rank put, unless it sealed."""
-        self._store.drop(self._store.write(puts.abort_rank, ids.checked()))
+        self._store.drop(self._store.write(puts.abort_rank, ids))
         self._changes.ring()
 
     def delete_shard(self, run: str, step: int, name: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self, SupportsIndex
 
 from cachetier_client.calls.caller import Caller, reaches
 from cachetier_client.errors import CachetierClientError, InvalidRequestError, inherited
-from cachetier_client.identity.names import RankPart, checked_element_size
+from cachetier_client.identity.names import SaveIds, checked_element_size
 from cachetier_client.io.ring import Ring
 from cachetier_client.results import Receipt
 from cachetier_client.streams.writer import ShardWriter
@@ -35,7 +35,7 @@ class Checkpoint:
     def __init__(
         self,
         caller: Caller,
-        part: RankPart,
+        part: SaveIds,
         *,
         ranks_on_node: int | None,
         ack: str,

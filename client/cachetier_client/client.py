@@ -17,9 +17,8 @@ from cachetier_client.errors import InvalidRequestError
 from cachetier_client.fallback.policy import Fallback, lasting_transport
 from cachetier_client.identity import save_ids
 from cachetier_client.identity.names import (
-    RankPart,
+    SaveIds,
     checked_element_size,
-    checked_save_id,
     checked_step,
 )
 from cachetier_client.identity.ranks import place_of
@@ -303,7 +302,7 @@ class Client(Reads):
         save_id: str | None,
         *,
         overwrite: bool,
-    ) -> tuple[RankPart, int | None]:
+    ) -> tuple[SaveIds, int | None]:
         """Return the part that a put or a seal belongs to, and how many ranks this node has."""
         place = place_of(os.environ, rank, world_size)
         which_run, which_step = self._run_of(run), checked_step(step)
@@ -311,11 +310,10 @@ class Client(Reads):
             save_id = save_ids.THIS_PROCESS.derive(os.environ, place)
             if overwrite:
                 save_id = save_ids.THIS_PROCESS.overwriting(save_id, which_run, which_step)
-        ids = (which_run, which_step, place.rank, place.world_size, checked_save_id(save_id))
-        part = RankPart(*ids, overwrite)
+        part = SaveIds(which_run, which_step, save_id, place.rank, place.world_size, overwrite)
         return part, place.ranks_on_node
 
-    def _counting(self, part: RankPart) -> Callable[[], None]:
+    def _counting(self, part: SaveIds) -> Callable[[], None]:
         """Return what to do when a save ends: the next that overwrites is another."""
 
         def count() -> None:

@@ -18,7 +18,7 @@ from tests.client.fakes import FakeClock
 @pytest.fixture(autouse=True)
 def fresh_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each test a process of its own, as far as save ids go."""
-    monkeypatch.setattr(save_ids, "THIS_PROCESS", save_ids.SaveIds())
+    monkeypatch.setattr(save_ids, "THIS_PROCESS", save_ids.SaveIdSource())
 
 
 @pytest.fixture

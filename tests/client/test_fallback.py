@@ -21,7 +21,7 @@ from cachetier_client.fallback.direct.address import RemoteAddress, from_environ
 from cachetier_client.fallback.direct.credentials import Signer
 from cachetier_client.fallback.direct.requests import Requests
 from cachetier_client.fallback.transport import FallbackTransport
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 
 from tests.client.fake_bucket import FakeBucket, error
 from tests.client.fake_service import FakeService, Refusal
@@ -333,10 +333,10 @@ def test_a_part_that_follows_may_grow_until_its_leader_has_sealed(
 def test_what_a_process_knows_of_its_parts_is_bounded() -> None:
     known = parts.DirectRankParts()
     for step in range(parts.UNSEALED_LIMIT + 10):
-        known.of(RankPart("r", step, 0, 1, "s"), 0.0)
+        known.of(SaveIds("r", step, "s", 0, 1), 0.0)
     assert len(known._states) <= parts.UNSEALED_LIMIT
     for step in range(100, 300):
-        state = known.of(RankPart("r", step, 0, 1, "s"), 0.0)
+        state = known.of(SaveIds("r", step, "s", 0, 1), 0.0)
         state.sealed = b""
         known.ended(state)
     ended = [state for state in known._states.values() if state.has_ended]

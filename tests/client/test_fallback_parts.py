@@ -20,7 +20,7 @@ from cachetier_client.errors import (
 from cachetier_client.fallback.direct import parts
 from cachetier_client.fallback.direct.objects import Found
 from cachetier_client.fallback.direct.publisher import is_there
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 
 from tests.client.fake_bucket import FakeBucket, error
 from tests.client.fake_service import FakeService
@@ -113,7 +113,7 @@ def test_another_client_of_the_process_goes_on_where_the_part_is(
     with Client(service.url, clock=clock) as client:  # it has not met the service yet
         assert client.seal("r", 1, **SEAL) == (0,)
     with Client(service.url, clock=clock) as client:
-        client._caller.abort_rank(RankPart("r", 2, 0, 1, "s"), 5.0)
+        client._caller.abort_rank(SaveIds("r", 2, "s", 0, 1), 5.0)
     assert not service.sealed
     assert state_of(bucket) == "published"
     assert "p/r/2/a" not in bucket.objects
@@ -201,7 +201,7 @@ def test_a_part_that_waits_for_its_service_cannot_be_aborted(
         service.stop()
         client.put_shard(b"direct", name="b", **IDS)
         client.seal("r", 1, **SEAL)
-        part = RankPart("r", 1, 0, 1, "s")
+        part = SaveIds("r", 1, "s", 0, 1)
         with pytest.raises(SealedError):
             client._caller.abort_rank(part, 5.0)
     assert bucket.objects["p/r/1/b"].body == b"direct"
@@ -247,7 +247,7 @@ def test_a_part_that_follows_can_be_taken_back_with_its_document(
 ) -> None:
     alone.put_shard(b"x", name="a", **{**IDS, "rank": 1, "world_size": 2})
     alone.seal("r", 1, rank=1, world_size=2, save_id="s", follows=True)
-    alone._caller.abort_rank(RankPart("r", 1, 1, 2, "s"), 5.0)
+    alone._caller.abort_rank(SaveIds("r", 1, "s", 1, 2), 5.0)
     assert list(bucket.objects) == [MANIFEST_KEY]
 
 
@@ -269,7 +269,7 @@ def test_a_call_waits_for_another_of_its_part_no_longer_than_its_own_time(
     bucket: FakeBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CACHETIER_FALLBACK_AFTER", "0")
-    state = parts.THIS_PROCESS.of(RankPart("r", 1, 0, 1, "s"), 0.0)
+    state = parts.THIS_PROCESS.of(SaveIds("r", 1, "s", 0, 1), 0.0)
     claiming, done = threading.Event(), threading.Event()
 
     def claim() -> None:

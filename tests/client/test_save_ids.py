@@ -16,7 +16,7 @@ from cachetier_client import InvalidNameError, SaveIdentityError
 from cachetier_client.identity.names import checked_save_id
 from cachetier_client.identity.processes import Processes
 from cachetier_client.identity.ranks import place_of
-from cachetier_client.identity.save_ids import Claim, SaveIds, agreed_id
+from cachetier_client.identity.save_ids import Claim, SaveIdSource, agreed_id
 
 AGENT, RANK_0, RANK_1, WRAPPED, HELPER = 50, 60, 61, 62, 63
 TORCHRUN = {
@@ -82,7 +82,7 @@ def proc(tmp_path: Path) -> FakeProc:
 def derive(proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str], int], str]:
     def derived(environ: dict[str, str], pid: int = RANK_0) -> str:
         monkeypatch.setattr(os, "getpid", lambda: pid)
-        ids = SaveIds(Processes(proc.root), new_id=iter_ids("random"))
+        ids = SaveIdSource(Processes(proc.root), new_id=iter_ids("random"))
         return checked_save_id(ids.derive(environ, place_of(environ)))
 
     return derived
@@ -134,10 +134,10 @@ def test_a_restart_after_a_reboot_is_another(derive: Derive, proc: FakeProc) -> 
 
 
 def test_a_world_of_one_is_its_process(proc: FakeProc) -> None:
-    ids = SaveIds(Processes(proc.root), new_id=iter_ids("random"))
+    ids = SaveIdSource(Processes(proc.root), new_id=iter_ids("random"))
 
     assert ids.derive({}, place_of({})) == ids.derive({}, place_of({})) == "p-random0"
-    assert SaveIds().derive({}, place_of({})) != SaveIds().derive({}, place_of({}))
+    assert SaveIdSource().derive({}, place_of({})) != SaveIdSource().derive({}, place_of({}))
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_torch_distributed_decides_over_several_nodes(distributed: Any) -> None:
-    ids = SaveIds(new_id=iter_ids("x"))
+    ids = SaveIdSource(new_id=iter_ids("x"))
     place = place_of(TWO_NODES)
 
     first = ids.derive(TWO_NODES, place)
@@ -335,7 +335,7 @@ def test_a_store_that_fails_is_a_clear_error(distributed: Any) -> None:
     distributed.distributed_c10d = SimpleNamespace()
 
     with pytest.raises(SaveIdentityError, match="store"):
-        SaveIds().derive(TWO_NODES, place_of(TWO_NODES))
+        SaveIdSource().derive(TWO_NODES, place_of(TWO_NODES))
 
 
 def test_torchrun_on_one_node_does_not_need_the_store(distributed: Any, derive: Derive) -> None:

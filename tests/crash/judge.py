@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import Clock
@@ -13,7 +14,6 @@ from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import PartState
 from cachetier.model.documents import Manifest
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import SaveIds
 from cachetier.remote.base import ObjectStore
 from tests.crash.workload import NAMES, RUN, STEPS, Promise
 from tests.stateful.invariants import ViolationError, judge_bytes, judge_rows, require

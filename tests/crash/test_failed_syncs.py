@@ -12,6 +12,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import (
     BackpressureError,
@@ -22,7 +23,6 @@ from cachetier.errors import (
 )
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.store import Staged
-from cachetier.model.shard import SaveIds
 from tests.crash.judge import judge_fenced
 from tests.crash.sweep import Life, Remote, judge_start, live
 from tests.fakes.fake_clock import FakeClock

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CachetierError, CatalogDamagedError, NotFoundError
 from cachetier.local.catalog import wal
 from cachetier.local.recovery import lock_directory, open_store
-from cachetier.model.shard import SaveIds
 from tests.crash.sweep import Remote
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node, content_of

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import connection, puts, queries
@@ -17,7 +18,7 @@ from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.store import Staged, Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.documents import PartDocument, ShardEntry
-from cachetier.model.shard import Content, SaveIds, Shard
+from cachetier.model.shard import Content, Shard
 from tests.crash.sweep import Life, judge_start, live, sweep
 from tests.fakes.power_loss import WORST
 from tests.stateful.fake_drain import FakeDrain
@@ -42,7 +43,7 @@ def test_the_harness_catches_an_acknowledgement_before_the_sync(
     def commit(self: Store, staged: Staged, ids: SaveIds, name: str, content: Content) -> Committed:
         new = NewShard(name, ids.rank, content, file_id=staged.file_id)
         committed = self.write(puts.commit_shard, self.policy, ids, new, 0.0)
-        self._sync(staged, ids, name, content)
+        self._sync(staged, ids, name, content, ids.world_size)
         if committed.repeated:
             self.discard(staged)
         else:

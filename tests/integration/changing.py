@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from cachetier.model.shard import BLOCK_BYTES, SaveIds
+from cachetier_client.identity.names import SaveIds
+
+from cachetier.model.shard import BLOCK_BYTES
 from cachetier.remote.base import CopyRange, Metadata, ObjectInfo, UploadedPart
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.integration.drain_node import Node

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import zstandard
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.loop import Size
 from cachetier.local.catalog import queries
-from cachetier.model.shard import SaveIds
 from cachetier.model.stored import Stored
 from cachetier.remote.base import ObjectStore
 from cachetier.restore.restore import Restore

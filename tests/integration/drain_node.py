@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 
 from cachetier.clock import Clock, SystemClock
@@ -39,7 +40,7 @@ from cachetier.model.compression import Rules
 from cachetier.model.layout import Layout
 from cachetier.model.levels import Level
 from cachetier.model.policy import DRAIN_ALL, Policy
-from cachetier.model.shard import Content, Receipt, SaveIds, Shard
+from cachetier.model.shard import Content, Receipt, Shard
 from cachetier.model.stored import Stored
 from cachetier.notifier import Changes
 from cachetier.remote.base import ObjectStore

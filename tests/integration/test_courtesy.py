@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.config.settings import load
@@ -24,7 +25,6 @@ from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.source import FileSource, _set_direct
 from cachetier.model.composing import pieces
-from cachetier.model.shard import SaveIds
 from cachetier.model.uploads import PART_BYTES
 from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint

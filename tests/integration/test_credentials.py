@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import ConfigError, RemoteRefusedError
-from cachetier.model.shard import SaveIds
 from cachetier.remote import boto_client, reconnecting
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryPolicy

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.serve.donors import Donors
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.upload.server_copies import Offer, offer_of_reply
 from cachetier.local.catalog import drain_writes
-from cachetier.model.shard import SaveIds
 from cachetier.model.stored import Codec, InPack, Stored
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.compressing import compressible

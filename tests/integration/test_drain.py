@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import (
@@ -15,7 +16,6 @@ from cachetier.errors import (
 )
 from cachetier.model.documents import ManifestState
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import SaveIds
 from cachetier.model.uploads import PART_BYTES
 from cachetier.remote.wrapped import Operation
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply

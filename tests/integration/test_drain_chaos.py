@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import TransientError
-from cachetier.model.shard import SaveIds
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 from tests.fakes.memory_store import MemoryObjectStore

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.loop import Size
 from cachetier.errors import IntegrityError
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import SaveIds
 from cachetier.model.stored import Codec
 from cachetier.model.uploads import CODEC_KEY
 from cachetier.remote.wrapped import Operation

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import zstandard
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import IntegrityError
 from cachetier.local.catalog import queries
 from cachetier.model.compression import Rules
-from cachetier.model.shard import SaveIds
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from tests.integration.compressing import (

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import IntegrityError, RemoteDigestError
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import SaveIds
 from cachetier.model.uploads import PART_BYTES
 from tests.fakes.faulty_store import FaultyObjectStore, fail
 from tests.integration.drain_node import Node, patterned

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import RemoteRefusedError
-from cachetier.model.shard import SaveIds
 from cachetier.remote.base import ObjectInfo
 from tests.fakes.faulty_store import FaultyObjectStore, fail
 from tests.fakes.memory_store import MemoryObjectStore

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.loop import Size
 from cachetier.drain.schedule.fair_queue import EQUAL, Weights
@@ -16,7 +17,6 @@ from cachetier.errors import LocalOnlyError
 from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.policy import DRAIN_ALL, Policy
-from cachetier.model.shard import SaveIds
 from cachetier.remote.base import ObjectInfo
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import RemoteDigestError, TransientError
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.packs import PACK_BYTES
-from cachetier.model.shard import SaveIds
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned

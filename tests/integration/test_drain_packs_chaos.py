@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
-from cachetier.model.shard import SaveIds
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned

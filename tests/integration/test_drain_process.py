@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.loop import Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.process import LOCK_NAME
 from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.local.catalog import queries
-from cachetier.model.shard import SaveIds
 from cachetier.remote.factory import open_remote
 from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.http_wire import Head

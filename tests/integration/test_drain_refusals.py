@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.channel import AskingEnd, Reply
 from cachetier.drain.loop import DrainLoop
 from cachetier.drain.pace import circuit_breaker
-from cachetier.model.shard import SaveIds
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.remote.settings import RemoteSettings

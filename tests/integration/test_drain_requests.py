@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
-from cachetier.model.shard import SaveIds
 from cachetier.model.uploads import PART_BYTES, upload_part_bytes_for
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.testing.s3_endpoint import S3Endpoint

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import RemoteRefusedError
-from cachetier.model.shard import SaveIds
 from tests.fakes.faulty_store import FaultyObjectStore, fail, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned

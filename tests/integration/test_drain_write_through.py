@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import (
@@ -20,7 +21,6 @@ from cachetier.ingest.ingest import RemoteStage
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import SaveIds
 from cachetier.remote.retrying import RetryingObjectStore
 from cachetier.remote.wrapped import Operation
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, lose_reply

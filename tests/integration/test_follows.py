@@ -18,10 +18,10 @@ from cachetier_client.errors import (
     NotDurableError,
     SealedError,
 )
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.drain.serve.save_reports import SaveReports
-from cachetier.model.shard import SaveIds
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.fake_clock import FakeClock
 from tests.integration.drain_node import Node as DrainNode

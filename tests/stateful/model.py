@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 
-from cachetier.model.shard import SaveIds
+from cachetier_client.identity.names import SaveIds
 
 OK = "ok"
 OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED = (

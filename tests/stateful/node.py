@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import apsw
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import block_lengths, combine, digest_of
 
 from cachetier.clock import Clock
@@ -19,7 +20,7 @@ from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.layout import Layout
 from cachetier.model.policy import DRAIN_ALL, Policy
-from cachetier.model.shard import INLINE_BYTES, Content, Receipt, SaveIds, Shard
+from cachetier.model.shard import INLINE_BYTES, Content, Receipt, Shard
 from cachetier.notifier import Changes
 from cachetier.reclaim.evict import Evictor, Watermarks
 from cachetier.reclaim.retention import Retention

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -18,7 +19,6 @@ from cachetier.errors import CachetierError, RemoteError
 from cachetier.local.catalog import queries, replica_writes
 from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import SaveIds
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.replica_choice import AWAY_SECONDS, Replicas
 from cachetier.restore.restore import Restore

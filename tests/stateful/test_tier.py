@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
-from cachetier.model.shard import SaveIds, Shard
+from cachetier.model.shard import Shard
 from cachetier.reclaim.gc import Garbage, GarbageKind
 from cachetier.remote.bucket import Remote
 from cachetier.steps.pins import Pins

@@ -10,7 +10,7 @@ from cachetier_client.bucket_format import documents as theirs
 from cachetier_client.bucket_format import layout as their_layout
 from cachetier_client.bucket_format import publication as their_rules
 from cachetier_client.fallback.direct import uploads as their_uploads
-from cachetier_client.identity.names import RankPart as ClientPart
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.model import publication
@@ -120,7 +120,7 @@ def test_a_part_comes_out_the_same_byte_for_byte_whoever_writes_it() -> None:
             )
         ),
     )
-    client = ClientPart("run", 7, 1, 2, MINE)
+    client = SaveIds("run", 7, MINE, 1, 2)
     assert theirs.part_document(client, [entry for entry, _ in described]) == encode(part)
 
 
@@ -158,7 +158,7 @@ def test_a_published_manifest_comes_out_the_same_byte_for_byte() -> None:
 def test_the_service_reads_the_pending_seal_that_a_client_leaves() -> None:
     entry, content = an_entry("a", b"x" * BLOCK_BYTES, b"rest")
     body = theirs.pending_document(
-        ClientPart("run", 7, 1, 2, MINE, overwrite=True),
+        SaveIds("run", 7, MINE, 1, 2, overwrite=True),
         [entry],
         {"b": theirs.Held(3, to_hex(5))},
         ranks_on_node=8,
@@ -173,7 +173,7 @@ def test_the_service_reads_the_pending_seal_that_a_client_leaves() -> None:
 
 def test_objects_say_of_themselves_what_the_drains_do() -> None:
     entry, content = an_entry("a", b"bytes")
-    target = their_uploads.DirectTarget.of("key", ClientPart("run", 7, 0, 2, MINE), entry)
+    target = their_uploads.DirectTarget.of("key", SaveIds("run", 7, MINE, 0, 2), entry)
     drains = object_metadata(MINE, "a-store", 1, content)
     assert target.metadata.keys() == drains.keys()
     verdict = judge_existing(target.metadata, entry.size_bytes, drains, content.size_bytes)

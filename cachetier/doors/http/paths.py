@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
+from cachetier_client.identity import names
+
 from cachetier.errors import InvalidNameError
-from cachetier.model import names
 
 _RUNS = b"/v1/runs/"
 _SHARDS = "shards"

@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection
 from urllib.parse import parse_qsl
 
+from cachetier_client.identity.names import checked_element_size
 from cachetier_client.io import digests
 
 from cachetier.errors import DigestMismatchError, InvalidRequestError
-from cachetier.model.shard import checked_element_size
 
 LONGEST_WAIT_SECONDS = 7 * 86_400.0
 _COUNT = re.compile(r"\d{1,18}", re.ASCII)

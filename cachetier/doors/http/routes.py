@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated, Any
 
+from cachetier_client.identity import names
+from cachetier_client.identity.names import SaveIds
 from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse, Response
 
@@ -14,9 +16,7 @@ from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.waiting import wait_for_flush, wait_for_level
 from cachetier.doors.operations import Operations
 from cachetier.errors import NotDurableError
-from cachetier.model import names
 from cachetier.model.levels import Level
-from cachetier.model.shard import SaveIds
 from cachetier.telemetry.metrics import CONTENT_TYPE
 
 NotReady = Callable[[], str | None]
@@ -198,4 +198,4 @@ def _ids(run: str, step: str, who: schemas.SealRequest) -> SaveIds:
         rank=who.rank,
         world_size=who.world_size,
         overwrite=who.overwrite,
-    ).checked()
+    )

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
@@ -25,7 +26,7 @@ from cachetier.doors.http.waiting import wait_for_level
 from cachetier.doors.operations import Operations
 from cachetier.errors import BusyError, InvalidRequestError
 from cachetier.model.levels import Level, checked_level, covers
-from cachetier.model.shard import INLINE_BYTES, Receipt, SaveIds, Shard
+from cachetier.model.shard import INLINE_BYTES, Receipt, Shard
 from cachetier.restore.restore import Opened, Source
 
 PUT_PARAMETERS = (
@@ -214,7 +215,7 @@ def _put_of(target: RequestTarget, query: Query, headers: Headers) -> Put:
         rank=query.count("rank", 0),
         world_size=query.count("world_size", 1),
         overwrite=query.flag("overwrite"),
-    ).checked()
+    )
     size_bytes = size_of(headers.get("content-length"))
     return Put(
         ids=ids,

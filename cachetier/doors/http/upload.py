@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import partial
 
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 
 from cachetier.doors.http.body import Blocks, Body
@@ -15,7 +16,7 @@ from cachetier.errors import DigestMismatchError, SizeMismatchError
 from cachetier.ingest.ingest import GROWTH_BYTES, Ingest, RemoteStage
 from cachetier.local.files.data_files import ALIGNMENT_BYTES
 from cachetier.local.store import Staged
-from cachetier.model.shard import BLOCK_BYTES, Content, Receipt, SaveIds
+from cachetier.model.shard import BLOCK_BYTES, Content, Receipt
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cachetier_client.identity import names
+from cachetier_client.identity.names import SaveIds, checked_element_size
 from cachetier_client.io import digests
 from cachetier_client.transport.wire import Frame, Header
 
 from cachetier.errors import DigestMismatchError, InvalidRequestError, SizeMismatchError
-from cachetier.model import names
 from cachetier.model.levels import Level, checked_level
-from cachetier.model.shard import Content, SaveIds, checked_element_size
+from cachetier.model.shard import Content
 
 LONGEST_WAIT_SECONDS = 7 * 86_400.0
 LATEST_INSTANT = 1e12
@@ -156,13 +157,13 @@ class Wait:
 def ids_of(header: Header) -> SaveIds:
     """Return who is saving."""
     return SaveIds(
-        run=names.checked_run(header.get("run")),
-        step=names.checked_step(header.get("step")),
-        save_id=names.checked_save_id(header.get("save_id")),
+        run=header.get("run", ""),
+        step=header.get("step", -1),
+        save_id=header.get("save_id", ""),
         rank=header.get("rank", 0),
         world_size=header.get("world_size", 1),
         overwrite=header.get("overwrite", False) is True,
-    ).checked()
+    )
 
 
 def step_of(header: Header) -> tuple[str, int]:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
+from cachetier_client.identity import names
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 from cachetier_client.transport.wire import (
     PROTOCOL,
@@ -31,8 +33,7 @@ from cachetier.doors.unix import requests
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
 from cachetier.ingest.ingest import RemoteStage
 from cachetier.local.store import Staged
-from cachetier.model import names
-from cachetier.model.shard import BLOCK_BYTES, INLINE_BYTES, Receipt, SaveIds
+from cachetier.model.shard import BLOCK_BYTES, INLINE_BYTES, Receipt
 from cachetier.restore.restore import Opened
 from cachetier.telemetry import events, trace_context
 from cachetier.telemetry.events import tell

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import wait
 
+from cachetier_client.identity.names import ELEMENT_SIZES
+
 from cachetier.drain.upload.compression_log import Decisions
 from cachetier.drain.upload.compression_model import CompressionSample, Link, Means, judge, together
 from cachetier.drain.upload.compressor import Compressor, Recipe
@@ -16,7 +18,7 @@ from cachetier.drain.upload.frame_packer import FRAMES_AT_ONCE
 from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.model.compression import AUTO_LEVEL, Method
-from cachetier.model.shard import BLOCK_BYTES, ELEMENT_SIZES, blocks_of
+from cachetier.model.shard import BLOCK_BYTES, blocks_of
 from cachetier.model.stored import COMPRESSED_FROM_BYTES, WORTHWHILE_RATIO, Codec
 from cachetier.model.uploads import SINGLE_PUT_BYTES
 

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from cachetier_client.identity.names import ELEMENT_SIZES
 from cachetier_client.io.digests import digest_of
 
 from cachetier.codec import planes
@@ -22,7 +23,7 @@ from cachetier.codec.frames import FrameDecoder, stored_frame
 from cachetier.drain.upload.compression_model import CompressionSample
 from cachetier.drain.upload.source import ShardSource
 from cachetier.errors import CachetierError, IntegrityError
-from cachetier.model.shard import BLOCK_BYTES, ELEMENT_SIZES
+from cachetier.model.shard import BLOCK_BYTES
 from cachetier.model.uploads import UploadPartRange
 
 CONTEXTS_BYTES = 72 << 20

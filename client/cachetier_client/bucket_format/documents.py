@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cachetier_client.errors import IntegrityError
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
 FORMAT = 1
@@ -114,7 +114,7 @@ def manifest_of(body: bytes, etag: str, key: str) -> Manifest:
         raise IntegrityError(f"{key} is not a manifest of format {FORMAT}: {error!r}") from None
 
 
-def part_document(part: RankPart, entries: Iterable[Entry]) -> bytes:
+def part_document(part: SaveIds, entries: Iterable[Entry]) -> bytes:
     """Return the document of a rank's part."""
     ordered = sorted(entries, key=lambda entry: entry.name)
     return encoded(
@@ -139,7 +139,7 @@ class Held:
 
 
 def pending_document(
-    part: RankPart,
+    part: SaveIds,
     entries: Iterable[Entry],
     held: dict[str, Held],
     *,

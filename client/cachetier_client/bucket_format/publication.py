@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 from cachetier_client.bucket_format.documents import CLAIMED, DELETED, PUBLISHED, Manifest
 from cachetier_client.bucket_format.layout import own_location, plain_location
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Claimant:
     started_at: float
 
     @classmethod
-    def of(cls, part: RankPart, started_at: float) -> Claimant:
+    def of(cls, part: SaveIds, started_at: float) -> Claimant:
         """Return the save that ``part`` is of."""
         ids = (part.run, part.step, part.save_id, part.world_size, part.overwrite)
         return cls(*ids, started_at)

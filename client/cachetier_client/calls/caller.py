@@ -23,7 +23,7 @@ from cachetier_client.errors import (
     NotDurableError,
     ProtocolMismatchError,
 )
-from cachetier_client.identity.names import RankPart, checked_element_size, checked_name
+from cachetier_client.identity.names import SaveIds, checked_element_size, checked_name
 from cachetier_client.io.buffers import element_size_of, gathered, is_source
 from cachetier_client.io.ring import Ring
 from cachetier_client.io.workers import Workers
@@ -105,7 +105,7 @@ class Caller:
 
     def put(
         self,
-        part: RankPart,
+        part: SaveIds,
         name: str,
         data: Any,
         ack: str,
@@ -128,7 +128,7 @@ class Caller:
 
     def open_writer(
         self,
-        part: RankPart,
+        part: SaveIds,
         name: str,
         ack: str,
         timeout_seconds: float,
@@ -203,7 +203,7 @@ class Caller:
 
     def seal(
         self,
-        part: RankPart,
+        part: SaveIds,
         ranks_on_node: int | None,
         timeout_seconds: float,
         *,
@@ -216,7 +216,7 @@ class Caller:
             reply = self.transport.call("seal", fields, self.deadline(timeout_seconds))
             return tuple(int(rank) for rank in reply["sealed_ranks"])
 
-    def abort_rank(self, part: RankPart, timeout_seconds: float) -> None:
+    def abort_rank(self, part: SaveIds, timeout_seconds: float) -> None:
         """Take back what a rank put."""
         self.transport.call("abort_rank", part.fields(), self.deadline(timeout_seconds))
 
@@ -257,7 +257,7 @@ class Caller:
 
     def _put_source(
         self,
-        part: RankPart,
+        part: SaveIds,
         name: str,
         data: Any,
         ack: str,
@@ -275,7 +275,7 @@ class Caller:
     def _copy(
         self,
         file: BinaryIO,
-        part: RankPart,
+        part: SaveIds,
         name: str,
         ack: str,
         timeout_seconds: float,

@@ -33,7 +33,7 @@ from cachetier_client.fallback.direct.engine import Engine
 from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.sink import DirectSink
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import ConnectionLostError, Reply, Sink, Transport
@@ -93,7 +93,7 @@ class FallbackTransport:
     # --- shards ----------------------------------------------------------------------------------
 
     def put(
-        self, part: RankPart, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
+        self, part: SaveIds, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
         def by_service(service: Transport) -> Reply:
             reply = service.put(part, name, data, deadline, element_size)
@@ -109,7 +109,7 @@ class FallbackTransport:
 
     def open_sink(
         self,
-        part: RankPart,
+        part: SaveIds,
         name: str,
         size_bytes: int | None,
         deadline: Deadline,
@@ -138,7 +138,7 @@ class FallbackTransport:
             return self._abort(_part_of(fields), fields, deadline)
         return self._service.call(op, fields, deadline)
 
-    def _seal(self, part: RankPart, fields: dict[str, Any], deadline: Deadline) -> Reply:
+    def _seal(self, part: SaveIds, fields: dict[str, Any], deadline: Deadline) -> Reply:
         def by_service(service: Transport) -> Reply:
             reply = service.call("seal", fields, deadline)
             self._sealed_by_service(part, follows=bool(fields.get("follows")))
@@ -158,7 +158,7 @@ class FallbackTransport:
 
         return self._routed(part, by_service, directly)
 
-    def _abort(self, part: RankPart, fields: dict[str, Any], deadline: Deadline) -> Reply:
+    def _abort(self, part: SaveIds, fields: dict[str, Any], deadline: Deadline) -> Reply:
         state = parts.THIS_PROCESS.known(part)
         if state is None or state.is_sealed_by_service:
             return self._service.call("abort_rank", fields, deadline)
@@ -185,7 +185,7 @@ class FallbackTransport:
 
     def _routed(
         self,
-        part: RankPart,
+        part: SaveIds,
         by_service: Callable[[Transport], _Result],
         directly: Callable[[Engine, DirectRankPart], _Result],
     ) -> _Result:
@@ -250,7 +250,7 @@ class FallbackTransport:
         claiming = Objects(address, self._clock, requests=objects.requests, gives_up=is_back)
         return Engine(objects, self._workers, self._clock, claiming, is_back)
 
-    def _sealed_by_service(self, part: RankPart, *, follows: bool) -> None:
+    def _sealed_by_service(self, part: SaveIds, *, follows: bool) -> None:
         state = parts.THIS_PROCESS.known(part)
         if state is None:
             return
@@ -259,7 +259,7 @@ class FallbackTransport:
             state.held.clear()
         parts.THIS_PROCESS.ended(state)
 
-    def _held(self, part: RankPart, name: str, reply: Reply) -> None:
+    def _held(self, part: SaveIds, name: str, reply: Reply) -> None:
         with suppress(KeyError, TypeError, ValueError):  # of another protocol: the caller will say
             held = Held(int(reply["size_bytes"]), str(reply["digest"]))
             parts.THIS_PROCESS.of(part, self._clock.now()).held[name] = held
@@ -305,8 +305,8 @@ class _NotingSink:
         return reply
 
 
-def _part_of(fields: Mapping[str, Any]) -> RankPart:
-    return RankPart(
+def _part_of(fields: Mapping[str, Any]) -> SaveIds:
+    return SaveIds(
         run=fields["run"],
         step=fields["step"],
         rank=fields["rank"],

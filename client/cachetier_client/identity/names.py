@@ -1,4 +1,8 @@
-"""The grammar of names, checked before anything is sent, and what a save's calls are about.
+"""The one grammar of names: what may be called a run, a step, a shard or a save.
+
+Clients check before anything is sent, the service before anything is done. Names become S3 keys and
+appear in logs and metrics, never in local paths, so the alphabet is what every store and every tool
+takes without quoting. ``.cachetier`` and ``~`` are kept for cachetier's own keys.
 
 Source: docs/protocol.md, "Names".
 """
@@ -8,11 +12,14 @@ from __future__ import annotations
 import operator
 import re
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import Any
 
 from cachetier_client.errors import InvalidNameError, InvalidRequestError
 
+RESERVED_SEGMENT = ".cachetier"
+GENERATION_MARK = "~"
 STEP_LIMIT = 2**53
+WORLD_LIMIT = 1_000_000
 RUN_LIMIT_CHARACTERS = 128
 NAME_LIMIT_CHARACTERS = 255
 SAVE_ID_LIMIT_CHARACTERS = 64
@@ -23,19 +30,31 @@ _RUN = re.compile(rf"(?!-){_SEGMENT}")
 _NAME = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
 _NOT_IN_SEGMENT = re.compile(r"[^A-Za-z0-9._\-=+@/]+")
 _SAVE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]*")
-_RESERVED = frozenset({".", "..", ".cachetier"})
+_STEP = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+_RESERVED = frozenset({".", "..", RESERVED_SEGMENT})
 
 
 @dataclass(frozen=True, slots=True)
-class RankPart:
-    """One rank's part of one save of a step: the ids that puts and seals carry."""
+class SaveIds:
+    """Who is saving: one rank's part of one save of one step. There are none but valid ones.
+
+    Raises:
+        InvalidNameError: Run, step or save id are outside the grammar.
+        InvalidRequestError: The rank is not in the world.
+    """
 
     run: str
     step: int
-    rank: int
-    world_size: int
     save_id: str
+    rank: int = 0
+    world_size: int = 1
     overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        checked_run(self.run)
+        checked_step(self.step)
+        checked_save_id(self.save_id)
+        checked_place(self.rank, self.world_size)
 
     def fields(self) -> dict[str, Any]:
         """Return the ids as a request carries them."""
@@ -60,15 +79,19 @@ def checked_run(run: object) -> str:
     return str(run)
 
 
-def checked_step(step: SupportsIndex) -> int:
+def checked_step(step: object) -> int:
     """Return ``step`` as a plain integer; raise InvalidNameError if it is not a step."""
-    try:
-        number = operator.index(step)
-    except TypeError:
-        number = -1
-    if isinstance(step, bool) or not 0 <= number < STEP_LIMIT:
+    number = _index(step)
+    if number is None or not 0 <= number < STEP_LIMIT:
         raise InvalidNameError(f"step {_shown(step)} is not an integer from 0 to 2^53 - 1")
     return number
+
+
+def parsed_step(text: str) -> int:
+    """Return the step that ``text`` writes in canonical decimal."""
+    if len(text) <= 16 and _STEP.fullmatch(text):
+        return checked_step(int(text))
+    raise InvalidNameError(f"step {_shown(text)} is not a canonical decimal integer")
 
 
 def checked_name(name: object) -> str:
@@ -98,7 +121,7 @@ def checked_save_id(save_id: object) -> str:
     return str(save_id)
 
 
-def checked_element_size(element_size: SupportsIndex | None, size_bytes: int | None) -> int:
+def checked_element_size(element_size: object, size_bytes: int | None) -> int:
     """Return ``element_size``, 0 for None; raise InvalidRequestError if no shard can have it.
 
     Args:
@@ -108,11 +131,8 @@ def checked_element_size(element_size: SupportsIndex | None, size_bytes: int | N
     if element_size is None:
         return 0
     hint = "Pass the bytes of one value: 2 for bf16, 4 for fp32, 8 for fp64; or nothing."
-    try:
-        number = operator.index(element_size)
-    except TypeError:
-        number = -1
-    if isinstance(element_size, bool) or number not in ELEMENT_SIZES:
+    number = _index(element_size)
+    if number is None or number not in ELEMENT_SIZES:
         raise InvalidRequestError(
             f"element_size {_shown(element_size)} is none of 2, 4 and 8", hint=hint
         )
@@ -123,14 +143,26 @@ def checked_element_size(element_size: SupportsIndex | None, size_bytes: int | N
     return number
 
 
-def checked_place(rank: int, world_size: int) -> tuple[int, int]:
+def checked_place(rank: object, world_size: object) -> tuple[int, int]:
     """Return rank and world size; raise InvalidRequestError unless 0 <= rank < world_size."""
-    if not 0 <= rank < world_size:
+    number, ranks = _index(rank), _index(world_size)
+    if number is None or ranks is None or not 0 <= number < ranks <= WORLD_LIMIT:
         raise InvalidRequestError(
-            f"rank {rank} is not from 0 to world_size - 1 = {world_size - 1}",
+            f"rank {_shown(rank)} of world_size {_shown(world_size)}: "
+            "rank must be from 0 to world_size - 1",
             hint="Pass rank= and world_size= together, or set RANK and WORLD_SIZE.",
         )
-    return rank, world_size
+    return number, ranks
+
+
+def _index(value: Any) -> int | None:
+    """Return an integer, be it numpy's, as Python's own; None for anything else."""
+    if type(value) is int:
+        return value
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def _near(text: str, limit_characters: int) -> str | None:

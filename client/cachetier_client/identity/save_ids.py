@@ -52,7 +52,7 @@ class SharedStore(Protocol):
 
 
 @dataclass(slots=True)
-class SaveIds:
+class SaveIdSource:
     """Derives save ids for this process, once for each thing they are derived from. Thread-safe."""
 
     processes: Processes = field(default_factory=Processes)
@@ -207,5 +207,5 @@ def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-THIS_PROCESS = SaveIds()
+THIS_PROCESS = SaveIdSource()
 os.register_at_fork(after_in_child=THIS_PROCESS.renew_lock)

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError, SizeMismatchError, inherited
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.buffers import bytes_of
 from cachetier_client.io.filling import Copy, Filling
@@ -45,7 +45,7 @@ class Destination:
     """
 
     transport: Transport
-    part: RankPart
+    part: SaveIds
     name: str
     size_bytes: int | None
     element_size: int

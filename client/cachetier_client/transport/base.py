@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from cachetier_client.deadline import Deadline
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.scatter import Gathered
 
@@ -68,7 +68,7 @@ class Transport(Protocol):
     url: str
 
     def put(
-        self, part: RankPart, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
+        self, part: SaveIds, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
         """Store one shard, of elements of so many bytes (0: unknown); return the receipt."""
 
@@ -82,7 +82,7 @@ class Transport(Protocol):
 
     def open_sink(
         self,
-        part: RankPart,
+        part: SaveIds,
         name: str,
         size_bytes: int | None,
         deadline: Deadline,

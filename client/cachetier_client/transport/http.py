@@ -17,7 +17,7 @@ from cachetier_client.errors import (
     IntegrityError,
     ProtocolMismatchError,
 )
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
@@ -56,7 +56,7 @@ class HttpTransport:
         self._noticed_incidents = False
 
     def put(
-        self, part: RankPart, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
+        self, part: SaveIds, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
         described = {"Content-Length": str(len(data)), DIGEST_HEADER: digests.to_hex(data.digest())}
         described |= _elements(element_size)
@@ -97,7 +97,7 @@ class HttpTransport:
 
     def open_sink(
         self,
-        part: RankPart,
+        part: SaveIds,
         name: str,
         size_bytes: int | None,
         deadline: Deadline,
@@ -139,7 +139,7 @@ class HttpTransport:
     def start_put(
         self,
         connection: HttpConnection,
-        part: RankPart,
+        part: SaveIds,
         name: str,
         described: dict[str, str],
         deadline: Deadline,
@@ -172,7 +172,7 @@ class HttpSink:
     def __init__(
         self,
         transport: HttpTransport,
-        part: RankPart,
+        part: SaveIds,
         name: str,
         size_bytes: int | None,
         deadline: Deadline,

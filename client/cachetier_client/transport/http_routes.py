@@ -20,7 +20,7 @@ from cachetier_client.errors import (
     NotFoundError,
     error_from,
 )
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.transport.base import ConnectionLostError, Reply
 
 DIGEST_HEADER = "Cachetier-Digest"
@@ -84,7 +84,7 @@ def shard_target(run: str, step: int, name: str) -> str:
     return f"/v1/runs/{_quoted(run)}/steps/{step}/shards/{'/'.join(map(_quoted, name.split('/')))}"
 
 
-def put_target(part: RankPart, name: str, client_id: str, timeout_seconds: float) -> str:
+def put_target(part: SaveIds, name: str, client_id: str, timeout_seconds: float) -> str:
     """Return the path and query that store a shard."""
     fields = {**part.fields(), "client_id": client_id, _TIMEOUT: timeout_seconds}
     query = ("rank", "world_size", "save_id", "overwrite", _TIMEOUT, "client_id")

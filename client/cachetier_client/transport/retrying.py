@@ -18,7 +18,7 @@ from cachetier_client.errors import (
     ServiceUnavailableError,
     StoppingError,
 )
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.transport.base import ConnectionLostError, Reply, Sink, Source, Transport
 
@@ -62,7 +62,7 @@ class RetryingTransport:
         self._gives_up = gives_up
 
     def put(
-        self, part: RankPart, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
+        self, part: SaveIds, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
         return self._repeat(
             lambda: self._inner.put(part, name, data, deadline, element_size), deadline
@@ -78,7 +78,7 @@ class RetryingTransport:
 
     def open_sink(
         self,
-        part: RankPart,
+        part: SaveIds,
         name: str,
         size_bytes: int | None,
         deadline: Deadline,

@@ -10,7 +10,7 @@ from typing import Any
 
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import ProtocolMismatchError
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 from cachetier_client.io.block_file import BlockFile, BlockFiles, SystemFiles
 from cachetier_client.io.scatter import Gathered
@@ -45,7 +45,7 @@ class UnixTransport:
     # --- in --------------------------------------------------------------------------------------
 
     def put(
-        self, part: RankPart, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
+        self, part: SaveIds, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
     ) -> Reply:
         if len(data) <= self._service.inline_bytes:
             fields = {
@@ -67,7 +67,7 @@ class UnixTransport:
 
     def open_sink(
         self,
-        part: RankPart,
+        part: SaveIds,
         name: str,
         size_bytes: int | None,
         deadline: Deadline,

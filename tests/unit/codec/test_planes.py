@@ -6,13 +6,13 @@ import random
 import struct
 
 import pytest
+from cachetier_client.identity.names import ELEMENT_SIZES
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cachetier.codec import planes
 from cachetier.codec.frames import FrameEncoder
 from cachetier.errors import IntegrityError
-from cachetier.model.shard import ELEMENT_SIZES
 
 sizes = st.sampled_from(ELEMENT_SIZES)
 

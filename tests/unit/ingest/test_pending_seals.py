@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cachetier_client.bucket_format import documents
 from cachetier_client.bucket_format.documents import Entry, Held
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.ingest.pending_seals import PendingSeals
@@ -19,7 +19,7 @@ from cachetier.local.catalog import drain_writes, puts, queries
 from cachetier.model.checkpoint import PartState, SaveState
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import Content, SaveIds
+from cachetier.model.shard import Content
 from cachetier.model.uploads import object_metadata
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
@@ -67,7 +67,7 @@ class Past:
             Entry(name, len(body), digest_of(body), (digest_of(body),))
             for name, body in (("here", HERE), ("there", THERE))
         ]
-        body = documents.part_document(RankPart("run", 1, 1, 2, save_id), entries)
+        body = documents.part_document(SaveIds("run", 1, save_id, 1, 2), entries)
         key = self.bucket.layout.part_key("run", "1", 1)
         self.bucket.objects.put(key, body, digest=digest_of(body))
 
@@ -82,7 +82,7 @@ class Past:
         """Leave the pending seal, changed as somebody who lies would."""
         entry = Entry("there", len(THERE), digest_of(THERE), (digest_of(THERE),))
         held = {"here": Held(len(HERE), to_hex(digest_of(HERE)))}
-        part = RankPart("run", 1, 1, 2, "save")
+        part = SaveIds("run", 1, "save", 1, 2)
         body = documents.pending_document(part, [entry], held, ranks_on_node=2, follows=False)
         document = json.loads(body)
         change(document)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.local.catalog import (
@@ -18,7 +19,7 @@ from cachetier.local.catalog.records import NewShard
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
-from cachetier.model.shard import Content, SaveIds, Shard
+from cachetier.model.shard import Content, Shard
 from cachetier.model.stored import InPack
 
 NOW = 5.0

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import IntegrityError
 from cachetier.local.catalog import queries
 from cachetier.local.recovery import Recovered, open_store
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import SaveIds, Shard
+from cachetier.model.shard import Shard
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node

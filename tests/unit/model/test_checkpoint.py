@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import CachetierError
 from cachetier.model.checkpoint import (
@@ -14,7 +15,6 @@ from cachetier.model.checkpoint import (
     sealed_here,
     visible_save,
 )
-from cachetier.model.shard import SaveIds
 
 OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED, REPLICATED = SaveState
 

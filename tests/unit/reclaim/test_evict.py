@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import TransientError
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import SaveIds, Shard
+from cachetier.model.shard import Shard
 from cachetier.reclaim.evict import Evictor, Watermarks
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.serve.remote_state import DurableRemoteState, ReplicaRemoteState
@@ -14,7 +15,7 @@ from cachetier.errors import IntegrityError
 from cachetier.local.catalog import queries, replica_writes
 from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import SaveIds, Shard
+from cachetier.model.shard import Shard
 from cachetier.model.stored import Stored
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.replica_choice import Replicas

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import IntegrityError, NotFoundError, TransientError
@@ -13,7 +14,6 @@ from cachetier.local.catalog import queries, replica_writes
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.layout import Layout
-from cachetier.model.shard import SaveIds
 from cachetier.remote.base import Listing
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.published import counts

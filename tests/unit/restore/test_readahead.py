@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import IntegrityError
 from cachetier.local.catalog import queries
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import SaveIds
 from cachetier.restore.readahead import FORGET_SECONDS, WINDOWS_AT_ONCE
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import BackpressureError, CachetierError, TransientError
-from cachetier.model.shard import SaveIds
 from cachetier.restore.fill import SingleFlight
 from tests.stateful.node import Node
 from tests.unit.restore.test_restore import DATA, IDS, KEY, code_of, evict, publish

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from cachetier_client.identity.names import SaveIds
+
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
 from cachetier.local.catalog import drain_writes, queries, statements
 from cachetier.local.catalog.replica_queries import Lag
 from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
-from cachetier.model.shard import SaveIds
 from cachetier.status.exposure import RunExposure
 from cachetier.status.snapshot import (
     NodeSnapshot,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from cachetier_client.identity.names import SaveIds
+
 from cachetier.local.catalog.node_totals import NodeTotals
 from cachetier.local.catalog.pins import PinTotals
 from cachetier.model.policy import Policy
-from cachetier.model.shard import SaveIds
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot
 from cachetier.status.warnings import Machine, warnings_of
 from tests.stateful.node import Node

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import CachetierError, NotFoundError
 from cachetier.model.levels import Level
-from cachetier.model.shard import SaveIds
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.pending import Pending, PendingStep
 from tests.fakes.fake_clock import FakeClock

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
-from cachetier.model.shard import SaveIds
 from cachetier.telemetry import events
 from cachetier.telemetry.events import EVENTS, Event, of, tell
 

@@ -15,7 +15,7 @@ from cachetier_client import forks
 from cachetier_client.bucket_format.documents import Entry, Held
 from cachetier_client.deadline import Deadline
 from cachetier_client.fallback.direct.address import RemoteAddress
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 
 SEALED_LIMIT = 64
 UNSEALED_LIMIT = 4096
@@ -40,7 +40,7 @@ class DirectRankPart:
         followed: Whether it was sealed at the service, but may still grow.
     """
 
-    part: RankPart
+    part: SaveIds
     started_at: float
     held: dict[str, Held] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class DirectRankParts:
         self._states: dict[Key, DirectRankPart] = {}
         forks.own(self)
 
-    def of(self, part: RankPart, now: float) -> DirectRankPart:
+    def of(self, part: SaveIds, now: float) -> DirectRankPart:
         """Return what is known of ``part``, from now on at least its name."""
         with self._lock:
             state = self._states.get(_key(part))
@@ -117,12 +117,12 @@ class DirectRankParts:
                 del self._states[next(iter(self._states))]
             return state
 
-    def known(self, part: RankPart) -> DirectRankPart | None:
+    def known(self, part: SaveIds) -> DirectRankPart | None:
         """Return what is known of ``part``; None if this process put nothing of it."""
         with self._lock:
             return self._states.get(_key(part))
 
-    def forget(self, part: RankPart) -> None:
+    def forget(self, part: SaveIds) -> None:
         """Forget a part that has ended at the service."""
         with self._lock:
             self._states.pop(_key(part), None)
@@ -144,7 +144,7 @@ class DirectRankParts:
         forks.own(self)
 
 
-def _key(part: RankPart) -> Key:
+def _key(part: SaveIds) -> Key:
     return part.run, part.step, part.rank, part.save_id
 
 

@@ -26,7 +26,7 @@ from cachetier_client.errors import (
     StepPublishedError,
 )
 from cachetier_client.fallback.direct.objects import Found, Objects, PreconditionFailedError
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
 RACES = 20
@@ -69,7 +69,7 @@ class DirectPublisher:
 
     def write_part(
         self,
-        part: RankPart,
+        part: SaveIds,
         location: str,
         entries: Iterable[Entry],
         deadline: Deadline,
@@ -118,12 +118,12 @@ class DirectPublisher:
                 hint="Put every rank's shards before rank 0 seals.",
             )
 
-    def remove_part(self, part: RankPart, location: str, deadline: Deadline) -> None:
+    def remove_part(self, part: SaveIds, location: str, deadline: Deadline) -> None:
         """Take back a part that is not final."""
         key = layout.part_key(self._prefix, part.run, location, part.rank)
         self._objects.delete(key, deadline)
 
-    def write_pending(self, part: RankPart, location: str, body: bytes, deadline: Deadline) -> None:
+    def write_pending(self, part: SaveIds, location: str, body: bytes, deadline: Deadline) -> None:
         """Leave the document that asks the service to seal a part, over an earlier one."""
         key = layout.pending_key(self._prefix, part.run, location, part.rank)
         for _ in range(RACES):

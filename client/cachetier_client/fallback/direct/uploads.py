@@ -28,7 +28,7 @@ from cachetier_client.fallback.direct.objects import (
     UploadGoneError,
 )
 from cachetier_client.fallback.direct.requests import Piece
-from cachetier_client.identity.names import RankPart
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES, combine, joined, to_hex
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
@@ -62,7 +62,7 @@ class DirectTarget:
     version: int
 
     @classmethod
-    def of(cls, key: str, part: RankPart, entry: Entry) -> DirectTarget:
+    def of(cls, key: str, part: SaveIds, entry: Entry) -> DirectTarget:
         """Return a target newer than any before."""
         return cls(key, part.save_id, _store_of(part.rank), entry, next(_versions))
 

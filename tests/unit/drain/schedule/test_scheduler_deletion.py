@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from cachetier_client.identity.names import SaveIds
+
 from cachetier.drain.schedule.scheduler import SaveView, Situation, plan
 from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.snapshot import unfinished
-from cachetier.model.shard import SaveIds
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 

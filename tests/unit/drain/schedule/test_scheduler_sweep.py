@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, Situation, plan
 from cachetier.drain.schedule.tasks import TaskKind, Work, name_key
 from cachetier.local.catalog import adopt, drain_writes, puts, queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
-from cachetier.model.shard import SaveIds
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 

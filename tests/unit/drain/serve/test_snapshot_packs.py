@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from cachetier_client.identity.names import SaveIds
+
 from cachetier.drain.schedule.scheduler import SaveView
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.snapshot import unfinished
 from cachetier.model.packs import PACKED_UP_TO_BYTES
-from cachetier.model.shard import SaveIds
 from tests.stateful.node import Node
 
 LARGE = bytes(PACKED_UP_TO_BYTES + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CatalogDamagedError, NotFoundError
@@ -13,7 +14,7 @@ from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord, 
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
-from cachetier.model.shard import Content, SaveIds, Shard
+from cachetier.model.shard import Content, Shard
 from cachetier.model.stored import Codec, Stored, StoredFrame, table_bytes
 
 IDS = SaveIds("run", 1, "save-1", 0, 1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from cachetier.errors import CachetierError, InvalidNameError, InvalidRequestError
-from cachetier.model import names
-from cachetier.model.shard import SaveIds
+import pytest
+from cachetier_client.errors import CachetierClientError, InvalidNameError, InvalidRequestError
+from cachetier_client.identity import names
+from cachetier_client.identity.names import SaveIds
 
 HOSTILE: list[object] = [
     "",
@@ -112,28 +113,39 @@ def test_the_save_ids_that_jobs_have_are_taken_as_they_are(save_id: str) -> None
 )
 def test_a_rank_outside_its_world_is_refused(rank: object, world_size: object) -> None:
     with pytest.raises(InvalidRequestError):
-        names.checked_ranks(rank, world_size)
+        names.checked_place(rank, world_size)
 
 
 def test_the_first_and_the_last_rank_of_a_world_are_in_it() -> None:
-    assert names.checked_ranks(0, 1_000_000) == (0, 1_000_000)
-    assert names.checked_ranks(999_999, 1_000_000) == (999_999, 1_000_000)
+    assert names.checked_place(0, 1_000_000) == (0, 1_000_000)
+    assert names.checked_place(999_999, 1_000_000) == (999_999, 1_000_000)
 
 
 @pytest.mark.parametrize(
     "ids",
     [
-        SaveIds("..", 1, "s"),
-        SaveIds("run", -1, "s"),
-        SaveIds("run", 1, ""),
-        SaveIds("run", 1, "s", 1, 1),
+        {"run": ".."},
+        {"step": -1},
+        {"step": None},
+        {"save_id": ""},
+        {"save_id": 7},
+        {"rank": 1},
+        {"rank": "0"},
+        {"world_size": 0},
     ],
+    ids=str,
 )
-def test_ids_are_checked_together(ids: SaveIds) -> None:
-    with pytest.raises(CachetierError):
-        ids.checked()
+def test_there_are_no_ids_but_valid_ones(ids: dict[str, Any]) -> None:
+    with pytest.raises(CachetierClientError):
+        SaveIds(**{"run": "run", "step": 1, "save_id": "s", **ids})
 
 
-def test_sound_ids_are_returned() -> None:
-    ids = SaveIds("run", 1, "s", 3, 4)
-    assert ids.checked() is ids
+def test_sound_ids_are_what_they_were_made_of() -> None:
+    assert SaveIds("run", 1, "s", 3, 4).fields() == {
+        "run": "run",
+        "step": 1,
+        "rank": 3,
+        "world_size": 4,
+        "save_id": "s",
+        "overwrite": False,
+    }
