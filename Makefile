@@ -17,7 +17,7 @@ SOURCES := cachetier client tests benchmarks examples tools
 export PYTHONUNBUFFERED = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick test prometheus acceptance demo near bench paired docs house serve dev wheels lock clean
+.PHONY: help setup check quick test faults prometheus acceptance demo near bench paired docs house serve dev wheels lock clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -36,6 +36,9 @@ test: setup prometheus  ## Run the whole test suite (TESTS=path, ARGS='-k word',
 
 quick: setup  ## Run the tests for the loop of a person at work: unit, client, conformance
 	@$(PY) -m pytest -n $(WORKERS) $(ARGS) tests/unit tests/client tests/conformance
+
+faults: setup  ## Run every fault, 20 minutes, and write docs/faults-report.md (PART=kill: one part)
+	@$(PY) -m tests.faults --workers $(WORKERS) $(if $(PART),--part $(PART))
 
 prometheus: $(STAMPS)/venv  ## Have prometheus for the tests of metrics: Debian's, unpacked into .venv
 	@tools/get_prometheus.sh $(VENV)/prometheus

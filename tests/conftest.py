@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 from collections.abc import Iterator
@@ -13,8 +12,9 @@ import pytest
 
 from cachetier.testing.fixtures import moto_s3, seaweed_s3  # noqa: F401  # shared by all tiers
 from cachetier.testing.moto_server import forget_buckets
+from tests.faults import slices
 
-pytest_plugins = ["tests.costs"]
+pytest_plugins = ["tests.costs", "tests.faults.counting"]
 
 TESTS = Path(__file__).parent
 TIERS = (
@@ -71,13 +71,20 @@ def pytest_configure(config: pytest.Config) -> None:
         if foreign and name not in KEPT_NAMES:
             del os.environ[name]
     os.environ.update(HERMETIC)
+    slices.choose_slice()
     hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_report_header() -> str:
+    return slices.described()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with the folder it lives in, and skip acceptance unless asked for."""
     wanted = os.environ.get(ACCEPTANCE) == "1"
     skipped = pytest.mark.skip(reason=f"needs containers: set {ACCEPTANCE}=1 to run it")
+    # The long ones first: workers that end with short ones end together.
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:
         tier = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
         if tier in TIERS and tier != "acceptance":
@@ -87,8 +94,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def released_memory() -> Iterator[None]:
-    """Give back what a module leaves in memory: the objects in moto, and what malloc keeps."""
+def forgotten_objects() -> Iterator[None]:
+    """Drop the objects that a module leaves in moto, which keeps them all in memory."""
     yield
     forget_buckets()
-    ctypes.CDLL(None).malloc_trim(0)

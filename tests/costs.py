@@ -1,4 +1,4 @@
-"""What each test costs: ``pytest --costs=FILE`` adds a line for each test to ``FILE``.
+"""What a test costs, by ``pytest --costs=FILE``, and giving back the memory that it leaves.
 
 A line is: seconds by the wall, seconds of CPU (children that ended included), MiB of memory that
 this worker has gained, MiB that it holds now, the test. Where the machine is shared, judge by CPU.
@@ -6,6 +6,8 @@ this worker has gained, MiB that it holds now, the test. Where the machine is sh
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -14,6 +16,8 @@ from pathlib import Path
 import pytest
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+GARBAGE_BYTES = 100 << 20
+_held_bytes = 0  # by this process, when garbage was last collected
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,17 +29,29 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     costs = item.config.getoption("--costs")
     if costs is None:
         return (yield)
-    began, used, held = time.monotonic(), _cpu_seconds(), _held_mib()
+    began, used, held = time.monotonic(), _cpu_seconds(), _now_held()
     try:
         return (yield)
     finally:
-        now = _held_mib()
+        now = _now_held()
         line = (
             f"{time.monotonic() - began:.2f}\t{_cpu_seconds() - used:.2f}"
-            f"\t{now - held:+.0f}\t{now:.0f}\t{item.nodeid}\n"
+            f"\t{(now - held) >> 20:+}\t{now >> 20}\t{item.nodeid}\n"
         )
         with Path(costs).open("a", encoding="utf-8") as lines:
             lines.write(line)
+
+
+def pytest_runtest_logfinish() -> None:
+    """Give memory back once a test has left much: bodies in circles of references, and in malloc.
+
+    The collector counts objects, not bytes: shards of a few hundred megabytes would wait for it.
+    """
+    global _held_bytes
+    if _now_held() > _held_bytes + GARBAGE_BYTES:
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        _held_bytes = _now_held()
 
 
 def _cpu_seconds() -> float:
@@ -43,6 +59,7 @@ def _cpu_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _held_mib() -> float:
+def _now_held() -> int:
+    """Return how much memory this process holds."""
     pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    return int(pages) * PAGE_BYTES / (1 << 20)
+    return int(pages) * PAGE_BYTES

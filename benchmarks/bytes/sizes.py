@@ -55,7 +55,7 @@ QUICK = Sizes(
     unchanged_bytes=80 << 20,
     small_shards=10,
     range_bytes=1 << 20,
-    restored_bytes=40 << 20,
+    restored_bytes=20 << 20,
     restores=1,
     memory_bytes=40 << 20,
 )

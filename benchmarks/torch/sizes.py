@@ -45,7 +45,7 @@ QUICK = Sizes(
     steps=1,
     remote_saves=1,
     loads=1,
-    growing_saves=12,
+    growing_saves=5,
 )
 
 

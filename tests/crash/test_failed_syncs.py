@@ -29,6 +29,8 @@ from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_files import FaultyFiles, FileFault, fail_late, refuse
 from tests.fakes.power_loss import PROCESS_ONLY, WORST
 from tests.fakes.strict_disk import StrictDisk
+from tests.faults.counting import count
+from tests.faults.slices import share_of
 from tests.stateful.node import Node
 from tests.stateful.unsynced import unsynced
 
@@ -47,11 +49,13 @@ def sync_steps(place: Path) -> list[int]:
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings(PLANNED)
 def test_after_any_failed_sync_nothing_is_acknowledged_and_nothing_promised_is_lost(
-    tmp_path: Path,
+    tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     fenced = refused_to_start = survived = 0
+    every = sync_steps(tmp_path)
+    chosen = share_of(every)
     with unsynced() as vfs:
-        for step in sync_steps(tmp_path):
+        for step in chosen:
             life = Life(tmp_path / f"life-{step}", 0)
             life.disk.fail_sync_at = step
             try:
@@ -66,8 +70,9 @@ def test_after_any_failed_sync_nothing_is_acknowledged_and_nothing_promised_is_l
             for fate in (WORST, PROCESS_ONLY):
                 judge_start(tmp_path / "arena", end.image.survivor(fate), end, vfs)
 
-    assert fenced > 20
-    assert refused_to_start > 5
+    assert fenced > 20 * len(chosen) // len(every)
+    assert refused_to_start > 5 or chosen != every, "a tenth may miss the start-ups"
+    count(request, "failed syncs", len(chosen), seed=0)
     assert survived < fenced, "only a sync of a checkpoint may fail without harm"
 
 
@@ -233,11 +238,12 @@ def test_a_disk_too_full_to_extend_a_file_says_so_and_keeps_what_was_reserved(
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings(PLANNED)
 def test_a_disk_that_is_full_at_any_step_refuses_cleanly_and_goes_on_once_there_is_room(
-    tmp_path: Path,
+    tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     trace = live(tmp_path / "sound", 0)[-1].disk.trace
-    steps = [n for n, step in enumerate(trace, 1) if step.startswith(("create", "allocate"))]
-    steps += [n for n, step in enumerate(trace, 1) if step.startswith("write")][::7]
+    every = [n for n, step in enumerate(trace, 1) if step.startswith(("create", "allocate"))]
+    every += [n for n, step in enumerate(trace, 1) if step.startswith("write")][::7]
+    steps = share_of(every)
     refused_to_start = 0
     with unsynced() as vfs:
         for step in steps:
@@ -253,4 +259,5 @@ def test_a_disk_that_is_full_at_any_step_refuses_cleanly_and_goes_on_once_there_
             end = life.moments[-1]
             judge_start(tmp_path / "arena", end.image.survivor(WORST), end, vfs)
 
-    assert refused_to_start < len(steps) / 2
+    assert refused_to_start < len(steps) / 2 or steps != every, "a tenth may meet many start-ups"
+    count(request, "steps that found the disk full", len(steps), seed=0)

@@ -14,6 +14,8 @@ from cachetier_client import Client
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from tests.crash.killing import RANKS, History, Rank, Tier, judge
+from tests.faults.counting import count
+from tests.faults.slices import share_of
 
 KILLS = 5
 ATTEMPTS = 15
@@ -27,9 +29,13 @@ def slow_s3(seaweed_s3: S3Endpoint) -> Iterator[S3Endpoint]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", share_of(range(20)))
 def test_nothing_acknowledged_is_lost_when_the_service_is_killed(
-    slow_s3: S3Endpoint, seaweed_s3: S3Endpoint, tmp_path: Path, seed: int
+    slow_s3: S3Endpoint,
+    seaweed_s3: S3Endpoint,
+    tmp_path: Path,
+    seed: int,
+    request: pytest.FixtureRequest,
 ) -> None:
     dice, history, run = random.Random(seed), History(), f"seed-{seed}"
     with Tier(tmp_path, slow_s3) as tier:
@@ -46,6 +52,7 @@ def test_nothing_acknowledged_is_lost_when_the_service_is_killed(
         tier.stop()
     shutil.rmtree(tier.cache_dir)
     judge(seaweed_s3, run, history)
+    count(request, "kills that counted", counted, seed)
 
 
 def _killed_under_load(tier: Tier, history: History, run: str, dice: random.Random) -> bool:

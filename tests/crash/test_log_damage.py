@@ -21,10 +21,13 @@ from cachetier.local.catalog import wal
 from cachetier.local.recovery import lock_directory, open_store
 from tests.crash.sweep import Remote
 from tests.fakes.fake_clock import FakeClock
+from tests.faults.counting import count
+from tests.faults.slices import share_of
 from tests.stateful.node import Node, content_of
 from tests.stateful.unsynced import unsynced
 
 SHARDS = 12
+LOG_OFFSETS, PIECES = 64 << 10, 40
 IDS = SaveIds("run", 1, "save")
 HEADER_BYTES, FRAME_HEADER_BYTES, PAGE_BYTES = 32, 24, 4096
 FRAME_BYTES = FRAME_HEADER_BYTES + PAGE_BYTES
@@ -123,6 +126,28 @@ def test_a_flipped_bit_never_takes_an_acknowledged_commit_but_the_last(
         assert found[: SHARDS - 1] == list(range(SHARDS - 1)), f"flip at {offset} lost a commit"
 
     assert refused > len(killed.log) // FRAME_BYTES, "hardly any damage was noticed"
+
+
+@pytest.mark.parametrize("piece", share_of(range(PIECES)))
+def test_a_flipped_bit_at_any_offset_is_refused_or_takes_back_the_last_commit_alone(
+    killed: Killed, tmp_path: Path, vfs: str, piece: int, request: pytest.FixtureRequest
+) -> None:
+    """Every offset of 64 KiB of the log; what the check lets pass is started on."""
+    dice, passed = random.Random(piece), 0
+    offsets = range(piece, LOG_OFFSETS, PIECES)
+    commits = killed.acknowledged_in(LOG_OFFSETS) + 3  # whole ones behind the last of the offsets
+    for offset in offsets:
+        log = flipped(killed.log[: killed.ends[commits - 1]], offset, dice.randrange(8))
+        try:
+            wal_check(tmp_path, log)
+        except CatalogDamagedError:
+            continue
+        passed += 1
+        found = recovered(killed, log, tmp_path / "cache", vfs)
+        assert found[: commits - 1] == list(range(commits - 1)), f"flip at {offset} lost a commit"
+
+    assert passed < len(offsets) / 10, "hardly any damage was noticed"
+    count(request, "flipped bits of the log", len(offsets), seed=piece)
 
 
 def wal_check(place: Path, log: bytes) -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from tests.crash.sweep import live, sweep
 from tests.crash.workload import Promise
+from tests.faults.counting import count
+from tests.faults.slices import share_of
 
-SEEDS = range(3)
+SEEDS = range(15)
 STATES = 1_400  # at the least, for each seed
 
 STEPS_OF_THE_PATH = {
@@ -35,11 +37,12 @@ STEPS_OF_THE_PATH = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", share_of(SEEDS))
 def test_nothing_promised_is_lost_when_the_power_goes_at_any_step(
-    tmp_path: Path, seed: int
+    tmp_path: Path, seed: int, request: pytest.FixtureRequest
 ) -> None:
     report = sweep(tmp_path, seed, restarts=40)
+    count(request, "states after a power cut", report.states, seed)
 
     assert report.states >= STATES
 

@@ -13,6 +13,7 @@ from cachetier.errors import TransientError
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.faults.slices import share_of
 from tests.integration.drain_node import Node, patterned
 
 STEPS = 6
@@ -42,7 +43,7 @@ class Unreliable(WrappedObjectStore):
         return answer
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", share_of(range(10)))
 def test_everything_arrives_over_a_remote_that_fails_one_call_in_five(
     tmp_path: Path, seed: int
 ) -> None:
@@ -79,7 +80,7 @@ def test_everything_arrives_over_a_remote_that_fails_one_call_in_five(
     node.close()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", share_of(range(10)))
 def test_everything_arrives_though_the_drain_is_stopped_again_and_again(
     tmp_path: Path, seed: int
 ) -> None:

@@ -10,6 +10,7 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.faults.slices import share_of
 from tests.integration.drain_node import Node, patterned
 from tests.integration.packing import by_hand, packs_in, put_small
 from tests.integration.test_drain_chaos import Unreliable
@@ -37,7 +38,7 @@ def save(node: Node, step: int) -> dict[str, bytes]:
     return bodies
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", share_of(range(10)))
 def test_packs_arrive_over_a_remote_that_fails_one_call_in_five(tmp_path: Path, seed: int) -> None:
     objects = MemoryObjectStore()
     unreliable = Unreliable(objects, 0.2, seed)
@@ -66,7 +67,7 @@ def test_packs_arrive_over_a_remote_that_fails_one_call_in_five(tmp_path: Path, 
     node.close()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", share_of(range(10)))
 def test_packs_arrive_though_the_drain_dies_again_and_again(tmp_path: Path, seed: int) -> None:
     node = Node(tmp_path / "cache", MemoryObjectStore(), packing=True)
     chance = random.Random(seed)

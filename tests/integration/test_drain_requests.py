@@ -13,6 +13,7 @@ from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, Troubles, share
+from tests.faults.slices import share_of
 from tests.integration.drain_node import Node, patterned
 from tests.integration.packing import put_small
 
@@ -89,7 +90,7 @@ def test_small_shards_in_a_pack_cost_eight_requests(
     assert len(bodies) == 140
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", share_of(range(10)))
 @pytest.mark.parametrize(("refused", "limit"), LIMIT_OF_SHARE.items())
 def test_slow_downs_cost_little_more_than_what_they_refuse(
     tmp_path: Path, seaweed_s3: S3Endpoint, proxy: S3Proxy, refused: float, limit: float, seed: int

@@ -17,6 +17,8 @@ from cachetier.remote import s3, stall_guard
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Trouble
+from tests.faults.counting import count
+from tests.faults.slices import share_of
 from tests.integration.fault_matrix import (
     CALLS,
     NOT_THERE,
@@ -82,9 +84,14 @@ def usual_calls(control: Control, folder: Path, stage: Stage, *, with_parts: boo
     return control.calls[with_parts]
 
 
-@pytest.mark.parametrize(("trouble", "call"), PAIRS, ids=str)
+@pytest.mark.parametrize(("trouble", "call"), share_of(PAIRS), ids=str)
 def test_a_checkpoint_meets_it_and_arrives(
-    tmp_path: Path, stage: Stage, control: Control, trouble: Trouble, call: str
+    tmp_path: Path,
+    stage: Stage,
+    control: Control,
+    trouble: Trouble,
+    call: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     with_parts = call == "UploadPart"
     usual = usual_calls(control, tmp_path / "control", stage, with_parts=with_parts)
@@ -105,6 +112,7 @@ def test_a_checkpoint_meets_it_and_arrives(
     assert call == "HeadObject" or "lost" not in scene.node.seen.codes
     assert scene.node.told() == []
     scene.node.close()
+    count(request, "cells of the S3 fault matrix", len(PLACES))
 
 
 def test_every_cell_is_there_or_named_with_the_reason_why_not() -> None:

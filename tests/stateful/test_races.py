@@ -15,6 +15,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.errors import CachetierError
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.faults.slices import share_of
 from tests.stateful.invariants import judge_bytes, judge_rows
 from tests.stateful.node import Node
 from tests.stateful.unsynced import unsynced
@@ -124,7 +125,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", share_of(range(10)))
 def test_actors_at_once_neither_mix_bytes_nor_leak_room_or_descriptors(
     tmp_path: Path, vfs: str, seed: int
 ) -> None:

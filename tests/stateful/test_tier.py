@@ -18,9 +18,15 @@ from pathlib import Path
 import pytest
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
-from hypothesis import settings
+from hypothesis import seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from cachetier.errors import CachetierError
 from cachetier.local.catalog.queries import saves_of_run
@@ -35,6 +41,8 @@ from cachetier.remote.bucket import Remote
 from cachetier.steps.pins import Pins
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.faults.counting import count
+from tests.faults.slices import share_of
 from tests.stateful.invariants import judge_bytes, judge_figures, judge_rows
 from tests.stateful.model import DELETED, OK, OPEN, PUBLISHED, Model, ModelSave
 from tests.stateful.node import Node
@@ -52,11 +60,11 @@ bodies = st.builds(
     st.sampled_from([0, 300, 300, 70_000, 70_000]),
     st.integers(1, 2),
 )
+LIVES, LIVES_OF_A_SEED = 2_000, 50
 SLOW = settings(
-    max_examples=80,
+    max_examples=LIVES_OF_A_SEED,
     stateful_step_count=50,
     deadline=None,
-    derandomize=True,
     database=None,
     suppress_health_check=settings.get_profile("default").suppress_health_check,
 )
@@ -443,5 +451,8 @@ def _is_of(row: Shard, model: Model, save: ModelSave) -> bool:
     return model.save_named(row.run, row.step, row.save_id) is save
 
 
-TestTier = Tier.TestCase
-TestTier.settings = SLOW
+@pytest.mark.parametrize("number", share_of(range(LIVES // LIVES_OF_A_SEED)))
+def test_lives_agree_with_the_model(number: int, request: pytest.FixtureRequest) -> None:
+    seeded = seed(number)(type("Tier", (Tier,), {}))
+    run_state_machine_as_test(seeded, settings=SLOW)
+    count(request, "lives of the state machine", LIVES_OF_A_SEED, number)

@@ -1,0 +1,202 @@
+"""``python -m tests.faults [--part NAME]``: run every fault, and write ``docs/faults-report.md``.
+
+Each part is a run of pytest with a time limit, and leaves what it found in ``.faults``: a part that
+passed at this commit is not run again, so that an interrupted run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.faults.slices import EVERYTHING, VARIABLE
+
+ROOT = Path(__file__).parents[2]
+STATE = ROOT / ".faults"
+REPORT = ROOT / "docs" / "faults-report.md"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tests that run together; ``goals`` says how many faults of a kind they owe."""
+
+    paths: tuple[str, ...]
+    minutes: float
+    goals: dict[str, int]
+
+
+PARTS = {
+    "power-loss": Part(
+        ("tests/crash/test_power_loss.py", "tests/crash/test_strict_disk.py"),
+        10,
+        {"states after a power cut": 20_000},
+    ),
+    "failed-syncs": Part(("tests/crash/test_failed_syncs.py",), 3, {"failed syncs": 30}),
+    "planted-bugs": Part(("tests/crash/test_planted_bugs.py",), 3, {}),
+    "log-damage": Part(("tests/crash/test_log_damage.py",), 5, {"flipped bits of the log": 65_536}),
+    "kill": Part(("tests/crash/test_kill9.py",), 10, {"kills that counted": 100}),
+    "s3": Part(
+        ("tests/integration/test_s3_fault_matrix.py",), 10, {"cells of the S3 fault matrix": 288}
+    ),
+    "stateful": Part(("tests/stateful",), 10, {"lives of the state machine": 2_000}),
+    "outage": Part(
+        (
+            "tests/integration/test_drain_long_outage.py",
+            "tests/integration/test_drain_outage.py",
+            "tests/integration/test_drain_requests.py",
+            "tests/integration/test_drain_chaos.py",
+            "tests/integration/test_drain_packs_chaos.py",
+        ),
+        5,
+        {},
+    ),
+    "hostile": Part(
+        (
+            "tests/integration/test_http_hostile.py",
+            "tests/integration/test_unix_door_faults.py",
+            "tests/unit/codec/test_hostile.py",
+            "tests/conformance/test_access.py",
+        ),
+        3,
+        {},
+    ),
+}
+
+
+def main() -> int:
+    """Return 0 if every part passed at this commit and met its goals."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--part", action="append", choices=PARTS, help="run this part alone")
+    parser.add_argument("--workers", default="2", help="processes for each part")
+    options = parser.parse_args()
+    STATE.mkdir(exist_ok=True)
+    commit = _commit()
+    for name in options.part or PARTS:
+        if options.part is None and _passed(name, _read(name), commit):
+            print(f"{name}: passed at {commit[:12]} already")
+            continue
+        _run(name, commit, options.workers)
+    found = {name: _read(name) for name in PARTS}
+    REPORT.write_text(_page(found), encoding="utf-8")
+    lacking = [name for name in options.part or PARTS if not _passed(name, found[name], commit)]
+    print(f"{REPORT.relative_to(ROOT)} is written; lacking: {', '.join(lacking) or 'nothing'}")
+    return 1 if lacking else 0
+
+
+def _run(name: str, commit: str, workers: str) -> None:
+    part, result = PARTS[name], STATE / f"{name}.found.json"
+    result.unlink(missing_ok=True)
+    pytest = (sys.executable, "-m", "pytest", "-q", "-n", workers, f"--faults-found={result}")
+    print(f"==> {name} (at most {part.minutes} minutes)", flush=True)
+    began = time.monotonic()
+    environment = {**os.environ, VARIABLE: EVERYTHING}
+    process = subprocess.Popen((*pytest, *part.paths), cwd=ROOT, env=environment)
+    try:
+        process.wait(part.minutes * 60)
+        ended = True
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait()
+        ended = False
+    found = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
+    found |= {
+        "ended": ended,
+        "commit": commit,
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "seconds": round(time.monotonic() - began),
+    }
+    (STATE / f"{name}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def _read(name: str) -> dict[str, Any]:
+    path = STATE / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def _passed(name: str, found: dict[str, Any], commit: str) -> bool:
+    return found.get("commit") == commit and _verdict(name, found) == "passed"
+
+
+def _verdict(name: str, found: dict[str, Any]) -> str:
+    if not found:
+        return "not run"
+    if not found["ended"]:
+        return "took too long"
+    if found.get("failed") or not found.get("passed"):
+        return "failed: " + ", ".join(found.get("failed", ["nothing ran"]))
+    for kind, goal in PARTS[name].goals.items():
+        number = found["kinds"].get(kind, {"number": 0})["number"]
+        if number < goal:
+            return f"fell short: {number} {kind}"
+    return "passed"
+
+
+def _page(found: dict[str, dict[str, Any]]) -> str:
+    lines = [
+        "# Faults, all of them",
+        "",
+        "What `make faults` met when it ran last; `make test` takes a tenth of it, another one",
+        "with each commit. `make faults PART=kill` runs one part again. To repeat one seed, run",
+        "its test by name with `FAULT_SLICE=all`.",
+        "",
+        "| part | faults | seeds | tests | seconds | commit | day | verdict |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, part in found.items():
+        kinds = part.get("kinds", {})
+        goals = PARTS[name].goals
+        met = [
+            f"{each['number']} {kind}" + (f" (goal {goals[kind]})" if kind in goals else "")
+            for kind, each in kinds.items()
+        ]
+        seeds = sorted({seed for each in kinds.values() for seed in each["seeds"]})
+        cells = (
+            name,
+            "; ".join(met) or "-",
+            _ranges(seeds) or "-",
+            str(part.get("passed", "-")),
+            str(part.get("seconds", "-")),
+            f"`{part['commit'][:12]}`" if part else "-",
+            part.get("date", "-"),
+            re.sub(r"\|", "/", _verdict(name, part)),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Write 0, 1, 2, 5 as ``0-2, 5``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(f"{a}-{b}" if a < b else str(a) for a, b in spans)
+
+
+def _commit() -> str:
+    commit = _git("rev-parse", "HEAD").strip()
+    sources = ("cachetier", "client", "tests")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *sources)
+    return commit + ("+changes" if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ("git", *arguments), cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
