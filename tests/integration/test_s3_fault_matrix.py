@@ -59,7 +59,7 @@ def short_times(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> Iterator[None]
     monkeypatch.setattr(stall_guard, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(s3, "LONG_ANSWERS", {})
     monkeypatch.setattr(uploader, "SINGLE_PUT_BYTES", SINGLE_PUT_BYTES)
-    monkeypatch.setattr(multipart, "part_bytes_for", lambda *_args, **_named: PART_BYTES)
+    monkeypatch.setattr(multipart, "upload_part_bytes_for", lambda *_args, **_named: PART_BYTES)
     yield
     stage.proxy.troubles.clear()
 
