@@ -94,7 +94,20 @@ class Connection:
             ConnectionLostError: The connection broke.
             DeadlineError: No answer in time; the connection is broken then.
         """
-        frame = self._exchange({**header, **brought_along()}, deadline, body)
+        if self._inherited:
+            raise inherited()
+        timed = _TimedSocket(self._sock, deadline)
+        try:
+            try:
+                wire.send_frame(timed, {**header, **brought_along()}, body)
+            except ConnectionError:
+                self.reusable = False  # it hung up; perhaps it said why before
+            frame = wire.receive_frame(timed, wire.REPLY_HEADER_LIMIT_BYTES)
+        except (OSError, FrameError, DeadlineError) as error:
+            self._raise_broken(error, deadline)
+        except BaseException:
+            self.reusable = False  # interrupted between request and reply
+            raise
         waiting = frame.header.get("incidents")
         if isinstance(waiting, int) and waiting > 0:
             self._service.has_incidents = True
@@ -130,22 +143,6 @@ class Connection:
         """Close the child's copy; the parent's connection lives on."""
         self._inherited, self.reusable = True, False
         self._sock.close()
-
-    def _exchange(self, header: Header, deadline: Deadline, body: wire.Buffer) -> Frame:
-        if self._inherited:
-            raise inherited()
-        timed = _TimedSocket(self._sock, deadline)
-        try:
-            try:
-                wire.send_frame(timed, header, body)
-            except ConnectionError:
-                self.reusable = False  # it hung up; perhaps it said why before
-            return wire.receive_frame(timed, wire.REPLY_HEADER_LIMIT_BYTES)
-        except (OSError, FrameError, DeadlineError) as error:
-            self._raise_broken(error, deadline)
-        except BaseException:
-            self.reusable = False  # interrupted between request and reply
-            raise
 
     def _raise_broken(self, error: Exception, deadline: Deadline) -> NoReturn:
         """Note that the connection is lost, and tell the caller in this library's words."""

@@ -51,7 +51,6 @@ class _Copy:
     block_digests: tuple[int, ...]
     body: memoryview
     file: BlockFile | None
-    descriptor: OwnedDescriptor | None
     is_remote: bool
 
 
@@ -138,7 +137,7 @@ class OpenedShard:
         return self._take(self._opener.request("open", fields, deadline))
 
     def _take(self, frame: Frame) -> _Copy:
-        """Return what the service sent as something to read from."""
+        """Return what the service sent as something to read from, once its digests agree."""
         descriptor = None if frame.descriptor is None else OwnedDescriptor(frame.descriptor)
         try:
             is_remote = descriptor is None and frame.header.get("inline") is False
@@ -151,10 +150,13 @@ class OpenedShard:
                 block_digests=() if has_body else digests.unpack(frame.body),
                 body=memoryview(frame.body),
                 file=None if descriptor is None else self._opener.block_file(descriptor),
-                descriptor=descriptor,
                 is_remote=is_remote,
             )
-            _check(copy)
+            if has_body:
+                if (len(frame.body), digest_of(frame.body)) != (size_bytes, digest):
+                    raise IntegrityError("the bytes changed on their way from the service")
+            elif digests.combine(copy.block_digests, size_bytes) != digest:
+                raise IntegrityError("the block digests do not combine to the shard's digest")
         except BaseException as error:
             if descriptor is not None:
                 descriptor.close()
@@ -212,15 +214,6 @@ class OpenedShard:
                 self._reported = True
             self._copy = self._same(self._open(deadline), damage)
             self._retried = True
-
-
-def _check(copy: _Copy) -> None:
-    """Refuse bytes, or digests of blocks, that are not those of the shard's digest."""
-    if copy.file is None and not copy.is_remote:
-        if (len(copy.body), digest_of(copy.body)) != (copy.size_bytes, copy.digest):
-            raise IntegrityError("the bytes changed on their way from the service")
-    elif digests.combine(copy.block_digests, copy.size_bytes) != copy.digest:
-        raise IntegrityError("the block digests do not combine to the shard's digest")
 
 
 def memory_for(out: memoryview | None, size_bytes: int) -> memoryview:

@@ -104,7 +104,7 @@ class UnixTransport:
     def get(
         self, run: str, step: int, name: str, out: memoryview | None, deadline: Deadline
     ) -> memoryview:
-        source = self.open_source(run, step, name, deadline, restore=True)
+        source = OpenedShard(self, {"run": run, "step": step, "name": name}, deadline)
         try:
             into = memory_for(out, source.size_bytes)
             source.read_whole(into, self._workers, deadline)
