@@ -75,22 +75,6 @@ def _is_server(url: str) -> bool:
         return False
 
 
-def token_of(text: str) -> str:
-    """Return ``text`` if a header can carry it; the error does not show it."""
-    if not re.fullmatch(r"[!-~]+", text):
-        raise ValueError(
-            "no header can carry it: take letters, digits and signs of ASCII, no space"
-        )
-    return text
-
-
-def mode_of(text: str) -> int:
-    """Return the file mode that ``0600`` or ``0o600`` writes in octal."""
-    if not re.fullmatch(r"(?:0o)?[0-7]{3,4}", text):
-        raise ValueError(f"{text!r} is not a file mode such as '0600'")
-    return int(text.removeprefix("0o"), 8)
-
-
 def table_of(text: str) -> Any:
     """Return what ``text`` says in JSON; nothing at all is an empty table."""
     twice: list[str] = []

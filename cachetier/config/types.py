@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from cachetier.model.compression import parsed_mode
 from cachetier.nearest import nearest
-from cachetier.parsers import capacity_of, mode_of, remote_of, table_of, token_of, url_of
+from cachetier.parsers import capacity_of, remote_of, table_of, url_of
 
 T = TypeVar("T")
 W = TypeVar("W", bound=str)
@@ -121,7 +121,11 @@ def _text(value: object) -> str:
 def _secret(value: object) -> Secret:
     if not isinstance(value, str):
         raise ValueError("it is no text: put it in quotes")  # noqa: TRY004  and it is not shown
-    return Secret(token_of(value))
+    if not re.fullmatch(r"[!-~]+", value):
+        raise ValueError(
+            "no header can carry it: take letters, digits and signs of ASCII, no space"
+        )
+    return Secret(value)
 
 
 def _flag(value: object) -> bool:
@@ -144,7 +148,9 @@ def _path(value: object) -> Path:
 
 def _mode(value: object) -> int:
     """Read ``0600`` in octal; TOML writes it ``"0600"`` or ``0o600``."""
-    mode = mode_of(value) if isinstance(value, str) else value
+    mode = value
+    if isinstance(value, str) and re.fullmatch(r"(?:0o)?[0-7]{3,4}", value):
+        mode = int(value.removeprefix("0o"), 8)
     if not isinstance(mode, int) or isinstance(mode, bool):
         raise ValueError(f"{mode!r} is not a file mode such as '0600'")  # noqa: TRY004
     if not _LEAST_MODE <= mode <= _MOST_MODE:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from cachetier.doctor.probe import NotTriedError, Probe
 from cachetier.doctor.refusals import judge_refusal
 from cachetier.doctor.subject import Subject
 from cachetier.errors import CachetierError, InvalidRequestError
+from cachetier.nearest import nearest
 
 OfNode = Callable[[Subject], CheckResult]
 OfRemote = Callable[[Probe, Subject], CheckResult]
@@ -86,8 +86,8 @@ def checked_names(wanted: Collection[str]) -> frozenset[str]:
     names: set[str] = set()
     for name in wanted:
         if name not in NAMES and name not in GROUPS:
-            near = difflib.get_close_matches(name, [*NAMES, *GROUPS], n=1)
-            meant = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(NAMES)}."
+            near = nearest(name, [*NAMES, *GROUPS])
+            meant = f"Did you mean {near}?" if near else f"There are: {', '.join(NAMES)}."
             raise InvalidRequestError(f"there is no check {name!r}", hint=meant)
         names |= {check.name for check in NODE_CHECKS if name in (check.name, check.group)}
         names |= {check.name for check in REMOTE_CHECKS if name in (check.name, "remote")}
