@@ -120,8 +120,8 @@ def _capacity_bytes(settings: Settings) -> int:
 def _show_found(report: FsckReport) -> None:
     _show_findings([f for f in report.findings if f.is_problem], "problem")
     _show_findings([f for f in report.findings if not f.is_problem], "note")
-    for told in report.unanswered:
-        typer.echo(f"not asked  {told}")
+    for unanswered in report.unanswered:
+        typer.echo(f"not asked  {unanswered}")
 
 
 def _show_outcomes(report: FsckReport) -> None:

@@ -65,8 +65,8 @@ def _show(found: dict[str, Any]) -> None:
     else:
         typer.echo("There is nothing to collect.")
     _show_left(found["left"])
-    for told in found["unanswered"]:
-        typer.echo(f"Not asked: {told}. What is there was left.", err=True)
+    for unanswered in found["unanswered"]:
+        typer.echo(f"Not asked: {unanswered}. What is there was left.", err=True)
 
 
 def _show_left(left: list[dict[str, Any]]) -> None:

@@ -72,10 +72,10 @@ def reported(as_json: bool) -> Iterator[None]:
     try:
         yield
     except CachetierClientError as error:
-        from cachetier.cli.waiting import said_of
+        from cachetier.cli.waiting import system_message_of
 
         ids = {"run": error.run, "step": error.step, "rank": error.rank, "name": error.name}
-        because = said_of(error)
+        because = system_message_of(error)
         message = f"{error.message}: {because}" if because else error.message
         _fail(as_json, error.code, message, _in_options(error.hint), **ids)
     except ValueError as error:  # an address or a fallback that there is not
@@ -137,7 +137,7 @@ def reach(
     """
     from cachetier_client import Client
 
-    from cachetier.cli.waiting import told_of_waiting
+    from cachetier.cli.waiting import announced_wait
 
     chosen = os.environ.get("CACHETIER_FALLBACK") or "s3"
     if chosen not in ("wait", "fail", "s3"):
@@ -148,7 +148,7 @@ def reach(
         if seconds is None:
             yield client
             return
-        with told_of_waiting(client.url, seconds, repeats=patient):
+        with announced_wait(client.url, seconds, repeats=patient):
             yield client
 
 

@@ -94,5 +94,5 @@ def _line(error: CachetierError, log_format: str | None) -> str:
     formatter = logs.formatter_for(
         form if form in logs.FORMS else "auto", tuple(logs.secrets_in(os.environ)), terminal=False
     )
-    told = {"reason": error.message, "hint": error.hint, "code": error.code}
-    return formatter.format(record_of(SERVICE_NOT_STARTED, told))
+    fields = {"reason": error.message, "hint": error.hint, "code": error.code}
+    return formatter.format(record_of(SERVICE_NOT_STARTED, fields))

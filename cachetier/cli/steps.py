@@ -198,8 +198,8 @@ def _tell_of_unknown(run: str, runs: list[str]) -> None:
     """Say so if nothing of the run was here to flush: its name may be misspelt."""
     if run not in runs:
         meant = nearest(run, runs)
-        told = f": did you mean {meant}?" if meant else "."
-        typer.echo(f"This node knows no run {run}{told}", err=True)
+        suggestion = f": did you mean {meant}?" if meant else "."
+        typer.echo(f"This node knows no run {run}{suggestion}", err=True)
 
 
 def _dirty_bytes(client: Client, ends_at: float) -> int:
@@ -285,8 +285,10 @@ def _show_step(step: StepInfo, as_json: bool) -> None:
 
 def _restorable(step: StepInfo) -> str:
     """Return the levels of a step; what is durable is replicated, which need not be said."""
-    said = [level for level in step.levels if level != "replicated" or "durable" not in step.levels]
-    return ", ".join(said)
+    levels = [
+        level for level in step.levels if level != "replicated" or "durable" not in step.levels
+    ]
+    return ", ".join(levels)
 
 
 def _shard_row(shard: ShardInfo) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ LONGEST_SILENCE_SECONDS = 30.0
 
 
 @contextmanager
-def told_of_waiting(url: str, seconds: float, *, repeats: bool) -> Iterator[None]:
+def announced_wait(url: str, seconds: float, *, repeats: bool) -> Iterator[None]:
     """Say on standard error, in a line, if the service at ``url`` keeps the verb inside waiting.
 
     Args:
@@ -63,7 +63,7 @@ def _trouble_with(url: str) -> str | None:
         with Client(url, fallback="fail") as client:
             client.status(timeout_seconds=ANSWER_SECONDS)
     except ServiceUnavailableError as error:
-        return said_of(error) or "nobody answers there"
+        return system_message_of(error) or "nobody answers there"
     except DeadlineError:
         return "it does not answer"
     except StoppingError:
@@ -73,7 +73,7 @@ def _trouble_with(url: str) -> str | None:
     return None
 
 
-def said_of(error: BaseException) -> str | None:
+def system_message_of(error: BaseException) -> str | None:
     """Return in words what the system said below an error of the client; None if it was nothing."""
     cause = error.__cause__
     if getattr(error, "code", "") == "unavailable":

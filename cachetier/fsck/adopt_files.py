@@ -76,8 +76,8 @@ class Adopting:
                     continue
                 self._adopt(file, identity)
             except (CachetierError, OSError) as error:
-                said = error.message if isinstance(error, CachetierError) else str(error)
-                yield RepairOutcome(finding, False, f"it stays in lost+found: {said}")
+                reason = error.message if isinstance(error, CachetierError) else str(error)
+                yield RepairOutcome(finding, False, f"it stays in lost+found: {reason}")
             else:
                 yield RepairOutcome(
                     finding, True, "it is dirty again; seal its rank to complete it"

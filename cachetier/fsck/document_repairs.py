@@ -20,7 +20,7 @@ from cachetier.model.checkpoint import Save
 from cachetier.model.documents import PartDocument, ShardEntry, encode, is_of_another_format
 from cachetier.model.layout import SPREAD_MARK, own_location, plain_location
 from cachetier.model.names import DURABLE
-from cachetier.model.publication import Claimant, Standing
+from cachetier.model.publication import Claimant, ClaimState
 from cachetier.model.shard import Content, Shard
 from cachetier.model.stored import Stored
 from cachetier.remote.base import IF_ABSENT, if_match
@@ -28,7 +28,7 @@ from cachetier.remote.bucket import MANIFEST_NONCE_KEY, Remote, SeenManifest
 from cachetier.remote.presence import holds
 
 AT_ONCE = 16
-_MAY_PUBLISH = (Standing.HOLD, Standing.CLAIM, Standing.REPLACE_WHEN_WHOLE)
+_MAY_PUBLISH = (ClaimState.HOLD, ClaimState.CLAIM, ClaimState.REPLACE_WHEN_WHOLE)
 _NOT_HERE = "this node has no part of it: run fsck --repair on one that saved it"
 
 
@@ -43,7 +43,7 @@ class DocumentsThere:
         """Let the drain publish a step whose manifest is gone, with this node's parts there."""
         remote, save = self._known.remote(finding.remote), self._known.save(finding)
         seen = remote.bucket.manifest(save.run, save.step)
-        if seen is not None and self._standing(save, seen) not in _MAY_PUBLISH:
+        if seen is not None and self._claim_state(save, seen) not in _MAY_PUBLISH:
             other = seen.manifest
             raise LeftError(f"save {other.save_id} has the step there now: it is {other.state}")
         if seen is None:
@@ -208,8 +208,8 @@ class DocumentsThere:
         replaced = self._store.read(lambda sql: queries.replaced_by(sql, save))
         return publication.claimant_of(save, replaced)
 
-    def _standing(self, save: Save, seen: SeenManifest) -> Standing:
-        return publication.standing(self._claimant(save), seen.manifest)
+    def _claim_state(self, save: Save, seen: SeenManifest) -> ClaimState:
+        return publication.claim_state(self._claimant(save), seen.manifest)
 
     def _location(self, remote: Remote, save: Save) -> str:
         location = self._known.at(remote.name).location(save)

@@ -75,8 +75,8 @@ def part_of(claimant: Claimant, rank: int, shards: Iterable[ShardEntry]) -> Part
     )
 
 
-class Standing(Enum):
-    """What a save may do, given the manifest."""
+class ClaimState(Enum):
+    """The state of a save's claim on the manifest, which says what the save may do."""
 
     CLAIM = auto()
     HOLD = auto()
@@ -87,23 +87,23 @@ class Standing(Enum):
     DELETED = auto()
 
 
-def standing(save: Claimant, seen: Manifest | None) -> Standing:
-    """Return where ``save`` stands against the manifest ``seen``."""
+def claim_state(save: Claimant, seen: Manifest | None) -> ClaimState:
+    """Return the state of the claim of ``save`` on the manifest ``seen``."""
     if seen is None:
-        return Standing.CLAIM
+        return ClaimState.CLAIM
     if seen.save_id == save.save_id:
         return {
-            ManifestState.CLAIMED: Standing.HOLD,
-            ManifestState.PUBLISHED: Standing.PUBLISHED,
-            ManifestState.DELETED: Standing.DELETED,
+            ManifestState.CLAIMED: ClaimState.HOLD,
+            ManifestState.PUBLISHED: ClaimState.PUBLISHED,
+            ManifestState.DELETED: ClaimState.DELETED,
         }[seen.state]
     if seen.state is ManifestState.PUBLISHED and not save.overwrite:
-        return Standing.REFUSED
+        return ClaimState.REFUSED
     if not is_newer(save, seen):
-        return Standing.SUPERSEDED
+        return ClaimState.SUPERSEDED
     if seen.state is ManifestState.PUBLISHED:
-        return Standing.REPLACE_WHEN_WHOLE
-    return Standing.CLAIM
+        return ClaimState.REPLACE_WHEN_WHOLE
+    return ClaimState.CLAIM
 
 
 def is_newer(save: Claimant, seen: Manifest) -> bool:
@@ -169,8 +169,8 @@ def given_up(save: Claimant, location: str, seen: Manifest | None, nonce: str) -
 
     Where the manifest is another save's, ``save`` is entered there among those that came before.
     """
-    where = standing(save, seen)
-    if where in (Standing.SUPERSEDED, Standing.REFUSED, Standing.DELETED):
+    where = claim_state(save, seen)
+    if where in (ClaimState.SUPERSEDED, ClaimState.REFUSED, ClaimState.DELETED):
         return None
     if seen is None or seen.save_id == save.save_id:
         return tombstone(save, location, seen, nonce)

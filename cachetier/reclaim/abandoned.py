@@ -19,13 +19,13 @@ from cachetier.local.catalog import gc_queries, queries
 from cachetier.local.store import Store
 from cachetier.model import publication
 from cachetier.model.checkpoint import PartState, Save
-from cachetier.model.publication import Claimant, Standing, claimant_of
+from cachetier.model.publication import Claimant, ClaimState, claimant_of
 from cachetier.remote.bucket import Bucket, SeenManifest
 
 RANKS_NAMED = 5
 _TAKEN_BACK = "taken back by fsck, and a rank here has not sealed it since"
 _PAST_US = "its ranks here sealed past this service, which is to complete them"
-_HOPEFUL = (Standing.CLAIM, Standing.HOLD, Standing.REPLACE_WHEN_WHOLE)
+_HOPEFUL = (ClaimState.CLAIM, ClaimState.HOLD, ClaimState.REPLACE_WHEN_WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,13 @@ class AbandonedSaves:
         claimed = manifest is not None and manifest.save_id == save.save_id
         location = save.location or (manifest.location if manifest and claimed else None)
         look = Look(claimant, seen, location)
-        standing = publication.standing(claimant, manifest)
+        claim_state = publication.claim_state(claimant, manifest)
         unsealed = self._store.read(lambda sql: gc_queries.lacks_ranks_here(sql, save))
         taken_back = self._store.read(lambda sql: gc_queries.was_taken_back(sql, save))
-        if unsealed and taken_back and standing is not Standing.PUBLISHED:
+        if unsealed and taken_back and claim_state is not ClaimState.PUBLISHED:
             return replace(look, left=_TAKEN_BACK)
-        if standing not in _HOPEFUL:
-            ended = unsealed and standing is not Standing.PUBLISHED
+        if claim_state not in _HOPEFUL:
+            ended = unsealed and claim_state is not ClaimState.PUBLISHED
             return replace(look, hopeless=ended)
         missing, past_us = self._missing(save, location)
         if not missing:

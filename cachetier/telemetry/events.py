@@ -71,8 +71,8 @@ def tell(log: logging.Logger, event: Event, /, **fields: Any) -> None:
     """
     if log.isEnabledFor(event.level):
         error = fields.pop("error", None)
-        told = {name: value for name, value in fields.items() if value is not None}
-        args = (Fields(told),) if told else ()
+        given = {name: value for name, value in fields.items() if value is not None}
+        args = (Fields(given),) if given else ()
         extra = {"event": event}
         log.log(event.level, event.text, *args, exc_info=error, extra=extra, stacklevel=2)
 
@@ -350,7 +350,7 @@ DRAIN_REQUEST_FAILED = _error(
 DRAIN_ANSWER_TOO_LARGE = _error(
     "drain.answer_too_large", "an answer to the drain is too large: %(reason)s", alike=()
 )
-DRAIN_SAID = _warning("drain.said", "%(text)s", "remote")
+DRAIN_OUTPUT = _warning("drain.said", "%(text)s", "remote")
 
 # --- the doors -----------------------------------------------------------------------------------
 

@@ -241,9 +241,9 @@ class SaveSpans(logging.Handler):
             root = self._tracer.start_span("checkpoint", above, start_time=began)
         finally:
             self._ids.root = None
-        told = {name: fields[name] for name in fields if name not in ("decides", "seconds")}
+        attributes = {name: fields[name] for name in fields if name not in ("decides", "seconds")}
         left_out = max(0, save.puts - SHARDS_SHOWN) + max(0, save.drains - SHARDS_SHOWN)
-        root.set_attributes(_attributes({**told, "state": state, "spans_left_out": left_out}))
+        root.set_attributes(_attributes({**attributes, "state": state, "spans_left_out": left_out}))
         if failed:
             root.set_status(Status(StatusCode.ERROR, str(fields["reason"])))
         root.end(_nanoseconds(at))

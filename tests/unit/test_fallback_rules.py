@@ -66,18 +66,18 @@ def test_both_sides_decide_the_same_about_every_manifest(*, overwrite: bool, spr
     outcomes = set()
     for manifest in MANIFESTS:
         mirrored = as_client(manifest)
-        standing = publication.standing(ours, manifest)
-        assert their_rules.standing(client, mirrored).name == standing.name, manifest
+        claim_state = publication.claim_state(ours, manifest)
+        assert their_rules.claim_state(client, mirrored).name == claim_state.name, manifest
         assert their_rules.location_of(client, mirrored, spread=spread) == publication.location_of(
             ours, manifest, spread=spread
         )
-        if standing is publication.Standing.CLAIM:
+        if claim_state is publication.ClaimState.CLAIM:
             claimed = publication.claim(ours, manifest, "nonce", spread=spread)
             copied = their_rules.claim(client, mirrored, "nonce", spread=spread)
             assert copied.encode() == encode(claimed)
-        outcomes.add(standing)
-    never = {publication.Standing.REPLACE_WHEN_WHOLE} if not overwrite else set()
-    assert outcomes | never | {publication.Standing.REFUSED} == set(publication.Standing)
+        outcomes.add(claim_state)
+    never = {publication.ClaimState.REPLACE_WHEN_WHOLE} if not overwrite else set()
+    assert outcomes | never | {publication.ClaimState.REFUSED} == set(publication.ClaimState)
 
 
 @pytest.mark.parametrize("prefix", ["", "p", "p/q"])

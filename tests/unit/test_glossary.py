@@ -29,12 +29,7 @@ FORBIDDEN = frozenset(
     ]
 )
 # Names with such a word that are left; nothing is added here.
-LEFT = frozenset(
-    (
-        *("told", "said", "said_of", "told_of_waiting", "ToldIngest", "ToldCheckpoints"),
-        *("standing", "Standing", "_standing", "_points_of_standing", "DRAIN_SAID"),
-    )
-)
+LEFT = frozenset(("told", "ToldIngest", "ToldCheckpoints"))
 
 ROW = re.compile(r"^\| (?!term \||-)(.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")

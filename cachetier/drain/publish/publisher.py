@@ -24,7 +24,7 @@ from cachetier.model.documents import (
     PartReference,
     ShardEntry,
 )
-from cachetier.model.publication import Claimant, Standing
+from cachetier.model.publication import Claimant, ClaimState
 from cachetier.remote.batch import Each
 from cachetier.remote.bucket import Bucket, SeenManifest
 from cachetier.remote.ownership import owned_keys
@@ -84,8 +84,8 @@ class Publisher:
             TransientError: Others keep changing the manifest.
         """
         for seen in self._tries(save):
-            standing = publication.standing(save, _manifest(seen))
-            if standing is Standing.CLAIM:
+            claim_state = publication.claim_state(save, _manifest(seen))
+            if claim_state is ClaimState.CLAIM:
                 claimed = publication.claim(
                     save, _manifest(seen), self._nonce(), spread=self._bucket.layout.spread
                 )
@@ -94,8 +94,8 @@ class Publisher:
                     continue
                 self._own.claimed(written)
                 return Located(claimed.location)
-            if standing in (Standing.SUPERSEDED, Standing.REFUSED, Standing.DELETED):
-                return _ended(save, standing, _manifest(seen))
+            if claim_state in (ClaimState.SUPERSEDED, ClaimState.REFUSED, ClaimState.DELETED):
+                return _ended(save, claim_state, _manifest(seen))
             spread = self._bucket.layout.spread
             return Located(publication.location_of(save, _manifest(seen), spread=spread))
         raise _too_many_races(save)
@@ -128,9 +128,13 @@ class Publisher:
             return Ended(SaveState.PUBLISHED)
         for seen in self._tries(save):
             manifest = _manifest(seen)
-            standing = publication.standing(save, manifest)
-            if standing not in (Standing.HOLD, Standing.CLAIM, Standing.REPLACE_WHEN_WHOLE):
-                return _ended(save, standing, manifest)
+            claim_state = publication.claim_state(save, manifest)
+            if claim_state not in (
+                ClaimState.HOLD,
+                ClaimState.CLAIM,
+                ClaimState.REPLACE_WHEN_WHOLE,
+            ):
+                return _ended(save, claim_state, manifest)
             whole = self._whole(save, location)
             if whole is None:
                 return None
@@ -145,9 +149,9 @@ class Publisher:
             IntegrityError: Its part is damaged.
         """
         manifest = _manifest(self._bucket.manifest(save.run, save.step))
-        standing = publication.standing(save, manifest)
-        if standing not in (Standing.HOLD, Standing.CLAIM, Standing.REPLACE_WHEN_WHOLE):
-            return _ended(save, standing, manifest)
+        claim_state = publication.claim_state(save, manifest)
+        if claim_state not in (ClaimState.HOLD, ClaimState.CLAIM, ClaimState.REPLACE_WHEN_WHOLE):
+            return _ended(save, claim_state, manifest)
         if LEADER not in self._bucket.part_ranks(save.run, location):
             return False
         return not _of_others(save, [self._part(save, location, LEADER)])
@@ -322,14 +326,14 @@ def _reference(part: PartDocument, digest: str) -> PartReference:
     )
 
 
-def _ended(save: Claimant, standing: Standing, seen: Manifest | None) -> Ended:
+def _ended(save: Claimant, claim_state: ClaimState, seen: Manifest | None) -> Ended:
     other = seen.save_id if seen is not None else ""
     what = f"save {save.save_id} of step {save.step}"
-    if standing is Standing.PUBLISHED:
+    if claim_state is ClaimState.PUBLISHED:
         return Ended(SaveState.PUBLISHED)
-    if standing is Standing.DELETED:
+    if claim_state is ClaimState.DELETED:
         return Ended(SaveState.DELETED)
-    if standing is Standing.REFUSED:
+    if claim_state is ClaimState.REFUSED:
         return Ended(SaveState.REFUSED, f"{what} is refused: save {other} is published")
     published = seen is not None and seen.state is ManifestState.PUBLISHED
     message = f"{what} is superseded: the newer save {other} is published" if published else ""

@@ -12,7 +12,7 @@ import threading
 from datetime import datetime
 from typing import IO, Any
 
-from cachetier.telemetry.events import DRAIN_SAID, EVENTS, LIBRARY, Fields
+from cachetier.telemetry.events import DRAIN_OUTPUT, EVENTS, LIBRARY, Fields
 
 LINE_BYTES = 256 << 10
 
@@ -48,7 +48,9 @@ def record_of(line: str, remote: str) -> logging.LogRecord:
         return _record_of_event(record, remote)
     except Exception:  # whatever it is: who no longer listens lets the drain hang on a full pipe
         fields = {"text": line, "remote": remote}
-        return _record(DRAIN_SAID.level, remote, event=DRAIN_SAID, msg=DRAIN_SAID.text, args=fields)
+        return _record(
+            DRAIN_OUTPUT.level, remote, event=DRAIN_OUTPUT, msg=DRAIN_OUTPUT.text, args=fields
+        )
 
 
 def _record_of_event(record: dict[str, Any], remote: str) -> logging.LogRecord:

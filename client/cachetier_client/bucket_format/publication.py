@@ -32,8 +32,8 @@ class Claimant:
         return cls(*ids, started_at)
 
 
-class Standing(Enum):
-    """What a save may do, given the manifest."""
+class ClaimState(Enum):
+    """The state of a save's claim on the manifest, which says what the save may do."""
 
     CLAIM = auto()
     HOLD = auto()
@@ -44,21 +44,21 @@ class Standing(Enum):
     DELETED = auto()
 
 
-def standing(save: Claimant, seen: Manifest | None) -> Standing:
-    """Return where ``save`` stands against the manifest ``seen``."""
+def claim_state(save: Claimant, seen: Manifest | None) -> ClaimState:
+    """Return the state of the claim of ``save`` on the manifest ``seen``."""
     if seen is None:
-        return Standing.CLAIM
+        return ClaimState.CLAIM
     if seen.save_id == save.save_id:
         return {
-            CLAIMED: Standing.HOLD,
-            PUBLISHED: Standing.PUBLISHED,
-            DELETED: Standing.DELETED,
+            CLAIMED: ClaimState.HOLD,
+            PUBLISHED: ClaimState.PUBLISHED,
+            DELETED: ClaimState.DELETED,
         }[seen.state]
     if seen.state == PUBLISHED and not save.overwrite:
-        return Standing.REFUSED
+        return ClaimState.REFUSED
     if not is_newer(save, seen):
-        return Standing.SUPERSEDED
-    return Standing.REPLACE_WHEN_WHOLE if seen.state == PUBLISHED else Standing.CLAIM
+        return ClaimState.SUPERSEDED
+    return ClaimState.REPLACE_WHEN_WHOLE if seen.state == PUBLISHED else ClaimState.CLAIM
 
 
 def is_newer(save: Claimant, seen: Manifest) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from cachetier.model import publication
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.layout import own_location, plain_location
-from cachetier.model.publication import Claimant, Standing
+from cachetier.model.publication import Claimant, ClaimState
 
 CLAIMED, PUBLISHED, DELETED = ManifestState
 
@@ -51,37 +51,37 @@ OLDER, NEWER = 50.0, 150.0
 @pytest.mark.parametrize(
     ("seen", "overwrite", "standing"),
     [
-        (None, False, Standing.CLAIM),
-        (manifest(CLAIMED, "ours"), False, Standing.HOLD),
-        (manifest(CLAIMED, started_at=OLDER), False, Standing.CLAIM),
-        (manifest(CLAIMED, started_at=NEWER), False, Standing.SUPERSEDED),
-        (manifest(CLAIMED, started_at=100.0), False, Standing.SUPERSEDED),
-        (manifest(PUBLISHED, "ours"), False, Standing.PUBLISHED),
-        (manifest(PUBLISHED, "ours"), True, Standing.PUBLISHED),
-        (manifest(PUBLISHED, started_at=OLDER), True, Standing.REPLACE_WHEN_WHOLE),
-        (manifest(PUBLISHED, started_at=NEWER), True, Standing.SUPERSEDED),
-        (manifest(PUBLISHED, started_at=OLDER), False, Standing.REFUSED),
-        (manifest(PUBLISHED, started_at=NEWER), False, Standing.REFUSED),
-        (manifest(DELETED, "ours"), False, Standing.DELETED),
-        (manifest(DELETED, started_at=OLDER), False, Standing.CLAIM),
-        (manifest(DELETED, started_at=NEWER), False, Standing.SUPERSEDED),
+        (None, False, ClaimState.CLAIM),
+        (manifest(CLAIMED, "ours"), False, ClaimState.HOLD),
+        (manifest(CLAIMED, started_at=OLDER), False, ClaimState.CLAIM),
+        (manifest(CLAIMED, started_at=NEWER), False, ClaimState.SUPERSEDED),
+        (manifest(CLAIMED, started_at=100.0), False, ClaimState.SUPERSEDED),
+        (manifest(PUBLISHED, "ours"), False, ClaimState.PUBLISHED),
+        (manifest(PUBLISHED, "ours"), True, ClaimState.PUBLISHED),
+        (manifest(PUBLISHED, started_at=OLDER), True, ClaimState.REPLACE_WHEN_WHOLE),
+        (manifest(PUBLISHED, started_at=NEWER), True, ClaimState.SUPERSEDED),
+        (manifest(PUBLISHED, started_at=OLDER), False, ClaimState.REFUSED),
+        (manifest(PUBLISHED, started_at=NEWER), False, ClaimState.REFUSED),
+        (manifest(DELETED, "ours"), False, ClaimState.DELETED),
+        (manifest(DELETED, started_at=OLDER), False, ClaimState.CLAIM),
+        (manifest(DELETED, started_at=NEWER), False, ClaimState.SUPERSEDED),
     ],
 )
-def test_every_standing(seen: Manifest | None, overwrite: bool, standing: Standing) -> None:
-    assert publication.standing(claimant(overwrite=overwrite), seen) is standing
+def test_every_standing(seen: Manifest | None, overwrite: bool, claim_state: ClaimState) -> None:
+    assert publication.claim_state(claimant(overwrite=overwrite), seen) is claim_state
 
 
 def test_what_a_node_saw_counts_more_than_the_clock() -> None:
     theirs = manifest(CLAIMED, started_at=NEWER)
 
-    assert publication.standing(claimant(replaced=("theirs",)), theirs) is Standing.CLAIM
+    assert publication.claim_state(claimant(replaced=("theirs",)), theirs) is ClaimState.CLAIM
 
 
 def test_what_the_manifest_saw_counts_most() -> None:
     theirs = manifest(CLAIMED, started_at=OLDER, replaces=("ours",))
 
-    assert publication.standing(claimant(), theirs) is Standing.SUPERSEDED
-    assert publication.standing(claimant(replaced=("theirs",)), theirs) is Standing.SUPERSEDED
+    assert publication.claim_state(claimant(), theirs) is ClaimState.SUPERSEDED
+    assert publication.claim_state(claimant(replaced=("theirs",)), theirs) is ClaimState.SUPERSEDED
 
 
 def test_the_first_claim_takes_the_plain_keys_and_any_other_its_own() -> None:
@@ -129,8 +129,8 @@ def test_a_save_that_was_given_up_can_never_be_published(
     save = claimant(overwrite=overwrite, replaced=("theirs",))
     left = publication.given_up(save, "7", seen, "new") or seen
 
-    ended = (Standing.SUPERSEDED, Standing.REFUSED, Standing.DELETED)
-    assert publication.standing(save, left) in ended
+    ended = (ClaimState.SUPERSEDED, ClaimState.REFUSED, ClaimState.DELETED)
+    assert publication.claim_state(save, left) in ended
     assert publication.given_up(save, "7", left, "newer") is None, "once is enough"
 
 
@@ -147,7 +147,7 @@ def test_giving_a_save_up_changes_nothing_for_the_one_that_has_the_step(
     )
     assert (left.replaces, left.nonce) == (("first", "ours"), "new")
     theirs = claimant("theirs", started_at=OLDER)
-    assert publication.standing(theirs, left) is publication.standing(theirs, seen)
+    assert publication.claim_state(theirs, left) is publication.claim_state(theirs, seen)
 
 
 def test_publishing_keeps_what_was_claimed() -> None:
@@ -190,12 +190,12 @@ def node(save: Claimant, world: World) -> Iterator[None]:
     while location is None:
         seen = world.manifest
         yield
-        standing = publication.standing(save, seen)
-        if standing is Standing.CLAIM:
+        claim_state = publication.claim_state(save, seen)
+        if claim_state is ClaimState.CLAIM:
             if world.swap(seen, publication.claim(save, seen, "n")):
                 location = publication.location_of(save, seen)
             yield
-        elif standing in (Standing.HOLD, Standing.REPLACE_WHEN_WHOLE, Standing.PUBLISHED):
+        elif claim_state in (ClaimState.HOLD, ClaimState.REPLACE_WHEN_WHOLE, ClaimState.PUBLISHED):
             location = publication.location_of(save, seen)
         else:
             return
@@ -204,8 +204,8 @@ def node(save: Claimant, world: World) -> Iterator[None]:
     while True:
         seen = world.manifest
         yield
-        standing = publication.standing(save, seen)
-        if standing not in (Standing.HOLD, Standing.CLAIM, Standing.REPLACE_WHEN_WHOLE):
+        claim_state = publication.claim_state(save, seen)
+        if claim_state not in (ClaimState.HOLD, ClaimState.CLAIM, ClaimState.REPLACE_WHEN_WHOLE):
             return
         claimed = seen
         if claimed is None or claimed.save_id != save.save_id:

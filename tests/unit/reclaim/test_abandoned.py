@@ -14,7 +14,7 @@ from cachetier.local.catalog import deletes, queries
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.documents import Manifest, ManifestState
 from cachetier.model.names import DURABLE
-from cachetier.model.publication import Standing, standing
+from cachetier.model.publication import ClaimState, claim_state
 from cachetier.reclaim.abandoned import AbandonedSaves, Look
 from cachetier.reclaim.gc import Collection, Garbage, GarbageKind
 from cachetier.remote.bucket import Remote, SeenManifest
@@ -273,14 +273,14 @@ def test_an_unfinished_overwrite_ends_and_what_it_was_to_replace_stays_published
     published_since(node, clock)
     save = save_of(node, save_id="again")
     look = AbandonedSaves(node.store, node.bucket).look(save)
-    assert standing(look.claimant, manifest(node)) is Standing.REPLACE_WHEN_WHOLE
+    assert claim_state(look.claimant, manifest(node)) is ClaimState.REPLACE_WHEN_WHOLE
     before = manifest(node)
 
     found = collected(node, clock)
     node.drain.delete_all()
 
     assert [(each.save_id, each.objects) for each in found.rubbish] == [("again", 1)]
-    assert standing(look.claimant, manifest(node)) is Standing.SUPERSEDED
+    assert claim_state(look.claimant, manifest(node)) is ClaimState.SUPERSEDED
     changed = {"replaces", "nonce"}
     assert manifest(node).model_dump(exclude=changed) == before.model_dump(exclude=changed)
     assert not [key for key in keys(remote) if "~again" in key]

@@ -14,7 +14,7 @@ from typing import Any
 
 from cachetier_client.bucket_format import documents, layout, publication
 from cachetier_client.bucket_format.documents import Entry, Manifest
-from cachetier_client.bucket_format.publication import Claimant, Standing
+from cachetier_client.bucket_format.publication import Claimant, ClaimState
 from cachetier_client.deadline import Clock, Deadline
 from cachetier_client.errors import (
     AbortedError,
@@ -57,13 +57,13 @@ class DirectPublisher:
             SaveSupersededError, StepPublishedError, AbortedError: As the service would.
         """
         for seen in self._tries(save, deadline):
-            standing = publication.standing(save, seen)
-            if standing is Standing.CLAIM:
+            claim_state = publication.claim_state(save, seen)
+            if claim_state is ClaimState.CLAIM:
                 claimed = publication.claim(save, seen, self._nonce(), spread=self._spread)
                 if self._put_manifest(claimed, seen, deadline):
                     return claimed.location
                 continue
-            _refuse_ended(save, standing, seen)
+            _refuse_ended(save, claim_state, seen)
             return publication.location_of(save, seen, spread=self._spread)
         raise _too_many_races(save)
 
@@ -110,9 +110,9 @@ class DirectPublisher:
         key = layout.part_key(self._prefix, save.run, location, LEADER)
         leader = self._objects.get(key, deadline)
         seen = self._manifest(save, deadline)
-        standing = publication.standing(save, seen)
-        _refuse_ended(save, standing, seen)
-        if leader is not None or standing is Standing.PUBLISHED:
+        claim_state = publication.claim_state(save, seen)
+        _refuse_ended(save, claim_state, seen)
+        if leader is not None or claim_state is ClaimState.PUBLISHED:
             raise SealedError(
                 f"rank {LEADER}, which this rank follows, has sealed step {save.step}",
                 hint="Put every rank's shards before rank 0 seals.",
@@ -146,10 +146,10 @@ class DirectPublisher:
             IntegrityError: Its objects are elsewhere, or a part is damaged.
         """
         for seen in self._tries(save, deadline):
-            standing = publication.standing(save, seen)
-            if standing is Standing.PUBLISHED:
+            claim_state = publication.claim_state(save, seen)
+            if claim_state is ClaimState.PUBLISHED:
                 return True
-            _refuse_ended(save, standing, seen)
+            _refuse_ended(save, claim_state, seen)
             parts = self._whole(save, location, deadline)
             if parts is None:
                 return False
@@ -251,16 +251,16 @@ def is_there(found: Found | None, save_id: str, entry: Entry) -> bool:
     )
 
 
-def _refuse_ended(save: Claimant, standing: Standing, seen: Manifest | None) -> None:
+def _refuse_ended(save: Claimant, claim_state: ClaimState, seen: Manifest | None) -> None:
     other = seen.save_id if seen is not None else ""
     what = f"save {save.save_id} of step {save.step}"
-    errors: dict[Standing, CachetierClientError] = {
-        Standing.SUPERSEDED: SaveSupersededError(f"{what} is superseded by save {other}"),
-        Standing.REFUSED: StepPublishedError(f"{what} is refused: save {other} is published"),
-        Standing.DELETED: AbortedError(f"{what} was deleted"),
+    errors: dict[ClaimState, CachetierClientError] = {
+        ClaimState.SUPERSEDED: SaveSupersededError(f"{what} is superseded by save {other}"),
+        ClaimState.REFUSED: StepPublishedError(f"{what} is refused: save {other} is published"),
+        ClaimState.DELETED: AbortedError(f"{what} was deleted"),
     }
-    if standing in errors:
-        raise errors[standing]
+    if claim_state in errors:
+        raise errors[claim_state]
 
 
 def _too_many_races(save: Claimant) -> RemoteUnavailableError:
