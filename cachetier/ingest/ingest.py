@@ -7,7 +7,6 @@ dirty bytes remain, ``when_full`` decides: ``wait`` for the drain until the call
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from typing import Protocol
 
@@ -20,10 +19,9 @@ from cachetier.errors import (
     CachetierError,
     DigestMismatchError,
     InvalidRequestError,
-    SizeMismatchError,
 )
 from cachetier.local.catalog import queries
-from cachetier.local.store import Staged, Store
+from cachetier.local.store import Staged, Store, disk_error
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import admitted_save
 from cachetier.model.levels import Level
@@ -33,7 +31,6 @@ from cachetier.model.shard import (
     Content,
     Receipt,
     Shard,
-    blocks_of,
 )
 from cachetier.units import shown_size
 
@@ -41,7 +38,9 @@ GROWTH_BYTES = 64 << 20
 
 
 class RemoteStage(Protocol):
-    """A shard on its way straight to the remote, block by block."""
+    """A shard on its way straight to the remote, block by block; see ``Staged``."""
+
+    begun_at: float
 
     def write(self, block: bytes | bytearray | memoryview) -> None:
         """Send the next block."""
@@ -56,8 +55,37 @@ class RemoteStage(Protocol):
 OpenRemoteStage = Callable[[SaveIds, str, int | None], RemoteStage]
 
 
-class Ingest:
-    """Admission and commit of shards. Thread-safe."""
+class Ingest(Protocol):
+    """What takes shards in, as the doors see it: ``NodeIngest``, with or without wrappers."""
+
+    def begin(
+        self, ids: SaveIds, name: str, size_bytes: int | None, timeout_seconds: float
+    ) -> Staged | RemoteStage: ...
+
+    def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int: ...
+
+    def commit(
+        self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
+    ) -> Receipt: ...
+
+    def refused_by_disk(self, error: OSError) -> BackpressureError: ...
+
+    def abort(self, staged: Staged | RemoteStage) -> None: ...
+
+    def put_inline(
+        self,
+        ids: SaveIds,
+        name: str,
+        body: bytes,
+        digest: int,
+        timeout_seconds: float,
+        *,
+        element_size: int = 0,
+    ) -> Receipt: ...
+
+
+class NodeIngest:
+    """Admission and commit of shards on this node. Thread-safe."""
 
     def __init__(
         self,
@@ -90,7 +118,7 @@ class Ingest:
             if self._when_full is WhenFull.WRITE_THROUGH and self._open_remote_stage is not None:
                 return self._open_remote_stage(ids, name, size_bytes)
             raise self._full(needed)
-        return stage_reserved(self._store, needed)
+        return self._store.stage(needed)
 
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
         """Reserve room for ``total_bytes`` of a shard of unknown length.
@@ -104,11 +132,7 @@ class Ingest:
         more = total_bytes - staged.reserved_bytes
         if not self._admit(more, timeout_seconds):
             raise self._full(more)
-        try:
-            self._store.extend(staged, total_bytes)
-        except OSError as error:
-            self._store.space.release(more)
-            raise disk_error(error) from error
+        self._store.extend(staged, total_bytes)
         return total_bytes
 
     def commit(
@@ -116,7 +140,7 @@ class Ingest:
     ) -> Receipt:
         """Check what was declared, make the shard safe and promise so; on error nothing is kept."""
         try:
-            check_content(content)
+            content.checked()
             checked_element_size(content.element_size or None, content.size_bytes)
         except CachetierError:
             self.abort(staged)
@@ -188,34 +212,6 @@ class Ingest:
         )
 
 
-def stage_reserved(store: Store, size_bytes: int) -> Staged:
-    """Create a file for bytes that were reserved; without one they are given back.
-
-    Raises:
-        BackpressureError: The disk is full, or refuses.
-        FencedError: The disk failed a sync before.
-    """
-    try:
-        return store.stage(size_bytes)
-    except OSError as error:
-        store.space.release(size_bytes)
-        raise disk_error(error) from error
-    except BaseException:
-        store.space.release(size_bytes)
-        raise
-
-
-def check_content(content: Content) -> None:
-    """Refuse block digests that do not cover the size or do not combine to the digest."""
-    blocks = blocks_of(content.size_bytes)
-    if blocks != len(content.block_digests):
-        raise SizeMismatchError(
-            f"{content.size_bytes} bytes have {blocks} blocks, not {len(content.block_digests)}"
-        )
-    if digests.combine(content.block_digests, content.size_bytes) != content.digest:
-        raise DigestMismatchError("the block digests do not combine to the shard's digest")
-
-
 def receipt_of(shard: Shard, level: Level) -> Receipt:
     return Receipt(
         run=shard.run,
@@ -236,16 +232,3 @@ def _check(name: str, size_bytes: int | None) -> None:
             hint="Split the shard.",
             name=name,
         )
-
-
-def disk_error(error: OSError) -> BackpressureError:
-    """Return what a put says when the disk does not take its bytes."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return BackpressureError(
-            "the disk under cache_dir is full, below its `capacity`",
-            hint="Free space on the disk, or lower `capacity`.",
-        )
-    return BackpressureError(
-        f"the disk refused to stage a file: {error.strerror}",
-        hint="Look at the disk and at the service's open-file limit.",
-    )

@@ -32,7 +32,6 @@ from cachetier.errors import (
     ObjectMissingError,
     RemoteError,
 )
-from cachetier.ingest.ingest import check_content
 from cachetier.local.catalog import drain_queries, drain_writes, puts, queries
 from cachetier.local.catalog.puts import Committed
 from cachetier.local.store import Store
@@ -272,7 +271,7 @@ def _ids_of(pending: PendingSeal, save: Save, rank: int, key: str) -> SaveIds:
         if entry.codec is not Codec.RAW or entry.rank != rank or entry.pack is not None:
             raise IntegrityError(f"{key} describes {entry.name} as no client stores it")
         try:
-            check_content(entry.content())
+            entry.content().checked()
         except CachetierError as error:
             raise IntegrityError(f"{key} is wrong about {entry.name}: {error.message}") from None
     ids = (save.run, save.step, save.save_id, rank, save.world_size, pending.overwrite)

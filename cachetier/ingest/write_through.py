@@ -139,6 +139,8 @@ class WriteThrough:
 class _Repeat:
     """A put of a name that is committed already: the same bytes, or they have to wait for room."""
 
+    begun_at = 0.0
+
     def __init__(self, existing: Shard) -> None:
         self._existing = existing
         self._digests = _Digests()
@@ -166,6 +168,8 @@ class _Repeat:
 
 class _Stream:
     """One shard on its way. Used by one thread at a time."""
+
+    begun_at = 0.0
 
     def __init__(
         self,

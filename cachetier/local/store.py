@@ -8,6 +8,7 @@ clears away; never a row without its file.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -20,7 +21,12 @@ import apsw
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.clock import Clock
-from cachetier.errors import CatalogDamagedError, FencedError, SizeMismatchError
+from cachetier.errors import (
+    BackpressureError,
+    CatalogDamagedError,
+    FencedError,
+    SizeMismatchError,
+)
 from cachetier.local.catalog import (
     connection,
     local_copies,
@@ -49,13 +55,15 @@ Result = TypeVar("Result")
 class Staged:
     """A file being written.
 
-    ``writer`` goes to the rank; ``reader`` stays, to check and sync with.
+    ``writer`` goes to the rank; ``reader`` stays, to check and sync with. ``begun_at`` is when the
+    put began, on the monotonic clock.
     """
 
     file_id: str
     writer: int | None
     reader: int
     reserved_bytes: int
+    begun_at: float = 0.0
 
     def close_writer(self) -> None:
         if self.writer is not None:
@@ -152,10 +160,22 @@ class Store:
     def stage(self, size_bytes: int) -> Staged:
         """Create a file for ``size_bytes`` that the caller has reserved in ``space``.
 
+        Without the file they are given back.
+
         Raises:
             FencedError: The disk failed a sync before.
-            OSError: The disk is full, or refuses.
+            BackpressureError: The disk is full, or refuses.
         """
+        try:
+            return self._stage(size_bytes)
+        except OSError as error:
+            self.space.release(size_bytes)
+            raise disk_error(error) from error
+        except BaseException:
+            self.space.release(size_bytes)
+            raise
+
+    def _stage(self, size_bytes: int) -> Staged:
         self._refuse_if_fenced()
         file_id, writer = self.files.create(size_bytes)
         try:
@@ -168,9 +188,16 @@ class Store:
     def extend(self, staged: Staged, size_bytes: int) -> None:
         """Make room on the disk for ``size_bytes`` in all.
 
-        The caller has reserved the difference.
+        The caller has reserved the difference; it is given back if this fails.
+
+        Raises:
+            BackpressureError: The disk is full, or refuses.
         """
-        self.files.preallocate(staged.file_id, size_bytes)
+        try:
+            self.files.preallocate(staged.file_id, size_bytes)
+        except OSError as error:
+            self.space.release(size_bytes - staged.reserved_bytes)
+            raise disk_error(error) from error
         staged.reserved_bytes = size_bytes
 
     def commit(self, staged: Staged, ids: SaveIds, name: str, content: Content) -> Committed:
@@ -338,3 +365,16 @@ def _identity(store_id: str, ids: SaveIds, name: str, content: Content, world_si
         "world_size": world_size,
     }
     return json.dumps(identity, separators=(",", ":")).encode()
+
+
+def disk_error(error: OSError) -> BackpressureError:
+    """Return what a put says when the disk does not take its bytes."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return BackpressureError(
+            "the disk under cache_dir is full, below its `capacity`",
+            hint="Free space on the disk, or lower `capacity`.",
+        )
+    return BackpressureError(
+        f"the disk refused to stage a file: {error.strerror}",
+        hint="Look at the disk and at the service's open-file limit.",
+    )

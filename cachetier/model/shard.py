@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cachetier_client.io import digests
+
+from cachetier.errors import DigestMismatchError, SizeMismatchError
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 
@@ -30,6 +33,22 @@ class Content:
     digest: int
     block_digests: tuple[int, ...]
     element_size: int = field(default=0, compare=False)
+
+    def checked(self) -> Content:
+        """Return self, or refuse digests of blocks that are not those of the whole.
+
+        Raises:
+            SizeMismatchError: They do not cover the size.
+            DigestMismatchError: They do not combine to the digest.
+        """
+        blocks = blocks_of(self.size_bytes)
+        if blocks != len(self.block_digests):
+            raise SizeMismatchError(
+                f"{self.size_bytes} bytes have {blocks} blocks, not {len(self.block_digests)}"
+            )
+        if digests.combine(self.block_digests, self.size_bytes) != self.digest:
+            raise DigestMismatchError("the block digests do not combine to the shard's digest")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from cachetier.errors import (
     RemoteError,
     SizeMismatchError,
 )
-from cachetier.ingest.ingest import check_content
 from cachetier.local.catalog import adopt
 from cachetier.local.catalog.records import NewShard, RemoteCopy, RemoteSave
 from cachetier.local.store import Store
@@ -130,7 +129,7 @@ def _check_entry(part: PartDocument, entry: ShardEntry) -> None:
         IntegrityError: The blocks are not those of the whole.
     """
     try:
-        check_content(entry.content())
+        entry.content().checked()
     except (SizeMismatchError, DigestMismatchError) as error:
         raise IntegrityError(
             f"the part of rank {part.rank} is wrong about shard {entry.name}: {error.message}",

@@ -22,7 +22,6 @@ from cachetier.errors import (
     IntegrityError,
     NotFoundError,
 )
-from cachetier.ingest.ingest import stage_reserved
 from cachetier.local.catalog import queries
 from cachetier.local.store import Staged, Store
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
@@ -115,7 +114,7 @@ class Refill:
         if self._clock.monotonic() > deadline or not self._store.space.try_reserve(size_bytes):
             return
         with suppress(CachetierError, ForbiddenTransitionError):
-            staged = stage_reserved(self._store, size_bytes)
+            staged = self._store.stage(size_bytes)
             try:
                 for wanted in source.ranges():
                     self._fill_range(staged, shard, source, wanted)
@@ -135,7 +134,7 @@ class Refill:
             raise BackpressureError(
                 f"no room to restore {shown_size(size_bytes)}", run=shard.run, step=shard.step
             )
-        staged = stage_reserved(self._store, size_bytes)
+        staged = self._store.stage(size_bytes)
         with ExitStack() as held:
 
             def fill(source: RemoteShard) -> Neighbours:

@@ -7,6 +7,7 @@ asked last for a while, so that one that is cut off does not cost every restore 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,13 @@ from cachetier.model.stored import Stored
 from cachetier.remote.bucket import Remote
 from cachetier.remote.presence import Looks
 from cachetier.restore.remote_shard import RemoteShard
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
 
 AWAY_SECONDS = 15.0
+DAMAGED_LIMIT = 1000
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -46,6 +52,38 @@ class Reason(StrEnum):
 
 
 PassedOver = Callable[[Shard, RemoteShard, Reason, CachetierError], None]
+
+
+class PassedOverCopies:
+    """Counts and logs the copies that were passed over; ``warnings`` tells of damaged ones.
+
+    Callers got their bytes, so none of this is an incident that a client would raise.
+    """
+
+    def __init__(self, count: Callable[[Reason, str], None]) -> None:
+        """Begin without any; ``count`` is told the reason and the remote of each."""
+        self._count = count
+        self._damaged: dict[str, list[str]] = {}
+
+    def __call__(
+        self, shard: Shard, copy: RemoteShard, reason: Reason, error: CachetierError
+    ) -> None:
+        self._count(reason, copy.remote)
+        ids = {"run": shard.run, "step": shard.step, "name": shard.name}
+        where = {"key": copy.key, "remote": copy.remote}
+        tell(log, events.COPY_PASSED_OVER, reason=error.message, **ids, **where)
+        if reason is Reason.DAMAGED:
+            keys = self._damaged.setdefault(copy.remote, [])
+            if copy.key not in keys and len(keys) < DAMAGED_LIMIT:
+                keys.append(copy.key)
+
+    def warnings(self) -> list[str]:
+        """Return what a person should look after, for each remote."""
+        return [
+            f"damaged copies at {remote}, passed over since the start: {', '.join(keys[:3])}"
+            + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+            for remote, keys in self._damaged.items()
+        ]
 
 
 def ignore(_shard: Shard, _source: RemoteShard, _reason: Reason, _error: CachetierError) -> None:

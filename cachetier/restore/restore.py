@@ -52,6 +52,24 @@ class Opened:
     remote: RemoteBlocks | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RestoreListener:
+    """Whoever wants to hear of what is read.
+
+    ``on_used`` is told each shard that was opened here, ``on_opened`` in how many seconds it was
+    ready, ``on_restored`` each shard that was brought back, and ``on_range_read`` the
+    size of each block that was read from a remote, and not kept.
+    """
+
+    on_used: Callable[[Shard], None] = lambda _shard: None
+    on_opened: Callable[[float], None] = lambda _seconds: None
+    on_restored: Callable[[Shard], None] = lambda _shard: None
+    on_range_read: Callable[[int], None] = lambda _size_bytes: None
+
+
+NOBODY = RestoreListener()
+
+
 def local_damage(shard: Shard) -> IncidentRecord:
     """Return what clients hear of a shard whose local bytes fail their digest."""
     return IncidentRecord(
@@ -77,8 +95,7 @@ class Restore:
         remote: str,
         replicas: Replicas = NO_REPLICAS,
         make_room: Callable[[], None],
-        on_used: Callable[[Shard], None] = lambda _shard: None,
-        on_restored: Callable[[Shard], None] = lambda _shard: None,
+        listener: RestoreListener = NOBODY,
     ) -> None:
         """Make one.
 
@@ -89,12 +106,11 @@ class Restore:
             remote: See ``bucket``.
             replicas: Asked before it.
             make_room: Called once when there is no room for a shard.
-            on_used: Told of each shard that was opened here.
-            on_restored: Told of each that was brought back.
+            listener: Hears of what is read.
         """
         self._store = store
         self._clock = clock
-        self._on_used = on_used
+        self._listener = listener
         durable = Remote(remote, bucket)
         self._durable_name = remote
         self._asked_at: dict[int, float] = {}
@@ -104,7 +120,7 @@ class Restore:
         self._adoption = Adoption(store, durable, self.published, clock)
         self._range_reads = RangeReads()
         self._refill = Refill(
-            store, self.sources, clock, make_room=make_room, on_restored=on_restored
+            store, self.sources, clock, make_room=make_room, on_restored=listener.on_restored
         )
 
     def close(self) -> None:
@@ -120,11 +136,15 @@ class Restore:
             BackpressureError: No room to restore it into.
             DeadlineError: Somebody else's restore of it did not end in time.
         """
-        deadline = self._clock.monotonic() + timeout_seconds
+        started_at = self._clock.monotonic()
         shard = self._find(run, step, name)
-        local = self._local(shard)
-        if local is not None:
-            return local
+        opened = self._local(shard) or self._brought_back(shard, started_at + timeout_seconds)
+        self._listener.on_opened(self._clock.monotonic() - started_at)
+        return opened
+
+    def _brought_back(self, shard: Shard, deadline: float) -> Opened:
+        """Fetch a shard that is only remote, and open it here."""
+        run, step, name = shard.run, shard.step, shard.name
         self._refill.fetch(shard, deadline)
         restored = self._local(self._find(run, step, name))
         if restored is None:
@@ -148,7 +168,8 @@ class Restore:
         if not self._range_reads.leave_remote(shard, blocks):
             with contextlib.suppress(BackpressureError, DeadlineError):
                 return self.open(run, step, name, min(timeout_seconds, ROOM_SECONDS))
-        return Opened(shard, None, None, "remote", RemoteBlocks(shard, self.sources))
+        blocks_there = RemoteBlocks(shard, self.sources, self._listener.on_range_read)
+        return Opened(shard, None, None, "remote", blocks_there)
 
     def look(self, run: str, step: int, name: str) -> tuple[Shard, Source]:
         """Return the shard that readers of the step see, and where its bytes would come from.
@@ -251,7 +272,7 @@ class Restore:
             copies.close(copy)
             self._give_up(shard)
             return None
-        self._on_used(shard)
+        self._listener.on_used(shard)
         return Opened(shard, copy.descriptor, copy.body, "local")
 
     def _look_into_missing(self, shard: Shard) -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cachetier import __version__
@@ -21,15 +22,14 @@ from cachetier.doors.operations import Operations
 from cachetier.doors.unix.door import UnixDoor
 from cachetier.drain.serve.base import Drain, OpenDrain
 from cachetier.errors import StoppingError
-from cachetier.ingest.ingest import Ingest, OpenRemoteStage
-from cachetier.ingest.instrumented import MeasuredRestore, ReportedFallbacks
+from cachetier.ingest.ingest import Ingest, NodeIngest, OpenRemoteStage
+from cachetier.ingest.instrumented import InstrumentedIngest
 from cachetier.ingest.pending_seals import PendingSeals
-from cachetier.ingest.told import ToldCheckpoints, ToldIngest, tell_ready, tell_recovered
 from cachetier.ingest.write_through import WriteThrough
 from cachetier.local.catalog.connection import sqlite_version
 from cachetier.local.files import data_files
 from cachetier.local.files.filesystem import checked_mount
-from cachetier.local.recovery import open_store
+from cachetier.local.recovery import Recovered, open_store
 from cachetier.local.store import Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.names import DURABLE
@@ -41,7 +41,8 @@ from cachetier.reclaim.retention import Retention
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryPolicy
-from cachetier.restore.replica_choice import Replicas
+from cachetier.restore.replica_choice import PassedOverCopies, Replicas
+from cachetier.restore.restore import Restore, RestoreListener
 from cachetier.service.leaving import leave
 from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import garbage_of, locked, open_drains, policy_of, remote_for_clients
@@ -122,7 +123,7 @@ class Service:
             undo.callback(lambda: self._housekeeping.stop(ROUND_SECONDS))
             self._open_doors(undo)
             self._closing = undo.pop_all()
-        tell_ready(self._settings.cache_dir, self.socket, self.url, self.store.store_id)
+        self._tell_ready()
 
     def _open_store(self, undo: ExitStack) -> None:
         settings = self._settings
@@ -145,7 +146,7 @@ class Service:
         undo.callback(self.store.close)
         self.store.configure_replicas({each.name: each.required for each in self._replica_settings})
         undo.callback(open_tracing(settings.trace, self.store.store_id, cache_dir))
-        tell_recovered(recovered, cache_dir)
+        _tell_recovered(recovered, cache_dir)
         self._machine = Machine(
             cache_dir=str(cache_dir),
             filesystem=mount.kind,
@@ -165,9 +166,7 @@ class Service:
         marks = Watermarks(settings.high_watermark, settings.low_watermark)
         evictor = Evictor(store, clock, self._still_remote, watermarks=marks)
         self._housekeeping = self._keeper(evictor)
-        ingest = ToldIngest(
-            self.metrics,
-            clock,
+        ingest = NodeIngest(
             store,
             when_full=settings.when_full,
             make_room=self._make_room,
@@ -175,18 +174,20 @@ class Service:
             on_committed=self._committed,
         )
         self._pending_seals = PendingSeals(store, self._bucket, clock, on_sealed=self._changes.ring)
-        self._fallbacks = ReportedFallbacks(self.metrics)
-        self._restore = MeasuredRestore(
-            self.metrics,
-            clock,
+        self._passed_over = PassedOverCopies(self.metrics.passed_over)
+        self._restore = Restore(
             store,
             self._bucket,
             clock,
             remote=DURABLE,
-            replicas=Replicas(self._replicas, self._fallbacks),
+            replicas=Replicas(self._replicas, self._passed_over),
             make_room=self._changes.ring,
-            on_used=evictor.touch,
-            on_restored=lambda shard: self.metrics.restored_bytes.inc(shard.content.size_bytes),
+            listener=RestoreListener(
+                on_used=evictor.touch,
+                on_opened=self.metrics.get_seconds.observe,
+                on_restored=lambda shard: self.metrics.restored_bytes.inc(shard.content.size_bytes),
+                on_range_read=self.metrics.range_read_bytes.inc,
+            ),
         )
         self._report = NodeReport(
             store,
@@ -194,10 +195,10 @@ class Service:
             self._machine,
             self._drain,
             self._course,
-            warnings=self._fallbacks.warnings,
+            warnings=self._passed_over.warnings,
             flow=self.metrics.flow,
         )
-        self.operations = self._operations(ingest)
+        self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
 
     def _operations(self, ingest: Ingest) -> Operations:
         settings, store = self._settings, self.store
@@ -219,7 +220,7 @@ class Service:
         )
 
     def _checkpoints(self) -> Checkpoints:
-        return ToldCheckpoints(
+        return Checkpoints(
             self.store,
             self._bucket,
             self._changes,
@@ -366,6 +367,12 @@ class Service:
 
     # --- what happens ----------------------------------------------------------------------------
 
+    def _tell_ready(self) -> None:
+        what = {"version": __version__, "store_id": self.store.store_id}
+        where = {"socket": self.socket, "http": self.url}
+        directory = str(self._settings.cache_dir)
+        tell(log, events.SERVICE_READY, **what, directory=directory, **where)
+
     def _fenced(self, reason: str) -> None:
         tell(log, events.SERVICE_FENCED, reason=reason)
         self._changes.ring()
@@ -389,3 +396,14 @@ class Service:
 
     def _still_remote(self, shard: Shard) -> bool:
         return self._restore.sources.still_there(shard)
+
+
+def _tell_recovered(recovered: Recovered, directory: Path) -> None:
+    """Tell what start-up had to put right."""
+    found = {
+        "rubbish_files": recovered.rubbish_files,
+        "set_aside_files": recovered.set_aside_files,
+        "lost_shards": recovered.lost_shards,
+    }
+    where = {"directory": str(directory), "store_id": recovered.store.store_id}
+    tell(log, events.SERVICE_RECOVERED, **where, **found)

@@ -7,6 +7,7 @@ manifest. At ``replicated`` it is what the remotes that answer say together, and
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from cachetier_client.identity import names
@@ -46,6 +47,11 @@ from cachetier.steps.views import (
     view_of_manifest,
     view_of_save,
 )
+from cachetier.telemetry import events
+from cachetier.telemetry.events import of, tell
+from cachetier.telemetry.trace_context import traceparent
+
+log = logging.getLogger(__name__)
 
 Hurry = Callable[[str | None, int | None], None]
 
@@ -96,12 +102,20 @@ class Checkpoints:
 
         One that ``follows`` may still grow until rank 0 has sealed, and counts only then.
         """
-        now = self._clock.now()
+        began_at, now = self._clock.monotonic(), self._clock.now()
         sealed = self._store.write(
             puts.seal, self._store.policy, ids, ranks_on_node, now, follows=follows
         )
         self._changes.ring()
+        self._tell_sealed(ids, len(sealed), self._clock.monotonic() - began_at)
         return sealed
+
+    def _tell_sealed(self, ids: SaveIds, sealed: int, seconds: float) -> None:
+        """Tell of a part that was sealed, and what of its save is here."""
+        here = self._store.read(lambda sql: queries.summary_named(sql, ids))
+        who = {"rank": ids.rank, "world_size": ids.world_size, "sealed": sealed}
+        what = {"shards": here.shards, "size_bytes": here.size_bytes, "seconds": seconds}
+        tell(log, events.PART_SEALED, **of(ids), **who, **what, traceparent=traceparent())
 
     def abort_rank(self, ids: SaveIds) -> None:
         """Take back what a rank put, unless it sealed."""

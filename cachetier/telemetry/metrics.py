@@ -65,14 +65,14 @@ class Metrics:
         for remote in remotes:
             self.drain_seconds.labels(remote)
             for reason in _REASONS:
-                self.restore_fallbacks.labels(reason, remote)
+                self._restore_fallbacks.labels(reason, remote)
 
     def _add_flow(self) -> None:
         self.put_seconds = self._histogram("put_seconds", _SECONDS)
         self.put_bytes = self._counter("put_bytes")
         self.get_seconds = self._histogram("get_seconds", _SECONDS)
         self.restored_bytes = self._counter("restored_bytes")
-        self.restore_fallbacks = self._counter("restore_fallbacks")
+        self._restore_fallbacks = self._counter("restore_fallbacks")
         self.range_read_bytes = self._counter("range_read_bytes")
         self.evicted_bytes = self._counter("evicted_bytes")
         self.removed_local_only = self._counter("removed_local_only_steps")
@@ -93,6 +93,10 @@ class Metrics:
     def write_failed(self, operation: str) -> None:
         """Count a failure of the cache's disk: of a ``write``, a ``sync`` or the ``catalog``."""
         self._write_errors.labels(operation).inc()
+
+    def passed_over(self, reason: str, remote: str) -> None:
+        """Count a copy at ``remote`` that a restore passed over for ``reason``."""
+        self._restore_fallbacks.labels(reason, remote).inc()
 
     def answered_with_error(self, door: str, code: str) -> None:
         """Count a request that ``door`` answered with an error; an unknown code is ``internal``."""

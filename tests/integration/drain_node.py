@@ -28,7 +28,7 @@ from cachetier.drain.serve.link import DrainLink
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
 from cachetier.drain.upload.stopwatch import Phases
-from cachetier.ingest.ingest import Ingest
+from cachetier.ingest.ingest import NodeIngest
 from cachetier.ingest.write_through import WriteThrough
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.records import IncidentRecord, Summary
@@ -140,7 +140,7 @@ class Node:
             self.store, self.bucket, self.changes, self.clock, hurry=self.queue.hurry
         )
         self.through = WriteThrough(self.store, self.bucket, self.queue, self.clock, remote=REMOTE)
-        self.ingest = Ingest(
+        self.ingest = NodeIngest(
             self.store,
             when_full=when_full,
             make_room=self.changes.ring,

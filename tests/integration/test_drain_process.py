@@ -350,7 +350,7 @@ def test_the_drain_ends_with_the_process_that_started_it(
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from tests.integration.drain_node import Node\n"
+        "from tests.integration.drain_node import Node, shown\n"
         "from tests.integration.test_drain_process import supervised\n"
         "from cachetier.remote.factory import open_remote\n"
         "from cachetier.remote.settings import RemoteSettings\n"

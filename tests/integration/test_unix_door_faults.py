@@ -13,7 +13,7 @@ import pytest
 from cachetier_client.io.digests import digest_of, to_hex
 from cachetier_client.transport.wire import MAGIC, PREFIX, receive_frame, send_frame
 
-from cachetier.ingest.ingest import Ingest
+from cachetier.ingest.ingest import NodeIngest
 from cachetier.local.store import Staged
 from tests.integration.test_unix_door import DATA, IDS, Door
 
@@ -106,15 +106,15 @@ def test_a_put_that_cannot_be_dropped_keeps_no_other_from_going(
     rank = door.rank()
     for number in range(3):
         os.close(rank.begin(f"shard-{number}")[1])
-    abort, calls = Ingest.abort, [0]
+    abort, calls = NodeIngest.abort, [0]
 
-    def first_fails(self: Ingest, staged: Staged) -> None:
+    def first_fails(self: NodeIngest, staged: Staged) -> None:
         abort(self, staged)
         calls[0] += 1
         if calls[0] == 1:
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(Ingest, "abort", first_fails)
+    monkeypatch.setattr(NodeIngest, "abort", first_fails)
     rank.close()
 
     assert door.becomes_empty()

@@ -12,7 +12,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import block_lengths, combine, digest_of
 
 from cachetier.clock import Clock
-from cachetier.ingest.ingest import Ingest
+from cachetier.ingest.ingest import NodeIngest
 from cachetier.local.catalog import queries
 from cachetier.local.files.data_files import Files
 from cachetier.local.recovery import lock_directory, open_store
@@ -78,7 +78,7 @@ class Node:
         self.retention = Retention(store, policy.keep_local, self.evictor.evict)
         self.drain = make_drain(store, self.bucket, clock)
         self.checkpoints = Checkpoints(store, self.bucket, self.changes, clock, remote=REMOTE)
-        self.ingest = Ingest(store, when_full=WhenFull.REJECT, make_room=self._make_room)
+        self.ingest = NodeIngest(store, when_full=WhenFull.REJECT, make_room=self._make_room)
         self.restore = Restore(store, self.bucket, clock, remote=REMOTE, make_room=self._make_room)
 
     def close(self) -> None:

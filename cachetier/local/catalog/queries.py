@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import apsw
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.local.catalog import rows
 from cachetier.local.catalog.filters import ALL, ShardFilter
@@ -188,6 +189,12 @@ def summary_of(sql: apsw.Connection, number: int) -> Summary:
     row = sql.execute(query, (number,)).fetchone()
     assert row is not None
     return Summary(*row)
+
+
+def summary_named(sql: apsw.Connection, ids: SaveIds) -> Summary:
+    """Return the summary of the save that ``ids`` name; of one that is gone nothing is here."""
+    save = save_named(sql, ids.run, ids.step, ids.save_id)
+    return Summary(0, 0, 0, 0, 0) if save is None else summary_of(sql, save.number)
 
 
 def dirty_shards_of(

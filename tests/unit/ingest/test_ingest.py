@@ -9,12 +9,12 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import BackpressureError, CachetierError
-from cachetier.ingest.ingest import GROWTH_BYTES, Ingest, check_content
+from cachetier.ingest.ingest import GROWTH_BYTES, NodeIngest
 from cachetier.local.catalog import puts
 from cachetier.local.store import Staged
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.levels import Level
-from cachetier.model.shard import BLOCK_BYTES, INLINE_BYTES, SHARD_LIMIT_BYTES, Content, Shard
+from cachetier.model.shard import INLINE_BYTES, SHARD_LIMIT_BYTES, Content, Shard
 from tests.stateful.node import Node, content_of, write
 
 IDS = SaveIds("run", 1, "save")
@@ -51,32 +51,6 @@ def test_a_put_is_promised_at_local_and_reads_back(node: Node, size: int) -> Non
     assert receipt.level is Level.LOCAL
     assert node.get("run", 1, "a") == data
     assert node.store.space.used_bytes == size
-
-
-@pytest.mark.parametrize("size", [BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1])
-def test_blocks_are_described_at_every_edge(size: int) -> None:
-    content = content_of(bytes(size))
-
-    check_content(content)
-    assert len(content.block_digests) == -(-size // BLOCK_BYTES)
-
-
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        (Content(10, 1, (2,)), "digest_mismatch"),
-        (Content(10, 0, ()), "size_mismatch"),
-        (Content(0, 0, (1,)), "size_mismatch"),
-        (Content(BLOCK_BYTES + 1, 1, (1,)), "size_mismatch"),
-        (Content(1 << 60, 1, (1,)), "size_mismatch"),
-        (Content(1 << 2000, 1, ()), "size_mismatch"),
-    ],
-    ids=["digest", "no blocks", "a block of nothing", "too few", "huge", "absurd"],
-)
-def test_a_description_that_contradicts_itself_is_refused_at_once(
-    content: Content, code: str
-) -> None:
-    assert code_of(lambda: check_content(content)) == code
 
 
 @pytest.mark.parametrize("size", [-1, SHARD_LIMIT_BYTES + 1])
@@ -187,8 +161,8 @@ def test_a_replaced_shard_gives_its_room_back(node: Node) -> None:
 # --- room ---------------------------------------------------------------------------------------
 
 
-def with_policy(node: Node, when_full: WhenFull, **how: object) -> Ingest:
-    return Ingest(node.store, when_full=when_full, make_room=lambda: None, **how)  # type: ignore[arg-type]
+def with_policy(node: Node, when_full: WhenFull, **how: object) -> NodeIngest:
+    return NodeIngest(node.store, when_full=when_full, make_room=lambda: None, **how)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("when_full", list(WhenFull))
@@ -243,6 +217,7 @@ class FakeRemoteStage:
 
     def __init__(self, node: Node) -> None:
         self.node = node
+        self.begun_at = 0.0
         self.blocks: list[bytes] = []
         self.aborted = False
 

@@ -344,7 +344,7 @@ def test_a_remote_that_fails_for_a_moment_leaves_nothing_behind(
 
 
 def test_who_uses_or_restores_a_shard_is_heard(node: Node, clock: FakeClock) -> None:
-    from cachetier.restore.restore import Restore
+    from cachetier.restore.restore import Restore, RestoreListener
 
     heard: list[tuple[str, str]] = []
 
@@ -357,8 +357,7 @@ def test_who_uses_or_restores_a_shard_is_heard(node: Node, clock: FakeClock) -> 
         clock,
         remote=REMOTE,
         make_room=lambda: None,
-        on_used=hear("used"),
-        on_restored=hear("restored"),
+        listener=RestoreListener(on_used=hear("used"), on_restored=hear("restored")),
     )
     publish(node)
     flip(local_file(node))
