@@ -117,9 +117,9 @@ def test_where_no_group_can_be_made_the_sessions_group_yields() -> None:
     if not Path("/proc/self/autogroup").exists():
         pytest.skip("this kernel does not group by session")
     code = (
-        "import json; from cachetier.drain import courtesy\n"
-        "courtesy.make_group = lambda name: None\n"
-        "print(json.dumps(courtesy.be_courteous('none').report))\n"
+        "import json; from cachetier.drain.priority import apply\n"
+        "apply.make_group = lambda name: None\n"
+        "print(json.dumps(apply.lower_priority('none').report))\n"
     )
     command = [sys.executable, "-c", code]
     ended = subprocess.run(
