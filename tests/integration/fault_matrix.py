@@ -42,10 +42,11 @@ PLACES = ("first", "middle", "last")
 
 PART_BYTES = 8 << 20  # whole blocks, and more than S3's least part
 SINGLE_PUT_BYTES = 100_000
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
-# Short enough that a stalled call costs little, yet long enough for any call of the server.
-TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=0.4)
+# Short enough that a stalled call costs little, yet long enough for most calls of a busy server.
+TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=2.0)
+PATIENT = Timeouts(connect_seconds=60.0, read_seconds=60.0)  # no call is made twice for its time
 POLICY = RetryPolicy(attempts=6, base_seconds=0.005, cap_seconds=0.05)
 
 _NO_BODY = "the call has no body to meet it in; `closed` and `cut_reply` strike it instead"
@@ -89,15 +90,21 @@ def exists(trouble: Trouble, call: str) -> bool:
 
 @dataclass(frozen=True)
 class Stage:
-    """A server behind a proxy, with a store through it and one directly; both take long to make."""
+    """A server behind a proxy, with stores through it and one directly; they take long to make.
+
+    ``patient`` is for the control run, which counts calls.
+    """
 
     proxy: S3Proxy
     through: ObjectStore
+    patient: ObjectStore
     direct: ObjectStore
 
     @classmethod
     def of(cls, proxy: S3Proxy, server: S3Endpoint) -> Stage:
-        return cls(proxy, server.behind(proxy.url).store(timeouts=TIMEOUTS), server.store())
+        proxied = server.behind(proxy.url)
+        through = proxied.store(timeouts=TIMEOUTS)
+        return cls(proxy, through, proxied.store(timeouts=PATIENT), server.store())
 
 
 @dataclass
@@ -110,8 +117,11 @@ class Scene:
     with_parts: bool
 
     @classmethod
-    def of(cls, folder: Path, stage: Stage, run: str, *, with_parts: bool) -> Scene:
-        paced = PacedObjectStore(stage.through, Pace(16), SystemClock())
+    def of(
+        cls, folder: Path, stage: Stage, run: str, *, with_parts: bool, patient: bool = False
+    ) -> Scene:
+        store = stage.patient if patient else stage.through
+        paced = PacedObjectStore(store, Pace(16), SystemClock())
         objects = RetryingObjectStore(paced, POLICY)
         node = Node(folder / "cache", objects, fraction=lambda: 0.01)
         node.probe = stage.through.check

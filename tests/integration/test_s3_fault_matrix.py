@@ -74,7 +74,8 @@ def usual_calls(control: Control, folder: Path, stage: Stage, *, with_parts: boo
     if with_parts not in control.calls:
         folder.mkdir()
         before = stage.proxy.troubles.seen.copy()
-        scene = Scene.of(folder, stage, f"clean-{with_parts}".lower(), with_parts=with_parts)
+        name = f"clean-{with_parts}".lower()
+        scene = Scene.of(folder, stage, name, with_parts=with_parts, patient=True)
         scene.save(1)
         with scene.node.draining():
             scene.settle(1)
