@@ -16,7 +16,7 @@ from cachetier.units import counted, shown_size
 if TYPE_CHECKING:
     from cachetier.config.settings import Settings
     from cachetier.fsck.findings import Finding, FsckReport
-    from cachetier.fsck.run import Wanted
+    from cachetier.fsck.run import FsckOptions
     from cachetier.remote.bucket import Remote
 
 LISTED = 20
@@ -62,22 +62,22 @@ def fsck(
     if local:
         flags["remote"] = "s3://not-asked"
     with reported(as_json):
-        from cachetier.fsck.run import Wanted
+        from cachetier.fsck.run import FsckOptions
 
-        wanted = Wanted(data, run, repair, adopt, rebuild)
-        report = _checked(load(flags, config=config), wanted, local, as_json)
+        options = FsckOptions(data, run, repair, adopt, rebuild)
+        report = _checked(load(flags, config=config), options, local, as_json)
     if as_json:
         print_json(report.as_json())
     else:
         _show_outcomes(report)
-        typer.echo(_summary(report, wanted.changes))
+        typer.echo(_summary(report, options.changes))
     if report.remaining():
         raise typer.Exit(INTEGRITY)
     if report.unanswered:
         raise typer.Exit(1)
 
 
-def _checked(settings: Settings, wanted: Wanted, local: bool, as_json: bool) -> FsckReport:
+def _checked(settings: Settings, options: FsckOptions, local: bool, as_json: bool) -> FsckReport:
     from cachetier.clock import SystemClock
     from cachetier.fsck.run import fsck as check
 
@@ -85,7 +85,7 @@ def _checked(settings: Settings, wanted: Wanted, local: bool, as_json: bool) -> 
         settings.cache_dir,
         [] if local else _remotes(settings),
         SystemClock(),
-        wanted,
+        options,
         capacity_bytes=_capacity_bytes(settings),
         found=lambda report: None if as_json else _show_found(report),
         say=lambda line: typer.echo(line, err=as_json),

@@ -16,7 +16,7 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.clock import Clock
 from cachetier.errors import CachetierError, IntegrityError
-from cachetier.fsck.catalog_lookup import Known
+from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import Finding, FindingKind, RepairOutcome
 from cachetier.fsck.resend import content_of
 from cachetier.local.catalog import local_copies, puts, queries, repair_writes
@@ -38,14 +38,14 @@ _KIND = FindingKind.FILE_SET_ASIDE
 Key = tuple[str, int, str, str, int, int]
 
 
-class Adopting:
+class FileAdopter:
     """Adopts into one store that nobody else uses."""
 
     def __init__(self, store: Store, cache_dir: Path, durable: Bucket, clock: Clock) -> None:
         self._store = store
         self._lost = LostAndFound(cache_dir)
-        self._known = Known(store, [])
-        self._reclaiming = Reclaiming(store, cache_dir)
+        self._lookup = CatalogLookup(store, [])
+        self._reclaimer = FileReclaimer(store, cache_dir)
         self._durable = durable
         self._clock = clock
         self._manifests: dict[tuple[str, int], Manifest | None] = {}
@@ -126,7 +126,7 @@ class Adopting:
     def _world_size(self, identity: Identity) -> int:
         """Return how many ranks its save has, from whoever knows."""
         ids = identity.ids
-        save = self._known.save_named(ids.run, ids.step, ids.save_id)
+        save = self._lookup.save_named(ids.run, ids.step, ids.save_id)
         if save is not None:
             return save.world_size
         if identity.world_size:
@@ -139,13 +139,13 @@ class Adopting:
     def _reclaimed(self, identity: Identity) -> bool:
         """Give the file to the row that it is of, if that has no sound bytes."""
         ids, name = identity.ids, identity.name
-        save = self._known.save_named(ids.run, ids.step, ids.save_id)
+        save = self._lookup.save_named(ids.run, ids.step, ids.save_id)
         if save is None:
             return False
         shard = self._store.read(lambda sql: queries.shard_named(sql, save.number, name))
         if shard is None or shard.state is not ShardState.QUARANTINED:
             return False
-        return self._reclaiming.reclaim(shard)
+        return self._reclaimer.reclaim(shard)
 
     def _why_it_is_there(self, identity: Identity) -> str | None:
         """Say why a file is not needed: the remote has its rank's part, or the whole step."""
@@ -180,7 +180,7 @@ class Adopting:
         return manifest if manifest is not None and manifest.save_id == ids.save_id else None
 
 
-class Reclaiming:
+class FileReclaimer:
     """Looks for lost bytes of one store's shards in ``lost+found``, which it reads once."""
 
     def __init__(self, store: Store, cache_dir: Path) -> None:

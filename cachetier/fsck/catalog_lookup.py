@@ -20,7 +20,7 @@ from cachetier.remote.bucket import Remote
 Result = TypeVar("Result")
 
 
-class Known:
+class CatalogLookup:
     """Looks up shards and saves of one store, and what they have reached at its remotes."""
 
     def __init__(self, store: Store, remotes: Sequence[Remote]) -> None:
@@ -73,7 +73,7 @@ class Known:
         return SavesAt(self._store, remote)
 
 
-class Catalog(Protocol):
+class ReadableCatalog(Protocol):
     """What can be asked of a catalog: of a store's own, or of one that is only looked at."""
 
     def read(self, query: Callable[[Any], Result]) -> Result: ...
@@ -82,7 +82,7 @@ class Catalog(Protocol):
 class SavesAt:
     """Looks up in a catalog what saves have reached at one remote."""
 
-    def __init__(self, catalog: Catalog, remote: str) -> None:
+    def __init__(self, catalog: ReadableCatalog, remote: str) -> None:
         self._catalog = catalog
         self._remote = remote
         self._is_durable = remote == DURABLE

@@ -10,7 +10,7 @@ from contextlib import suppress
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.errors import IntegrityError, ObjectMissingError
-from cachetier.fsck.catalog_lookup import Known
+from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import Finding, LeftError
 from cachetier.fsck.remote_index import gone
 from cachetier.local.catalog import drain_writes, queries, repair_writes, replica_writes
@@ -32,16 +32,16 @@ _MAY_PUBLISH = (ClaimState.HOLD, ClaimState.CLAIM, ClaimState.REPLACE_WHEN_WHOLE
 _NOT_HERE = "this node has no part of it: run fsck --repair on one that saved it"
 
 
-class DocumentsThere:
+class DocumentRepairs:
     """Mends documents of one store's steps; raises LeftError where that is for another node."""
 
-    def __init__(self, store: Store, known: Known) -> None:
+    def __init__(self, store: Store, lookup: CatalogLookup) -> None:
         self._store = store
-        self._known = known
+        self._lookup = lookup
 
     def publish_again(self, finding: Finding) -> str:
         """Let the drain publish a step whose manifest is gone, with this node's parts there."""
-        remote, save = self._known.remote(finding.remote), self._known.save(finding)
+        remote, save = self._lookup.remote(finding.remote), self._lookup.save(finding)
         seen = remote.bucket.manifest(save.run, save.step)
         if seen is not None and self._claim_state(save, seen) not in _MAY_PUBLISH:
             other = seen.manifest
@@ -70,13 +70,13 @@ class DocumentsThere:
 
         With none at all, another save could begin where the objects of this one lie.
         """
-        remote, save = self._known.remote(finding.remote), self._known.save(finding)
+        remote, save = self._lookup.remote(finding.remote), self._lookup.save(finding)
         key = remote.bucket.layout.manifest_key(save.run, save.step)
         info = remote.bucket.objects.head(key)
         if info is not None and MANIFEST_NONCE_KEY not in info.metadata:
             raise LeftError(f"{key} was not written by cachetier: look at it, and remove it")
         _refuse_other_formats(remote, key)
-        if not self._known.at(remote.name).parts(save):
+        if not self._lookup.at(remote.name).parts(save):
             raise LeftError(_NOT_HERE)
         self._refuse_if_another_came_since(remote, save)
         try:
@@ -94,8 +94,8 @@ class DocumentsThere:
 
     def write_part(self, finding: Finding) -> str:
         """Write a rank's part again, if that is byte for byte what the manifest names."""
-        remote, save = self._known.remote(finding.remote), self._known.save(finding)
-        if not self._known.at(remote.name).is_published(save):
+        remote, save = self._lookup.remote(finding.remote), self._lookup.save(finding)
+        if not self._lookup.at(remote.name).is_published(save):
             self._write_missing_parts(remote, save, self._location(remote, save))
             return "it is there again: the step goes on"
         assert finding.rank is not None
@@ -110,7 +110,7 @@ class DocumentsThere:
 
     def locate(self, finding: Finding) -> str:
         """Write down where the objects of a published save are, as its manifest says."""
-        remote, save = self._known.remote(finding.remote), self._known.save(finding)
+        remote, save = self._lookup.remote(finding.remote), self._lookup.save(finding)
         seen = remote.bucket.manifest(save.run, save.step)
         if seen is None or seen.manifest.save_id != save.save_id:
             raise LeftError(f"no manifest says where it is: {gone(save)}")
@@ -132,7 +132,7 @@ class DocumentsThere:
         for location, save_id in self._later_saves(remote, save):
             if not remote.bucket.part_ranks(save.run, location):
                 continue
-            if self._known.save_named(save.run, save.step, save_id) is None:
+            if self._lookup.save_named(save.run, save.step, save_id) is None:
                 where = remote.bucket.layout.location_prefix(save.run, location)
                 raise LeftError(
                     f"save {save_id}, which this node does not know, may have been the step's: run "
@@ -147,7 +147,7 @@ class DocumentsThere:
         plain = plain_location(save.step, spread=True)
         for prefix in remote.bucket.objects.list(start, "/").prefixes:
             location = prefix.removeprefix(layout.run_prefix(save.run)).removesuffix("/")
-            if location not in (plain, self._known.at(remote.name).location(save)):
+            if location not in (plain, self._lookup.at(remote.name).location(save)):
                 first = own_location(save.step, "")
                 yield location, location.removeprefix(first).removesuffix(SPREAD_MARK)
 
@@ -155,7 +155,7 @@ class DocumentsThere:
 
     def _write_missing_parts(self, remote: Remote, save: Save, location: str) -> None:
         """Write this node's parts that are gone or damaged; no manifest pins what they were."""
-        for part in self._known.at(remote.name).parts(save):
+        for part in self._lookup.at(remote.name).parts(save):
             if not part.uploaded:
                 continue
             key = remote.bucket.layout.part_key(save.run, location, part.rank)
@@ -212,7 +212,7 @@ class DocumentsThere:
         return publication.claim_state(self._claimant(save), seen.manifest)
 
     def _location(self, remote: Remote, save: Save) -> str:
-        location = self._known.at(remote.name).location(save)
+        location = self._lookup.at(remote.name).location(save)
         if location is None:
             raise LeftError("the catalog does not say where its objects are: save the step again")
         return location

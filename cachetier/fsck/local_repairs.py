@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from cachetier.clock import Clock
 from cachetier.errors import CachetierError, IntegrityError, NotFoundError, RemoteError
-from cachetier.fsck.adopt_files import Reclaiming
-from cachetier.fsck.catalog_lookup import Known
+from cachetier.fsck.adopt_files import FileReclaimer
+from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import LeftError
-from cachetier.fsck.remote_index import Described
+from cachetier.fsck.remote_index import RemoteIndex
 from cachetier.local import copies
 from cachetier.local.catalog import local_copies, queries, repair_writes
 from cachetier.local.store import Store
@@ -20,7 +20,7 @@ FETCH_SECONDS = 600.0
 NO_COPY = "no sound copy is left. Save the step again, or restore another one"
 
 
-class BytesHere:
+class LocalRepairs:
     """Mends local bytes of one store; damaged ones go only when a remote says that it has others.
 
     Every method takes a shard as it is now, and raises LeftError where it cannot do what it says.
@@ -29,23 +29,23 @@ class BytesHere:
     def __init__(
         self,
         store: Store,
-        known: Known,
-        described: Described,
-        reclaiming: Reclaiming,
+        lookup: CatalogLookup,
+        remote_index: RemoteIndex,
+        reclaimer: FileReclaimer,
         restore: Restore | None,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._reclaiming = reclaiming
-        self._known = known
-        self._described = described
+        self._reclaimer = reclaimer
+        self._lookup = lookup
+        self._remote_index = remote_index
         self._restore = restore
         self._clock = clock
 
     def take_out_of_use(self, shard: Shard) -> str:
         """Replace damaged bytes by those of a remote; without any, keep them in quarantine."""
         self._quarantine_or_drop(shard)
-        return self.fetch(self._known.shard(shard.version))
+        return self.fetch(self._lookup.shard(shard.version))
 
     def fetch(self, shard: Shard) -> str:
         """Bring back what has no sound bytes here; what is clean need not be here."""
@@ -53,13 +53,13 @@ class BytesHere:
             return f"its bytes are here again, {shard.state}"
         if shard.state is ShardState.QUARANTINED and self._reads_right(shard):
             self._store.write(repair_writes.reinstate, shard.version)
-            state = self._known.shard(shard.version).state
+            state = self._lookup.shard(shard.version).state
             return f"its bytes here have their digest after all: it is {state}"
-        if shard.state is ShardState.QUARANTINED and self._reclaiming.reclaim(shard):
-            return f"its file was in lost+found: it is {self._known.shard(shard.version).state}"
+        if shard.state is ShardState.QUARANTINED and self._reclaimer.reclaim(shard):
+            return f"its file was in lost+found: it is {self._lookup.shard(shard.version).state}"
         why = self._not_fetched(shard)
         if why is None:
-            return f"fetched: it is {self._known.shard(shard.version).state}"
+            return f"fetched: it is {self._lookup.shard(shard.version).state}"
         if shard.state is ShardState.QUARANTINED:
             raise LeftError(f"its bytes are kept in quarantine: {why}")
         if why == NO_COPY:
@@ -74,7 +74,7 @@ class BytesHere:
             self.take_out_of_use(shard)
         elif (why := self._not_fetched(shard)) is not None:
             raise LeftError(why)
-        shard = self._known.shard(shard.version)
+        shard = self._lookup.shard(shard.version)
         if not self._is_sound(shard):
             raise LeftError("its bytes could not be fetched: repair again once remotes answer")
         return shard
@@ -118,10 +118,10 @@ class BytesHere:
 
     def _learn_if_forgotten(self, shard: Shard) -> None:
         """Ask the remotes of which the catalog should know as what they hold a shard."""
-        row = self._known.row(shard.version)
+        row = self._lookup.row(shard.version)
         for remote in row.unreadable or (() if row.remotes else (DURABLE,)):
-            save = self._known.save_of(shard)
-            self._described.learn(shard, save, self._known.remote(remote))
+            save = self._lookup.save_of(shard)
+            self._remote_index.learn(shard, save, self._lookup.remote(remote))
 
     def _is_sound(self, shard: Shard) -> bool:
         return shard.state is not ShardState.QUARANTINED and self._reads_right(shard)

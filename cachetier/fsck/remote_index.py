@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cachetier.clock import Clock
 from cachetier.errors import IntegrityError
-from cachetier.fsck.catalog_lookup import Known
+from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import LeftError
 from cachetier.local.catalog import repair_writes
 from cachetier.local.repair import check_queries
@@ -21,12 +21,12 @@ from cachetier.remote.presence import holds
 Entries = Mapping[str, ShardSummary]
 
 
-class Described:
+class RemoteIndex:
     """Reads what was written down of shards at remotes, and writes the catalog's rows again."""
 
-    def __init__(self, store: Store, known: Known, clock: Clock) -> None:
+    def __init__(self, store: Store, lookup: CatalogLookup, clock: Clock) -> None:
         self._store = store
-        self._known = known
+        self._lookup = lookup
         self._clock = clock
         self._read: tuple[tuple[str, int, int], Entries] | None = None  # the last part
 
@@ -37,7 +37,7 @@ class Described:
             LeftError: The step there is not of this save any more, or does not name the shard.
             RemoteError: The remote cannot be asked.
         """
-        if self._known.at(remote.name).is_described(save, shard.rank):
+        if self._lookup.at(remote.name).is_described(save, shard.rank):
             entries = self._entries(save, shard.rank, remote)
             stored = _stored_of(shard, entries.get(shard.name)) if entries else None
             if stored is not None and (stored.codec is Codec.RAW or stored.frames):
@@ -51,7 +51,7 @@ class Described:
 
         Raises as ``stored`` does.
         """
-        location = self._known.at(remote.name).location(save)
+        location = self._lookup.at(remote.name).location(save)
         stored = self.stored(shard, save, remote) or Stored.raw(shard.content)
         if location is None or not holds(remote.bucket, shard, location, stored):
             return False
@@ -68,7 +68,7 @@ class Described:
         if stored.pack is None:
             return [shard]
         name, names = stored.pack.name, []
-        if self._known.at(remote.name).is_described(save, shard.rank):
+        if self._lookup.at(remote.name).is_described(save, shard.rank):
             entries = self._entries(save, shard.rank, remote).values()
             starts = [
                 (entry.pack.start, entry.size_bytes, entry.name)
@@ -84,12 +84,12 @@ class Described:
         """Return what the part of a rank says, else the manifest, without frames; else nothing."""
         key = remote.name, save.number, rank
         if self._read is None or self._read[0] != key:
-            self._read = key, _entries_at(remote, save, rank, self._known)
+            self._read = key, _entries_at(remote, save, rank, self._lookup)
         return self._read[1]
 
 
-def _entries_at(remote: Remote, save: Save, rank: int, known: Known) -> Entries:
-    bucket, location = remote.bucket, known.at(remote.name).location(save)
+def _entries_at(remote: Remote, save: Save, rank: int, lookup: CatalogLookup) -> Entries:
+    bucket, location = remote.bucket, lookup.at(remote.name).location(save)
     manifest = _manifest(remote, save)
     pins = {part.rank: part.digest for part in manifest.parts} if manifest is not None else {}
     if location is None:

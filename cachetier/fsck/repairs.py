@@ -12,13 +12,13 @@ from pathlib import Path
 
 from cachetier.clock import Clock
 from cachetier.errors import CachetierError
-from cachetier.fsck.adopt_files import Reclaiming
-from cachetier.fsck.catalog_lookup import Known
-from cachetier.fsck.document_repairs import DocumentsThere
+from cachetier.fsck.adopt_files import FileReclaimer
+from cachetier.fsck.catalog_lookup import CatalogLookup
+from cachetier.fsck.document_repairs import DocumentRepairs
 from cachetier.fsck.findings import Finding, FindingKind, LeftError, RepairOutcome
-from cachetier.fsck.local_repairs import BytesHere
-from cachetier.fsck.object_repairs import ObjectsThere
-from cachetier.fsck.remote_index import Described
+from cachetier.fsck.local_repairs import LocalRepairs
+from cachetier.fsck.object_repairs import ObjectRepairs
+from cachetier.fsck.remote_index import RemoteIndex
 from cachetier.fsck.row_repairs import OF_THE_CATALOG
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ForbiddenTransitionError
@@ -67,19 +67,19 @@ class Repairs:
         restore: Restore | None,
         clock: Clock,
     ) -> None:
-        self._known = Known(store, remotes)
-        described = Described(store, self._known, clock)
-        reclaiming = Reclaiming(store, cache_dir)
-        self._bytes = BytesHere(store, self._known, described, reclaiming, restore, clock)
-        objects = ObjectsThere(store, self._known, described, self._bytes)
-        documents = DocumentsThere(store, self._known)
+        self._lookup = CatalogLookup(store, remotes)
+        remote_index = RemoteIndex(store, self._lookup, clock)
+        reclaimer = FileReclaimer(store, cache_dir)
+        self._local = LocalRepairs(store, self._lookup, remote_index, reclaimer, restore, clock)
+        objects = ObjectRepairs(store, self._lookup, remote_index, self._local)
+        documents = DocumentRepairs(store, self._lookup)
         self._acts: Mapping[FindingKind, Act] = {
             **dict.fromkeys(AT_START, self._started),
             FindingKind.ROW_CONTRADICTS: lambda of: (
                 objects.put_right(of) if of.version else documents.locate(of)
             ),
-            FindingKind.BYTES_DAMAGED: lambda of: self._bytes.take_out_of_use(self._shard(of)),
-            FindingKind.QUARANTINED: lambda of: self._bytes.fetch(self._shard(of)),
+            FindingKind.BYTES_DAMAGED: lambda of: self._local.take_out_of_use(self._shard(of)),
+            FindingKind.QUARANTINED: lambda of: self._local.fetch(self._shard(of)),
             FindingKind.OBJECT_MISSING: objects.bring_there,
             FindingKind.OBJECT_DIFFERS: objects.bring_there,
             FindingKind.MANIFEST_MISSING: documents.publish_again,
@@ -116,14 +116,14 @@ class Repairs:
         """Start-up has dealt with it already."""
         if not finding.version:
             return "removed" if finding.kind is FindingKind.FILE_UNMARKED else "moved to lost+found"
-        return self._bytes.fetch(self._shard(finding))
+        return self._local.fetch(self._shard(finding))
 
     def _abort(self, finding: Finding) -> str:
-        remote = self._known.remote(finding.remote)
+        remote = self._lookup.remote(finding.remote)
         assert finding.key is not None
         assert finding.file_id is not None
         remote.bucket.objects.abort_upload(finding.key, finding.file_id)
         return "aborted"
 
     def _shard(self, finding: Finding) -> Shard:
-        return self._known.shard(finding.version)
+        return self._lookup.shard(finding.version)

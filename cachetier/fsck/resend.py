@@ -28,7 +28,7 @@ from cachetier.remote.base import IF_ABSENT, Condition, UploadedPart, if_match
 from cachetier.remote.bucket import Remote
 
 
-class Resending:
+class Resender:
     """Sends objects of one store to one remote again."""
 
     def __init__(self, store: Store, remote: Remote) -> None:

@@ -20,7 +20,7 @@ from cachetier.errors import (
     DirectoryInUseError,
     RemoteError,
 )
-from cachetier.fsck.adopt_files import Adopting
+from cachetier.fsck.adopt_files import FileAdopter
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport, RepairOutcome
 from cachetier.fsck.local_checks import LocalChecks, Sleep
 from cachetier.fsck.remote_checks import RemoteChecks
@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FsckOptions:
     """What to look at, and whether to do anything about it.
 
     ``data`` reads every local byte; ``run`` names the only run to look at; ``adopt`` takes files of
@@ -61,7 +61,7 @@ def fsck(
     cache_dir: Path,
     remotes: Sequence[Remote],
     clock: Clock,
-    wanted: Wanted,
+    options: FsckOptions,
     *,
     capacity_bytes: int,
     found: Callable[[FsckReport], None] = lambda _report: None,
@@ -74,7 +74,7 @@ def fsck(
         cache_dir: Whose.
         remotes: The durable one first; none to look at this node only.
         clock: For ages.
-        wanted: See there.
+        options: See there.
         capacity_bytes: What may be used when bytes are fetched again.
         found: Told what was found, before anything is repaired.
         say: Told of each repair before it is tried.
@@ -89,23 +89,23 @@ def fsck(
             f"there is no cache in {cache_dir}", hint="Name the service's own: --cache-dir."
         )
     report = FsckReport()
-    with _held(cache_dir, report, wanted):
-        report.findings += _looked(cache_dir, remotes, wanted, report, sleep)
+    with _held(cache_dir, report, options):
+        report.findings += _looked(cache_dir, remotes, options, report, sleep)
         found(report)
-        if wanted.changes:
+        if options.changes:
             report.outcomes += _repaired(
-                cache_dir, remotes, clock, wanted, report.findings, capacity_bytes, say
+                cache_dir, remotes, clock, options, report.findings, capacity_bytes, say
             )
     return report
 
 
 @contextmanager
-def _held(cache_dir: Path, report: FsckReport, wanted: Wanted) -> Iterator[None]:
+def _held(cache_dir: Path, report: FsckReport, options: FsckOptions) -> Iterator[None]:
     """Hold the directory's lock, or find out that a service does."""
     try:
         lock = lock_directory(cache_dir)
     except DirectoryInUseError as error:
-        if wanted.changes:
+        if options.changes:
             raise DirectoryInUseError(
                 f"a service runs on {cache_dir}",
                 hint="Stop it to repair; without --repair fsck looks beside the running service.",
@@ -120,17 +120,21 @@ def _held(cache_dir: Path, report: FsckReport, wanted: Wanted) -> Iterator[None]
 
 
 def _looked(
-    cache_dir: Path, remotes: Sequence[Remote], wanted: Wanted, report: FsckReport, sleep: Sleep
+    cache_dir: Path,
+    remotes: Sequence[Remote],
+    options: FsckOptions,
+    report: FsckReport,
+    sleep: Sleep,
 ) -> Iterator[Finding]:
     try:
         with viewed(cache_dir, alone=not report.online) as view:
             here = LocalChecks(
-                view, cache_dir, report, data=wanted.data, run=wanted.run, sleep=sleep
+                view, cache_dir, report, data=options.data, run=options.run, sleep=sleep
             )
             yield from here.all()
             for remote in remotes:
                 try:
-                    yield from RemoteChecks(view, remote, report, run=wanted.run).all()
+                    yield from RemoteChecks(view, remote, report, run=options.run).all()
                 except RemoteError as error:
                     report.unanswered.append(f"{remote.name}: {error.message}")
     except CatalogDamagedError as error:
@@ -143,12 +147,12 @@ def _repaired(
     cache_dir: Path,
     remotes: Sequence[Remote],
     clock: Clock,
-    wanted: Wanted,
+    options: FsckOptions,
     findings: Sequence[Finding],
     capacity_bytes: int,
     say: Say,
 ) -> Iterator[RepairOutcome]:
-    if wanted.repair and not wanted.rebuild:
+    if options.repair and not options.rebuild:
         try:
             durable = remotes[0].bucket if remotes else None
             yield from repaired_rows(cache_dir, durable, findings, clock.now(), say)
@@ -158,7 +162,7 @@ def _repaired(
         for finding in findings:
             if finding.kind in AT_START:
                 say(f"repair {finding.where}: {ABOUT_TO[finding.kind]}")
-    if wanted.rebuild:
+    if options.rebuild:
         yield from _begun_anew(cache_dir, findings, clock.now(), say)
     try:
         store = open_store(cache_dir, capacity_bytes, clock).store
@@ -167,10 +171,10 @@ def _repaired(
         return
     restore = _restore_of(store, remotes, clock)
     try:
-        if wanted.repair:
+        if options.repair:
             yield from Repairs(store, cache_dir, list(remotes), restore, clock).all(findings, say)
-        if wanted.adopt or wanted.rebuild:
-            yield from Adopting(store, cache_dir, remotes[0].bucket, clock).all(say)
+        if options.adopt or options.rebuild:
+            yield from FileAdopter(store, cache_dir, remotes[0].bucket, clock).all(say)
     finally:
         if restore is not None:
             restore.close()

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from cachetier.fsck.findings import FindingKind, FsckReport
-from cachetier.fsck.run import Wanted, fsck
+from cachetier.fsck.run import FsckOptions, fsck
 from cachetier.local.catalog import rows
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.layout import Layout
@@ -69,7 +69,7 @@ class Patient:
             self.cache_dir,
             remotes,
             self.clock,
-            Wanted(**wanted),  # type: ignore[arg-type]
+            FsckOptions(**wanted),  # type: ignore[arg-type]
             capacity_bytes=CAPACITY_BYTES,
             say=self.said.append,
             sleep=lambda _seconds: None,

@@ -8,7 +8,7 @@ import pytest
 from cachetier_client.io.digests import digest_of
 
 from cachetier.fsck.findings import FindingKind, FsckReport
-from cachetier.fsck.run import Wanted, fsck
+from cachetier.fsck.run import FsckOptions, fsck
 from cachetier.local.catalog import drain_writes, replica_writes
 from cachetier.model.documents import ManifestState, encode
 from cachetier.model.layout import Layout
@@ -53,7 +53,7 @@ class Mirrored(Patient):
             self.cache_dir,
             remotes,
             self.clock,
-            Wanted(data=True, repair=repair),
+            FsckOptions(data=True, repair=repair),
             capacity_bytes=CAPACITY_BYTES,
             sleep=lambda _seconds: None,
         )
