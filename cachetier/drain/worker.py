@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 
+from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.io import digests
 
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
@@ -40,7 +41,6 @@ from cachetier.errors import (
 )
 from cachetier.model.compression import parsed_mode
 from cachetier.model.documents import ShardEntry
-from cachetier.model.layout import Layout
 from cachetier.model.packs import Member
 from cachetier.model.shard import Content
 from cachetier.model.stored import Codec

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from cachetier_client.bucket_format.publication import ManifestState
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.clock import Clock
@@ -29,7 +30,7 @@ from cachetier.local.lost_and_found import (
 )
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES
-from cachetier.model.documents import Manifest, ManifestState
+from cachetier.model.documents import Manifest
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Content, Shard
 from cachetier.remote.bucket import Bucket

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from cachetier_client.bucket_format import publication as rules
+from cachetier_client.bucket_format.layout import SPREAD_MARK, own_location, plain_location
+from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY, Claimant, ClaimState
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.errors import IntegrityError, ObjectMissingError
@@ -18,13 +21,11 @@ from cachetier.local.store import Store
 from cachetier.model import publication
 from cachetier.model.checkpoint import Save
 from cachetier.model.documents import PartDocument, ShardEntry, encode, is_of_another_format
-from cachetier.model.layout import SPREAD_MARK, own_location, plain_location
 from cachetier.model.names import DURABLE
-from cachetier.model.publication import Claimant, ClaimState
 from cachetier.model.shard import Content, Shard
 from cachetier.model.stored import Stored
 from cachetier.remote.base import IF_ABSENT, if_match
-from cachetier.remote.bucket import MANIFEST_NONCE_KEY, Remote, SeenManifest
+from cachetier.remote.bucket import Remote, SeenManifest
 from cachetier.remote.presence import holds
 
 AT_ONCE = 16
@@ -209,7 +210,7 @@ class DocumentRepairs:
         return publication.claimant_of(save, replaced)
 
     def _claim_state(self, save: Save, seen: SeenManifest) -> ClaimState:
-        return publication.claim_state(self._claimant(save), seen.manifest)
+        return rules.claim_state(self._claimant(save), seen.manifest)
 
     def _location(self, remote: Remote, save: Save) -> str:
         location = self._lookup.at(remote.name).location(save)

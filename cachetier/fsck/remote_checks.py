@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from cachetier_client.bucket_format.layout import SPREAD_MARK, is_pending
+from cachetier_client.bucket_format.publication import ManifestState
 from cachetier_client.identity.names import RESERVED_SEGMENT
 
 from cachetier.errors import IntegrityError, RemoteError, RemoteRefusedError
@@ -17,8 +19,7 @@ from cachetier.local.repair import check_queries
 from cachetier.local.repair.catalog_view import CatalogView
 from cachetier.local.repair.check_queries import PAGE_ROWS
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
-from cachetier.model.documents import Manifest, ManifestState, PartDocument
-from cachetier.model.layout import SPREAD_MARK, is_pending
+from cachetier.model.documents import Manifest, PartDocument
 from cachetier.model.names import DURABLE
 from cachetier.model.stored import Stored
 from cachetier.model.uploads import SAVE_KEY

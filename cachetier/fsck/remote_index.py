@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cachetier_client.bucket_format.publication import ManifestState
+
 from cachetier.clock import Clock
 from cachetier.errors import IntegrityError
 from cachetier.fsck.catalog_lookup import CatalogLookup
@@ -12,7 +14,7 @@ from cachetier.local.catalog import repair_writes
 from cachetier.local.repair import check_queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
-from cachetier.model.documents import Manifest, ManifestState, ShardEntry, ShardSummary
+from cachetier.model.documents import Manifest, ShardEntry, ShardSummary
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Codec, Stored
 from cachetier.remote.bucket import Remote

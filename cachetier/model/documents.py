@@ -7,9 +7,9 @@ gets an IntegrityError, never wrong bytes.
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from typing import Annotated, Literal, TypeVar
 
+from cachetier_client.bucket_format.publication import ManifestState
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cachetier.errors import IntegrityError
@@ -167,12 +167,6 @@ class PendingSeal(_Document):
     follows: bool = False
     shards: tuple[ShardEntry, ...]
     held: tuple[HeldShard, ...]
-
-
-class ManifestState(StrEnum):
-    CLAIMED = "claimed"
-    PUBLISHED = "published"
-    DELETED = "deleted"
 
 
 class PartReference(_Document):

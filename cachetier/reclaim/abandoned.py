@@ -15,11 +15,14 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from cachetier_client.bucket_format import publication as rules
+from cachetier_client.bucket_format.publication import Claimant, ClaimState
+
 from cachetier.local.catalog import gc_queries, queries
 from cachetier.local.store import Store
 from cachetier.model import publication
 from cachetier.model.checkpoint import PartState, Save
-from cachetier.model.publication import Claimant, ClaimState, claimant_of
+from cachetier.model.publication import claimant_of
 from cachetier.remote.bucket import Bucket, SeenManifest
 
 RANKS_NAMED = 5
@@ -75,7 +78,7 @@ class AbandonedSaves:
         claimed = manifest is not None and manifest.save_id == save.save_id
         location = save.location or (manifest.location if manifest and claimed else None)
         look = Look(claimant, seen, location)
-        claim_state = publication.claim_state(claimant, manifest)
+        claim_state = rules.claim_state(claimant, manifest)
         unsealed = self._store.read(lambda sql: gc_queries.lacks_ranks_here(sql, save))
         taken_back = self._store.read(lambda sql: gc_queries.was_taken_back(sql, save))
         if unsealed and taken_back and claim_state is not ClaimState.PUBLISHED:

@@ -22,13 +22,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from cachetier_client.bucket_format.layout import SPREAD_MARK
+
 from cachetier.clock import Clock
 from cachetier.errors import IntegrityError, InvalidRequestError, RemoteError
 from cachetier.local.catalog import deletes, drain_writes, gc_queries, queries
 from cachetier.local.lost_and_found import LostAndFound, superfluous_because
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
-from cachetier.model.layout import SPREAD_MARK
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.abandoned import AbandonedSaves, Look
 from cachetier.remote.batch import InBatches

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format.layout import Layout, rank_of_part
+from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY, ManifestState
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.errors import (
@@ -16,11 +18,9 @@ from cachetier.errors import (
     PreconditionFailedError,
     RemoteRefusedError,
 )
-from cachetier.model.documents import Manifest, ManifestState, PartDocument, decode, encode
-from cachetier.model.layout import Layout, rank_of_part
+from cachetier.model.documents import Manifest, PartDocument, decode, encode
 from cachetier.remote.base import IF_ABSENT, ObjectInfo, ObjectStore, if_match
 
-MANIFEST_NONCE_KEY = "cachetier-nonce"
 _READS_OF_A_MOVING_MANIFEST = 5
 
 

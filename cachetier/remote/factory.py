@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from cachetier_client.bucket_format.layout import Layout
+
 from cachetier.clock import Clock
-from cachetier.model.layout import Layout
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.boto_client import Profile, Timeouts
 from cachetier.remote.bucket import Bucket

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from cachetier_client.bucket_format.publication import ManifestState
+
 from cachetier.errors import IntegrityError, RemoteError
 from cachetier.local.catalog import queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import SaveState
-from cachetier.model.documents import Manifest, ManifestState
+from cachetier.model.documents import Manifest
 from cachetier.remote.bucket import Remote
 from cachetier.restore.replica_choice import Absences
 

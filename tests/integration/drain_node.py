@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 
@@ -37,7 +38,6 @@ from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import Save
 from cachetier.model.compression import Rules
-from cachetier.model.layout import Layout
 from cachetier.model.levels import Level
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Content, Receipt, Shard

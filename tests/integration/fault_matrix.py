@@ -12,13 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.publication import ManifestState
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.clock import SystemClock
 from cachetier.drain.pace.pace import Pace
 from cachetier.local.catalog import queries
-from cachetier.model.documents import ManifestState
-from cachetier.model.layout import Layout
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.boto_client import Timeouts
 from cachetier.remote.bucket import Bucket

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
+from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import Clock, SystemClock
@@ -23,7 +24,6 @@ from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
 from cachetier.local.catalog import drain_writes, queries
 from cachetier.local.catalog.records import Backlog
-from cachetier.model.layout import Layout
 from cachetier.model.names import DURABLE
 from cachetier.model.uploads import object_metadata
 from cachetier.remote.bucket import Bucket

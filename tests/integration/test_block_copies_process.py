@@ -8,9 +8,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.layout import Layout
 
 from cachetier.local.catalog import queries
-from cachetier.model.layout import Layout
 from cachetier.testing.http_wire import Head
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3_operations import operation_of

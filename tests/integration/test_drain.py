@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.publication import ManifestState
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
@@ -14,7 +15,6 @@ from cachetier.errors import (
     RemoteDigestError,
     RemoteRefusedError,
 )
-from cachetier.model.documents import ManifestState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.uploads import PART_BYTES
 from cachetier.remote.wrapped import Operation

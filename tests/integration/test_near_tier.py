@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
+from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.publication import ManifestState
 from cachetier_client.results import Level
 
-from cachetier.model.documents import ManifestState
-from cachetier.model.layout import Layout
 from cachetier.remote.bucket import Bucket
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint

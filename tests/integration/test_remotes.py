@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 from cachetier_client import CachetierClientError, NotDurableError
+from cachetier_client.bucket_format.publication import ManifestState
 from cachetier_client.io.digests import digest_of
 
-from cachetier.model.documents import ManifestState
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.test_http_shards import LARGE, noise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cachetier.model.documents import ManifestState
+from cachetier_client.bucket_format.publication import ManifestState
+
 from tests.integration.packing import body_of, packs_in
 from tests.integration.test_remotes import endpoint, place
 from tests.integration.two_remotes import RUN, SECONDS, Site, running, until

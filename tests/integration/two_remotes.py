@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from cachetier_client import Client
+from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.publication import ManifestState
 
 from cachetier.local.catalog import queries
-from cachetier.model.documents import Manifest, ManifestState
-from cachetier.model.layout import Layout
+from cachetier.model.documents import Manifest
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
 from cachetier.service.service import Service

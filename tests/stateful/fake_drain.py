@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import Clock
@@ -22,7 +23,7 @@ from cachetier.model.documents import ShardEntry
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.packs import Member, is_packable, next_pack, pack_name
-from cachetier.model.publication import Claimant, claimant_of
+from cachetier.model.publication import claimant_of
 from cachetier.model.shard import BLOCK_BYTES, Content, Shard
 from cachetier.model.stored import Codec, InPack, Stored, StoredFrame
 from cachetier.model.uploads import (

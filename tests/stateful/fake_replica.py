@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.io.digests import digest_of
 
 from cachetier.clock import Clock
@@ -12,7 +13,7 @@ from cachetier.local.catalog import queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.documents import ShardEntry
-from cachetier.model.publication import Claimant, claimant_of
+from cachetier.model.publication import claimant_of
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Stored
 from cachetier.model.uploads import object_metadata

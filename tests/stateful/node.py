@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import apsw
+from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import block_lengths, combine, digest_of
 
@@ -18,7 +19,6 @@ from cachetier.local.files.data_files import Files
 from cachetier.local.recovery import lock_directory, open_store
 from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
-from cachetier.model.layout import Layout
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import INLINE_BYTES, Content, Receipt, Shard
 from cachetier.notifier import Changes

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
+from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 from hypothesis import settings
@@ -17,7 +18,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.errors import CachetierError, RemoteError
 from cachetier.local.catalog import queries, replica_writes
-from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.replica_choice import AWAY_SECONDS, Replicas

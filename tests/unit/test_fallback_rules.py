@@ -1,14 +1,12 @@
-"""A client that saves without its service decides, names and writes as the service does."""
+"""A client that saves without its service writes what the service does."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
 from cachetier_client.bucket_format import documents as theirs
-from cachetier_client.bucket_format import layout as their_layout
-from cachetier_client.bucket_format import publication as their_rules
+from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.fallback.direct import uploads as their_uploads
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
@@ -16,7 +14,6 @@ from cachetier_client.io.digests import digest_of, to_hex
 from cachetier.model import publication
 from cachetier.model.documents import (
     Manifest,
-    ManifestState,
     PartDocument,
     PartReference,
     PendingSeal,
@@ -24,78 +21,14 @@ from cachetier.model.documents import (
     decode,
     encode,
 )
-from cachetier.model.layout import Layout, own_location, plain_location, rank_of_part
 from cachetier.model.shard import BLOCK_BYTES, Content
 from cachetier.model.uploads import judge_existing, object_metadata, upload_part_bytes_for
 
-MINE, OTHER = "mine", "other"
-
-
-def seen(state: ManifestState, save_id: str, started_at: float, *replaces: str) -> Manifest:
-    return Manifest(
-        state=state,
-        run="run",
-        step=7,
-        save_id=save_id,
-        location="7" if save_id == OTHER else "7~mine",
-        nonce="n",
-        started_at=started_at,
-        replaces=replaces,
-        world_size=2,
-    )
-
-
-MANIFESTS: list[Manifest | None] = [None] + [
-    seen(state, save_id, started_at, *replaces)
-    for state, save_id, started_at, replaces in itertools.product(
-        ManifestState, (MINE, OTHER), (50.0, 100.0, 150.0), ((), (MINE,), ("third",))
-    )
-    if save_id not in replaces
-]
+MINE = "mine"
 
 
 def as_client(manifest: Manifest | None) -> theirs.Manifest | None:
     return None if manifest is None else theirs.manifest_of(encode(manifest), "etag", "key")
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("spread", [False, True])
-def test_both_sides_decide_the_same_about_every_manifest(*, overwrite: bool, spread: bool) -> None:
-    ours = publication.Claimant("run", 7, MINE, 2, overwrite, 100.0)
-    client = their_rules.Claimant("run", 7, MINE, 2, overwrite, 100.0)
-    outcomes = set()
-    for manifest in MANIFESTS:
-        mirrored = as_client(manifest)
-        claim_state = publication.claim_state(ours, manifest)
-        assert their_rules.claim_state(client, mirrored).name == claim_state.name, manifest
-        assert their_rules.location_of(client, mirrored, spread=spread) == publication.location_of(
-            ours, manifest, spread=spread
-        )
-        if claim_state is publication.ClaimState.CLAIM:
-            claimed = publication.claim(ours, manifest, "nonce", spread=spread)
-            copied = their_rules.claim(client, mirrored, "nonce", spread=spread)
-            assert copied.encode() == encode(claimed)
-        outcomes.add(claim_state)
-    never = {publication.ClaimState.REPLACE_WHEN_WHOLE} if not overwrite else set()
-    assert outcomes | never | {publication.ClaimState.REFUSED} == set(publication.ClaimState)
-
-
-@pytest.mark.parametrize("prefix", ["", "p", "p/q"])
-@pytest.mark.parametrize("spread", [False, True])
-def test_both_sides_use_the_same_keys(prefix: str, *, spread: bool) -> None:
-    layout = Layout(prefix, spread)
-    plain = plain_location(7, spread=spread)
-    assert their_layout.plain_location(7, spread=spread) == plain
-    assert their_layout.own_location(7, "s", spread=spread) == own_location(7, "s", spread=spread)
-    for location, name in itertools.product([plain, "7~s"], ["a", "b/c.pt", "__0_0.distcp"]):
-        assert their_layout.shard_key(prefix, "r", location, name) == layout.shard_key(
-            "r", location, name
-        )
-    assert their_layout.part_key(prefix, "r", plain, 3) == layout.part_key("r", plain, 3)
-    assert their_layout.pending_key(prefix, "r", plain, 3) == layout.pending_key("r", plain, 3)
-    assert their_layout.manifest_key(prefix, "r", 7) == layout.manifest_key("r", 7)
-    assert their_layout.rank_of_part(layout.part_key("r", plain, 3)) == 3
-    assert rank_of_part(their_layout.pending_key(prefix, "r", plain, 3)) is None
 
 
 def an_entry(name: str, *blocks: bytes) -> tuple[theirs.Entry, Content]:
@@ -135,9 +68,7 @@ def test_a_published_manifest_comes_out_the_same_byte_for_byte() -> None:
         shards=(ShardEntry.of("a", 0, content),),
     )
     body = encode(part)
-    claimed = publication.claim(
-        publication.Claimant("run", 7, MINE, 1, False, 100.5), None, "nonce"
-    )
+    claimed = publication.claim(Claimant("run", 7, MINE, 1, False, 100.5), None, "nonce")
     reference = PartReference(
         rank=0, digest=to_hex(digest_of(body)), shards=1, size_bytes=content.size_bytes
     )

@@ -11,8 +11,9 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format.publication import Claimant
+
 from cachetier.clock import Clock
-from cachetier.model.publication import Claimant
 from cachetier.remote.bucket import SeenManifest
 
 CLAIMS = 256

@@ -1,9 +1,9 @@
 """The publisher: claims a step for a save, writes rank parts, publishes, deletes.
 
-A library over ``Bucket``, by the rules of ``model.publication``: each method reads the manifest,
-decides, and writes under a condition; whoever loses a race reads again and decides again. What this
-drain wrote itself (``OwnWrites``) is not read before the next write. All of it may be repeated at
-any time, after a crash or a lost reply.
+A library over ``Bucket``, by the rules of ``bucket_format.publication``: each method reads the
+manifest, decides, and writes under a condition; whoever loses a race reads again and decides again.
+What this drain wrote itself (``OwnWrites``) is not read before the next write. All of it may be
+repeated at any time, after a crash or a lost reply.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format import publication as rules
+from cachetier_client.bucket_format.publication import (
+    LEADER,
+    RACES,
+    Claimant,
+    ClaimState,
+    ManifestState,
+)
+
 from cachetier.clock import Clock
 from cachetier.drain.publish.own_writes import OwnWrites
 from cachetier.errors import IntegrityError, RemoteRefusedError, TransientError
 from cachetier.model import publication
 from cachetier.model.checkpoint import SaveState
-from cachetier.model.documents import (
-    Manifest,
-    ManifestState,
-    PartDocument,
-    PartReference,
-    ShardEntry,
-)
-from cachetier.model.publication import Claimant, ClaimState
+from cachetier.model.documents import Manifest, PartDocument, PartReference, ShardEntry
 from cachetier.remote.batch import Each
 from cachetier.remote.bucket import Bucket, SeenManifest
 from cachetier.remote.ownership import owned_keys
 from cachetier.remote.presence import is_object_of
 
-RACES = 20
-LEADER = 0  # the rank that others may follow
 SWEEPS = 5
 
 Ours = Callable[[Sequence[str]], set[str]]
@@ -84,7 +84,7 @@ class Publisher:
             TransientError: Others keep changing the manifest.
         """
         for seen in self._tries(save):
-            claim_state = publication.claim_state(save, _manifest(seen))
+            claim_state = rules.claim_state(save, _manifest(seen))
             if claim_state is ClaimState.CLAIM:
                 claimed = publication.claim(
                     save, _manifest(seen), self._nonce(), spread=self._bucket.layout.spread
@@ -94,10 +94,10 @@ class Publisher:
                     continue
                 self._own.claimed(written)
                 return Located(claimed.location)
-            if claim_state in (ClaimState.SUPERSEDED, ClaimState.REFUSED, ClaimState.DELETED):
+            if claim_state.has_no_future:
                 return _ended(save, claim_state, _manifest(seen))
             spread = self._bucket.layout.spread
-            return Located(publication.location_of(save, _manifest(seen), spread=spread))
+            return Located(rules.location_of(save, _manifest(seen), spread=spread))
         raise _too_many_races(save)
 
     def write_part(
@@ -128,12 +128,8 @@ class Publisher:
             return Ended(SaveState.PUBLISHED)
         for seen in self._tries(save):
             manifest = _manifest(seen)
-            claim_state = publication.claim_state(save, manifest)
-            if claim_state not in (
-                ClaimState.HOLD,
-                ClaimState.CLAIM,
-                ClaimState.REPLACE_WHEN_WHOLE,
-            ):
+            claim_state = rules.claim_state(save, manifest)
+            if claim_state is ClaimState.PUBLISHED or claim_state.has_no_future:
                 return _ended(save, claim_state, manifest)
             whole = self._whole(save, location)
             if whole is None:
@@ -149,8 +145,8 @@ class Publisher:
             IntegrityError: Its part is damaged.
         """
         manifest = _manifest(self._bucket.manifest(save.run, save.step))
-        claim_state = publication.claim_state(save, manifest)
-        if claim_state not in (ClaimState.HOLD, ClaimState.CLAIM, ClaimState.REPLACE_WHEN_WHOLE):
+        claim_state = rules.claim_state(save, manifest)
+        if claim_state is ClaimState.PUBLISHED or claim_state.has_no_future:
             return _ended(save, claim_state, manifest)
         if LEADER not in self._bucket.part_ranks(save.run, location):
             return False

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from cachetier_client.bucket_format.publication import Claimant
+
 from cachetier.model.checkpoint import Save
 from cachetier.model.compression import OFF, Mode
 from cachetier.model.packs import Packable
-from cachetier.model.publication import Claimant, claimant_of
+from cachetier.model.publication import claimant_of
 from cachetier.model.shard import Shard
 
 

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.io import digests
 
 from cachetier.clock import Clock
 from cachetier.drain.channel import Reply
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.model.composing import DONOR_FROM_BYTES, DonorFrames
-from cachetier.model.layout import Layout
 from cachetier.model.shard import Content, blocks_of
 from cachetier.model.stored import Codec, Stored, unpack_frames
 from cachetier.model.uploads import codec_found

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cachetier_client.bucket_format import publication
+from cachetier_client.bucket_format.publication import Claimant, ManifestState
 from cachetier_client.errors import IntegrityError
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
 FORMAT = 1
-CLAIMED, PUBLISHED, DELETED = "claimed", "published", "deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Entry:
 class Manifest:
     """The step's one mutable document, and the version it was read at."""
 
-    state: str
+    state: ManifestState
     run: str
     step: int
     save_id: str
@@ -92,11 +93,8 @@ def manifest_of(body: bytes, etag: str, key: str) -> Manifest:
     """
     document = decoded(body, key)
     try:
-        state = str(document["state"])
-        if state not in (CLAIMED, PUBLISHED, DELETED):
-            raise ValueError(state)
         return Manifest(
-            state=state,
+            state=ManifestState(document["state"]),
             run=str(document["run"]),
             step=int(document["step"]),
             save_id=str(document["save_id"]),
@@ -180,13 +178,18 @@ def summary_of(shard: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in shard.items() if name not in blocks}
 
 
+def claim(save: Claimant, seen: Manifest | None, nonce: str, *, spread: bool) -> Manifest:
+    """Return the document that claims the step for ``save`` over ``seen``."""
+    return Manifest(**publication.claim(save, seen, nonce, spread=spread))
+
+
 def published(
     claimed: Manifest, parts: Sequence[tuple[dict[str, Any], bytes]], at: float
 ) -> Manifest:
     """Return ``claimed`` as the published manifest of ``parts``, each with its bytes."""
     return replace(
         claimed,
-        state=PUBLISHED,
+        state=ManifestState.PUBLISHED,
         published_at=at,
         parts=[reference_of(document, body) for document, body in parts],
         shards=[summary_of(shard) for document, _ in parts for shard in document["shards"]],

@@ -1,22 +1,70 @@
-"""Who owns a step's manifest: the service's rules, as its ``model/publication.py`` has them.
+"""Who owns a step's manifest: the only arbitration between saves of different nodes.
 
-A client that saves directly decides as a drain would; a test holds the two against each other, over
-a table of cases. See there for why.
+``manifest.json`` moves absent → claimed → published → deleted by conditional puts of a small
+document with a nonce. The first save to claim an absent manifest takes the plain keys; any other
+save uses keys of its own, so data keys are written by one save only. A claim reserves keys; it
+never stands in the way of a newer save:
+
+=============  ============================  =======================================
+manifest is    and belongs to                then this save
+=============  ============================  =======================================
+absent         —                             claims it, at the plain location
+claimed        this save                     uses the location of the claim
+claimed        an older save                 claims it, at a location of its own
+claimed        a newer save                  is superseded
+published      this save                     is published
+published      another; overwrite is set     replaces it, once this save is whole
+published      another                       is refused
+deleted        this save                     is deleted
+deleted        another                       as if claimed by it
+=============  ============================  =======================================
+
+Save ids have no order. A save is newer than another if its node saw the other arrive first, or if
+the manifest says so; otherwise the later start wins. The outcome of a wrong clock is that the older
+of two complete saves is published: never a mix of the two, never a lost byte.
+
+Source: docs/design/0002-save-identity.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
+from typing import Any, Protocol
 
-from cachetier_client.bucket_format.documents import CLAIMED, DELETED, PUBLISHED, Manifest
 from cachetier_client.bucket_format.layout import own_location, plain_location
 from cachetier_client.identity.names import SaveIds
+
+RACES = 20  # how often a writer who lost a race for the manifest reads it again
+LEADER = 0  # the rank that others may follow
+MANIFEST_NONCE_KEY = "cachetier-nonce"  # metadata of a manifest
+
+
+class ManifestState(StrEnum):
+    CLAIMED = "claimed"
+    PUBLISHED = "published"
+    DELETED = "deleted"
+
+
+class ManifestFields(Protocol):
+    """What the rules have to know of a manifest."""
+
+    @property
+    def state(self) -> ManifestState: ...
+    @property
+    def save_id(self) -> str: ...
+    @property
+    def location(self) -> str: ...
+    @property
+    def started_at(self) -> float: ...
+    @property
+    def replaces(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """A save that wants its step."""
+    """A save that wants its step; ``replaced`` are the saves this node saw it supersede."""
 
     run: str
     step: int
@@ -24,12 +72,12 @@ class Claimant:
     world_size: int
     overwrite: bool
     started_at: float
+    replaced: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, part: SaveIds, started_at: float) -> Claimant:
-        """Return the save that ``part`` is of."""
-        ids = (part.run, part.step, part.save_id, part.world_size, part.overwrite)
-        return cls(*ids, started_at)
+    def of(cls, ids: SaveIds, started_at: float) -> Claimant:
+        """Return the save that ``ids`` are of."""
+        return cls(ids.run, ids.step, ids.save_id, ids.world_size, ids.overwrite, started_at)
 
 
 class ClaimState(Enum):
@@ -43,30 +91,39 @@ class ClaimState(Enum):
     REFUSED = auto()
     DELETED = auto()
 
+    @property
+    def has_no_future(self) -> bool:
+        """Whether the save can never be published."""
+        return self in (ClaimState.SUPERSEDED, ClaimState.REFUSED, ClaimState.DELETED)
 
-def claim_state(save: Claimant, seen: Manifest | None) -> ClaimState:
+
+def claim_state(save: Claimant, seen: ManifestFields | None) -> ClaimState:
     """Return the state of the claim of ``save`` on the manifest ``seen``."""
     if seen is None:
         return ClaimState.CLAIM
     if seen.save_id == save.save_id:
         return {
-            CLAIMED: ClaimState.HOLD,
-            PUBLISHED: ClaimState.PUBLISHED,
-            DELETED: ClaimState.DELETED,
+            ManifestState.CLAIMED: ClaimState.HOLD,
+            ManifestState.PUBLISHED: ClaimState.PUBLISHED,
+            ManifestState.DELETED: ClaimState.DELETED,
         }[seen.state]
-    if seen.state == PUBLISHED and not save.overwrite:
+    if seen.state is ManifestState.PUBLISHED and not save.overwrite:
         return ClaimState.REFUSED
     if not is_newer(save, seen):
         return ClaimState.SUPERSEDED
-    return ClaimState.REPLACE_WHEN_WHOLE if seen.state == PUBLISHED else ClaimState.CLAIM
+    if seen.state is ManifestState.PUBLISHED:
+        return ClaimState.REPLACE_WHEN_WHOLE
+    return ClaimState.CLAIM
 
 
-def is_newer(save: Claimant, seen: Manifest) -> bool:
+def is_newer(save: Claimant, seen: ManifestFields) -> bool:
     """Return whether ``save`` comes after the save that wrote ``seen``."""
-    return save.save_id not in seen.replaces and save.started_at > seen.started_at
+    if save.save_id in seen.replaces:
+        return False
+    return seen.save_id in save.replaced or save.started_at > seen.started_at
 
 
-def location_of(save: Claimant, seen: Manifest | None, *, spread: bool) -> str:
+def location_of(save: Claimant, seen: ManifestFields | None, *, spread: bool = False) -> str:
     """Return where the shards of ``save`` go, once its standing allows it to write."""
     if seen is None:
         return plain_location(save.step, spread=spread)
@@ -75,17 +132,23 @@ def location_of(save: Claimant, seen: Manifest | None, *, spread: bool) -> str:
     return own_location(save.step, save.save_id, spread=spread)
 
 
-def claim(save: Claimant, seen: Manifest | None, nonce: str, *, spread: bool) -> Manifest:
-    """Return the document that claims the step for ``save`` over ``seen``."""
-    earlier = set() if seen is None else {*seen.replaces, seen.save_id}
-    return Manifest(
-        state=CLAIMED,
-        run=save.run,
-        step=save.step,
-        save_id=save.save_id,
-        location=location_of(save, seen, spread=spread),
-        nonce=nonce,
-        started_at=save.started_at,
-        replaces=tuple(sorted(earlier - {save.save_id})),
-        world_size=save.world_size,
-    )
+def claim(
+    save: Claimant, seen: ManifestFields | None, nonce: str, *, spread: bool = False
+) -> dict[str, Any]:
+    """Return the fields of the document that claims the step for ``save`` over ``seen``."""
+    return {
+        "state": ManifestState.CLAIMED,
+        "run": save.run,
+        "step": save.step,
+        "save_id": save.save_id,
+        "location": location_of(save, seen, spread=spread),
+        "nonce": nonce,
+        "started_at": save.started_at,
+        "replaces": _replaces(save, seen),
+        "world_size": save.world_size,
+    }
+
+
+def _replaces(save: Claimant, seen: ManifestFields | None) -> tuple[str, ...]:
+    earlier = () if seen is None else (*seen.replaces, seen.save_id)
+    return tuple(sorted({*earlier, *save.replaced} - {save.save_id}))

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from cachetier_client.bucket_format.layout import Layout
+
 from cachetier.fsck.findings import FindingKind, FsckReport
 from cachetier.fsck.run import FsckOptions, fsck
 from cachetier.local.catalog import rows
 from cachetier.model.checkpoint import Save, SaveState
-from cachetier.model.layout import Layout
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.remote.base import ObjectStore

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.publication import ManifestState
 
 from cachetier.fsck.findings import FindingKind, FsckReport
-from cachetier.model.documents import ManifestState
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.fsck.damage import Patient

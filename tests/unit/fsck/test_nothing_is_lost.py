@@ -6,15 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY, ManifestState
 
 from cachetier.errors import TransientError
 from cachetier.fsck.findings import FindingKind
 from cachetier.local.catalog import local_copies
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
-from cachetier.model.documents import Manifest, ManifestState, encode
-from cachetier.model.layout import Layout
+from cachetier.model.documents import Manifest, encode
 from cachetier.model.shard import Shard
-from cachetier.remote.bucket import MANIFEST_NONCE_KEY, Bucket
+from cachetier.remote.bucket import Bucket
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node

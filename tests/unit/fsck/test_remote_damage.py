@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import RemoteRefusedError, TransientError
@@ -14,7 +15,6 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import BLOCK_BYTES
 from cachetier.model.uploads import SINGLE_PUT_BYTES
 from cachetier.remote.base import ObjectInfo
-from cachetier.remote.bucket import MANIFEST_NONCE_KEY
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.fsck.damage import Patient

@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY, ManifestState
 from cachetier_client.io.digests import digest_of
 
 from cachetier.fsck.findings import FindingKind, FsckReport
 from cachetier.fsck.run import FsckOptions, fsck
 from cachetier.local.catalog import drain_writes, replica_writes
-from cachetier.model.documents import ManifestState, encode
-from cachetier.model.layout import Layout
+from cachetier.model.documents import encode
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.replication import ReplicaState
-from cachetier.remote.bucket import MANIFEST_NONCE_KEY, Bucket, Remote
+from cachetier.remote.bucket import Bucket, Remote
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.fsck.damage import CAPACITY_BYTES, Patient

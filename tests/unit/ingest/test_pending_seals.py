@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from cachetier_client.bucket_format import documents
 from cachetier_client.bucket_format.documents import Entry, Held
+from cachetier_client.bucket_format.publication import ManifestState
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.ingest.pending_seals import PendingSeals
 from cachetier.local.catalog import drain_writes, puts, queries
 from cachetier.model.checkpoint import PartState, SaveState
-from cachetier.model.documents import Manifest, ManifestState
+from cachetier.model.documents import Manifest
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Content
 from cachetier.model.uploads import object_metadata

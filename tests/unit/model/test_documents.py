@@ -5,16 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from cachetier_client.bucket_format.publication import ManifestState
 
 from cachetier.errors import IntegrityError
-from cachetier.model.documents import (
-    Manifest,
-    ManifestState,
-    PartDocument,
-    ShardEntry,
-    decode,
-    encode,
-)
+from cachetier.model.documents import Manifest, PartDocument, ShardEntry, decode, encode
 from cachetier.model.shard import Content
 from cachetier.model.stored import Codec, Stored, StoredFrame, table_bytes
 

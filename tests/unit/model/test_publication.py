@@ -1,4 +1,4 @@
-"""Who owns a step: every standing, and two nodes in every order."""
+"""Who owns a step: every state of a claim, and two nodes in every order."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from cachetier_client.bucket_format import publication as rules
+from cachetier_client.bucket_format.layout import own_location, plain_location
+from cachetier_client.bucket_format.publication import Claimant, ClaimState, ManifestState
 
 from cachetier.model import publication
-from cachetier.model.documents import Manifest, ManifestState
-from cachetier.model.layout import own_location, plain_location
-from cachetier.model.publication import Claimant, ClaimState
+from cachetier.model.documents import Manifest
 
 CLAIMED, PUBLISHED, DELETED = ManifestState
 
@@ -49,7 +50,7 @@ OLDER, NEWER = 50.0, 150.0
 
 
 @pytest.mark.parametrize(
-    ("seen", "overwrite", "standing"),
+    ("seen", "overwrite", "claim_state"),
     [
         (None, False, ClaimState.CLAIM),
         (manifest(CLAIMED, "ours"), False, ClaimState.HOLD),
@@ -67,21 +68,21 @@ OLDER, NEWER = 50.0, 150.0
         (manifest(DELETED, started_at=NEWER), False, ClaimState.SUPERSEDED),
     ],
 )
-def test_every_standing(seen: Manifest | None, overwrite: bool, claim_state: ClaimState) -> None:
-    assert publication.claim_state(claimant(overwrite=overwrite), seen) is claim_state
+def test_every_claim_state(seen: Manifest | None, overwrite: bool, claim_state: ClaimState) -> None:
+    assert rules.claim_state(claimant(overwrite=overwrite), seen) is claim_state
 
 
 def test_what_a_node_saw_counts_more_than_the_clock() -> None:
     theirs = manifest(CLAIMED, started_at=NEWER)
 
-    assert publication.claim_state(claimant(replaced=("theirs",)), theirs) is ClaimState.CLAIM
+    assert rules.claim_state(claimant(replaced=("theirs",)), theirs) is ClaimState.CLAIM
 
 
 def test_what_the_manifest_saw_counts_most() -> None:
     theirs = manifest(CLAIMED, started_at=OLDER, replaces=("ours",))
 
-    assert publication.claim_state(claimant(), theirs) is ClaimState.SUPERSEDED
-    assert publication.claim_state(claimant(replaced=("theirs",)), theirs) is ClaimState.SUPERSEDED
+    assert rules.claim_state(claimant(), theirs) is ClaimState.SUPERSEDED
+    assert rules.claim_state(claimant(replaced=("theirs",)), theirs) is ClaimState.SUPERSEDED
 
 
 def test_the_first_claim_takes_the_plain_keys_and_any_other_its_own() -> None:
@@ -130,7 +131,7 @@ def test_a_save_that_was_given_up_can_never_be_published(
     left = publication.given_up(save, "7", seen, "new") or seen
 
     ended = (ClaimState.SUPERSEDED, ClaimState.REFUSED, ClaimState.DELETED)
-    assert publication.claim_state(save, left) in ended
+    assert rules.claim_state(save, left) in ended
     assert publication.given_up(save, "7", left, "newer") is None, "once is enough"
 
 
@@ -147,7 +148,7 @@ def test_giving_a_save_up_changes_nothing_for_the_one_that_has_the_step(
     )
     assert (left.replaces, left.nonce) == (("first", "ours"), "new")
     theirs = claimant("theirs", started_at=OLDER)
-    assert publication.claim_state(theirs, left) is publication.claim_state(theirs, seen)
+    assert rules.claim_state(theirs, left) is rules.claim_state(theirs, seen)
 
 
 def test_publishing_keeps_what_was_claimed() -> None:
@@ -190,13 +191,13 @@ def node(save: Claimant, world: World) -> Iterator[None]:
     while location is None:
         seen = world.manifest
         yield
-        claim_state = publication.claim_state(save, seen)
+        claim_state = rules.claim_state(save, seen)
         if claim_state is ClaimState.CLAIM:
             if world.swap(seen, publication.claim(save, seen, "n")):
-                location = publication.location_of(save, seen)
+                location = rules.location_of(save, seen)
             yield
         elif claim_state in (ClaimState.HOLD, ClaimState.REPLACE_WHEN_WHOLE, ClaimState.PUBLISHED):
-            location = publication.location_of(save, seen)
+            location = rules.location_of(save, seen)
         else:
             return
     world.write(location, save.save_id)
@@ -204,7 +205,7 @@ def node(save: Claimant, world: World) -> Iterator[None]:
     while True:
         seen = world.manifest
         yield
-        claim_state = publication.claim_state(save, seen)
+        claim_state = rules.claim_state(save, seen)
         if claim_state not in (ClaimState.HOLD, ClaimState.CLAIM, ClaimState.REPLACE_WHEN_WHOLE):
             return
         claimed = seen

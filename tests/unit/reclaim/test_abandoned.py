@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.publication import ClaimState, ManifestState, claim_state
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import TransientError
 from cachetier.local.catalog import deletes, queries
 from cachetier.model.checkpoint import Save, SaveState
-from cachetier.model.documents import Manifest, ManifestState
+from cachetier.model.documents import Manifest
 from cachetier.model.names import DURABLE
-from cachetier.model.publication import ClaimState, claim_state
 from cachetier.reclaim.abandoned import AbandonedSaves, Look
 from cachetier.reclaim.gc import Collection, Garbage, GarbageKind
 from cachetier.remote.bucket import Remote, SeenManifest

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.io.digests import digest_of
 
-from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Content, Shard
 from cachetier.model.stored import Codec, InPack, Stored

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.serve.remote_state import DurableRemoteState, ReplicaRemoteState
 from cachetier.errors import IntegrityError
 from cachetier.local.catalog import queries, replica_writes
-from cachetier.model.layout import Layout
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Stored

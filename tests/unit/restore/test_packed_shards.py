@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from cachetier_client.bucket_format.layout import Layout, own_location, plain_location, rank_of_part
 from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.upload.reports import report_of_stored, stored_of_report
 from cachetier.errors import IntegrityError
 from cachetier.model.documents import PartDocument, ShardEntry, ShardSummary, decode, encode
-from cachetier.model.layout import Layout, own_location, plain_location, rank_of_part
 from cachetier.model.shard import Content
 from cachetier.model.stored import Codec, InPack, Stored, StoredFrame, table_bytes
 from cachetier.restore.remote_shard import RemoteShard

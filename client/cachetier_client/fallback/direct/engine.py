@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cachetier_client.bucket_format import documents, layout
+from cachetier_client.bucket_format import documents
 from cachetier_client.bucket_format.documents import Entry
+from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.deadline import Clock, Deadline
 from cachetier_client.errors import IncompleteError, SealedError
@@ -50,6 +51,7 @@ class Engine:
         self._is_back = is_back
         self.address = objects.address
         self.objects = objects
+        self._layout = Layout(self.address.prefix)
         self.uploads = Uploads(objects, workers, clock)
         self._publisher = DirectPublisher(objects, clock)
         self._claiming = DirectPublisher(claiming or objects, clock)
@@ -104,7 +106,7 @@ class Engine:
         part, location = state.part, self._location(state, deadline)
         with state.locked(deadline):
             state.begun += 1  # from here on something may lie in the bucket
-        return layout.shard_key(self.address.prefix, part.run, location, name)
+        return self._layout.shard_key(part.run, location, name)
 
     def stored(self, state: DirectRankPart, entry: Entry) -> Reply:
         """Note a shard that is verified in the bucket; return its receipt."""
@@ -159,12 +161,12 @@ class Engine:
                 self._publisher.check_growing(self._claimant(state), state.location, deadline)
                 self._publisher.remove_part(state.part, state.location, deadline)
                 state.sealed = None
-            prefix, run, location = self.address.prefix, state.part.run, state.location
+            run, location = state.part.run, state.location
             names = list(state.entries)
 
             def delete(number: int) -> None:
                 name = names[number]
-                self.objects.delete(layout.shard_key(prefix, run, location, name), deadline)
+                self.objects.delete(self._layout.shard_key(run, location, name), deadline)
                 del state.entries[name]
 
             self._workers.for_each(len(names), delete)
@@ -185,7 +187,7 @@ class Engine:
 
         def look(number: int) -> None:
             entry = entries[number]
-            key = layout.shard_key(self.address.prefix, part.run, location, entry.name)
+            key = self._layout.shard_key(part.run, location, entry.name)
             if not is_there(self.objects.head(key, deadline), part.save_id, entry):
                 lost.append(entry.name)
 

@@ -12,9 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from cachetier_client.bucket_format import documents, layout, publication
+from cachetier_client.bucket_format import documents, publication
 from cachetier_client.bucket_format.documents import Entry, Manifest
-from cachetier_client.bucket_format.publication import Claimant, ClaimState
+from cachetier_client.bucket_format.layout import Layout, rank_of_part
+from cachetier_client.bucket_format.publication import (
+    LEADER,
+    MANIFEST_NONCE_KEY,
+    RACES,
+    Claimant,
+    ClaimState,
+)
 from cachetier_client.deadline import Clock, Deadline
 from cachetier_client.errors import (
     AbortedError,
@@ -29,10 +36,6 @@ from cachetier_client.fallback.direct.objects import Found, Objects, Preconditio
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
-RACES = 20
-LEADER = 0  # the rank that others may follow
-_NONCE_KEY = "cachetier-nonce"
-
 
 class DirectPublisher:
     """Claims and publishes saves in one bucket. Thread-safe."""
@@ -45,8 +48,7 @@ class DirectPublisher:
         nonce: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self._objects = objects
-        self._prefix = objects.address.prefix
-        self._spread = objects.address.spread
+        self._layout = Layout(objects.address.prefix, objects.address.spread)
         self._clock = clock
         self._nonce = nonce
 
@@ -59,12 +61,12 @@ class DirectPublisher:
         for seen in self._tries(save, deadline):
             claim_state = publication.claim_state(save, seen)
             if claim_state is ClaimState.CLAIM:
-                claimed = publication.claim(save, seen, self._nonce(), spread=self._spread)
+                claimed = documents.claim(save, seen, self._nonce(), spread=self._layout.spread)
                 if self._put_manifest(claimed, seen, deadline):
                     return claimed.location
                 continue
             _refuse_ended(save, claim_state, seen)
-            return publication.location_of(save, seen, spread=self._spread)
+            return publication.location_of(save, seen, spread=self._layout.spread)
         raise _too_many_races(save)
 
     def write_part(
@@ -83,7 +85,7 @@ class DirectPublisher:
         Raises:
             IntegrityError: Another part of this rank is there.
         """
-        key = layout.part_key(self._prefix, part.run, location, part.rank)
+        key = self._layout.part_key(part.run, location, part.rank)
         body = documents.part_document(part, entries)
         version = None
         if over is not None and over != body:
@@ -107,7 +109,7 @@ class DirectPublisher:
             SealedError: Rank 0 has sealed: its part is there.
             SaveSupersededError, StepPublishedError, AbortedError: As the service would.
         """
-        key = layout.part_key(self._prefix, save.run, location, LEADER)
+        key = self._layout.part_key(save.run, location, LEADER)
         leader = self._objects.get(key, deadline)
         seen = self._manifest(save, deadline)
         claim_state = publication.claim_state(save, seen)
@@ -120,12 +122,12 @@ class DirectPublisher:
 
     def remove_part(self, part: SaveIds, location: str, deadline: Deadline) -> None:
         """Take back a part that is not final."""
-        key = layout.part_key(self._prefix, part.run, location, part.rank)
+        key = self._layout.part_key(part.run, location, part.rank)
         self._objects.delete(key, deadline)
 
     def write_pending(self, part: SaveIds, location: str, body: bytes, deadline: Deadline) -> None:
         """Leave the document that asks the service to seal a part, over an earlier one."""
-        key = layout.pending_key(self._prefix, part.run, location, part.rank)
+        key = self._layout.pending_key(part.run, location, part.rank)
         for _ in range(RACES):
             there = self._objects.get(key, deadline)
             if there is not None and there[0] == body:
@@ -168,7 +170,7 @@ class DirectPublisher:
             yield self._manifest(save, deadline)
 
     def _manifest(self, save: Claimant, deadline: Deadline) -> Manifest | None:
-        key = layout.manifest_key(self._prefix, save.run, save.step)
+        key = self._layout.manifest_key(save.run, save.step)
         found = self._objects.get(key, deadline)
         if found is None:
             return None
@@ -182,7 +184,7 @@ class DirectPublisher:
 
         The nonce tells our own write, whose answer was lost, from another writer's.
         """
-        key = layout.manifest_key(self._prefix, manifest.run, manifest.step)
+        key = self._layout.manifest_key(manifest.run, manifest.step)
         body = manifest.encode()
         version = None if over is None else over.etag
         try:
@@ -191,7 +193,7 @@ class DirectPublisher:
                 [body],
                 deadline,
                 digest=digest_of(body),
-                metadata={_NONCE_KEY: manifest.nonce},
+                metadata={MANIFEST_NONCE_KEY: manifest.nonce},
                 over=version,
             )
         except PreconditionFailedError:
@@ -202,7 +204,7 @@ class DirectPublisher:
     def _claimed(self, save: Claimant, location: str, seen: Manifest | None) -> Manifest:
         if seen is None or seen.save_id != save.save_id:
             return replace(
-                publication.claim(save, seen, "", spread=self._spread), location=location
+                documents.claim(save, seen, "", spread=self._layout.spread), location=location
             )
         if seen.location != location:
             raise IntegrityError(
@@ -216,13 +218,13 @@ class DirectPublisher:
         self, save: Claimant, location: str, deadline: Deadline
     ) -> list[tuple[dict[str, Any], bytes]] | None:
         """Return every rank's part with its bytes, or None; those of another save do not count."""
-        prefix = layout.parts_prefix(self._prefix, save.run, location)
-        there = {layout.rank_of_part(key) for key in self._objects.list(prefix, deadline)}
+        prefix = self._layout.parts_prefix(save.run, location)
+        there = {rank_of_part(key) for key in self._objects.list(prefix, deadline)}
         if not there.issuperset(range(save.world_size)):
             return None
         parts = []
         for rank in range(save.world_size):
-            key = layout.part_key(self._prefix, save.run, location, rank)
+            key = self._layout.part_key(save.run, location, rank)
             found = self._objects.get(key, deadline)
             if found is None:
                 return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.publication import Claimant, ManifestState
 from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.publish.publisher import Ended
 from cachetier.errors import RemoteRefusedError, TransientError
 from cachetier.model.checkpoint import SaveState
-from cachetier.model.documents import ManifestState, ShardEntry
-from cachetier.model.layout import Layout
-from cachetier.model.publication import Claimant
+from cachetier.model.documents import ShardEntry
 from cachetier.model.stored import InPack, Stored
 from cachetier.model.uploads import object_metadata
 from cachetier.remote.wrapped import Operation

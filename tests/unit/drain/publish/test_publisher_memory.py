@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cachetier_client.bucket_format.publication import ManifestState
 
 from cachetier.drain.publish import own_writes
 from cachetier.drain.publish.own_writes import CLAIMS, FRESH_SECONDS, PARTS_BYTES, OwnWrites
 from cachetier.drain.publish.publisher import Ended, Located
 from cachetier.errors import IntegrityError
 from cachetier.model.checkpoint import SaveState
-from cachetier.model.documents import ManifestState
 from cachetier.model.publication import claim
 from cachetier.remote.bucket import SeenManifest
 from tests.fakes.fake_clock import FakeClock

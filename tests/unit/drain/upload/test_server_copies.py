@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.io.digests import combine, digest_of
 
 from cachetier.drain.channel import Reply
@@ -15,7 +16,6 @@ from cachetier.drain.upload.server_copies import (
 )
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import CopiesRefusedError
-from cachetier.model.layout import Layout
 from cachetier.model.shard import BLOCK_BYTES, Content
 from cachetier.model.stored import Codec, Stored, StoredFrame, pack_frames
 from cachetier.model.uploads import object_metadata

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from cachetier.model.layout import Layout, own_location, plain_location, rank_of_part
+from cachetier_client.bucket_format.layout import Layout, own_location, plain_location, rank_of_part
 
 LAYOUT = Layout("team/ckpt")
 
