@@ -6,6 +6,7 @@ import ast
 import logging
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.telemetry import events
 from cachetier.telemetry.events import EVENTS, Event, of, tell
+
+pytestmark = pytest.mark.xdist_group("events")  # each file is parsed once
 
 PACKAGE = Path(events.__file__).parents[1]
 OF_SAVE = {"run", "step", "save_id"}
@@ -22,10 +25,10 @@ BY_THE_LOG = {"library", "drain.said", "log.repeated"}
 BARE = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
-def _trees() -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if "testing" not in path.parts:
-            yield path, ast.parse(path.read_text())
+@cache
+def _trees() -> list[tuple[Path, ast.Module]]:
+    paths = [path for path in sorted(PACKAGE.rglob("*.py")) if "testing" not in path.parts]
+    return [(path, ast.parse(path.read_text())) for path in paths]
 
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
