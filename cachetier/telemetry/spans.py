@@ -13,11 +13,13 @@ Source: docs/logs.md, "Traces"; docs/design/0014-logs-and-traces.md.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,6 @@ from opentelemetry.trace import (
 from cachetier import __version__
 from cachetier.telemetry import events
 from cachetier.telemetry.events import Event, tell
-from cachetier.telemetry.span_contexts import Callings
 
 log = logging.getLogger(__name__)
 
@@ -99,17 +100,52 @@ def provider_for(store_id: str, exporter: SpanExporter | None = None) -> TracerP
     return provider
 
 
+class FirstCallers:
+    """The first caller of each of the last ``limit`` saves. For one thread at a time.
+
+    They are kept in one small file, replaced whole and never synced: if it is lost, a save that was
+    under way gets a second trace, and nothing else.
+    """
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self._path = path
+        self._limit = limit
+        self._firsts = self._read()
+
+    def first(self, save: str, traceparent: str | None) -> str | None:
+        """Return the span of the save's first caller: ``traceparent`` if this is the first."""
+        if save not in self._firsts:
+            self._firsts[save] = traceparent
+            while len(self._firsts) > self._limit:
+                self._firsts.popitem(last=False)
+            self._write()
+        return self._firsts[save]
+
+    def _read(self) -> OrderedDict[str, str | None]:
+        try:
+            kept = json.loads(self._path.read_text())
+            return OrderedDict((str(save), first and str(first)) for save, first in kept.items())
+        except (OSError, ValueError, AttributeError):
+            return OrderedDict()
+
+    def _write(self) -> None:
+        newer = self._path.with_suffix(".new")
+        with suppress(OSError):
+            newer.write_text(json.dumps(self._firsts))
+            newer.replace(self._path)
+
+
 class SaveSpans(logging.Handler):
     """Makes spans of the events that it handles; a span ends when its event is told."""
 
-    def __init__(self, provider: TracerProvider, store_id: str, callings: Path) -> None:
+    def __init__(self, provider: TracerProvider, store_id: str, callers: Path) -> None:
         super().__init__(logging.DEBUG)
         assert isinstance(provider.id_generator, _Ids)
         self._ids = provider.id_generator
         self._sampler = provider.sampler
         self._tracer = provider.get_tracer(PREFIX, __version__)
         self._store_id = store_id
-        self._callings = Callings(callings, SAVES_REMEMBERED)
+        self._callers = FirstCallers(callers, SAVES_REMEMBERED)
         self._saves: OrderedDict[tuple[str, int, str], _Save] = OrderedDict()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -139,7 +175,7 @@ class SaveSpans(logging.Handler):
         return save
 
     def _begun(self, name: str, fields: Fields) -> _Save:
-        caller = _span_of(self._callings.first(name, fields.get("traceparent")))
+        caller = _span_of(self._callers.first(name, fields.get("traceparent")))
         trace_id = caller.trace_id if caller is not None else _hashed(name, 16)
         span_id = _hashed(f"{trace_id:032x}/{name}/{self._store_id}", 8)
         above = None if caller is None else _below(caller)

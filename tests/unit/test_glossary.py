@@ -29,7 +29,7 @@ FORBIDDEN = frozenset(
     ]
 )
 # Names with such a word that are left; nothing is added here.
-LEFT = frozenset(("told", "ToldIngest", "ToldCheckpoints"))
+LEFT = frozenset(("told",))
 
 ROW = re.compile(r"^\| (?!term \||-)(.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.telemetry.span_contexts import Callings
+from cachetier.telemetry.spans import FirstCallers
 from cachetier.telemetry.trace_context import called_by, traceparent
 
 SPAN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -36,19 +36,19 @@ def test_what_is_no_traceparent_counts_as_not_sent(sent: object) -> None:
 
 def test_the_first_caller_of_a_save_counts_also_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "traces.json"
-    callings = Callings(path, 10)
-    assert callings.first("r/1/s", SPAN) == SPAN
-    assert callings.first("r/2/s", None) is None
-    again = Callings(path, 10)
+    callers = FirstCallers(path, 10)
+    assert callers.first("r/1/s", SPAN) == SPAN
+    assert callers.first("r/2/s", None) is None
+    again = FirstCallers(path, 10)
     assert again.first("r/1/s", OTHER) == SPAN
     assert again.first("r/2/s", OTHER) is None
 
 
 def test_the_oldest_saves_are_forgotten(tmp_path: Path) -> None:
-    callings = Callings(tmp_path / "traces.json", 2)
+    callers = FirstCallers(tmp_path / "traces.json", 2)
     for step in range(3):
-        callings.first(f"r/{step}/s", SPAN)
-    again = Callings(tmp_path / "traces.json", 2)
+        callers.first(f"r/{step}/s", SPAN)
+    again = FirstCallers(tmp_path / "traces.json", 2)
     assert again.first("r/2/s", OTHER) == SPAN
     assert again.first("r/0/s", OTHER) == OTHER
 
@@ -57,8 +57,8 @@ def test_the_oldest_saves_are_forgotten(tmp_path: Path) -> None:
 def test_a_file_that_is_not_ours_costs_no_more_than_the_memory(tmp_path: Path, kept: str) -> None:
     path = tmp_path / "traces.json"
     path.write_text(kept)
-    assert Callings(path, 2).first("r/5/s", SPAN) == SPAN
+    assert FirstCallers(path, 2).first("r/5/s", SPAN) == SPAN
 
 
 def test_a_disk_that_does_not_take_it_costs_no_more_either(tmp_path: Path) -> None:
-    assert Callings(tmp_path / "nowhere" / "traces.json", 2).first("r/5/s", SPAN) == SPAN
+    assert FirstCallers(tmp_path / "nowhere" / "traces.json", 2).first("r/5/s", SPAN) == SPAN
