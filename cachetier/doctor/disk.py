@@ -162,7 +162,7 @@ def largest_known(subject: Subject) -> tuple[int, str] | None:
 
 
 def _looked_up(subject: Subject) -> tuple[int, str] | None:
-    from cachetier.local.repair.peek import largest_save
+    from cachetier.local.repair.open_catalog import largest_save
 
     in_catalog = largest_save(subject.cache_dir)
     if in_catalog:

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport
-from cachetier.local import copies
 from cachetier.local.catalog import queries
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.lost_and_found import Identity, LostAndFound, superfluous_because
 from cachetier.local.repair import check_queries
-from cachetier.local.repair.catalog_view import CatalogView
 from cachetier.local.repair.check_queries import PAGE_ROWS, CheckedRow
+from cachetier.local.repair.open_catalog import CatalogView
 from cachetier.local.store import LocalCopy
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ShardState
@@ -158,9 +157,9 @@ class LocalChecks:
                 return False
         copy = LocalCopy(shard, descriptor, body)
         try:
-            return copies.reads_right(copy)
+            return copy.reads_right()
         finally:
-            copies.close(copy)
+            copy.close()
 
     def _is_still(self, row: CheckedRow) -> bool:
         """Return whether the row is as it was: the service may have evicted or replaced it."""

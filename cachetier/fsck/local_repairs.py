@@ -8,7 +8,6 @@ from cachetier.fsck.adopt_files import FileReclaimer
 from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import LeftError
 from cachetier.fsck.remote_index import RemoteIndex
-from cachetier.local import copies
 from cachetier.local.catalog import local_copies, queries, repair_writes
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardState
@@ -134,6 +133,6 @@ class LocalRepairs:
         if copy is None:
             return False
         try:
-            return copies.reads_right(copy)
+            return copy.reads_right()
         finally:
-            copies.close(copy)
+            copy.close()

@@ -16,8 +16,8 @@ from cachetier.fsck.findings import Finding, FindingKind, FsckReport
 from cachetier.fsck.remote_index import gone, is_same, stored_as
 from cachetier.local.catalog import gc_queries, queries
 from cachetier.local.repair import check_queries
-from cachetier.local.repair.catalog_view import CatalogView
 from cachetier.local.repair.check_queries import PAGE_ROWS
+from cachetier.local.repair.open_catalog import CatalogView
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.documents import Manifest, PartDocument
 from cachetier.model.names import DURABLE

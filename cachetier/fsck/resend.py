@@ -14,7 +14,6 @@ from cachetier_client.io.digests import combine, digest_of
 
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.findings import LeftError
-from cachetier.local import copies
 from cachetier.local.store import LocalCopy, Store
 from cachetier.model.shard import BLOCK_BYTES, Content, Shard
 from cachetier.model.stored import Codec, InPack, Stored
@@ -124,11 +123,11 @@ class Resender:
         if copy is None:
             raise LeftError(f"the bytes of {shard.name} are not here")
         try:
-            if not copies.reads_right(copy):
+            if not copy.reads_right():
                 raise LeftError(f"the bytes of {shard.name} here are damaged")
             yield copy
         finally:
-            copies.close(copy)
+            copy.close()
 
 
 def _starts(size_bytes: int) -> range:

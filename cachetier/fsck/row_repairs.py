@@ -15,9 +15,8 @@ from cachetier.local.catalog.committer import Committer
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.lost_and_found import Identity
 from cachetier.local.repair import check_queries
-from cachetier.local.repair.catalog_view import CatalogView
 from cachetier.local.repair.check_queries import DamagedRow
-from cachetier.local.repair.open_for_repair import mending
+from cachetier.local.repair.open_catalog import CatalogView, mending
 from cachetier.model.checkpoint import Save
 from cachetier.model.documents import ShardEntry
 from cachetier.model.shard import Content

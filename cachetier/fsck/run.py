@@ -28,7 +28,7 @@ from cachetier.fsck.repairs import ABOUT_TO, AT_START, Repairs
 from cachetier.fsck.row_repairs import repaired_rows
 from cachetier.local.recovery import lock_directory, open_store
 from cachetier.local.repair import rebuild as rebuilding
-from cachetier.local.repair.catalog_view import viewed
+from cachetier.local.repair.open_catalog import viewed
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Remote

@@ -112,7 +112,7 @@ class NodeIngest:
             InvalidNameError, InvalidRequestError: Refused up front.
         """
         _check(name, size_bytes)
-        admitted_save(self._store.read(lambda sql: queries.saves_of(sql, ids.run, ids.step)), ids)
+        admitted_save(self._store.read(queries.saves_of, ids.run, ids.step), ids)
         needed = GROWTH_BYTES if size_bytes is None else size_bytes
         if not self._admit(needed, timeout_seconds):
             if self._when_full is WhenFull.WRITE_THROUGH and self._open_remote_stage is not None:

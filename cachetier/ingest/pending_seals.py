@@ -177,7 +177,7 @@ class PendingSeals:
         if not self._has_all(save, location, sealed):
             return False
         named = {shard.name for shard in part.shards}
-        here = self._store.read(lambda sql: queries.shards_of(sql, save.number))
+        here = self._store.read(queries.shards_of, save.number)
         given_up = [s.name for s in here if s.rank == rank and s.name not in named]
         if given_up:
             listed = ", ".join(sorted(given_up)[:5])

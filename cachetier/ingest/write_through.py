@@ -92,7 +92,7 @@ class WriteThrough:
             SaveSupersededError, StepPublishedError, AbortedError: The save has no future.
         """
         save = self.store.write(puts.admit, self.store.policy, ids, self.clock.now())
-        existing = self.store.read(lambda sql: queries.shard_named(sql, save.number, name))
+        existing = self.store.read(queries.shard_named, save.number, name)
         if existing is not None:
             return _Repeat(existing)
         with ExitStack() as held:
@@ -117,7 +117,7 @@ class WriteThrough:
     def _location(self, save: Save, ids: SaveIds) -> str:
         if save.location is not None:
             return save.location
-        replaced = self.store.read(lambda sql: queries.replaced_by(sql, save))
+        replaced = self.store.read(queries.replaced_by, save)
         claimed = self._publisher.claim(claimant_of(save, replaced))
         if isinstance(claimed, Ended):
             now = self.clock.now()

@@ -191,7 +191,7 @@ def _named_files(sql: apsw.Connection) -> list[tuple[str, int, int]]:
 
 def _report_lost(store: Store, version: int, file_id: str, clock: Clock) -> None:
     """A row without its bytes is an incident; a clean one still has them remotely."""
-    shard = store.read(lambda sql: queries.shard_by_version(sql, version))
+    shard = store.read(queries.shard_by_version, version)
     if shard is None or shard.state is ShardState.QUARANTINED:
         return
     incident = IncidentRecord(

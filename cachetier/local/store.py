@@ -19,6 +19,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import apsw
 from cachetier_client.identity.names import SaveIds
+from cachetier_client.io import digests
 
 from cachetier.clock import Clock
 from cachetier.errors import (
@@ -41,7 +42,7 @@ from cachetier.local.catalog.records import NewShard
 from cachetier.local.files.data_files import Files
 from cachetier.local.files.space import Space
 from cachetier.model.policy import DRAIN_ALL, Policy
-from cachetier.model.shard import Content, Shard
+from cachetier.model.shard import BLOCK_BYTES, Content, Shard
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -78,6 +79,38 @@ class LocalCopy:
     shard: Shard
     descriptor: int | None
     body: bytes | None
+
+    def close(self) -> None:
+        """Let go of the file, if it is one."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+
+    def looks_right(self) -> bool:
+        """Check the size of a file, as its reader checks the blocks; or the digest of a body."""
+        content = self.shard.content
+        if self.descriptor is not None:
+            return os.fstat(self.descriptor).st_size == content.size_bytes
+        assert self.body is not None
+        sized = len(self.body) == content.size_bytes
+        return sized and digests.digest_of(self.body) == content.digest
+
+    def reads_right(self) -> bool:
+        """Read it to its end and check it all; a file that the disk cannot read is not right."""
+        if not self.looks_right():
+            return False
+        try:
+            return self.descriptor is None or self._blocks_match(self.descriptor)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return False
+
+    def _blocks_match(self, descriptor: int) -> bool:
+        for number, expected in enumerate(self.shard.content.block_digests):
+            block = os.pread(descriptor, BLOCK_BYTES, number * BLOCK_BYTES)
+            if digests.digest_of(block) != expected:
+                return False
+        return True
 
 
 class Store:

@@ -72,15 +72,15 @@ class AbandonedSaves:
             RemoteError: It cannot say.
             IntegrityError: The manifest is damaged.
         """
-        claimant = claimant_of(save, self._store.read(lambda sql: queries.replaced_by(sql, save)))
+        claimant = claimant_of(save, self._store.read(queries.replaced_by, save))
         seen = self._bucket.manifest(save.run, save.step)
         manifest = seen.manifest if seen is not None else None
         claimed = manifest is not None and manifest.save_id == save.save_id
         location = save.location or (manifest.location if manifest and claimed else None)
         look = Look(claimant, seen, location)
         claim_state = rules.claim_state(claimant, manifest)
-        unsealed = self._store.read(lambda sql: gc_queries.lacks_ranks_here(sql, save))
-        taken_back = self._store.read(lambda sql: gc_queries.was_taken_back(sql, save))
+        unsealed = self._store.read(gc_queries.lacks_ranks_here, save)
+        taken_back = self._store.read(gc_queries.was_taken_back, save)
         if unsealed and taken_back and claim_state is not ClaimState.PUBLISHED:
             return replace(look, left=_TAKEN_BACK)
         if claim_state not in _HOPEFUL:
@@ -115,7 +115,7 @@ class AbandonedSaves:
         ranks = range(save.world_size)
         sealed = {r for r in ranks if layout.part_key(save.run, location, r) in keys}
         pending = {r for r in ranks if layout.pending_key(save.run, location, r) in keys}
-        parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
+        parts = self._store.read(queries.parts_of, save.number)
         here = {part.rank for part in parts if part.state is PartState.OPEN}
         return sorted(set(ranks) - sealed), bool(here) and here <= sealed | pending
 

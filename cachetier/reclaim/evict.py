@@ -79,7 +79,7 @@ class Evictor:
         """Drop the shards of saves that a newer save replaced; return how many went."""
         before = self._clock.now() - self._collect_after_seconds
         collected = 0
-        for save in self._store.read(lambda sql: queries.superfluous_saves(sql, before)):
+        for save in self._store.read(queries.superfluous_saves, before):
             shards = self._store.write(deletes.delete_superfluous_shards, save.number)
             self._store.drop(shards)
             collected += len(shards)

@@ -161,7 +161,7 @@ class Garbage:
 
     def _incomplete(self, turn: _Turn) -> Iterator[Rubbish]:
         before = turn.before
-        saves = self._store.read(lambda sql: gc_queries.incomplete_saves(sql, before))
+        saves = self._store.read(gc_queries.incomplete_saves, before)
         return self._asked(turn, saves, self._collect_incomplete)
 
     def _collect_incomplete(self, turn: _Turn, save: Save) -> Rubbish | None:
@@ -185,7 +185,7 @@ class Garbage:
     def _end(self, save: Save, look: Look) -> bool:
         """End a save in the bucket, and then here; return False if it may not go any more."""
         number = save.number
-        if not self._store.read(lambda sql: gc_queries.is_unwanted(sql, number)):
+        if not self._store.read(gc_queries.is_unwanted, number):
             return False  # the bucket took its time to answer
         if not self._bucket_side.end(look):
             return False
@@ -197,7 +197,7 @@ class Garbage:
 
     def _replaced(self, turn: _Turn) -> Iterator[Rubbish]:
         before = turn.before
-        saves = self._store.read(lambda sql: gc_queries.replaced_saves(sql, before))
+        saves = self._store.read(gc_queries.replaced_saves, before)
         return self._asked(turn, saves, self._taken)
 
     def _taken(self, turn: _Turn, save: Save) -> Rubbish | None:
@@ -228,7 +228,7 @@ class Garbage:
 
     def _superfluous(self, turn: _Turn, already_found: Container[Named]) -> Iterator[Rubbish]:
         """Yield replaced saves that left nothing at a remote; housekeeping takes them as well."""
-        for save in self._store.read(lambda sql: queries.superfluous_saves(sql, turn.before)):
+        for save in self._store.read(queries.superfluous_saves, turn.before):
             if (save.run, save.step, save.save_id) in already_found:
                 continue
             shards, size_bytes = self._local(save)
@@ -247,14 +247,12 @@ class Garbage:
         return replace(found, shards=shards, size_bytes=size_bytes, objects=objects)
 
     def _local(self, save: Save) -> tuple[int, int]:
-        return self._store.read(lambda sql: gc_queries.local_bytes_of(sql, save.number))
+        return self._store.read(gc_queries.local_bytes_of, save.number)
 
     def _objects(self, save: Save, location: str) -> int:
         """Count the objects that the drain is to delete at the durable remote."""
         durable, number = self._remotes[0], save.number
-        verified = self._store.read(
-            lambda sql: gc_queries.verified_names(sql, number, durable.name)
-        )
+        verified = self._store.read(gc_queries.verified_names, number, durable.name)
         with ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="gc") as pool:
             each = InBatches(pool)
             return len(owned_keys(durable.bucket, save, location, each=each, verified=verified))
@@ -264,7 +262,7 @@ class Garbage:
     def _set_aside(self, turn: _Turn) -> Iterator[Rubbish]:
         for file in self._lost.all():
             identity = file.identity
-            why = self._store.read(lambda sql, of=identity: superfluous_because(sql, of))  # type: ignore[misc]
+            why = self._store.read(superfluous_because, identity)
             if file.since >= turn.before or why is None or identity is None:
                 continue
             if not turn.dry_run:
@@ -296,17 +294,11 @@ class Garbage:
         replica = None if remote.name == DURABLE else remote.name
         objects, layout = remote.bucket.objects, remote.bucket.layout
         for run in self._store.read(queries.runs):
-            ended = self._store.read(
-                lambda sql, of=run: gc_queries.ended_locations(sql, of, replica)  # type: ignore[misc]
-            )
+            ended = self._store.read(gc_queries.ended_locations, run, replica)
             spread = any(location.endswith(SPREAD_MARK) for location in ended)
             for prefix in layout.upload_prefixes(run, spread=spread) if ended else ():
                 for key, upload_id in objects.list_uploads(prefix):
-                    save = self._store.read(
-                        lambda sql, k=key, p=prefix, e=ended: gc_queries.save_of_upload(  # type: ignore[misc]
-                            sql, e, k, p
-                        )
-                    )
+                    save = self._store.read(gc_queries.save_of_upload, ended, key, prefix)
                     if save is None or _touched_at(save) >= turn.before:
                         continue
                     if not turn.dry_run:

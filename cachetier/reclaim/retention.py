@@ -105,8 +105,8 @@ class Retention:
         return [save for save in saves if (save.run, save.step) not in pinned]
 
     def _local_step(self, save: Save) -> LocalStep:
-        parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
-        summary = self._store.read(lambda sql: queries.summary_of(sql, save.number))
+        parts = self._store.read(queries.parts_of, save.number)
+        summary = self._store.read(queries.summary_of, save.number)
         return LocalStep(save, sealed_here(parts) and not summary.quarantined_shards)
 
     def _give_up(self, save: Save) -> int:
@@ -128,5 +128,5 @@ class Retention:
 
     def _clear(self, save: Save) -> int:
         """Drop the local bytes of a published step; it stays readable from the remote."""
-        shards = self._store.read(lambda sql: queries.clean_local_shards_of(sql, save.number))
+        shards = self._store.read(queries.clean_local_shards_of, save.number)
         return sum(shard.content.size_bytes for shard in shards if self._evict(shard))

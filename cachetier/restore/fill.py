@@ -88,7 +88,7 @@ class Refill:
         try:
             self._fetch(shard, deadline)
         except (IntegrityError, NotFoundError):
-            if self._store.read(lambda sql: queries.shard_by_version(sql, shard.version)):
+            if self._store.read(queries.shard_by_version, shard.version):
                 raise
 
     def _fetch(self, shard: Shard, deadline: float) -> None:
@@ -105,7 +105,7 @@ class Refill:
                     self._bring_back(shard, deadline)
 
     def _is_evicted(self, shard: Shard) -> bool:
-        known = self._store.read(lambda sql: queries.shard_by_version(sql, shard.version))
+        known = self._store.read(queries.shard_by_version, shard.version)
         return known is not None and known.state in _WITHOUT_BYTES
 
     def _bring_along(self, shard: Shard, source: RemoteShard, deadline: float) -> None:

@@ -210,5 +210,5 @@ class PublishedSteps:
 
     def _deleted_here(self, manifest: Manifest) -> bool:
         run, step, save_id = manifest.run, manifest.step, manifest.save_id
-        save = self._store.read(lambda sql: queries.save_named(sql, run, step, save_id))
+        save = self._store.read(queries.save_named, run, step, save_id)
         return save is not None and save.state is SaveState.DELETED

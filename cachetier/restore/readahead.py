@@ -84,9 +84,7 @@ class ReadAhead:
 
     def _read(self, shard: Shard, source: RemoteShard, pack: InPack) -> ReadaheadWindow:
         remote, name = source.remote, pack.name
-        evicted = self._store.read(
-            lambda sql: drain_queries.evicted_in_pack(sql, shard.version, remote, name)
-        )
+        evicted = self._store.read(drain_queries.evicted_in_pack, shard.version, remote, name)
         asked = next((each for each in evicted if each.version == shard.version), None)
         if asked is None or any(each.end > pack.size_bytes for each in evicted):
             return ReadaheadWindow(source)
@@ -101,7 +99,7 @@ class ReadAhead:
         except CachetierError:
             return ReadaheadWindow(source)  # the plain read that follows says what is wrong
         held = replace(source, objects=_Held(source.objects, start, data))
-        found = self._store.read(lambda sql: drain_queries.shards_at(sql, along))
+        found = self._store.read(drain_queries.shards_at, along)
         return ReadaheadWindow(
             held, tuple(_neighbour(held, shard, extent) for shard, extent in found)
         )

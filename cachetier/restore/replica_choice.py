@@ -224,10 +224,8 @@ class Sources:
     def _known_at(self, remote: Remote, shard: Shard) -> tuple[str, Stored] | None:
         """Return where ``remote`` has the objects of the shard's save, and as what the shard."""
         name, durable = remote.name, remote is self._remotes[-1]
-        location = self._store.read(
-            lambda sql: replica_queries.location_at(sql, shard, name, durable=durable)
-        )
-        stored = self._store.read(lambda sql: queries.stored_of(sql, shard.version, name))
+        location = self._store.read(replica_queries.location_at, shard, name, durable=durable)
+        stored = self._store.read(queries.stored_of, shard.version, name)
         return None if location is None or stored is None else (location, stored)
 
 

@@ -20,7 +20,6 @@ from cachetier.errors import (
     NotFoundError,
     RemoteError,
 )
-from cachetier.local import copies
 from cachetier.local.catalog import local_copies, queries
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
@@ -195,9 +194,9 @@ class Restore:
         if copy is None:
             return shard.state is not ShardState.QUARANTINED
         try:
-            sound = copies.reads_right(copy)
+            sound = copy.reads_right()
         finally:
-            copies.close(copy)
+            copy.close()
         if not sound:
             self.report_damage(shard)
         return sound
@@ -223,7 +222,7 @@ class Restore:
         shard = self._known(run, step, name)
         if shard is not None and not self._is_hearsay(shard):
             return shard
-        save = visible_save(self._store.read(lambda sql: queries.saves_of(sql, run, step)))
+        save = visible_save(self._store.read(queries.saves_of, run, step))
         if save is not None and save.state in OPEN_STATES:
             raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
         try:
@@ -241,9 +240,7 @@ class Restore:
 
         The durable remote may have it by now, or another save of it.
         """
-        save = self._store.read(
-            lambda sql: queries.save_named(sql, shard.run, shard.step, shard.save_id)
-        )
+        save = self._store.read(queries.save_named, shard.run, shard.step, shard.save_id)
         if save is None or save.state is not SaveState.REPLICATED:
             return False
         now, asked_at = self._clock.monotonic(), self._asked_at.get(save.number, float("-inf"))
@@ -253,7 +250,7 @@ class Restore:
         return True
 
     def _known(self, run: str, step: int, name: str) -> Shard | None:
-        return self._store.read(lambda sql: queries.visible_shard(sql, run, step, name))
+        return self._store.read(queries.visible_shard, run, step, name)
 
     # --- local -----------------------------------------------------------------------------------
 
@@ -268,8 +265,8 @@ class Restore:
             return None
         if copy is None:
             return None
-        if not copies.looks_right(copy):
-            copies.close(copy)
+        if not copy.looks_right():
+            copy.close()
             self._give_up(shard)
             return None
         self._listener.on_used(shard)
@@ -277,14 +274,14 @@ class Restore:
 
     def _look_into_missing(self, shard: Shard) -> None:
         """A file went after its row was read: evicted, which is fine, or lost, which is not."""
-        now = self._store.read(lambda sql: queries.shard_by_version(sql, shard.version))
+        now = self._store.read(queries.shard_by_version, shard.version)
         if now is not None and now.file_id == shard.file_id:
             self._give_up(now)
 
     def _give_up(self, shard: Shard) -> None:
         """Take damaged local bytes out of use; raise if there are no others."""
         self.report_damage(shard)
-        now = self._store.read(lambda sql: queries.shard_by_version(sql, shard.version))
+        now = self._store.read(queries.shard_by_version, shard.version)
         if now is not None:
             self._refuse_if_lost(now)
 

@@ -20,7 +20,7 @@ from cachetier.doctor.disk import largest_known
 from cachetier.doctor.findings import CheckResult, State
 from cachetier.doctor.scratch import PREFIX, scratch
 from cachetier.doctor.subject import Subject
-from cachetier.local.repair.peek import largest_save, peeked
+from cachetier.local.repair.open_catalog import largest_save, peeked
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import ALWAYS, Fault, Trouble

@@ -14,7 +14,7 @@ from cachetier.codec.seek_table import encode_table
 from cachetier.drain.publish.publisher import Ended, Located, Publisher
 from cachetier.errors import PreconditionFailedError, UploadGoneError
 from cachetier.local.catalog import drain_writes, local_copies, queries
-from cachetier.local.catalog.filters import small_of
+from cachetier.local.catalog.queries import small_of
 from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState

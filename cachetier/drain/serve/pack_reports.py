@@ -6,7 +6,7 @@ import json
 
 from cachetier.drain.channel import Reply
 from cachetier.drain.serve.context import Answers, DrainContext, Request
-from cachetier.local.catalog.filters import small_of
+from cachetier.local.catalog.queries import small_of
 from cachetier.model.packs import PACK_MEMBERS, Member, next_pack
 from cachetier.model.stored import InPack, Stored
 

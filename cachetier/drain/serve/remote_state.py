@@ -18,7 +18,7 @@ from cachetier.local.catalog import (
     replica_queries,
     replica_writes,
 )
-from cachetier.local.catalog.filters import ALL, ShardFilter
+from cachetier.local.catalog.queries import ALL, ShardFilter
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState

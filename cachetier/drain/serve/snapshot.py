@@ -13,7 +13,7 @@ from cachetier.drain.schedule.scheduler import SaveView
 from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import drain_queries, queries
-from cachetier.local.catalog.filters import ALL, beside_small_of, small_of
+from cachetier.local.catalog.queries import ALL, beside_small_of, small_of
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.composing import contents_of_twins

@@ -6,13 +6,14 @@ rows through the same eyes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 import apsw
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.local.catalog import rows
-from cachetier.local.catalog.filters import ALL, ShardFilter
 from cachetier.local.catalog.records import (
     Backlog,
     IncidentRecord,
@@ -22,6 +23,7 @@ from cachetier.local.catalog.records import (
     UploadProgress,
 )
 from cachetier.model.checkpoint import PartState, RankPart, Save, sealed_here, visible_save
+from cachetier.model.packs import PACKED_UP_TO_BYTES
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Codec, Stored
 
@@ -29,6 +31,31 @@ from cachetier.model.stored import Codec, Stored
 NOT_PINNED = "NOT EXISTS (SELECT 1 FROM pins WHERE pins.run = saves.run AND pins.step = saves.step)"
 _STORED = ", ".join(f"drains.{column}" for column in rows.STORED_COLUMNS.split(", "))
 _SHARDS = f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFilter:
+    """A condition on rows of the index of dirty shards, and the values it takes."""
+
+    clause: str = "TRUE"
+    values: tuple[object, ...] = ()
+
+
+ALL = ShardFilter()
+
+
+def small_of(rank: int) -> ShardFilter:
+    """Return the condition of shards of ``rank`` that may be packed."""
+    return ShardFilter(f"shards.rank = ? AND shards.size_bytes <= {PACKED_UP_TO_BYTES}", (rank,))
+
+
+def beside_small_of(ranks: Collection[int]) -> ShardFilter:
+    """Return the condition of all other shards than those that ``ranks`` may pack."""
+    clause = (
+        f"NOT (shards.size_bytes <= {PACKED_UP_TO_BYTES} "
+        "AND shards.rank IN (SELECT value FROM json_each(?)))"
+    )
+    return ShardFilter(clause, (json.dumps(sorted(ranks)),))
 
 
 def saves_of(sql: apsw.Connection, run: str, step: int) -> list[Save]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import apsw
 
 from cachetier.local.catalog import queries, rows
-from cachetier.local.catalog.filters import ALL, ShardFilter
+from cachetier.local.catalog.queries import ALL, ShardFilter
 from cachetier.model.checkpoint import RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE

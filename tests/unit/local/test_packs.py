@@ -14,7 +14,7 @@ from cachetier.local.catalog import (
     queries,
     replica_queries,
 )
-from cachetier.local.catalog.filters import ShardFilter, beside_small_of, small_of
+from cachetier.local.catalog.queries import ShardFilter, beside_small_of, small_of
 from cachetier.local.catalog.records import NewShard
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardState

@@ -1,0 +1,141 @@
+"""A catalog opened from outside the service: to be looked at, or to be repaired.
+
+It may be whole or damaged, alone or beside the service that writes it. A look changes nothing on
+the disk: SQLite would create files to read a database in WAL mode; where there is no WAL nothing is
+missing from the database itself, and it is read as if nobody could write to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+import apsw
+
+from cachetier.errors import CatalogDamagedError, ConfigError
+from cachetier.local.catalog import connection, schema, wal
+from cachetier.local.catalog.committer import Committer
+from cachetier.local.recovery import CATALOG_NAME, refuse_other_store
+
+Result = TypeVar("Result")
+BUSY_MILLISECONDS = 2_000
+
+
+class CatalogView:
+    """Reads of one catalog; each sees it as it is at that moment."""
+
+    def __init__(self, sql: apsw.Connection) -> None:
+        self._sql = sql
+
+    def read(self, query: Callable[[apsw.Connection], Result]) -> Result:
+        """Run ``query``.
+
+        Raises:
+            CatalogDamagedError: The database itself cannot be read.
+        """
+        try:
+            return query(self._sql)
+        except apsw.Error as error:
+            raise CatalogDamagedError(f"the catalog cannot be read: {error}") from error
+
+
+@contextmanager
+def viewed(cache_dir: Path, *, alone: bool) -> Iterator[CatalogView]:
+    """Open the catalog of ``cache_dir`` for reading; ``alone``: nobody else writes it.
+
+    Raises:
+        CatalogDamagedError: It is missing, damaged, or of another store.
+        ConfigError: It has another schema.
+    """
+    path = cache_dir / CATALOG_NAME
+    if not path.exists():
+        raise CatalogDamagedError(f"{CATALOG_NAME} is missing")
+    try:
+        if alone:
+            wal.check(path.with_name(f"{CATALOG_NAME}-wal"))
+            with peeked(cache_dir) as sql:
+                assert sql is not None
+                yield _usable(sql, cache_dir)
+            return
+        reader = connection.open_reader(path)
+        try:
+            yield _usable(reader, cache_dir)
+        finally:
+            reader.close()
+    except apsw.Error as error:
+        raise CatalogDamagedError(f"{CATALOG_NAME} cannot be read: {error}") from error
+
+
+def _usable(sql: apsw.Connection, cache_dir: Path) -> CatalogView:
+    found = int(sql.pragma("user_version"))
+    if found != schema.VERSION:
+        raise ConfigError(
+            f"the catalog has schema {found}, this cachetier knows {schema.VERSION}",
+            hint="Use the cachetier that wrote it, or start this one once: it brings an older "
+            "catalog up to date.",
+        )
+    refuse_other_store(cache_dir, connection.store_id_of(sql))
+    return CatalogView(sql)
+
+
+@contextmanager
+def mending(cache_dir: Path, now: float) -> Iterator[tuple[CatalogView, Committer]]:
+    """Open the catalog of a locked ``cache_dir``: to look at, and to mend.
+
+    Raises:
+        CatalogDamagedError: It cannot be opened at all, or opening it would lose commits.
+    """
+    path = cache_dir / CATALOG_NAME
+    if not path.exists():  # opening it would make an empty one
+        raise CatalogDamagedError(f"{CATALOG_NAME} is missing")
+    wal.check(path.with_name(f"{CATALOG_NAME}-wal"))  # SQLite drops what follows a damaged frame
+    writer = connection.open_writer(path, now)
+    try:
+        refuse_other_store(cache_dir, connection.store_id_of(writer))
+        reader = connection.open_reader(path)
+    except BaseException:
+        connection.abandon(writer)
+        raise
+    committer = Committer(writer, lambda _reason: None)
+    try:
+        yield CatalogView(reader), committer
+    finally:
+        reader.close()
+        committer.close()
+
+
+@contextmanager
+def peeked(cache_dir: Path) -> Iterator[apsw.Connection | None]:
+    """Lend a read-only connection to the catalog of ``cache_dir``; None where there is none.
+
+    Raises:
+        apsw.Error: It cannot be read: no rights, or damaged.
+    """
+    path = (cache_dir / CATALOG_NAME).absolute()
+    if not path.exists():
+        yield None
+        return
+    log = path.with_name(f"{path.name}-wal")
+    immutable = not log.exists() or log.stat().st_size == 0
+    uri = f"file:{quote(str(path))}?mode=ro{'&immutable=1' if immutable else ''}"
+    sql = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    try:
+        sql.set_busy_timeout(BUSY_MILLISECONDS)
+        yield sql
+    finally:
+        sql.close()
+
+
+def largest_save(cache_dir: Path) -> int | None:
+    """Return the bytes of the largest save that this node ever held; None where nobody can tell."""
+    query = (
+        "SELECT sum(size_bytes) AS size_bytes FROM shards GROUP BY save "
+        "ORDER BY size_bytes DESC LIMIT 1"
+    )
+    with suppress(apsw.Error, OSError), peeked(cache_dir) as sql:
+        row = sql.execute(query).fetchone() if sql is not None else None
+        return int(row[0]) if row else None
+    return None
