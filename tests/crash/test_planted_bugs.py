@@ -195,14 +195,14 @@ def test_the_harness_catches_a_fence_that_is_ignored_after_a_failed_sync_of_the_
 ) -> None:
     run = Committer.run
 
-    def stubborn(self: Committer, operation):  # type: ignore[no-untyped-def]
+    def stubborn(self: Committer, operation, *args, **kwargs):  # type: ignore[no-untyped-def]
         try:
-            return run(self, operation)
+            return run(self, operation, *args, **kwargs)
         except Exception:
             if self._fenced is None:
                 raise
             self._fenced = None
-            return run(self, operation)
+            return run(self, operation, *args, **kwargs)
 
     monkeypatch.setattr(Committer, "run", stubborn)
 
