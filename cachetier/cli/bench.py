@@ -24,7 +24,7 @@ from cachetier.cli.output import (
 from cachetier.units import parsed_size, shown_size, shown_time
 
 if TYPE_CHECKING:
-    from cachetier.doctor.nodebench import NodeBenchPlan, Row
+    from cachetier.doctor.nodebench import NodeBenchOptions, Row
 
 _PAGE_BYTES = 4096
 
@@ -73,14 +73,14 @@ def bench(
             _print(document, rows)
 
 
-def _plan(size: str, ranks: int, rounds: int, as_json: bool) -> NodeBenchPlan:
-    from cachetier.doctor.nodebench import NodeBenchPlan
+def _plan(size: str, ranks: int, rounds: int, as_json: bool) -> NodeBenchOptions:
+    from cachetier.doctor.nodebench import NodeBenchOptions
 
     try:
         pages = max(1, parsed_size(size) // _PAGE_BYTES)
     except ValueError as error:
         refuse(f"--size: {error}", "Give a size such as '256 MiB'.", as_json=as_json)
-    return NodeBenchPlan(pages * _PAGE_BYTES, ranks, rounds)
+    return NodeBenchOptions(pages * _PAGE_BYTES, ranks, rounds)
 
 
 def _own(directory: Path) -> Path | None:

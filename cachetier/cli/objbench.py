@@ -23,7 +23,7 @@ from cachetier.units import parsed_size, shown_size, shown_time
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Settings
-    from cachetier.doctor.objbench import Advice, Measured, ObjectBench, RemoteBenchPlan
+    from cachetier.doctor.objbench import Advice, Measured, ObjectBench, RemoteBenchOptions
     from cachetier.remote.settings import RemoteSettings
 
 _NOWHERE = "/nonexistent"  # must be set, and is not looked at
@@ -70,11 +70,11 @@ def objbench(
             _print(which, measured, advice, bench.left_behind)
 
 
-def _plan(seconds: float, size: str, streams: int, as_json: bool) -> RemoteBenchPlan:
-    from cachetier.doctor.objbench import RemoteBenchPlan
+def _plan(seconds: float, size: str, streams: int, as_json: bool) -> RemoteBenchOptions:
+    from cachetier.doctor.objbench import RemoteBenchOptions
 
     try:
-        return RemoteBenchPlan(seconds, parsed_size(size), streams)
+        return RemoteBenchOptions(seconds, parsed_size(size), streams)
     except ValueError as error:
         refuse(f"--size: {error}", "Give a size such as '4 GiB'.", as_json=as_json)
 

@@ -39,7 +39,7 @@ class NoRoomError(CachetierError):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeBenchPlan:
+class NodeBenchOptions:
     """``ranks`` shards of ``size_bytes`` (whole pages) at once, so often; and small ones."""
 
     size_bytes: int = 256 << 20
@@ -91,7 +91,7 @@ class _Rounds:
         )
 
 
-def room_for(status: dict[str, Any], plan: NodeBenchPlan) -> None:
+def room_for(status: dict[str, Any], plan: NodeBenchOptions) -> None:
     """Return if the plan fits in without driving others' shards out.
 
     Raises:
@@ -115,7 +115,7 @@ class NodeBench:
     def __init__(
         self,
         client: Client,
-        plan: NodeBenchPlan,
+        plan: NodeBenchOptions,
         directory: Path | None,
         *,
         on_step: Callable[[str], object] = lambda _what: None,

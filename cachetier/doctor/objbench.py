@@ -40,7 +40,7 @@ WAIT_SECONDS = 0.1  # after a refused request that names no time
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteBenchPlan:
+class RemoteBenchOptions:
     """How much to do: for ``seconds`` in all, at most ``size_bytes`` written, up to ``streams``."""
 
     seconds: float = 60.0
@@ -120,7 +120,7 @@ class ObjectBench:
     def __init__(
         self,
         settings: RemoteSettings,
-        plan: RemoteBenchPlan,
+        plan: RemoteBenchOptions,
         *,
         on_step: Callable[[str], object] = lambda _what: None,
         store: ObjectStore | None = None,

@@ -88,14 +88,14 @@ def pieces(
         number: One more than there are parts before.
         start: Where those end.
     """
-    plan = _Plan(size_bytes, part_bytes, unchanged)
+    composition = _Composition(size_bytes, part_bytes, unchanged)
     while start < size_bytes:
-        end, copied = plan.next_end(start)
+        end, copied = composition.next_end(start)
         yield SourcePiece(number, start, end - start, copied)
         number, start = number + 1, end
 
 
-class _Plan:
+class _Composition:
     """Where the part that begins somewhere ends."""
 
     def __init__(self, size_bytes: int, part_bytes: int, unchanged: Sequence[bool]) -> None:
@@ -211,12 +211,12 @@ def is_worthwhile(copied_bytes: int, more_requests: int) -> bool:
     return copied_bytes > max(0, more_requests * REQUEST_BYTES)
 
 
-def is_plan_worthwhile(plan: Iterable[SourcePiece], size_bytes: int, part_bytes: int) -> bool:
-    """Return whether ``plan`` is better than sending all ``size_bytes`` in usual parts.
+def is_plan_worthwhile(composition: Iterable[SourcePiece], size_bytes: int, part_bytes: int) -> bool:
+    """Return whether ``composition`` is better than sending all ``size_bytes`` in usual parts.
 
     It needs the requests of its parts, and one to look at the donor.
     """
-    parts = tuple(plan)
+    parts = tuple(composition)
     copied_bytes = sum(piece.size_bytes for piece in parts if piece.copied)
     usual = -(-size_bytes // part_bytes)
     return is_worthwhile(copied_bytes, len(parts) + 1 - usual)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from cachetier.doctor.objbench import PART_BYTES, ObjectBench, RemoteBenchPlan, advice_for
+from cachetier.doctor.objbench import PART_BYTES, ObjectBench, RemoteBenchOptions, advice_for
 from cachetier.errors import RemoteDigestError, RemoteRefusedError
 from cachetier.remote.factory import open_store
 from cachetier.remote.wrapped import Operation, WrappedObjectStore
@@ -23,7 +23,7 @@ from tests.integration.doctoring import everything_in, remote_on, signed_in
 from tests.integration.test_cli import run
 
 SECONDS = 60.0
-QUICK = RemoteBenchPlan(seconds=1.0, size_bytes=64 << 20, streams=2)
+QUICK = RemoteBenchOptions(seconds=1.0, size_bytes=64 << 20, streams=2)
 Answer = TypeVar("Answer")
 
 _buckets = count(1)
@@ -64,7 +64,7 @@ def test_throttling_is_counted_and_suggests_a_rate(server: S3Endpoint, bucket: s
     with S3Proxy(server.url) as proxy:
         refused = When(start=2, every=2, times=None)
         proxy.troubles.add(Fault(Trouble.SLOW_DOWN, "UploadPart", refused))
-        plan = RemoteBenchPlan(seconds=2.0, size_bytes=256 << 20, streams=4)
+        plan = RemoteBenchOptions(seconds=2.0, size_bytes=256 << 20, streams=4)
         measured = ObjectBench(remote_on(server, bucket=bucket, endpoint=proxy.url), plan).run()
         fired = proxy.troubles.fired[Trouble.SLOW_DOWN]
     assert sum(each.throttled for each in measured.throughputs) == fired > 0

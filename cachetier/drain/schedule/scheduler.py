@@ -100,7 +100,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """``flow`` tells classes of one tier apart; ``rank`` orders the saves of one run.
+    """``flow`` tells classes of one tier apart; ``place`` orders the saves of one run.
 
     ``brings``: how many uploads a claim lets begin.
     """
@@ -109,7 +109,7 @@ class _Candidate:
     work: Work
     due_in_seconds: float
     flow: str
-    rank: tuple[bool, int]
+    place: tuple[bool, int]
     brings: int
 
 
@@ -163,7 +163,7 @@ def _chosen(
     """Return up to ``count`` items, taking turns between classes and runs, and the shares then."""
     queues: dict[int, dict[str, dict[str, deque[_Candidate]]]] = {}
     brought: dict[str, int] = {}
-    for candidate in sorted(ready, key=lambda each: each.rank):
+    for candidate in sorted(ready, key=lambda each: each.place):
         of_tier = queues.setdefault(candidate.tier, {})
         of_run = of_tier.setdefault(candidate.flow, {})
         of_run.setdefault(candidate.work.save.run, deque()).append(candidate)
@@ -206,9 +206,9 @@ def _candidates(
             continue
         backoff = situation.not_before.get(work.key, 0.0) - situation.monotonic
         # What is urgent goes by age alone, or an incomplete save could starve behind complete ones.
-        rank = tier != _URGENT and _is_incomplete(view), view.save.number
+        place = tier != _URGENT and _is_incomplete(view), view.save.number
         brings = len(view.dirty) + len(view.packable) if work.kind is TaskKind.CLAIM else 0
-        yield _Candidate(tier, work, max(seconds, backoff), flow, rank, brings)
+        yield _Candidate(tier, work, max(seconds, backoff), flow, place, brings)
 
 
 def _aftermath(view: SaveView, situation: Situation) -> Iterator[Work]:

@@ -6,7 +6,7 @@ import pytest
 
 from cachetier.doctor.checks import FIRST, NAMES, NODE_CHECKS, REMOTE_CHECKS, checked_names
 from cachetier.doctor.findings import CheckResult, State, fail, ok, skipped, warn, worst
-from cachetier.doctor.nodebench import NodeBenchPlan, NoRoomError, Row, room_for
+from cachetier.doctor.nodebench import NodeBenchOptions, NoRoomError, Row, room_for
 from cachetier.doctor.rawdisk import Times
 from cachetier.errors import InvalidRequestError
 
@@ -61,7 +61,7 @@ def test_the_ratio_is_the_services_share_of_the_disk_for_rates_and_for_times() -
 
 
 def test_a_bench_never_drives_out_what_others_need() -> None:
-    plan = NodeBenchPlan(size_bytes=100, ranks=2)
+    plan = NodeBenchOptions(size_bytes=100, ranks=2)
     room_for({"capacity_bytes": 1000, "used_bytes": 500}, plan)
     with pytest.raises(NoRoomError, match="199 B to spare"):
         room_for({"capacity_bytes": 1000, "used_bytes": 501}, plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cachetier.doctor.objbench import PART_BYTES, MeasuredThroughput, RemoteBenchPlan, advice_for
+from cachetier.doctor.objbench import PART_BYTES, MeasuredThroughput, RemoteBenchOptions, advice_for
 
 
 def cell(
@@ -52,8 +52,8 @@ def test_failures_are_mentioned() -> None:
 def test_a_plan_goes_up_to_its_streams_and_then_tries_other_parts() -> None:
     streams = [
         streams
-        for streams, part_bytes in RemoteBenchPlan(streams=6).cells
+        for streams, part_bytes in RemoteBenchOptions(streams=6).cells
         if part_bytes == PART_BYTES
     ]
     assert streams == [1, 2, 4, 6]
-    assert len({part_bytes for _, part_bytes in RemoteBenchPlan(streams=6).cells}) == 3
+    assert len({part_bytes for _, part_bytes in RemoteBenchOptions(streams=6).cells}) == 3
