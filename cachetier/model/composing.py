@@ -211,7 +211,9 @@ def is_worthwhile(copied_bytes: int, more_requests: int) -> bool:
     return copied_bytes > max(0, more_requests * REQUEST_BYTES)
 
 
-def is_plan_worthwhile(composition: Iterable[SourcePiece], size_bytes: int, part_bytes: int) -> bool:
+def is_plan_worthwhile(
+    composition: Iterable[SourcePiece], size_bytes: int, part_bytes: int
+) -> bool:
     """Return whether ``composition`` is better than sending all ``size_bytes`` in usual parts.
 
     It needs the requests of its parts, and one to look at the donor.
