@@ -1,9 +1,9 @@
 """The channel between ``serve`` and its drain process: frames over a socket pair.
 
-The drain asks, ``serve`` answers; a request carries an id, so that many threads share the socket.
-Only one frame comes unasked: ``wake``, look for work again. A reply may carry the descriptor of a
-data file, so the drain needs no paths. When either end closes the socket, both know: the drain ends
-with it.
+The drain asks, ``serve`` answers; what is said is in ``messages``. A request carries an id, so that
+many threads share the socket; one without waits for no reply. Only one frame comes unasked, and
+empty: look for work again. A reply may carry the descriptor of a data file, so the drain needs no
+paths. When either end closes the socket, both know: the drain ends with it.
 
 Source: docs/design/0001-drain-channel.md.
 """
@@ -15,18 +15,11 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
-from cachetier_client.transport.wire import (
-    REPLY_HEADER_LIMIT_BYTES,
-    Frame,
-    FrameError,
-    receive_frame,
-    send_frame,
-)
+from cachetier_client.transport.wire import Frame, FrameError, receive_frame, send_frame
 
+from cachetier.drain.messages import AnyRequest, Refusal, ReplyT, Request, decode, encode
 from cachetier.errors import CachetierError, NotFoundError
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -40,15 +33,6 @@ class ChannelClosedError(Exception):
 
 class RefusedReportError(Exception):
     """``serve`` could not record a report: the work is to be tried again later."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer: ``descriptor`` is the receiver's to close."""
-
-    fields: dict[str, Any]
-    body: bytes | bytearray = b""
-    descriptor: int | None = None
 
 
 class _PendingReply:
@@ -77,14 +61,14 @@ class AskingEnd:
         """
         try:
             while True:
-                self._deliver(receive_frame(self._socket, REPLY_HEADER_LIMIT_BYTES), on_wake)
+                self._deliver(receive_frame(self._socket), on_wake)
         except (FrameError, OSError):
             pass  # the other end is gone
         finally:
             self._fail_all()
 
-    def ask(self, op: str, /, **fields: Any) -> Reply:
-        """Send a request and return its answer: what it reported is then synced.
+    def ask(self, request: Request[ReplyT]) -> ReplyT:
+        """Send a request and return its reply: what it reported is then synced.
 
         Raises:
             NotFoundError: The shard or save was replaced or deleted meanwhile.
@@ -96,24 +80,30 @@ class AskingEnd:
             if self._closed:
                 raise ChannelClosedError
             self._waiting[number] = waiting
-        self._send({"op": op, "id": number, **fields})
+        self._send(request, number)
         waiting.answered.wait()
         if waiting.frame is None:
             raise ChannelClosedError
-        return _checked(waiting.frame)
+        reply: ReplyT | Refusal = decode(waiting.frame.body, waiting.frame.descriptor)
+        if not isinstance(reply, Refusal):
+            return reply
+        if reply.code == NotFoundError.code:
+            raise NotFoundError(reply.message)
+        raise RefusedReportError(f"{reply.message} ({reply.code})")
 
-    def tell(self, op: str, /, **fields: Any) -> None:
-        """Send what needs no answer."""
-        self._send({"op": op, **fields})
+    def tell(self, request: Request[None]) -> None:
+        """Send what needs no reply."""
+        self._send(request, None)
 
     def close(self) -> None:
         """Hang up; ``listen`` returns."""
         _hang_up(self._socket)
 
-    def _send(self, header: dict[str, Any]) -> None:
+    def _send(self, request: Request[ReplyT], number: int | None) -> None:
+        body, _ = encode(request)
         try:
             with self._sending:
-                send_frame(self._socket, header)
+                send_frame(self._socket, {"id": number}, body)
         except OSError:
             self._fail_all()
             raise ChannelClosedError from None
@@ -146,43 +136,42 @@ class AnsweringEnd:
         self._socket = sock
         self._sending = threading.Lock()
 
-    def receive(self) -> dict[str, Any] | None:
-        """Return the next request, or None when the drain is gone."""
+    def receive(self) -> Frame | None:
+        """Return the next request, still encoded, or None when the drain is gone."""
         try:
             frame = receive_frame(self._socket)
         except (FrameError, OSError):
             return None
         _close_descriptor(frame)
-        return frame.header
+        return frame
 
-    def reply(self, request: dict[str, Any], answer: Callable[[dict[str, Any]], Reply]) -> None:
+    def reply(self, frame: Frame, answer: Callable[[AnyRequest], object]) -> None:
         """Answer one request; an error of ``answer`` becomes the answer. Closes its descriptor."""
-        reply = _attempt(request, answer)
+        body, descriptor = encode(_attempt(frame, answer))
         try:
-            if "id" in request:
-                self._send(request["id"], reply)
+            number = frame.header["id"]
+            if number is not None:
+                self._send(number, body, descriptor)
         except OSError:
             pass  # the drain is gone; whoever receives finds out
         finally:
-            if reply.descriptor is not None:
-                os.close(reply.descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
 
-    def _send(self, number: int, reply: Reply) -> None:
+    def _send(self, number: int, body: bytes, descriptor: int | None) -> None:
         with self._sending:
             try:
-                fields = {"id": number, **reply.fields}
-                send_frame(self._socket, fields, reply.body, reply.descriptor)
+                send_frame(self._socket, {"id": number}, body, descriptor)
             except FrameError as error:  # too large: nothing was sent of it
                 tell(log, events.DRAIN_ANSWER_TOO_LARGE, reason=str(error))
-                send_frame(
-                    self._socket, {"id": number, **_refusal(CachetierError.code, str(error))}
-                )
+                body, _ = encode(Refusal(CachetierError.code, str(error)))
+                send_frame(self._socket, {"id": number}, body)
 
     def wake(self) -> None:
         """Let the drain look for work again."""
         try:
             with self._sending:
-                send_frame(self._socket, {"op": "wake"})
+                send_frame(self._socket, {})
         except OSError:
             pass  # the drain is gone; whoever receives finds out
 
@@ -190,30 +179,16 @@ class AnsweringEnd:
         _hang_up(self._socket)
 
 
-def _attempt(request: dict[str, Any], answer: Callable[[dict[str, Any]], Reply]) -> Reply:
+def _attempt(frame: Frame, answer: Callable[[AnyRequest], object]) -> object:
+    request = None
     try:
-        reply = answer(request)
+        request = decode(frame.body)
+        return answer(request)
     except CachetierError as error:
-        return Reply(_refusal(error.code, error.message))
+        return Refusal(error.code, error.message)
     except Exception as error:  # a defect must not leave a worker waiting for ever
-        tell(log, events.DRAIN_REQUEST_FAILED, operation=str(request.get("op")), error=error)
-        return Reply(_refusal(CachetierError.code, repr(error)))
-    return Reply({"ok": True, **reply.fields}, reply.body, reply.descriptor)
-
-
-def _refusal(code: str, message: str) -> dict[str, Any]:
-    return {"ok": False, "code": code, "message": message}
-
-
-def _checked(frame: Frame) -> Reply:
-    fields = frame.header
-    if fields.get("ok"):
-        return Reply(fields, frame.body, frame.descriptor)
-    _close_descriptor(frame)
-    message = str(fields.get("message"))
-    if fields.get("code") == NotFoundError.code:
-        raise NotFoundError(message)
-    raise RefusedReportError(f"{message} ({fields.get('code')})")
+        tell(log, events.DRAIN_REQUEST_FAILED, operation=type(request).__name__, error=error)
+        return Refusal(CachetierError.code, repr(error))
 
 
 def _close_descriptor(frame: Frame) -> None:

@@ -11,16 +11,16 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 
 from cachetier.clock import Clock
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
-from cachetier.drain.pace.circuit_breaker import Circuit, Health
+from cachetier.drain.messages import NextWork, ReportHealth, Size
+from cachetier.drain.pace.circuit_breaker import Circuit
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.priority.gates import ComputeSlots, Gates
 from cachetier.drain.publish.publisher import Publisher
 from cachetier.drain.schedule.tasks import Task
-from cachetier.drain.upload.buffers import BUDGET_BYTES, Buffers
+from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import Decisions
 from cachetier.drain.upload.compressor import Compressor
@@ -40,21 +40,6 @@ log = logging.getLogger(__name__)
 IDLE_SECONDS = 30.0
 BUSY_SECONDS = 1.0
 UNANSWERED_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What the drain may do, and how much of it at once.
-
-    Small shards count as uploads, large ones as parts too; ``threads`` is how many may compute, as
-    in compressing. ``block_copies``: whether bytes may be copied inside the bucket.
-    """
-
-    uploads: int = 8
-    parts: int = 8
-    budget_bytes: int = BUDGET_BYTES
-    threads: int = 2
-    block_copies: bool = True
 
 
 class Signals:
@@ -114,7 +99,7 @@ class DrainLoop:
         probe: Callable[[], None],
         signals: Signals,
         traffic: Traffic,
-        size: Size = Size(),
+        size: Size,
     ) -> None:
         self._channel = channel
         self._signals = signals
@@ -208,32 +193,28 @@ class DrainLoop:
         """Take up to ``room`` tasks; return after how many seconds to look again."""
         was_idle = not self._outstanding  # what ends during the question may yet fail
         try:
-            fields = self._channel.ask("next_work", count=room).fields
+            handout = self._channel.ask(NextWork(room))
         except RefusedReportError as error:
             tell(log, events.DRAIN_NO_WORK, reason=str(error))
             return UNANSWERED_SECONDS
-        tasks = [Task.from_json(task) for task in fields["tasks"]]
         with self._lock:
-            self._outstanding += len(tasks)
-        for task in tasks:
+            self._outstanding += len(handout.tasks)
+        for task in handout.tasks:
             self._tasks.put(task)
-        self._traffic.hurried = fields["hurried"]
-        due_in_seconds = fields["due_in_seconds"]
-        if due_in_seconds is None and was_idle and not tasks:
+        self._traffic.hurried = handout.hurried
+        due_in_seconds = handout.due_in_seconds
+        if due_in_seconds is None and was_idle and not handout.tasks:
             self._circuit.succeeded()  # nothing is left that could tell
         return IDLE_SECONDS if due_in_seconds is None else min(IDLE_SECONDS, due_in_seconds)
 
-    def _report_health(self, health: Health) -> None:
-        self._channel.tell("remote", **asdict(health))
+    def _report_health(self, health: ReportHealth) -> None:
+        self._channel.tell(health)
         self._signals.poke()
 
     def _report_traffic(self) -> None:
-        if (news := self._traffic.news()) is not None:
-            self._channel.tell("traffic", **news)
-        if (copies := self._copies.news()) is not None:
-            self._channel.tell("copies", **copies)
-        if (decided := self._decisions.news()) is not None:
-            self._channel.tell("compression", news=decided)
+        for news in (self._traffic.news(), self._copies.news(), self._decisions.news()):
+            if news is not None:
+                self._channel.tell(news)
 
     # --- the workers -----------------------------------------------------------------------------
 

@@ -13,22 +13,20 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from cachetier.clock import SystemClock
 from cachetier.drain.channel import AskingEnd, ChannelClosedError
-from cachetier.drain.loop import DrainLoop, Signals, Size
+from cachetier.drain.loop import DrainLoop, Signals
+from cachetier.drain.messages import DrainOrders, Hello, ReportCourtesy
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.priority.apply import Courtesy, die_with, lower_priority
-from cachetier.drain.priority.loop import GivingWay, Report
-from cachetier.drain.priority.policy import Training
+from cachetier.drain.priority.loop import GivingWay
 from cachetier.drain.priority.psi import Sensors
 from cachetier.errors import StoppingError
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.remote.factory import Steering, open_store, steered_bucket
-from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch
 from cachetier.telemetry import log_format
 
@@ -49,12 +47,10 @@ def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int
     channel = AskingEnd(socket.socket(fileno=descriptor))
     receiver = signals.listen(channel)
     try:
-        settings = channel.ask("hello", pid=os.getpid(), courtesy=courtesy.report).fields[
-            "settings"
-        ]
-        log_format.set_level(settings["log_level"])
-        lock = lock_drain(Path(settings["lock"]), signals)
-        _drain(channel, signals, settings, courtesy)
+        orders = channel.ask(Hello(courtesy.report))
+        log_format.set_level(orders.log_level)
+        lock = lock_drain(Path(orders.lock), signals)
+        _drain(channel, signals, orders, courtesy)
         os.close(lock)
     except (ChannelClosedError, StoppingError):
         pass
@@ -99,14 +95,12 @@ def lock_drain(path: Path, signals: Signals) -> int:
     raise SystemExit(f"another drain holds {path}")
 
 
-def _drain(
-    channel: AskingEnd, signals: Signals, settings: dict[str, Any], courtesy: Courtesy
-) -> None:
-    remote = RemoteSettings.from_json(settings["remote"])
-    size = Size(**settings["size"])
+def _drain(channel: AskingEnd, signals: Signals, orders: DrainOrders, courtesy: Courtesy) -> None:
+    remote, size = orders.remote, orders.size
     clock = SystemClock()
     concurrency = size.uploads + size.parts
-    traffic = Traffic(concurrency, clock, parsed_bandwidth(**settings["bandwidth"]), size.parts)
+    bandwidth = parsed_bandwidth(max_rate=orders.max_rate, windows=orders.windows)
+    traffic = Traffic(concurrency, clock, bandwidth, size.parts)
     steering = Steering(
         traffic.pace,
         clock,
@@ -125,23 +119,22 @@ def _drain(
     drain = DrainLoop(
         channel,
         steered_bucket(remote, store, steering),
-        settings["store_id"],
+        orders.store_id,
         clock,
         probe=store.check,
         signals=signals,
         traffic=traffic,
         size=size,
     )
-    giving_way = GivingWay(drain.gates, courtesy, Sensors(), _exchange_with(channel), clock)
+    giving_way = GivingWay(
+        drain.gates,
+        courtesy,
+        Sensors(),
+        lambda report: channel.ask(ReportCourtesy(report)),
+        clock,
+    )
     giving_way.start(signals.sleep)
     drain.run()
-
-
-def _exchange_with(channel: AskingEnd) -> Callable[[Report], Training]:
-    def exchange(report: Report) -> Training:
-        return Training(**channel.ask("courtesy", report=report).fields["training"])
-
-    return exchange
 
 
 if __name__ == "__main__":

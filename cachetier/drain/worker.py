@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.io import digests
 
+from cachetier.drain import messages
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
 from cachetier.drain.pace.circuit_breaker import Circuit
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.publish.publisher import Ended, Located, LostShardsError, Ours, Publisher
 from cachetier.drain.schedule.tasks import CONFLICT, Task, TaskKind
-from cachetier.drain.upload import part_entries
 from cachetier.drain.upload.packs import PackSender
 from cachetier.drain.upload.progress import SentUploadPart
-from cachetier.drain.upload.reports import (
-    report_of_stored,
-    report_of_upload_part,
-    upload_part_of_report,
-)
-from cachetier.drain.upload.server_copies import Offer, offer_of_reply
+from cachetier.drain.upload.server_copies import Offer
 from cachetier.drain.upload.source import DamagedError, FileSource, InlineSource
 from cachetier.drain.upload.stopwatch import Stopwatch, TimedSource, elapsed, timed
 from cachetier.drain.upload.target import ConflictError, UploadTarget
@@ -98,11 +91,11 @@ class Worker:
         """
         with timed():
             done = self._attempt(task)
-        self._channel.ask("finish", task=task.number, done=done)
+        self._channel.ask(messages.FinishTask(task.number, done))
 
     def hand_back(self, task: Task) -> None:
         """Return ``task`` untried."""
-        self._channel.ask("finish", task=task.number, done=False)
+        self._channel.ask(messages.FinishTask(task.number, False))
 
     def _attempt(self, task: Task) -> bool:
         try:
@@ -126,8 +119,7 @@ class Worker:
             tell(log, events.DRAIN_TASK_BROKEN, **ids, error=error)
         # Recording it may fail as well, when the disk of the catalog does: nothing is lost by that.
         with suppress(NotFoundError, RefusedReportError):
-            fields = {"code": code, "message": message, "seconds": elapsed()}
-            self._channel.ask("failed", task=task.number, **fields)
+            self._channel.ask(messages.FailTask(task.number, code, message, elapsed()))
         # A remote that lets us write but not abort uploads, or delete, is well enough.
         minor = task.kind in (TaskKind.SWEEP, TaskKind.DELETE) and isinstance(
             error, RemoteRefusedError
@@ -142,30 +134,31 @@ class Worker:
             self._upload_timed(task, watch)
 
     def _upload_timed(self, task: Task, watch: Stopwatch) -> None:
-        opened = self._channel.ask("open", version=task.version)
-        blocks = _blocks(task) if opened.descriptor is None else digests.unpack(opened.body)
+        opened = self._channel.ask(messages.OpenShard(task.version))
+        blocks = opened.block_digests
         content = Content(task.size_bytes, task.digest, blocks, task.element_size)
         target = self._target(task, content)
-        progress = _Reported(self._channel, task.version, opened.fields)
+        progress = _Reported(self._channel, task.version, opened)
 
         def ask() -> Offer | None:
-            return offer_of_reply(self._channel.ask("donor", version=task.version), self._layout)
+            donor = self._channel.ask(messages.FindDonor(task.version))
+            return Offer.of(donor, self._layout) if donor is not None else None
 
         try:
-            if opened.descriptor is None:
+            if opened.body is not None:
                 source = InlineSource(opened.body, task.digest)
                 stored = self._uploader.upload(target, TimedSource(source, watch), progress)
             else:
+                assert opened.descriptor is not None
                 with closing(FileSource(opened.descriptor, blocks, self._reads)) as file:
                     read = TimedSource(file, watch)
                     stored = self._uploader.upload(target, read, progress, ask)
-            took = {"seconds": watch.seconds, "phases": watch.phases()}
-            report = report_of_stored(stored)
-            self._channel.ask("verified", version=task.version, stored=report, **took)
+            seconds, phases = watch.seconds, watch.phases()
+            self._channel.ask(messages.ShardVerified(task.version, stored, seconds, phases))
         except NotFoundError:
             self._uploader.clear_away(target, progress.upload_id)
         except DamagedError as error:
-            self._channel.ask("damaged", version=task.version, message=str(error))
+            self._channel.ask(messages.ShardDamaged(task.version, str(error)))
 
     def _pack(self, task: Task) -> None:
         assert self._packs is not None
@@ -192,14 +185,14 @@ class Worker:
     def _claim(self, task: Task) -> None:
         match self._publisher.claim(task.claimant):
             case Located(location):
-                self._channel.ask("located", save=task.save, location=location)
+                self._channel.ask(messages.SaveLocated(task.save, location))
             case Ended() as ended:
                 self._report_end(task, ended)
 
     def _write_part(self, task: Task) -> None:
         versions: dict[str, int] = {}
         shards: list[ShardEntry] = []
-        for version, entry in part_entries.read(self._channel, task.save, task.rank):
+        for version, entry in self._entries(task):
             versions[entry.name] = version
             shards.append(entry)
         try:
@@ -207,17 +200,27 @@ class Worker:
         except LostShardsError as error:
             for name in error.names:
                 message = f"{_location(task)}/{name} is not in the bucket as it was verified"
-                self._channel.ask("lost", version=versions[name], message=message)
+                self._channel.ask(messages.ShardLost(versions[name], message))
             raise
-        fields = {"shards": len(shards), "size_bytes": sum(shard.size_bytes for shard in shards)}
+        size_bytes = sum(shard.size_bytes for shard in shards)
         self._channel.ask(
-            "part_written", save=task.save, rank=task.rank, seconds=elapsed(), **fields
+            messages.PartWritten(task.save, task.rank, len(shards), size_bytes, elapsed())
         )
+
+    def _entries(self, task: Task) -> Iterator[tuple[int, ShardEntry]]:
+        """Yield (version, entry) of each shard of a rank's part."""
+        after, more = 0, True
+        while more:
+            page = self._channel.ask(messages.ReadPart(task.save, task.rank, after))
+            for version, name, content, stored in page.shards:
+                yield version, ShardEntry.of(name, task.rank, content, stored)
+                after = version
+            more = page.more
 
     def _publish(self, task: Task) -> None:
         ended = self._publisher.publish(task.claimant, _location(task))
         if ended is None:
-            self._channel.ask("not_yet", save=task.save, kind=task.kind)
+            self._channel.ask(messages.SaveNotReady(task.save, task.kind))
         else:
             self._report_end(task, ended)
 
@@ -226,9 +229,9 @@ class Worker:
             case Ended() as ended:
                 self._report_end(task, ended)
             case True:
-                self._channel.ask("followed", save=task.save)
+                self._channel.ask(messages.SaveFollowed(task.save))
             case _:
-                self._channel.ask("not_yet", save=task.save, kind=task.kind)
+                self._channel.ask(messages.SaveNotReady(task.save, task.kind))
 
     def _delete(self, task: Task) -> None:
         location = _location(task) or self._publisher.location_of(task.claimant)
@@ -236,11 +239,11 @@ class Worker:
         if location is not None:
             left = self._publisher.delete(task.claimant, location, self._ours(task))
         example = left[0] if left else None
-        self._channel.ask("removed", save=task.save, left=len(left), example=example)
+        self._channel.ask(messages.SaveRemoved(task.save, len(left), example))
 
     def _sweep(self, task: Task) -> None:
         self._publisher.sweep(task.claimant, _location(task), self._ours(task))
-        self._channel.ask("swept", save=task.save)
+        self._channel.ask(messages.SaveSwept(task.save))
 
     def _ours(self, task: Task) -> Ours:
         """Return what tells the names of this save's shards here from any others."""
@@ -248,16 +251,15 @@ class Worker:
         def ours(names: Sequence[str]) -> set[str]:
             found: set[str] = set()
             for at in range(0, len(names), NAMES_AT_ONCE):
-                asked = names[at : at + NAMES_AT_ONCE]
-                reply = self._channel.ask("ours", save=task.save, names=asked)
-                found.update(json.loads(reply.body))
+                asked = tuple(names[at : at + NAMES_AT_ONCE])
+                known = self._channel.ask(messages.NamesOfSave(task.save, asked))
+                found.update(known)
             return found
 
         return ours
 
     def _report_end(self, task: Task, ended: Ended) -> None:
-        fields = {"state": ended.state, "message": ended.message, "seconds": elapsed()}
-        self._channel.ask("ended", save=task.save, **fields)
+        self._channel.ask(messages.SaveEnded(task.save, ended.state, ended.message, elapsed()))
 
 
 class _Reported:
@@ -267,31 +269,24 @@ class _Reported:
     only sent again.
     """
 
-    def __init__(self, channel: AskingEnd, version: int, opened: dict[str, object]) -> None:
+    def __init__(self, channel: AskingEnd, version: int, opened: messages.LocalShard) -> None:
         self._channel = channel
         self._version = version
-        upload_id, part_bytes = opened["upload_id"], opened["part_bytes"]
-        self.upload_id = str(upload_id) if upload_id is not None else None
-        self.part_bytes = part_bytes if isinstance(part_bytes, int) else None
-        self.codec = Codec(str(opened["codec"]))
-        self.element_size = int(str(opened["element_size"]))
+        self.upload_id = opened.upload_id
+        self.part_bytes = opened.part_bytes
+        self.codec = opened.codec
+        self.element_size = opened.element_size
         self._lock = threading.Lock()
         self._finished: list[SentUploadPart] = []
         self._flush_at = 0.0
 
     def parts(self) -> list[SentUploadPart]:
-        reply = self._channel.ask("parts", version=self._version)
-        return [upload_part_of_report(part) for part in json.loads(reply.body)]
+        recorded = self._channel.ask(messages.FinishedParts(self._version))
+        return [SentUploadPart.of(part) for part in recorded]
 
     def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
-        self._channel.ask(
-            "upload_begun",
-            version=self._version,
-            upload_id=upload_id,
-            part_bytes=part_bytes,
-            codec=codec,
-            element_size=element_size,
-        )
+        version = self._version
+        self._channel.ask(messages.UploadBegun(version, upload_id, part_bytes, codec, element_size))
         self.upload_id, self.part_bytes = upload_id, part_bytes
         self.codec, self.element_size = codec, element_size
 
@@ -309,17 +304,12 @@ class _Reported:
             finished, self._finished = self._finished, []
             self._flush_at = time.monotonic() + FLUSH_SECONDS
         if finished:
-            parts = [report_of_upload_part(part) for part in finished]
-            self._channel.ask("parts_done", version=self._version, parts=parts)
+            parts = tuple(part.finished() for part in finished)
+            self._channel.ask(messages.PartsDone(self._version, parts))
 
     def gone(self) -> None:
         self.upload_id = self.part_bytes = None
-        self._channel.ask("upload_gone", version=self._version)
-
-
-def _blocks(task: Task) -> tuple[int, ...]:
-    """Return the block digests of a small shard: of its only block, unless it is empty."""
-    return (task.digest,) if task.size_bytes else ()
+        self._channel.ask(messages.UploadGone(self._version))
 
 
 def _location(task: Task) -> str:

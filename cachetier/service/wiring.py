@@ -9,7 +9,7 @@ from typing import Any
 from cachetier.clock import Clock, SystemClock
 from cachetier.config.settings import Settings
 from cachetier.cpus import default_threads, parsed_cpus
-from cachetier.drain.loop import Size
+from cachetier.drain.messages import Size
 from cachetier.drain.serve.base import Drain
 from cachetier.drain.serve.drains import Drains
 from cachetier.drain.serve.supervisor import DrainSettings, Supervisor

@@ -12,7 +12,7 @@ from pathlib import Path
 import zstandard
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.loop import Size
+from cachetier.drain.messages import Size
 from cachetier.local.catalog import queries
 from cachetier.model.stored import Stored
 from cachetier.remote.base import ObjectStore

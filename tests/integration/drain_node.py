@@ -17,15 +17,15 @@ from cachetier_client.io import digests
 
 from cachetier.clock import Clock, SystemClock
 from cachetier.drain.channel import AskingEnd
-from cachetier.drain.loop import DrainLoop, Signals, Size
+from cachetier.drain.loop import DrainLoop, Signals
+from cachetier.drain.messages import DrainOrders, Size
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.schedule.fair_queue import EQUAL, Weights
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.schedule.tasks import Work
 from cachetier.drain.serve.base import Drain
 from cachetier.drain.serve.context import DrainContext
-from cachetier.drain.serve.dispatcher import Dispatcher
-from cachetier.drain.serve.link import DrainLink
+from cachetier.drain.serve.dispatcher import Dispatcher, DrainLink
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
 from cachetier.drain.upload.stopwatch import Phases
@@ -45,12 +45,15 @@ from cachetier.model.stored import Stored
 from cachetier.notifier import Changes
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
+from cachetier.remote.settings import RemoteSettings
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.views import StepView
 
 BLOCK = digests.BLOCK_BYTES
 REMOTE = "durable"
+# A drain on threads asks for none.
+NO_ORDERS = DrainOrders(RemoteSettings(REMOTE, "none"), "", "", Size(), "", (), "")
 
 
 def content_of(data: bytes, element_size: int = 0) -> Content:
@@ -218,7 +221,7 @@ class Node:
     ) -> Iterator[DrainLoop]:
         """Drain on threads of this process; ``abruptly`` hangs up in the end, as a dying serve."""
         ours, theirs = socket.socketpair()
-        dispatcher = Dispatcher(self.context, {}, Rules.parsed(compression, rules))
+        dispatcher = Dispatcher(self.context, NO_ORDERS, Rules.parsed(compression, rules))
         link = DrainLink(ours, dispatcher, self.changes)
         link.start()
         channel, signals = AskingEnd(theirs), Signals()

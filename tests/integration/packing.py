@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.loop import Size
+from cachetier.drain.messages import Size
 from cachetier.local.catalog import queries
 from cachetier.model.documents import ShardSummary
 from cachetier.model.stored import InPack

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cachetier_client.io.digests import digest_of
 
-from cachetier.drain.loop import Size
+from cachetier.drain.messages import Size
 from cachetier.errors import CopiesRefusedError, SourceChangedError
 from cachetier.model.composing import MINIMUM_PART_BYTES
 from cachetier.model.shard import BLOCK_BYTES

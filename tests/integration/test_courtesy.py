@@ -17,7 +17,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.config.settings import load
-from cachetier.drain.loop import Size
+from cachetier.drain.messages import Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.priority.apply import AUTOGROUP_NICE
 from cachetier.drain.priority.policy import CpuPriority

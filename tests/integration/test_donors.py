@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.serve.donors import Donors
 from cachetier.drain.serve.remote_state import DurableRemoteState
-from cachetier.drain.upload.server_copies import Offer, offer_of_reply
+from cachetier.drain.serve.shard_reports import ShardReports
+from cachetier.drain.upload.server_copies import Offer
 from cachetier.local.catalog import drain_writes
 from cachetier.model.stored import Codec, InPack, Stored
 from tests.fakes.memory_store import MemoryObjectStore
@@ -41,8 +41,8 @@ def offered(node: Node, ids: SaveIds, name: str, remote: str = REMOTE) -> Offer 
     )
     assert shard is not None
     context = replace(node.context, remote_state=DurableRemoteState(node.store, remote))
-    answer = Donors(context).answers()["donor"]({"op": "donor", "version": shard[0]})
-    return offer_of_reply(answer, node.bucket.layout)
+    donor = ShardReports(context).donor(shard[0])
+    return Offer.of(donor, node.bucket.layout) if donor is not None else None
 
 
 def put_durable(node: Node, ids: SaveIds, name: str, data: bytes, compression: str = "off") -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -17,11 +18,26 @@ from cachetier.drain.channel import (
     AskingEnd,
     ChannelClosedError,
     RefusedReportError,
-    Reply,
 )
+from cachetier.drain.messages import LocalShard, OpenShard, Request, decode
 from cachetier.errors import FencedError, NotFoundError
+from cachetier.model.stored import Codec
 
-Answer = Callable[[dict[str, Any]], Reply]
+Answer = Callable[[Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Echo(Request[int]):
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Note(Request[None]):
+    value: int
+
+
+def opened(descriptor: int | None = None) -> LocalShard:
+    return LocalShard(b"body", (1, 2), descriptor, None, None, Codec.RAW, 0)
 
 
 class Pair:
@@ -31,8 +47,8 @@ class Pair:
         ours, theirs = socket.socketpair()
         self.serve = AnsweringEnd(ours)
         self.drain = AskingEnd(theirs)
-        self.answer: Answer = lambda request: Reply({"echo": request.get("value")})
-        self.told: list[dict[str, Any]] = []
+        self.answer: Answer = lambda request: request.value
+        self.told: list[object] = []
         self.woken = threading.Event()
         self._pool = ThreadPoolExecutor(4)
         self._threads = [
@@ -44,8 +60,8 @@ class Pair:
 
     def _receive(self) -> None:
         while (request := self.serve.receive()) is not None:
-            if "id" not in request:
-                self.told.append(request)
+            if request.header["id"] is None:
+                self.told.append(decode(request.body))
             self._pool.submit(self.serve.reply, request, self.answer)
 
     def close(self) -> None:
@@ -65,9 +81,9 @@ def pair() -> Iterator[Pair]:
 
 def test_each_thread_gets_its_own_answer(pair: Pair) -> None:
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda value: pair.drain.ask("echo", value=value), range(500)))
+        answers = list(pool.map(lambda value: pair.drain.ask(Echo(value)), range(500)))
 
-    assert [reply.fields["echo"] for reply in answers] == list(range(500))
+    assert answers == list(range(500))
 
 
 def test_an_answer_may_carry_bytes_and_a_descriptor(pair: Pair) -> None:
@@ -75,11 +91,11 @@ def test_an_answer_may_carry_bytes_and_a_descriptor(pair: Pair) -> None:
     pipe = os.fstat(reader).st_ino
     os.write(writer, b"through")
     os.close(writer)
-    pair.answer = lambda _request: Reply({}, b"body", reader)
-    reply = pair.drain.ask("open")
+    pair.answer = lambda _request: opened(reader)
+    reply = pair.drain.ask(OpenShard(1))
 
-    assert bytes(reply.body) == b"body"
     assert reply.descriptor is not None
+    assert replace(reply, descriptor=None) == opened()
     assert os.read(reply.descriptor, 100) == b"through"
     os.close(reply.descriptor)
     deadline = time.monotonic() + 10  # the thread that answers closes it once it has sent it
@@ -105,21 +121,21 @@ def _is_open(descriptor: int, inode: int) -> bool:
     ],
 )
 def test_an_error_is_an_answer(pair: Pair, error: Exception, raised: type[Exception]) -> None:
-    def fail(_request: dict[str, Any]) -> Reply:
+    def fail(_request: object) -> object:
         raise error
 
     pair.answer = fail
     with pytest.raises(raised):
-        pair.drain.ask("report")
+        pair.drain.ask(Note(1))
 
 
 def test_an_answer_that_is_too_large_is_refused_and_the_channel_lives(pair: Pair) -> None:
-    pair.answer = lambda _request: Reply({}, bytes((16 << 20) + 1))
+    pair.answer = lambda _request: bytes((16 << 20) + 1)
     with pytest.raises(RefusedReportError, match="too large"):
-        pair.drain.ask("entries")
+        pair.drain.ask(Echo())
 
-    pair.answer = lambda _request: Reply({"ok": True})
-    assert pair.drain.ask("again").fields["ok"]
+    pair.answer = lambda _request: 7
+    assert pair.drain.ask(Echo()) == 7
 
 
 def test_serve_wakes_the_drain(pair: Pair) -> None:
@@ -129,27 +145,26 @@ def test_serve_wakes_the_drain(pair: Pair) -> None:
 
 
 def test_what_is_told_needs_no_answer(pair: Pair) -> None:
-    pair.drain.tell("calls", requests=3)
-    pair.drain.ask("echo")  # frames keep their order
+    pair.drain.tell(Note(3))
+    pair.drain.ask(Echo())  # frames keep their order
 
-    assert pair.told == [{"op": "calls", "requests": 3}]
+    assert pair.told == [Note(3)]
 
 
 @pytest.mark.parametrize("end", ["serve", "drain"])
 def test_nobody_waits_for_an_end_that_is_gone(pair: Pair, end: str) -> None:
     hanging = threading.Event()
 
-    def hang(_request: dict[str, Any]) -> Reply:
+    def hang(_request: object) -> None:
         hanging.set()
         pair.woken.wait(10)
-        return Reply({})
 
     pair.answer = hang
     failures: list[Exception] = []
 
     def ask() -> None:
         try:
-            pair.drain.ask("hang")
+            pair.drain.ask(Note(1))
         except ChannelClosedError as error:
             failures.append(error)
 
@@ -162,4 +177,4 @@ def test_nobody_waits_for_an_end_that_is_gone(pair: Pair, end: str) -> None:
 
     assert len(failures) == 1
     with pytest.raises(ChannelClosedError):
-        pair.drain.ask("anything")
+        pair.drain.ask(Note(1))

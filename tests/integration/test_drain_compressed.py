@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.loop import Size
+from cachetier.drain.messages import Size
 from cachetier.errors import IntegrityError
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.stored import Codec

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.loop import Size
+from cachetier.drain.messages import Size
 from cachetier.drain.schedule.fair_queue import EQUAL, Weights
 from cachetier.drain.serve.eta import etas
 from cachetier.errors import LocalOnlyError

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.loop import Size
+from cachetier.drain.messages import Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.process import LOCK_NAME
 from cachetier.drain.serve.supervisor import DrainSettings, Supervisor

@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.channel import AskingEnd, Reply
+from cachetier.drain.channel import AskingEnd
 from cachetier.drain.loop import DrainLoop
+from cachetier.drain.messages import FailTask, Handout, ReplyT, Request
 from cachetier.drain.pace import circuit_breaker
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
@@ -104,11 +104,11 @@ def test_an_answer_of_before_the_refusal_does_not_end_it(
     asked, drains = threading.Event(), queue.SimpleQueue[DrainLoop]()
 
     class Late(AskingEnd):
-        def ask(self, op: str, /, **fields: Any) -> Reply:
-            if op == "failed":
+        def ask(self, request: Request[ReplyT]) -> ReplyT:
+            if isinstance(request, FailTask):
                 assert asked.wait(WAIT_SECONDS)
-            reply = super().ask(op, **fields)
-            if op == "next_work" and not reply.fields["tasks"] and not asked.is_set():
+            reply = super().ask(request)
+            if isinstance(reply, Handout) and not reply.tasks and not asked.is_set():
                 asked.set()
                 drain = drains.get()
                 until = time.monotonic() + WAIT_SECONDS

@@ -20,6 +20,7 @@ from cachetier_client.errors import (
 )
 from cachetier_client.identity.names import SaveIds
 
+from cachetier.drain.messages import SaveNotReady
 from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.drain.serve.save_reports import SaveReports
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -135,10 +136,10 @@ def test_who_follows_looks_often_at_first_where_nobody_told_the_ranks_of_the_nod
     node.put(ids, "a", b"bytes")
     node.checkpoints.seal(ids, None, follows=True)
     save = node.save(ids)
-    not_yet = SaveReports(node.context).answers()["not_yet"]
+    not_yet = SaveReports(node.context).not_ready
     waited = []
     for _ in range(3):
-        not_yet({"save": save.number, "kind": str(TaskKind.FOLLOW)})
+        not_yet(SaveNotReady(save.number, TaskKind.FOLLOW))
         due = node.queue.situation(wants_room=False).not_before[save.number, TaskKind.FOLLOW, ""]
         waited.append(due - clock.monotonic())
     node.close()

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from cachetier.clock import Clock
+from cachetier.drain.messages import ReportHealth
 from cachetier.errors import (
     RemoteError,
     RemoteRefusedError,
@@ -31,20 +31,11 @@ class _State(Enum):
     HALF_OPEN = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """How a remote is; ``retry`` asks for work that was put off to be tried at once."""
-
-    state: str
-    reason: str = ""
-    retry: bool = False
-
-
 class Circuit:
     """Decides how much work a remote gets. Thread-safe."""
 
     def __init__(
-        self, probe: Callable[[], None], report: Callable[[Health], None], clock: Clock
+        self, probe: Callable[[], None], report: Callable[[ReportHealth], None], clock: Clock
     ) -> None:
         """Make a closed one.
 
@@ -58,7 +49,7 @@ class Circuit:
         self._clock = clock
         self._lock = threading.Lock()
         self._state = _State.CLOSED
-        self._health = Health("ok")
+        self._health = ReportHealth("ok")
         self._probe_at = 0.0
         self._pause_seconds = PROBE_SECONDS
         self._probe_failed = False
@@ -88,7 +79,7 @@ class Circuit:
                 self._probe_failed = False
                 self._probe_at = self._clock.monotonic() + self._pause_seconds
             self._state = _State.OPEN
-            self._health = Health(state, error.message)
+            self._health = ReportHealth(state, error.message)
         self._report(self._health)
 
     def succeeded(self) -> None:
@@ -99,7 +90,7 @@ class Circuit:
             was_away = self._state is not _State.CLOSED
             self._reported = True
             self._state = _State.CLOSED
-            self._health = Health("ok", retry=was_away)
+            self._health = ReportHealth("ok", retry=was_away)
             self._pause_seconds = PROBE_SECONDS
         self._report(self._health)
 
@@ -119,7 +110,7 @@ class Circuit:
             self._probe_failed = True
             self._probe_at = self._clock.monotonic() + PROBE_SECONDS
             known = self._health
-            self._health = Health(_name(error) or known.state, error.message)
+            self._health = ReportHealth(_name(error) or known.state, error.message)
         if self._health != known:
             self._report(self._health)
 
@@ -130,7 +121,7 @@ class Circuit:
             self._state = _State.HALF_OPEN
             mended = self._probe_failed
         if mended:
-            self._report(Health(self._health.state, self._health.reason, retry=True))
+            self._report(ReportHealth(self._health.state, self._health.reason, retry=True))
 
 
 def _name(error: RemoteError) -> str | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import threading
 import time
-from dataclasses import asdict, astuple
-from typing import Any
+from dataclasses import astuple
 
 from cachetier.clock import Clock
+from cachetier.drain.messages import ReportTraffic
 from cachetier.drain.pace.pace import Pace, PaceState
 from cachetier.drain.pace.throughput import Throughput
 from cachetier.drain.upload.compression_model import Link
@@ -92,20 +92,16 @@ class Traffic:
         weighed = bytes_per_second if known is None else known + WEIGHT * (bytes_per_second - known)
         self._part_bytes_per_second = weighed
 
-    def news(self) -> dict[str, Any] | None:
+    def news(self) -> ReportTraffic | None:
         """Return what ``serve`` shows of the traffic since the last time; None if nothing moved."""
         pace = self.pace.state()
         with self._lock:
-            counts = {
-                "requests": self._requests,
-                "throttled": self._throttled,
-                "sent_bytes": self._sent_bytes,
-            }
             if not self._requests and pace == self._reported:
                 return None
+            news = ReportTraffic(self._requests, self._throttled, self._sent_bytes, pace)
             self._requests = self._throttled = self._sent_bytes = 0
             self._reported = pace
-        return {**counts, "pace": asdict(pace)}
+        return news
 
     def _bytes_per_second(self) -> float | None:
         local = time.localtime(self._clock.now())

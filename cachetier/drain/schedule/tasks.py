@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from cachetier_client.bucket_format.publication import Claimant
 
@@ -96,17 +95,6 @@ class Task:
     digest: int = 0
     element_size: int = 0
     compression: str = str(OFF)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Task:
-        claimant = dict(fields["claimant"])
-        claimant["replaced"] = tuple(claimant["replaced"])
-        return cls(
-            **{**fields, "kind": TaskKind(fields["kind"]), "claimant": Claimant(**claimant)},
-        )
 
 
 def task_of(number: int, work: Work, replaced: tuple[str, ...], mode: Mode = OFF) -> Task:

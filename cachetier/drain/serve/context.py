@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from cachetier.clock import Clock
-from cachetier.drain.channel import Reply
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.stats import DrainStats
@@ -19,9 +16,6 @@ from cachetier.model.checkpoint import Save
 from cachetier.model.shard import Shard
 from cachetier.notifier import Changes
 from cachetier.steps.incidents import Incidents
-
-Request = dict[str, Any]
-Answers = dict[str, Callable[[Request], Reply]]
 
 
 @dataclass(frozen=True, slots=True)

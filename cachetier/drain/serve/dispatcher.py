@@ -8,15 +8,19 @@ sent.
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import assert_never
 
-from cachetier.drain.channel import Reply
+from cachetier.drain import messages
+from cachetier.drain.channel import AnsweringEnd
+from cachetier.drain.messages import AnyRequest, DrainOrders, Handout, replied
+from cachetier.drain.priority.policy import Training
 from cachetier.drain.schedule import scheduler
 from cachetier.drain.schedule.scheduler import SaveView
-from cachetier.drain.schedule.tasks import CONFLICT, Work, task_of
-from cachetier.drain.serve.context import Answers, DrainContext, Request
-from cachetier.drain.serve.donors import Donors
-from cachetier.drain.serve.pack_reports import PackReports
+from cachetier.drain.schedule.tasks import CONFLICT, Task, Work, task_of
+from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.save_reports import SaveReports
 from cachetier.drain.serve.shard_reports import ShardReports
 from cachetier.drain.serve.snapshot import out_of_reach, unfinished
@@ -27,65 +31,77 @@ from cachetier.errors import (
 from cachetier.local.catalog import drain_writes, queries
 from cachetier.model.checkpoint import Save
 from cachetier.model.compression import UNCOMPRESSED, Rules
+from cachetier.notifier import Changes
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 
 log = logging.getLogger(__name__)
 
 CONFLICT_SECONDS = 30.0
+ANSWER_THREADS = 8
+# Between two wake-ups: thousands of puts a second must not each cost a switch of threads.
+QUIET_SECONDS = 0.1
+LOOK_SECONDS = 5.0
 
 
 class Dispatcher:
     """Answers the drain's requests. Thread-safe."""
 
     def __init__(
-        self, context: DrainContext, settings: Request, rules: Rules = UNCOMPRESSED
+        self, context: DrainContext, orders: DrainOrders, rules: Rules = UNCOMPRESSED
     ) -> None:
-        """``settings`` is what ``hello`` answers, ``rules`` say how to compress."""
+        """``orders`` are the answer to ``Hello``, ``rules`` say how to compress."""
         self._rules = rules
         self._context = context
         self._store = context.store
         self._queue = context.queue
         self._stats = context.stats
-        self._settings = settings
-        self._answers: Answers = {
-            **ShardReports(context).answers(),
-            **SaveReports(context).answers(),
-            **Donors(context).answers(),
-            **PackReports(context).answers(),
-            "hello": self._hello,
-            "next_work": self._next_work,
-            "failed": self._failed,
-            "finish": self._finish,
-            "traffic": self._traffic,
-            "compression": self._compression,
-            "copies": self._copies,
-            "courtesy": self._courtesy,
-            "remote": self._remote,
-        }
+        self._orders = orders
+        self._shards = ShardReports(context)
+        self._saves = SaveReports(context)
 
-    def answer(self, request: Request) -> Reply:
-        """Do what ``request`` asks; an unknown one is a defect of ours."""
-        return self._answers[request["op"]](request)
+    def answer(self, request: AnyRequest) -> object:
+        """Do what ``request`` asks, and return the reply that it names."""
+        if isinstance(request, messages.ShardRequest):
+            return self._shards.answer(request)
+        if isinstance(request, messages.SaveRequest):
+            return self._saves.answer(request)
+        match request:
+            case messages.Hello():
+                self._stats.courtesy(request.courtesy)
+                return replied(request, self._orders)
+            case messages.NextWork():
+                return replied(request, self._next_work(request.count))
+            case messages.FinishTask():
+                self._finish(request)
+            case messages.FailTask():
+                self._failed(request)
+            case messages.ReportCourtesy():
+                return replied(request, self._courtesy(request))
+            case messages.ReportHealth():
+                self._health(request)
+            case messages.ReportTraffic():
+                self._stats.traffic(request)
+            case messages.ReportCopies():
+                self._stats.copied(request)
+            case messages.ReportCompression():
+                self._stats.decided(request)
+            case _:
+                assert_never(request)
+        return None
 
     # --- handing out work ------------------------------------------------------------------------
 
-    def _hello(self, request: Request) -> Reply:
-        self._stats.courtesy(request["courtesy"])
-        return Reply({"settings": self._settings})
-
-    def _next_work(self, request: Request) -> Reply:
+    def _next_work(self, count: int) -> Handout:
         if self._store.fenced is not None:
-            # Nothing could be recorded.
-            return Reply({"tasks": [], "due_in_seconds": None, "hurried": False})
+            return Handout()  # nothing could be recorded
         situation = self._queue.situation(wants_room=self._store.space.wanted_bytes > 0)
-        count = request["count"]
         views = self._unfinished(count)
         plan = scheduler.plan(views, situation, count)
         self._queue.handed_out(plan.fairness)
-        tasks = [task for work in plan.work if (task := self._task(work)) is not None]
+        tasks = tuple(task for work in plan.work if (task := self._task(work)) is not None)
         hurried = situation.wants_room or self._queue.is_hurried()
-        return Reply({"tasks": tasks, "due_in_seconds": plan.due_in_seconds, "hurried": hurried})
+        return Handout(tasks, plan.due_in_seconds, hurried)
 
     def _unfinished(self, count: int) -> list[SaveView]:
         """Return what is to be done, less what the remote can never get whole."""
@@ -109,38 +125,35 @@ class Dispatcher:
         if self._stats.conflict(-save.number, error.message) and self._context.remote_state.decides:
             self._context.add_incident(save, error.message, error.hint)
 
-    def _task(self, work: Work) -> Request | None:
+    def _task(self, work: Work) -> Task | None:
         number = self._queue.take(work)
         if number is None:
             return None
         replaced = self._store.read(lambda sql: queries.replaced_by(sql, work.save))
         name = work.shard.name if work.shard is not None else ""
         mode = self._rules.mode_of(work.save.run, name)
-        return task_of(number, work, replaced, mode).as_json()
+        return task_of(number, work, replaced, mode)
 
-    def _finish(self, request: Request) -> Reply:
-        work = self._queue.work(request["task"])
-        if work is not None and request["done"]:
+    def _finish(self, request: messages.FinishTask) -> None:
+        work = self._queue.work(request.task)
+        if work is not None and request.done:
             self._queue.succeeded(work.key)
-        self._queue.finish(request["task"])
-        return Reply({})
+        self._queue.finish(request.task)
 
     # --- failures --------------------------------------------------------------------------------
 
-    def _failed(self, request: Request) -> Reply:
+    def _failed(self, request: messages.FailTask) -> None:
         """Put work off; it is tried again for ever."""
-        work = self._queue.work(request["task"])
+        work = self._queue.work(request.task)
         if work is None:
-            return Reply({})
-        code, message = request["code"], request["message"]
+            return
         attempt = self._count_attempt(work)
-        self._stats.failed(work, code, message, attempt, request.get("seconds"))
-        if code == CONFLICT:
+        self._stats.failed(work, request.code, request.message, attempt, request.seconds)
+        if request.code == CONFLICT:
             self._queue.put_off(work.key, CONFLICT_SECONDS)
-            self._report_conflict(work, message)
+            self._report_conflict(work, request.message)
         else:
             self._queue.back_off(work.key, attempt)
-        return Reply({})
 
     def _count_attempt(self, work: Work) -> int | None:
         if work.shard is None:
@@ -161,29 +174,67 @@ class Dispatcher:
             hint = "Move the foreign object away or delete it; draining goes on by itself."
             self._context.add_incident(work.shard or work.save, message, hint)
 
-    def _traffic(self, request: Request) -> Reply:
-        requests, throttled = request["requests"], request["throttled"]
-        self._stats.traffic(requests, throttled, request["sent_bytes"], request["pace"])
-        return Reply({})
+    # --- how drain and remote are ----------------------------------------------------------------
 
-    def _copies(self, request: Request) -> Reply:
-        self._stats.copied(request["state"], request["copied_bytes"])
-        return Reply({})
-
-    def _compression(self, request: Request) -> Reply:
-        self._stats.decided(request["news"])
-        return Reply({})
-
-    def _courtesy(self, request: Request) -> Reply:
-        """Take how the drain behaves, and answer what it should know of training."""
-        self._stats.courtesy(request["report"])
+    def _courtesy(self, request: messages.ReportCourtesy) -> Training:
+        """Take how the drain behaves, and return what it should know of training."""
+        self._stats.courtesy(request.report)
         hints = self._queue.phases.hints()
         urgent = self._store.space.wanted_bytes > 0
-        return Reply({"training": {**asdict(hints), "urgent": urgent}})
+        return Training(hints.hinting_ranks, hints.busy_ranks, urgent)
 
-    def _remote(self, request: Request) -> Reply:
-        self._stats.remote_health(request["state"], request["reason"])
-        if request["retry"]:
+    def _health(self, request: messages.ReportHealth) -> None:
+        self._stats.remote_health(request.state, request.reason)
+        if request.retry:
             self._queue.forgive_all()
         self._context.changes.ring()
-        return Reply({})
+
+
+class DrainLink:
+    """Serves one drain by its socket, from ``start`` until it hangs up or ``close``."""
+
+    def __init__(self, sock: socket.socket, dispatcher: Dispatcher, changes: Changes) -> None:
+        self._channel = AnsweringEnd(sock)
+        self._dispatcher = dispatcher
+        self._changes = changes
+        self._closed = threading.Event()
+        self._pool = ThreadPoolExecutor(ANSWER_THREADS, thread_name_prefix="drain-answer")
+        self._threads = [
+            threading.Thread(target=self._receive, name="drain-requests", daemon=True),
+            threading.Thread(target=self._wake, name="drain-wake", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begin to answer.
+
+        Raises:
+            RuntimeError: No thread is left; ``close`` ends what was begun.
+        """
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Hang up; returns when no request is being answered any more."""
+        self._closed.set()
+        self._channel.close()
+        self._changes.ring()  # the waking thread waits there
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+        self._pool.shutdown()
+
+    def _receive(self) -> None:
+        while (frame := self._channel.receive()) is not None:
+            try:
+                self._pool.submit(self._channel.reply, frame, self._dispatcher.answer)
+            except RuntimeError as error:  # no thread is left, and nobody knows if it was taken
+                tell(log, events.DRAIN_REQUEST_FAILED, operation="any", error=error)
+                self._channel.close()  # the drain ends with it, and the next one asks again
+
+    def _wake(self) -> None:
+        seen = 0
+        while not self._closed.wait(QUIET_SECONDS):
+            rings = self._changes.next_ring(seen, LOOK_SECONDS)
+            if rings != seen:
+                seen = rings
+                self._channel.wake()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from typing import Any
+from typing import Any, assert_never
 
-from cachetier.drain.channel import Reply
+from cachetier.drain import messages
+from cachetier.drain.messages import PartPage, SaveRequest, replied
 from cachetier.drain.schedule.tasks import TaskKind
-from cachetier.drain.serve.context import Answers, DrainContext, Request
-from cachetier.drain.upload import part_entries
+from cachetier.drain.serve.context import DrainContext
 from cachetier.errors import SaveSupersededError, StepPublishedError
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.model.checkpoint import Save, SaveState, sealed_here
+from cachetier.model.shard import Content
+from cachetier.model.stored import Stored
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 PUBLISH_IN_A_HURRY_SECONDS = 2.0
 PUBLISH_UNSEALED_SECONDS = 30.0
 UNDECIDED_SECONDS = 5.0
+PAGE_SHARDS = 500
+PAGE_DIGESTS = 200_000  # some 5 MB
 
 
 class SaveReports:
@@ -32,79 +35,104 @@ class SaveReports:
         self._store = context.store
         self._remote_state = context.remote_state
 
-    def answers(self) -> Answers:
-        """Return what is answered, by the name of the request."""
-        return {
-            "entries": self._entries,
-            "located": self._located,
-            "part_written": self._part_written,
-            "followed": self._followed,
-            "ended": self._ended,
-            "removed": self._removed,
-            "not_yet": self._not_yet,
-            "ours": self._ours,
-            "swept": self._swept,
-        }
+    def answer(self, request: SaveRequest) -> object:
+        """Do what ``request`` asks, and return the reply that it names."""
+        match request:
+            case messages.ReadPart():
+                return replied(request, self._page(request))
+            case messages.NamesOfSave():
+                return replied(request, self._names(request))
+            case messages.SaveLocated():
+                self._remote_state.locate(request.save, request.location)
+            case messages.PartWritten():
+                self._part_written(request)
+            case messages.SaveFollowed():
+                self._remote_state.followed(request.save)
+                self._context.changes.ring()
+            case messages.SaveNotReady():
+                self.not_ready(request)
+            case messages.SaveEnded():
+                self._ended(request)
+            case messages.SaveRemoved():
+                self._removed(request)
+            case messages.SaveSwept():
+                self._remote_state.swept(request.save)
+            case _:
+                assert_never(request)
+        return None
 
-    def _entries(self, request: Request) -> Reply:
-        number, rank, after = request["save"], request["rank"], request["after"]
-        return part_entries.page(self._store, self._context.remote, number, rank, after)
+    # --- what a worker needs to know -------------------------------------------------------------
 
-    def _located(self, request: Request) -> Reply:
-        self._remote_state.locate(request["save"], request["location"])
-        return Reply({})
+    def _page(self, request: messages.ReadPart) -> PartPage:
+        """Return the next shards of a rank; a version goes with each, to ask for the next."""
+        number, rank, after = request.save, request.rank, request.after
+        remote = self._context.remote
+        found = self._store.read(
+            lambda sql: queries.stored_shards_of_rank(sql, number, rank, remote, after, PAGE_SHARDS)
+        )
+        shards: list[tuple[int, str, Content, Stored | None]] = []
+        digests = 0
+        for shard, stored in found:
+            shards.append((shard.version, shard.name, shard.content, stored))
+            digests += len(shard.content.block_digests) + (len(stored.frames) if stored else 0)
+            if digests > PAGE_DIGESTS:
+                break
+        return PartPage(shards, len(shards) < len(found) or len(found) == PAGE_SHARDS)
 
-    def _part_written(self, request: Request) -> Reply:
-        self._remote_state.part_uploaded(request["save"], request["rank"])
-        self._tell_part(request)
-        self._context.queue.forgive((request["save"], TaskKind.PUBLISH, ""))
-        return Reply({})
+    def _names(self, request: messages.NamesOfSave) -> list[str]:
+        number, names = request.save, request.names
+        return self._store.read(lambda sql: queries.names_of_save(sql, number, names))
 
-    def _followed(self, request: Request) -> Reply:
-        self._remote_state.followed(request["save"])
-        self._context.changes.ring()
-        return Reply({})
+    # --- reports on saves ------------------------------------------------------------------------
 
-    def _ended(self, request: Request) -> Reply:
-        number, state = request["save"], SaveState(request["state"])
+    def _part_written(self, request: messages.PartWritten) -> None:
+        self._remote_state.part_uploaded(request.save, request.rank)
+        save = self._context.save(request.save)
+        tell(
+            log,
+            events.PART_DRAINED,
+            rank=request.rank,
+            **of(save),
+            shards=request.shards,
+            size_bytes=request.size_bytes,
+            seconds=request.seconds,
+            remote=self._context.remote,
+            age_seconds=self._age_seconds(save),
+        )
+        self._context.queue.forgive((request.save, TaskKind.PUBLISH, ""))
+
+    def _ended(self, request: messages.SaveEnded) -> None:
+        number, state = request.save, request.state
         save = self._context.save(number)
-        incident = _incident_of_end(save, state, request["message"])
+        incident = _incident_of_end(save, state, request.message)
         outcome = self._remote_state.ended(number, state, incident, self._context.clock.now())
         self._store.drop(outcome.removed)
         if outcome.wait:
             for kind in (TaskKind.CLAIM, TaskKind.FOLLOW, TaskKind.PUBLISH):
                 self._context.queue.put_off((number, kind, ""), UNDECIDED_SECONDS)
         if outcome.news:
-            self._tell_end(save, state, request)
+            self._tell_end(save, request)
         self._context.announce()
-        return Reply({})
 
-    def _removed(self, request: Request) -> Reply:
-        save = self._remote_state.save(request["save"])
-        self._remote_state.removed(request["save"])
+    def _removed(self, request: messages.SaveRemoved) -> None:
+        save = self._remote_state.save(request.save)
+        self._remote_state.removed(request.save)
         if save is not None:
             tell(log, events.SAVE_DELETED, **self._ends(save))
-        if save is not None and request["left"]:
-            left = {"count": request["left"], "key": request["example"]}
+        if save is not None and request.left:
+            left = {"count": request.left, "key": request.example}
             tell(log, events.OBJECTS_LEFT, **of(save), remote=self._context.remote, **left)
         self._context.announce()
-        return Reply({})
 
-    def _tell_part(self, request: Request) -> None:
-        save = self._context.save(request["save"])
-        counted = {name: request.get(name, 0) for name in ("shards", "size_bytes", "seconds")}
-        fields = {"remote": self._context.remote, "age_seconds": self._age_seconds(save)}
-        tell(log, events.PART_DRAINED, rank=request["rank"], **of(save), **counted, **fields)
-
-    def _tell_end(self, save: Save, state: SaveState, request: Request) -> None:
-        if state is SaveState.PUBLISHED:
+    def _tell_end(self, save: Save, request: messages.SaveEnded) -> None:
+        if request.state is SaveState.PUBLISHED:
             here = self._store.read(lambda sql: queries.summary_of(sql, save.number))
-            seconds, decides = request.get("seconds"), self._remote_state.decides
-            self._context.stats.published(save, here, seconds, decides=decides)
+            decides = self._remote_state.decides
+            self._context.stats.published(save, here, request.seconds, decides=decides)
             return
-        fields = {**self._ends(save), "state": state}
-        if request["message"]:
-            tell(log, events.SAVE_REFUSED, **fields, reason=request["message"])
+        fields = {**self._ends(save), "state": request.state}
+        if request.message:
+            tell(log, events.SAVE_REFUSED, **fields, reason=request.message)
         else:
             tell(log, events.SAVE_ENDED, **fields)
 
@@ -116,28 +144,17 @@ class SaveReports:
     def _age_seconds(self, save: Save) -> float:
         return max(0.0, self._context.clock.now() - save.started_at)
 
-    def _not_yet(self, request: Request) -> Reply:
+    def not_ready(self, request: messages.SaveNotReady) -> None:
         """A step is not whole yet: another node's part is missing. Look again, less and less."""
-        save = self._context.save(request["save"])
+        save = self._context.save(request.save)
         parts = self._remote_state.parts(save.number)
-        key = (save.number, TaskKind(request["kind"]), "")
+        key = (save.number, request.kind, "")
         if self._context.queue.hurried(save):
             self._context.queue.recheck(key, PUBLISH_IN_A_HURRY_SECONDS)
         elif sealed_here(parts) or key[1] is TaskKind.FOLLOW:
             self._context.queue.recheck(key)
         else:
             self._context.queue.put_off(key, PUBLISH_UNSEALED_SECONDS)
-        return Reply({})
-
-    def _ours(self, request: Request) -> Reply:
-        """Answer which names are, or were, shards of a save here."""
-        number, names = request["save"], request["names"]
-        found = self._store.read(lambda sql: queries.names_of_save(sql, number, names))
-        return Reply({}, json.dumps(found).encode())
-
-    def _swept(self, request: Request) -> Reply:
-        self._remote_state.swept(request["save"])
-        return Reply({})
 
 
 def _incident_of_end(save: Save, state: SaveState, message: str) -> IncidentRecord | None:

@@ -1,21 +1,27 @@
-"""Answer the drain's requests and reports about shards."""
+"""What the drain asks and reports of shards, and of packs of them, as ``serve`` answers it.
+
+A *donor* is an object that may have bytes of a shard already. First a *twin*: another shard of the
+same save with the same bytes, as parameters that all ranks hold; it is copied whole. Else the shard
+of the same name in the run's save before. What is named was verified once; whether it still lies
+there, the drain finds out.
+"""
 
 from __future__ import annotations
 
-import json
+from typing import assert_never
 
-from cachetier_client.io import digests
-
-from cachetier.drain.channel import Reply
-from cachetier.drain.serve.context import Answers, DrainContext, Request
-from cachetier.drain.upload.reports import finished_of_report, report_of_finished, stored_of_report
+from cachetier.drain import messages
+from cachetier.drain.messages import DonorShard, LocalShard, ShardRequest, replied
+from cachetier.drain.serve.context import DrainContext
 from cachetier.errors import NotFoundError
-from cachetier.local.catalog import drain_writes, local_copies, queries
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import drain_queries, drain_writes, local_copies, queries
+from cachetier.local.catalog.queries import small_of
+from cachetier.local.catalog.records import IncidentRecord, UploadRecord
 from cachetier.local.store import LocalCopy
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
+from cachetier.model.packs import PACK_MEMBERS, Member, next_pack
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Codec
+from cachetier.model.stored import Stored
 
 
 class ShardReports:
@@ -25,39 +31,59 @@ class ShardReports:
         self._context = context
         self._store = context.store
         self._remote_state = context.remote_state
+        self._stats = context.stats
 
-    def answers(self) -> Answers:
-        """Return what is answered, by the name of the request."""
-        return {
-            "open": self._open,
-            "parts": self._parts,
-            "upload_begun": self._upload_begun,
-            "upload_gone": self._upload_gone,
-            "parts_done": self._parts_done,
-            "verified": self._verified,
-            "damaged": self._damaged,
-            "lost": self._lost,
-        }
+    def answer(self, request: ShardRequest) -> object:
+        """Do what ``request`` asks, and return the reply that it names."""
+        match request:
+            case messages.OpenShard():
+                return replied(request, self._open(request.version))
+            case messages.FinishedParts():
+                return replied(request, self._recorded(request.version).parts)
+            case messages.FindDonor():
+                return replied(request, self.donor(request.version))
+            case messages.UploadBegun():
+                self._upload_begun(request)
+            case messages.UploadGone():
+                self._store.write(drain_writes.forget_upload, request.version, self._context.remote)
+            case messages.PartsDone():
+                version, remote = request.version, self._context.remote
+                self._store.write(drain_writes.record_parts, version, remote, request.parts)
+                self._stats.progressed()
+            case messages.ShardVerified():
+                self._verified(request)
+            case messages.ShardDamaged():
+                self._quarantine(self._context.shard(request.version), request.message)
+            case messages.ShardLost():
+                self._lost(request)
+            case messages.PackMembers():
+                return replied(request, self._pack_members(request.save, request.rank))
+            case messages.PackVerified():
+                self._packed(request)
+            case _:
+                assert_never(request)
+        return None
 
     # --- what a worker needs to know -------------------------------------------------------------
 
-    def _open(self, request: Request) -> Reply:
-        shard = self._context.shard(request["version"])
+    def _open(self, version: int) -> LocalShard:
+        shard = self._context.shard(version)
         if not self._remote_state.wants(shard):
-            raise NotFoundError(f"shard version {shard.version} is {shard.state}")
-        copy = self._local_copy(shard)
+            raise NotFoundError(f"shard version {version} is {shard.state}")
+        copy, upload = self._local_copy(shard), self._recorded(version)
+        return LocalShard(
+            copy.body,
+            shard.content.block_digests,
+            copy.descriptor,
+            upload.upload_id,
+            upload.part_bytes,
+            upload.codec,
+            upload.element_size,
+        )
+
+    def _recorded(self, version: int) -> UploadRecord:
         remote = self._context.remote
-        progress = self._store.read(lambda sql: queries.progress_of(sql, shard.version, remote))
-        fields = {
-            "inline": copy.body is not None,
-            "upload_id": progress.upload_id,
-            "part_bytes": progress.part_bytes,
-            "codec": progress.codec,
-            "element_size": progress.element_size,
-        }
-        if copy.body is not None:
-            return Reply(fields, copy.body)
-        return Reply(fields, digests.pack(shard.content.block_digests), copy.descriptor)
+        return self._store.read(lambda sql: queries.progress_of(sql, version, remote))
 
     def _local_copy(self, shard: Shard) -> LocalCopy:
         try:
@@ -70,52 +96,44 @@ class ShardReports:
             raise NotFoundError(f"shard version {shard.version} has no bytes here")
         return copy
 
-    def _parts(self, request: Request) -> Reply:
-        version, remote = request["version"], self._context.remote
-        progress = self._store.read(lambda sql: queries.progress_of(sql, version, remote))
-        parts = [report_of_finished(part) for part in progress.parts]
-        return Reply({}, json.dumps(parts).encode())
+    def donor(self, version: int) -> DonorShard | None:
+        """Return what lies at the remote that a shard may be put together from."""
+        shard, remote = self._context.shard(version), self._context.remote
+        found = self._store.read(lambda sql: drain_queries.donor_of(sql, shard, remote))
+        if found is None:
+            return None
+        donor, stored = found
+        save = self._store.read(
+            lambda sql: queries.save_named(sql, donor.run, donor.step, donor.save_id)
+        )
+        there = self._remote_state.save(save.number) if save is not None else None
+        if there is None or there.location is None:
+            return None
+        return DonorShard(
+            donor.run, there.location, donor.name, donor.save_id, donor.content, stored
+        )
 
     # --- reports on shards -----------------------------------------------------------------------
 
-    def _upload_begun(self, request: Request) -> Reply:
+    def _upload_begun(self, request: messages.UploadBegun) -> None:
         self._store.write(
             drain_writes.begin_upload,
-            request["version"],
+            request.version,
             self._context.remote,
-            request["upload_id"],
-            request["part_bytes"],
-            Codec(request["codec"]),
-            request["element_size"],
+            request.upload_id,
+            request.part_bytes,
+            request.codec,
+            request.element_size,
         )
-        return Reply({})
 
-    def _upload_gone(self, request: Request) -> Reply:
-        self._store.write(drain_writes.forget_upload, request["version"], self._context.remote)
-        return Reply({})
-
-    def _parts_done(self, request: Request) -> Reply:
-        parts = [finished_of_report(part) for part in request["parts"]]
-        self._store.write(
-            drain_writes.record_parts, request["version"], self._context.remote, parts
-        )
-        self._context.stats.progressed()
-        return Reply({})
-
-    def _verified(self, request: Request) -> Reply:
-        version = request["version"]
-        shard, stored = self._context.shard(version), stored_of_report(request["stored"])
+    def _verified(self, request: messages.ShardVerified) -> None:
+        shard, stored = self._context.shard(request.version), request.stored
         try:
-            self._remote_state.verified(version, self._context.clock.now(), stored)
+            self._remote_state.verified(shard.version, self._context.clock.now(), stored)
         except ForbiddenTransitionError:
-            return Reply({})  # a reader met damage meanwhile: the shard stays quarantined
-        self._context.stats.drained(shard, stored, request["seconds"], request.get("phases"))
+            return  # a reader met damage meanwhile: the shard stays quarantined
+        self._stats.drained(shard, stored, request.seconds, request.phases)
         self._context.changes.ring()
-        return Reply({})
-
-    def _damaged(self, request: Request) -> Reply:
-        self._quarantine(self._context.shard(request["version"]), request["message"])
-        return Reply({})
 
     def _quarantine(self, shard: Shard, what: str) -> None:
         incident = IncidentRecord(
@@ -130,17 +148,33 @@ class ShardReports:
         now = self._context.clock.now()
         before = self._store.write(local_copies.record_damage, shard.version, incident, now)
         elsewhere = before.state is ShardState.CLEAN  # at another remote
-        self._context.stats.quarantined(shard, what, lost=not elsewhere)
+        self._stats.quarantined(shard, what, lost=not elsewhere)
         if elsewhere:
             self._store.drop([before])  # only the local bytes go
         self._context.announce()
 
-    def _lost(self, request: Request) -> Reply:
+    def _lost(self, request: messages.ShardLost) -> None:
         """A shard that was verified is gone from the remote: send it again, if it is here."""
-        shard = self._context.shard(request["version"])
+        shard = self._context.shard(request.version)
         state = self._remote_state.lost(shard.version)
-        new = self._context.stats.conflict(shard.version, request["message"])
+        new = self._stats.conflict(shard.version, request.message)
         if new and self._remote_state.decides and state is not ShardState.DIRTY:
             hint = "Its bytes are not on this node any more: save the step again."
-            self._context.add_incident(shard, request["message"], hint)
-        return Reply({})
+            self._context.add_incident(shard, request.message, hint)
+
+    # --- packs -----------------------------------------------------------------------------------
+
+    def _pack_members(self, number: int, rank: int) -> list[Member]:
+        """Return the members of a rank's next pack; what is on its way already stays out."""
+        busy = self._context.queue.names_in_flight(number)
+        small = self._remote_state.wanted(number, PACK_MEMBERS + len(busy), small_of(rank))
+        return next_pack(Member.of(shard) for shard in small if shard.name not in busy)
+
+    def _packed(self, request: messages.PackVerified) -> None:
+        """Record a pack that was verified: all its members in one transaction."""
+        recorded = self._remote_state.packed(request.members, self._context.clock.now())
+        self._stats.packed(len(recorded), request.size_bytes)
+        for shard in recorded:
+            share = shard.content.size_bytes / max(1, request.size_bytes)
+            self._stats.drained(shard, Stored.raw(shard.content), request.seconds * share)
+        self._context.changes.ring()

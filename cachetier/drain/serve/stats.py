@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cachetier.clock import Clock
+from cachetier.drain.messages import ReportCompression, ReportCopies, ReportTraffic
 from cachetier.drain.schedule.tasks import Work
 from cachetier.drain.serve.eta import WINDOW_UPLOADS, FinishedUpload, measured_rate
-from cachetier.drain.upload.compression_log import Decided, News
+from cachetier.drain.upload.compression_log import Decided
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.local.catalog.records import Summary
 from cachetier.model.checkpoint import Save
@@ -172,28 +172,26 @@ class DrainStats:
         elif changed:
             tell(log, _STATE_EVENTS[state], remote=self.remote, reason=reason)
 
-    def traffic(
-        self, requests: int, throttled: int, sent_bytes: int, pace: Mapping[str, Any]
-    ) -> None:
+    def traffic(self, report: ReportTraffic) -> None:
         """Count requests and bodies that went to the remote, and record how fast it is asked."""
         with self._lock:
             remote, was_paused = self._now.remote, self._now.remote.is_paused
-            remote.pace = dict(pace)
+            remote.pace = asdict(report.pace)
             if was_paused and not remote.is_paused:
                 remote.progressed_at = self._clock.now()  # a pause is no standstill
-            remote.requests += requests
-            remote.throttled += throttled
-            self._now.sent_bytes += sent_bytes
-            if throttled:
+            remote.requests += report.requests
+            remote.throttled += report.throttled
+            self._now.sent_bytes += report.sent_bytes
+            if report.throttled:
                 remote.last_throttled_at = self._clock.now()
-        if throttled:
-            tell(log, events.REMOTE_THROTTLED, remote=self.remote, times=throttled)
+        if report.throttled:
+            tell(log, events.REMOTE_THROTTLED, remote=self.remote, times=report.throttled)
 
-    def copied(self, state: str, size_bytes: int) -> None:
+    def copied(self, report: ReportCopies) -> None:
         """Record whether the drain copies inside the remote, and count what it copied."""
         with self._lock:
-            self._now.remote.copies = state
-            self._now.copied_bytes += size_bytes
+            self._now.remote.copies = report.state
+            self._now.copied_bytes += report.copied_bytes
 
     def progressed(self) -> None:
         """Note that the remote took something for good: a part, or a shard."""
@@ -246,10 +244,10 @@ class DrainStats:
             self._now.packs.shards += shards
             self._now.packs.size_bytes += size_bytes
 
-    def decided(self, news: News) -> None:
-        """Record what ``auto`` decided; see ``Decisions.news``."""
+    def decided(self, report: ReportCompression) -> None:
+        """Record what ``auto`` decided."""
         with self._lock:
-            self._decided.hear(news)
+            self._decided.hear(report)
 
     def quarantined(self, shard: Shard, reason: str, *, lost: bool) -> None:
         """Hear of a shard whose local bytes are damaged; one is ``lost`` if no remote has it."""

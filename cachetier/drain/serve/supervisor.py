@@ -14,19 +14,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cachetier.clock import Clock
-from cachetier.drain.loop import Size
+from cachetier.drain.messages import DrainOrders, Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.process import LOCK_NAME
 from cachetier.drain.schedule.fair_queue import Weights
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.context import DrainContext
-from cachetier.drain.serve.dispatcher import Dispatcher
+from cachetier.drain.serve.dispatcher import Dispatcher, DrainLink
 from cachetier.drain.serve.eta import etas
-from cachetier.drain.serve.link import DrainLink
 from cachetier.drain.serve.remote_state import DurableRemoteState, RemoteState, ReplicaRemoteState
 from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
 from cachetier.drain.serve.stderr_relay import StderrRelay
@@ -75,14 +74,15 @@ def open_dispatcher(context: DrainContext, settings: DrainSettings) -> Dispatche
     """Return the dispatcher of one drain."""
     return Dispatcher(
         context,
-        {
-            "remote": settings.remote.as_json(),
-            "store_id": context.store.store_id,
-            "lock": str(settings.cache_dir / _own_name(LOCK_NAME, settings.remote)),
-            "size": asdict(settings.size),
-            "bandwidth": {"max_rate": settings.max_rate, "windows": settings.windows},
-            "log_level": log_format.level(),
-        },
+        DrainOrders(
+            settings.remote,
+            context.store.store_id,
+            str(settings.cache_dir / _own_name(LOCK_NAME, settings.remote)),
+            settings.size,
+            settings.max_rate,
+            settings.windows,
+            log_format.level(),
+        ),
         settings.compression,
     )
 

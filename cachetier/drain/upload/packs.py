@@ -6,7 +6,6 @@ whatever is repeated writes the same object; it counts once a read-side call has
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 
 from cachetier_client.io import digests
 
+from cachetier.drain import messages
 from cachetier.drain.channel import AskingEnd
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.schedule.tasks import Task
@@ -24,7 +24,7 @@ from cachetier.drain.upload.target import UploadTarget, look
 from cachetier.errors import NotFoundError, PreconditionFailedError, RemoteDigestError
 from cachetier.model.packs import PACKED_UP_TO_BYTES, Member, pack_name
 from cachetier.model.shard import Content
-from cachetier.model.stored import Stored
+from cachetier.model.stored import InPack, Stored
 from cachetier.model.uploads import UploadPartRange, object_metadata
 from cachetier.remote.base import IF_ABSENT, Condition
 from cachetier.remote.bucket import Bucket
@@ -50,6 +50,13 @@ class _Pack:
     @property
     def content(self) -> Content:
         return Content(self.size_bytes, self.digest, ())
+
+    def members(self) -> dict[int, InPack]:
+        """Return where each member lies, by its version."""
+        return {
+            member.version: InPack(self.name, start, self.size_bytes, self.digest)
+            for member, start in self.starts
+        }
 
 
 class PackSender:
@@ -79,15 +86,11 @@ class PackSender:
             RemoteError: Try again later.
         """
         began_at = time.monotonic()
-        members = self._members(task)
+        members = self._channel.ask(messages.PackMembers(task.save, task.rank))
         if len(members) > 1:
             members = self._send_together(task, members, began_at)
         for member in members:
             send_alone(task, member)
-
-    def _members(self, task: Task) -> list[Member]:
-        reply = self._channel.ask("pack_members", save=task.save, rank=task.rank)
-        return [Member(*fields) for fields in json.loads(reply.body)]
 
     def _send_together(
         self, task: Task, members: Sequence[Member], began_at: float
@@ -102,7 +105,8 @@ class PackSender:
             sent, target = Stored.raw(pack.content), self._target(task, pack)
             found = look(self._store, target, self._buffers.lend, sent)
             if isinstance(found, Stored):
-                self._report(task, pack, time.monotonic() - began_at)
+                seconds = time.monotonic() - began_at
+                self._channel.ask(messages.PackVerified(pack.members(), pack.size_bytes, seconds))
                 return []
             before, condition = pack, found
         raise RemoteDigestError(f"rank {task.rank}: a pack does not keep what was sent")
@@ -148,16 +152,17 @@ class PackSender:
         A data file is read by way of ``scratch``, which begins at a page.
         """
         whole = UploadPartRange(1, 0, member.size_bytes)
-        opened = self._channel.ask("open", version=member.version)
+        opened = self._channel.ask(messages.OpenShard(member.version))
         try:
-            if opened.descriptor is None:
+            if opened.body is not None:
                 view, _ = InlineSource(opened.body, member.digest).read(whole, scratch)
             else:
+                assert opened.descriptor is not None
                 source = FileSource(opened.descriptor, member.block_digests, self._reads)
                 with closing(source):
                     view, _ = source.read(whole, scratch)
         except DamagedError as error:
-            self._channel.ask("damaged", version=member.version, message=str(error))
+            self._channel.ask(messages.ShardDamaged(member.version, str(error)))
             return False
         into[:] = view
         return True
@@ -168,15 +173,6 @@ class PackSender:
         key = self._layout.pack_key(save.run, task.location, pack.name)
         metadata = object_metadata(save.save_id, self._store_id, 0, pack.content)
         return UploadTarget(key, metadata, pack.content)
-
-    def _report(self, task: Task, pack: _Pack, seconds: float) -> None:
-        self._channel.ask(
-            "packed",
-            save=task.save,
-            members=[[member.version, start] for member, start in pack.starts],
-            pack=[pack.name, pack.size_bytes, pack.digest],
-            seconds=seconds,
-        )
 
 
 def _room_for(members: Sequence[Member]) -> int:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from cachetier_client.io.digests import joined
 
+from cachetier.local.catalog.records import FinishedUploadPart
 from cachetier.model.shard import Content
 from cachetier.model.stored import Codec, Stored, StoredFrame
 from cachetier.remote.base import UploadedPart
@@ -22,6 +23,18 @@ class SentUploadPart:
     raw_start: int
     raw_bytes: int
     frames: tuple[StoredFrame, ...] = ()
+
+    @classmethod
+    def of(cls, part: FinishedUploadPart) -> SentUploadPart:
+        """Return a part as it was recorded."""
+        uploaded = UploadedPart(part.number, part.etag, part.size_bytes, part.digest)
+        return cls(uploaded, part.raw_start, part.raw_bytes, part.frames)
+
+    def finished(self) -> FinishedUploadPart:
+        """Return what is recorded of it."""
+        part = self.part
+        uploaded = part.number, part.etag, part.size_bytes, part.digest
+        return FinishedUploadPart(*uploaded, self.raw_start, self.raw_bytes, self.frames)
 
 
 class UploadProgress(Protocol):

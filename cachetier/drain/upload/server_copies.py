@@ -10,17 +10,15 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.io import digests
 
 from cachetier.clock import Clock
-from cachetier.drain.channel import Reply
+from cachetier.drain.messages import DonorShard, ReportCopies
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.model.composing import DONOR_FROM_BYTES, DonorFrames
-from cachetier.model.shard import Content, blocks_of
-from cachetier.model.stored import Codec, Stored, unpack_frames
+from cachetier.model.shard import Content
+from cachetier.model.stored import Stored
 from cachetier.model.uploads import codec_found
 from cachetier.remote.base import CopyRange, ObjectInfo, ObjectStore
 from cachetier.remote.presence import is_object_of
@@ -41,6 +39,12 @@ class Offer:
     save_id: str
     content: Content
     stored: Stored
+
+    @classmethod
+    def of(cls, donor: DonorShard, layout: Layout) -> Offer:
+        """Return what ``serve`` names, by its key."""
+        key = layout.shard_key(donor.run, donor.location, donor.name)
+        return cls(key, donor.save_id, donor.content, donor.stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +69,6 @@ Ask = Callable[[], Offer | None]
 
 def nobody() -> None:
     """Offer nothing."""
-
-
-def offer_of_reply(reply: Reply, layout: Layout) -> Offer | None:
-    """Return what ``serve`` offers, if anything."""
-    fields: dict[str, Any] = reply.fields
-    if not fields["found"]:
-        return None
-    blocks_end = 8 * blocks_of(fields["size_bytes"])
-    body = memoryview(reply.body)
-    stored = Stored(
-        Codec(fields["codec"]),
-        fields["stored_bytes"],
-        fields["stored_digest"],
-        unpack_frames(bytes(body[blocks_end:])),
-        fields["element_size"],
-    )
-    blocks = digests.unpack(body[:blocks_end])
-    content = Content(fields["size_bytes"], fields["digest"], blocks)
-    key = layout.shard_key(fields["run"], fields["location"], fields["name"])
-    return Offer(key, fields["save_id"], content, stored)
 
 
 class Copies:
@@ -136,14 +120,14 @@ class Copies:
             self._refused = False
             self._copied_bytes += size_bytes
 
-    def news(self) -> dict[str, Any] | None:
+    def news(self) -> ReportCopies | None:
         """Return what ``serve`` shows of it since the last time; None if there is nothing."""
         with self._lock:
             if not self._copied_bytes and self.state == self._reported:
                 return None
             copied_bytes, self._copied_bytes = self._copied_bytes, 0
             self._reported = self.state
-            return {"state": self.state, "copied_bytes": copied_bytes}
+            return ReportCopies(self.state, copied_bytes)
 
     def _may_try(self) -> bool:
         return self._enabled and (

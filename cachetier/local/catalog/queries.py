@@ -20,7 +20,7 @@ from cachetier.local.catalog.records import (
     LocalOnly,
     Summary,
     Totals,
-    UploadProgress,
+    UploadRecord,
 )
 from cachetier.model.checkpoint import PartState, RankPart, Save, sealed_here, visible_save
 from cachetier.model.packs import PACKED_UP_TO_BYTES
@@ -319,14 +319,14 @@ def files(sql: apsw.Connection) -> Iterator[tuple[str, int, int]]:
     yield from sql.execute(query)
 
 
-def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadProgress:
+def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadRecord:
     row = sql.execute(
         "SELECT upload_id, part_bytes, attempts, verified_at, codec, element_size FROM drains "
         "WHERE version = ? AND remote = ?",
         (version, remote),
     ).fetchone()
     if row is None:
-        return UploadProgress(None, None, 0, None)
+        return UploadRecord(None, None, 0, None)
     parts = sql.execute(
         f"SELECT {rows.UPLOADED_PART_COLUMNS} FROM uploaded_parts "
         "WHERE version = ? AND remote = ? ORDER BY number",
@@ -334,7 +334,7 @@ def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadProgre
     )
     finished = tuple(rows.upload_part_of(part) for part in parts)
     upload_id, part_bytes, attempts, verified_at, codec, element_size = row
-    return UploadProgress(
+    return UploadRecord(
         upload_id, part_bytes, attempts, verified_at, Codec(codec), element_size, finished
     )
 

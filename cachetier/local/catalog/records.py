@@ -42,7 +42,7 @@ class FinishedUploadPart:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadProgress:
+class UploadRecord:
     """How far the drain of one shard to one remote got."""
 
     upload_id: str | None

@@ -9,7 +9,6 @@ import pytest
 from cachetier_client.bucket_format.layout import Layout, own_location, plain_location, rank_of_part
 from cachetier_client.io.digests import digest_of
 
-from cachetier.drain.upload.reports import report_of_stored, stored_of_report
 from cachetier.errors import IntegrityError
 from cachetier.model.documents import PartDocument, ShardEntry, ShardSummary, decode, encode
 from cachetier.model.shard import Content
@@ -84,12 +83,6 @@ def test_a_compressed_shard_in_a_pack_is_refused() -> None:
 
     with pytest.raises(IntegrityError):
         decode(ShardEntry, json.dumps(document).encode(), "key")
-
-
-def test_the_channel_carries_the_place() -> None:
-    report = json.loads(json.dumps(report_of_stored(PACKED)))
-
-    assert stored_of_report(report) == PACKED
 
 
 # --- the bucket --------------------------------------------------------------------------------

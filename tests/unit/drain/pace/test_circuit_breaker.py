@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cachetier.drain.pace.circuit_breaker import PROBE_LIMIT_SECONDS, UNLIMITED, Circuit, Health
+from cachetier.drain.messages import ReportHealth
+from cachetier.drain.pace.circuit_breaker import PROBE_LIMIT_SECONDS, UNLIMITED, Circuit
 from cachetier.errors import (
     PreconditionFailedError,
     RemoteError,
@@ -22,7 +23,7 @@ class Remote:
         self.clock = FakeClock()
         self.error: RemoteError | None = None
         self.probes = 0
-        self.reports: list[Health] = []
+        self.reports: list[ReportHealth] = []
         self.circuit = Circuit(self._probe, self.reports.append, self.clock)
 
     def _probe(self) -> None:
@@ -56,7 +57,7 @@ def test_the_first_success_is_told_as_a_drain_before_may_have_told_otherwise(
     remote.circuit.succeeded()
     remote.circuit.succeeded()
 
-    assert remote.reports == [Health("ok")]
+    assert remote.reports == [ReportHealth("ok")]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_a_failure_stops_all_work_and_is_reported(
     remote.circuit.failed(error)
 
     assert remote.circuit.allowed == 0
-    assert remote.reports == [Health(state, "no bucket")]
+    assert remote.reports == [ReportHealth(state, "no bucket")]
 
 
 def test_a_failure_that_is_about_one_object_stops_nothing(remote: Remote) -> None:
@@ -100,10 +101,10 @@ def test_a_probe_that_passes_lets_one_item_try_then_everything(remote: Remote) -
     remote.pass_seconds(1)
 
     assert remote.circuit.allowed == 1
-    assert remote.reports[-1] == Health("refused", "no bucket", retry=True)
+    assert remote.reports[-1] == ReportHealth("refused", "no bucket", retry=True)
     remote.circuit.succeeded()
     assert remote.circuit.allowed == UNLIMITED
-    assert remote.reports[-1] == Health("ok", retry=True)
+    assert remote.reports[-1] == ReportHealth("ok", retry=True)
 
 
 def test_where_only_writing_is_refused_probes_get_rarer(remote: Remote) -> None:
@@ -125,7 +126,10 @@ def test_a_change_of_reason_is_reported_once(remote: Remote) -> None:
     remote.error = RemoteRefusedError("forbidden")
     remote.pass_seconds(5)
 
-    assert remote.reports == [Health("unreachable", "away"), Health("refused", "forbidden")]
+    assert remote.reports == [
+        ReportHealth("unreachable", "away"),
+        ReportHealth("refused", "forbidden"),
+    ]
 
 
 def test_an_outage_of_six_hours_costs_one_probe_a_second_at_most(remote: Remote) -> None:
@@ -134,7 +138,7 @@ def test_an_outage_of_six_hours_costs_one_probe_a_second_at_most(remote: Remote)
     remote.pass_seconds(6 * 3600)
 
     assert 0.75 * 6 * 3600 <= remote.probes <= 6 * 3600
-    assert remote.reports == [Health("unreachable", "away")]
+    assert remote.reports == [ReportHealth("unreachable", "away")]
     remote.error = None
     remote.pass_seconds(2)
     assert remote.circuit.allowed == 1

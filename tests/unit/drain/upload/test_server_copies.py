@@ -6,18 +6,17 @@ import pytest
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.io.digests import combine, digest_of
 
-from cachetier.drain.channel import Reply
+from cachetier.drain.messages import DonorShard, ReportCopies, decode, encode
 from cachetier.drain.upload.server_copies import (
     REFUSED_SECONDS,
     Copies,
     Donor,
     Offer,
-    offer_of_reply,
 )
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import CopiesRefusedError
 from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Stored, StoredFrame, pack_frames
+from cachetier.model.stored import Codec, Stored, StoredFrame
 from cachetier.model.uploads import object_metadata
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore
@@ -148,38 +147,25 @@ def test_switched_off_nothing_is_looked_for(store: FaultyObjectStore, clock: Fak
     copies = Copies(store, clock, enabled=False)
 
     assert copies.find(target_of(), lambda: offer) is None
-    assert copies.news() == {"state": "off", "copied_bytes": 0}
+    assert copies.news() == ReportCopies("off", 0)
 
 
 def test_news_are_told_once(copies: Copies) -> None:
-    assert copies.news() == {"state": "on", "copied_bytes": 0}
+    assert copies.news() == ReportCopies("on", 0)
     copies.copied(3)
     copies.copied(4)
-    assert copies.news() == {"state": "on", "copied_bytes": 7}
+    assert copies.news() == ReportCopies("on", 7)
     assert copies.news() is None
     copies.refused(CopiesRefusedError("no"))
-    assert copies.news() == {"state": "refused", "copied_bytes": 0}
+    assert copies.news() == ReportCopies("refused", 0)
 
 
 def test_an_offer_crosses_the_channel_with_its_frames() -> None:
     frames = tuple(StoredFrame(number + 1, number) for number in range(BLOCKS))
-    fields = {
-        "found": True,
-        "run": "run",
-        "location": "1",
-        "name": "name",
-        "save_id": "save-1",
-        "size_bytes": OLD.size_bytes,
-        "digest": OLD.digest,
-        "codec": "zstd",
-        "stored_bytes": 1000,
-        "stored_digest": 5,
-        "element_size": 0,
-    }
-    blocks = b"".join(digest.to_bytes(8, "big") for digest in OLD.block_digests)
-
-    offer = offer_of_reply(Reply(fields, blocks + pack_frames(frames)), Layout("ckpt"))
-
     stored = Stored(Codec.ZSTD, 1000, 5, frames)
+    body, descriptor = encode(DonorShard("run", "1", "name", "save-1", OLD, stored))
+    assert descriptor is None
+
+    offer = Offer.of(decode(body), Layout("ckpt"))
+
     assert offer == Offer(Layout("ckpt").shard_key("run", "1", "name"), "save-1", OLD, stored)
-    assert offer_of_reply(Reply({"found": False}), Layout("ckpt")) is None
