@@ -201,7 +201,7 @@ _OFF = """
 import sys
 from pathlib import Path
 import cachetier.service, cachetier.cli.serve
-from cachetier.tracing import open_tracing
+from cachetier.telemetry.tracing import open_tracing
 open_tracing(False, "store", Path("."))()
 found = [name for name in sys.modules
          if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))
@@ -218,7 +218,7 @@ import sys
 from pathlib import Path
 sys.modules["opentelemetry.sdk"] = None
 from cachetier.errors import ConfigError
-from cachetier.tracing import open_tracing
+from cachetier.telemetry.tracing import open_tracing
 try:
     open_tracing(True, "store", Path("."))
 except ConfigError as error:
