@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
 
 
 class Changes:

@@ -8,7 +8,7 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from cachetier.units import parsed_size
+from cachetier_client.units import parsed_size
 
 _ADDRESS = re.compile(r"(?:\[([\w.:%]+)\]|([\w.-]+)):(\d{1,5})", re.ASCII)
 _LAST_PORT = 65535

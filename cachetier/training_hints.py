@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
 
 HINT_SECONDS = 60.0
 RANKS_LIMIT = 1024

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from cachetier_client.units import parsed_size, shown_size, shown_time
 
 from cachetier.cli.output import (
     AsJson,
@@ -21,7 +22,6 @@ from cachetier.cli.output import (
     table,
     tell_progress,
 )
-from cachetier.units import parsed_size, shown_size, shown_time
 
 if TYPE_CHECKING:
     from cachetier.doctor.nodebench import NodeBenchOptions, Row

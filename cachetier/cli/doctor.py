@@ -78,7 +78,7 @@ def doctor(
 
 
 def _size(text: str | None, as_json: bool) -> int | None:
-    from cachetier.units import parsed_size
+    from cachetier_client.units import parsed_size
 
     try:
         return None if text is None else parsed_size(text)

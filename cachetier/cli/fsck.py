@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from cachetier_client.units import counted, shown_size
 
 from cachetier.cli.output import INTEGRITY, AsJson, print_json, refuse, reported
 from cachetier.cli.settings_options import Flags, taking_settings
 from cachetier.config.settings import load
-from cachetier.units import counted, shown_size
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Settings
@@ -78,7 +78,8 @@ def fsck(
 
 
 def _checked(settings: Settings, options: FsckOptions, local: bool, as_json: bool) -> FsckReport:
-    from cachetier.clock import SystemClock
+    from cachetier_client.clock import SystemClock
+
     from cachetier.fsck.run import fsck as check
 
     return check(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from cachetier_client.units import counted, parsed_span, shown_size
 
 from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported, table
-from cachetier.units import counted, parsed_span, shown_size
 
 LISTED = 20
 COLLECT_SECONDS = 300.0

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from cachetier_client.units import parsed_size, shown_size, shown_time
 
 from cachetier.cli.output import (
     AsJson,
@@ -19,7 +20,6 @@ from cachetier.cli.output import (
 )
 from cachetier.cli.settings_options import OF_REMOTE, Flags, taking_settings
 from cachetier.config.settings import load
-from cachetier.units import parsed_size, shown_size, shown_time
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Settings

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from cachetier_client.units import shown_size, shown_span
 
 from cachetier.cli.output import (
     AsJson,
@@ -20,7 +21,6 @@ from cachetier.cli.output import (
     table,
 )
 from cachetier.cli.steps import RunArgument, StepArgument
-from cachetier.units import shown_size, shown_span
 
 if TYPE_CHECKING:
     from cachetier_client import PinInfo

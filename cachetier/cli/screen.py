@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from cachetier_client.units import shown_size, shown_span
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -13,7 +14,6 @@ from rich.text import Text
 from cachetier.cli.output import table
 from cachetier.cli.rates import Node, Rates
 from cachetier.cli.status import bar, cut, last_error, pace_limits
-from cachetier.units import shown_size, shown_span
 
 WARNINGS = 3
 RUN_CELLS = 24

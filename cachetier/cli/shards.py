@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, cast, get_args
 
 import typer
+from cachetier_client.units import shown_size
 
 from cachetier.cli.output import AsJson, Url, print_json, progress, reach, refuse, reported, show
 from cachetier.nearest import nearest
-from cachetier.units import shown_size
 
 if TYPE_CHECKING:
     from cachetier_client import Client, Receipt

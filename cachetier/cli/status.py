@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from cachetier_client.units import counted, shown_size, shown_span
+
 from cachetier.cli.output import AsJson, Url, console, print_json, reach, reported, table
-from cachetier.units import counted, shown_size, shown_span
 
 if TYPE_CHECKING:
     from rich.console import Group

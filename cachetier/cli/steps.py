@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from cachetier_client.units import shown_size, shown_span
 
 from cachetier.cli.output import (
     AsJson,
@@ -30,7 +31,6 @@ from cachetier.cli.shards import (
     chosen_level,
 )
 from cachetier.nearest import nearest
-from cachetier.units import shown_size, shown_span
 
 if TYPE_CHECKING:
     from cachetier_client import Client, ShardInfo, StepInfo

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from cachetier.remote.bucket import Bucket
 
 
+from cachetier_client.units import shown_size, shown_time
+
 from cachetier.doctor.device import DeviceKind
 from cachetier.doctor.findings import ok, warn
 from cachetier.doctor.rawdisk import Times
 from cachetier.local.files.filesystem import refuse_unsafe
-from cachetier.units import shown_size, shown_time
 
 Measured = TypeVar("Measured")
 MOUNTINFO = Path("/proc/self/mountinfo")

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cachetier_client.units import shown_size
+
 from cachetier import __version__
 from cachetier.doctor.findings import CheckResult, fail, ok, skipped, warn
 from cachetier.doctor.limits import CgroupLimits, limits_of, text_of
 from cachetier.doctor.subject import Subject
 from cachetier.local.files.filesystem import mount_of
-from cachetier.units import shown_size
 
 PROC = Path("/proc")
 _AVERAGE = re.compile(r"^some avg10=([0-9.]+)", re.MULTILINE)

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cachetier_client.units import shown_size
+
 from cachetier.doctor import rawdisk
 from cachetier.doctor.scratch import scratch
 from cachetier.errors import CachetierError
-from cachetier.units import shown_size
 
 if TYPE_CHECKING:
     from cachetier_client import Client

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cachetier_client.io.digests import digest_of
+from cachetier_client.units import shown_span, shown_time
 
 from cachetier.doctor.findings import CheckResult, fail, ok, skipped, warn
 from cachetier.doctor.probe import NotTriedError, Probe
@@ -28,7 +29,6 @@ from cachetier.errors import (
 from cachetier.remote import classify
 from cachetier.remote.base import IF_ABSENT, Condition, CopyRange, ObjectStore, if_match
 from cachetier.remote.settings import RemoteSettings
-from cachetier.units import shown_span, shown_time
 
 if TYPE_CHECKING:
     from cachetier.remote.boto_client import FoundCredentials

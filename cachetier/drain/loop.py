@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
 from cachetier.drain.messages import NextWork, ReportHealth, Size
 from cachetier.drain.pace.circuit_breaker import Circuit

@@ -16,7 +16,8 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
-from cachetier.clock import SystemClock
+from cachetier_client.clock import SystemClock
+
 from cachetier.drain.channel import AskingEnd, ChannelClosedError
 from cachetier.drain.loop import DrainLoop, Signals
 from cachetier.drain.messages import DrainOrders, Hello, ReportCourtesy

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.clock import Clock
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import Finding, FindingKind, RepairOutcome

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cachetier_client.units import shown_size
+
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport
 from cachetier.local.catalog import queries
 from cachetier.local.files.data_files import DiskFiles
@@ -23,7 +25,6 @@ from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
-from cachetier.units import shown_size
 
 SETTLE_SECONDS = 1.0  # so long a commit may have its file and not yet its row
 Sleep = Callable[[float], object]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.errors import CachetierError, IntegrityError, NotFoundError, RemoteError
 from cachetier.fsck.adopt_files import FileReclaimer
 from cachetier.fsck.catalog_lookup import CatalogLookup

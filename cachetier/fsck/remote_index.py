@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.clock import Clock
 
-from cachetier.clock import Clock
 from cachetier.errors import IntegrityError
 from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import LeftError

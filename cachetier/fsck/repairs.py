@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.errors import CachetierError
 from cachetier.fsck.adopt_files import FileReclaimer
 from cachetier.fsck.catalog_lookup import CatalogLookup

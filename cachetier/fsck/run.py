@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.errors import (
     CatalogDamagedError,
     ConfigError,

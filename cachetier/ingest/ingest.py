@@ -13,6 +13,7 @@ from typing import Protocol
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds, checked_element_size
 from cachetier_client.io import digests
+from cachetier_client.units import shown_size
 
 from cachetier.errors import (
     BackpressureError,
@@ -32,7 +33,6 @@ from cachetier.model.shard import (
     Receipt,
     Shard,
 )
-from cachetier.units import shown_size
 
 GROWTH_BYTES = 64 << 20
 

@@ -6,9 +6,9 @@ import logging
 import threading
 from collections import OrderedDict
 
+from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.clock import Clock
 from cachetier.errors import BackpressureError
 from cachetier.ingest.ingest import Ingest, RemoteStage
 from cachetier.local.store import Staged

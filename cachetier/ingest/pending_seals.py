@@ -20,11 +20,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from cachetier_client.clock import Clock
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import from_hex
 
-from cachetier.clock import Clock
 from cachetier.errors import (
     BackpressureError,
     CachetierError,

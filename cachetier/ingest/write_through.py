@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 
+from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
-from cachetier.clock import Clock
 from cachetier.drain.publish.publisher import Ended, Publisher
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.upload.buffers import Buffers

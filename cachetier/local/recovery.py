@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
+from cachetier_client.clock import Clock
 
-from cachetier.clock import Clock
 from cachetier.errors import CatalogDamagedError, DirectoryInUseError
 from cachetier.local.catalog import connection, local_copies, queries, wal
 from cachetier.local.catalog.committer import Committer

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
 import apsw
+from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 
-from cachetier.clock import Clock
 from cachetier.errors import (
     BackpressureError,
     CatalogDamagedError,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cachetier.units import parsed_size
+from cachetier_client.units import parsed_size
 
 _WINDOW = re.compile(r"(\d\d):(\d\d)\s*-\s*(\d\d):(\d\d)\s+(\S.*)", re.ASCII)
 _DAY_MINUTES = 24 * 60

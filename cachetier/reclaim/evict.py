@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.errors import NotFoundError, PinnedError, RemoteError
 from cachetier.local.catalog import deletes, queries
 from cachetier.local.store import Store

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from cachetier_client.bucket_format.layout import SPREAD_MARK
+from cachetier_client.clock import Clock
 
-from cachetier.clock import Clock
 from cachetier.errors import IntegrityError, InvalidRequestError, RemoteError
 from cachetier.local.catalog import deletes, drain_writes, gc_queries, queries
 from cachetier.local.lost_and_found import LostAndFound, superfluous_because

@@ -9,7 +9,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.local.files.space import Space
 from cachetier.notifier import Changes
 from cachetier.reclaim.evict import Evictor

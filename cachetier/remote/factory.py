@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.clock import Clock
 
-from cachetier.clock import Clock
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.boto_client import Profile, Timeouts
 from cachetier.remote.bucket import Bucket

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.errors import StoppingError, ThrottledError
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.model.shard import Shard
 from cachetier.model.stored import Stored
 from cachetier.model.uploads import DIGEST_KEY, SAVE_KEY

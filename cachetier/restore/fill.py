@@ -14,7 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Generic, TypeVar
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+from cachetier_client.units import shown_size
+
 from cachetier.errors import (
     BackpressureError,
     CachetierError,
@@ -29,7 +31,6 @@ from cachetier.model.shard import Shard
 from cachetier.restore.readahead import Neighbours, ReadAhead
 from cachetier.restore.remote_shard import Range, RemoteShard
 from cachetier.restore.replica_choice import Sources
-from cachetier.units import shown_size
 
 PARALLEL_RANGES = 4
 

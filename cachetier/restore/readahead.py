@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.errors import CachetierError
 from cachetier.local.catalog import drain_queries
 from cachetier.local.store import Store

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.errors import (
     BackpressureError,
     CachetierError,

@@ -14,8 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cachetier_client.clock import Clock, Countdown, SystemClock
+
 from cachetier import __version__
-from cachetier.clock import Clock, Countdown, SystemClock
 from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
 from cachetier.doors.operations import Operations

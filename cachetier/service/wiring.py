@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cachetier.clock import Clock, SystemClock
+from cachetier_client.clock import Clock, SystemClock
+
 from cachetier.config.settings import Settings
 from cachetier.cpus import default_threads, parsed_cpus
 from cachetier.drain.messages import Size

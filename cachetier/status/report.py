@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.drain.serve.base import Drain
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.store import Store

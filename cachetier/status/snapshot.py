@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.catalog.node_totals import NodeTotals, Owed, node_totals
 from cachetier.local.catalog.replica_queries import Lag

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cachetier_client.units import counted, shown_size, shown_span
+
 from cachetier.drain.serve.stats import RemoteSnapshot
 from cachetier.local.catalog import queries
 from cachetier.local.store import Store
@@ -12,7 +14,6 @@ from cachetier.model.names import is_hidden
 from cachetier.model.policy import Policy
 from cachetier.remote.settings import RemoteSettings
 from cachetier.status.snapshot import NodeSnapshot, RemoteProgress
-from cachetier.units import counted, shown_size, shown_span
 
 LONG_AWAY_SECONDS = 300.0
 SKIPPED_STEPS = 3  # so many in a row are no accident

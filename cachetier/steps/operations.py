@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from cachetier_client.clock import Clock
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.clock import Clock
 from cachetier.errors import (
     AbortedError,
     FencedError,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cachetier_client.units import counted, shown_size
+
 from cachetier.local.catalog import queries
 from cachetier.local.store import Store
-from cachetier.units import counted, shown_size
 
 STEPS_LISTED = 20
 STEPS_NAMED = 5

@@ -8,9 +8,9 @@ Source: docs/design/0013-pins.md.
 
 from __future__ import annotations
 
+from cachetier_client.clock import Clock
 from cachetier_client.identity import names
 
-from cachetier.clock import Clock
 from cachetier.local.catalog import pins
 from cachetier.local.catalog.pins import Pin
 from cachetier.local.store import Store

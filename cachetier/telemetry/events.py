@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from cachetier.units import counted, shown_size
+from cachetier_client.units import counted, shown_size
 
 EVENTS: dict[str, Event] = {}
 

@@ -91,6 +91,10 @@ class Simulation:
     def monotonic(self) -> float:
         return self._seconds
 
+    def sleep(self, seconds: float) -> None:
+        """Let ``seconds`` pass for everybody."""
+        self.run(self._seconds + seconds)
+
     def run(self, until_seconds: float) -> None:
         """Let time pass up to ``until_seconds`` after the start."""
         while self._events and self._events[0][0] <= until_seconds:

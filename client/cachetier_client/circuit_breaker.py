@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from cachetier_client import forks
-from cachetier_client.deadline import Clock
+from cachetier_client.clock import Clock
 from cachetier_client.units import counted, shown_size
 
 log = logging.getLogger("cachetier_client")

@@ -12,7 +12,7 @@ from cachetier_client.calls.caller import Caller, checked_ack
 from cachetier_client.calls.reads import Reads
 from cachetier_client.calls.runs import PUT_SECONDS
 from cachetier_client.checkpoint import Checkpoint
-from cachetier_client.deadline import Clock, SystemClock
+from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.errors import InvalidRequestError
 from cachetier_client.fallback.policy import Fallback, lasting_transport
 from cachetier_client.identity import save_ids

@@ -3,39 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
-from typing import Protocol
 
+from cachetier_client.clock import Clock
 from cachetier_client.errors import DeadlineError, InvalidRequestError
 
 _MARGIN_FRACTION = 0.1
 _MARGIN_LIMIT_SECONDS = 0.2
-
-
-class Clock(Protocol):
-    """Time, passed in so that tests need not wait."""
-
-    def monotonic(self) -> float:
-        """Return seconds that never go back."""
-
-    def sleep(self, seconds: float) -> None:
-        """Let ``seconds`` pass."""
-
-    def now(self) -> float:
-        """Return UTC seconds."""
-
-
-class SystemClock:
-    """The machine's clocks."""
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    def now(self) -> float:
-        return time.time()
 
 
 class Deadline:

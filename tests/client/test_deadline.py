@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from cachetier_client import DeadlineError, InvalidRequestError
-from cachetier_client.deadline import Deadline, SystemClock
+from cachetier_client.clock import SystemClock
+from cachetier_client.deadline import Deadline
 
 from tests.client.fakes import FakeClock
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from cachetier_client import Client
 from cachetier_client.bucket_format.documents import Entry
-from cachetier_client.deadline import Deadline, SystemClock
+from cachetier_client.clock import SystemClock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     DeadlineError,
     SealedError,

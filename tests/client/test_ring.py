@@ -16,7 +16,8 @@ from cachetier_client import (
     SizeMismatchError,
     StagedIOError,
 )
-from cachetier_client.deadline import Deadline, SystemClock
+from cachetier_client.clock import SystemClock
+from cachetier_client.deadline import Deadline
 from cachetier_client.io import aligned as memory
 from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.io.ring import Ring

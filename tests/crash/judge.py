@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
-from cachetier.clock import Clock
 from cachetier.errors import CachetierError, FencedError
 from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import PartState

@@ -27,6 +27,9 @@ class FakeClock:
         self._now += seconds
         self._monotonic += seconds
 
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
     def jump(self, seconds: float) -> None:
         """Set the wall clock forward or back, as a person or NTP would."""
         self._now += seconds

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from cachetier_client.deadline import SystemClock
+from cachetier_client.clock import SystemClock
 from cachetier_client.io.buffers import bytes_of
 from cachetier_client.io.ring import Ring
 from cachetier_client.torch import CachetierWriter

@@ -10,7 +10,8 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from cachetier_client import Client
-from cachetier_client.deadline import Deadline, SystemClock
+from cachetier_client.clock import SystemClock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError
 from cachetier_client.torch import CachetierReader, CachetierWriter, lazy, sending
 from cachetier_client.torch.lazy import LazyStager

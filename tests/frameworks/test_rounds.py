@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from cachetier_client.deadline import Deadline, SystemClock
+from cachetier_client.clock import SystemClock
+from cachetier_client.deadline import Deadline
 from cachetier_client.torch import agreement
 from cachetier_client.torch.rounds import AgreementError, Group, Round
 from torch._C._distributed_c10d import HashStore

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 import torch
 from cachetier_client.checkpoint import Checkpoint
-from cachetier_client.deadline import Deadline, SystemClock
+from cachetier_client.clock import SystemClock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import DeadlineError, InvalidRequestError
 from cachetier_client.io.aligned import address_of
 from cachetier_client.io.buffers import bytes_of

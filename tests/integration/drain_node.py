@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 
-from cachetier.clock import Clock, SystemClock
 from cachetier.drain.channel import AskingEnd
 from cachetier.drain.loop import DrainLoop, Signals
 from cachetier.drain.messages import DrainOrders, Size

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from cachetier_client import Client
+from cachetier_client.clock import SystemClock
 from cachetier_client.io.digests import digest_of
 from prometheus_client.parser import text_string_to_metric_families
 
-from cachetier.clock import SystemClock
 from cachetier.local.catalog import queries
 from cachetier.local.files.watched_files import WatchedFiles
 from cachetier.model.shard import BLOCK_BYTES

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.clock import SystemClock
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.clock import SystemClock
 from cachetier.drain.pace.pace import Pace
 from cachetier.local.catalog import queries
 from cachetier.remote.base import ObjectStore

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from cachetier_client import Client
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.io.digests import digest_of
 
-from cachetier.clock import Clock, SystemClock
 from cachetier.config.settings import load
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot

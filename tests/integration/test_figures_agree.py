@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cachetier_client.clock import SystemClock
 from prometheus_client.parser import text_string_to_metric_families
 
-from cachetier.clock import SystemClock
 from cachetier.model.names import DURABLE
 from cachetier.service.service import Service
 from cachetier.telemetry.metric_table import PREFIX, REMOTE_STATES, SERIES, MetricKind, Series

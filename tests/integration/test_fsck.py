@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
+from cachetier_client.clock import SystemClock
 from typer.testing import CliRunner
 
 from cachetier.cli.app import app
-from cachetier.clock import SystemClock
 from cachetier.config.remotes import remote_settings
 from cachetier.config.settings import load
 from cachetier.local.recovery import open_store

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from cachetier_client import NotFoundError, PinInfo, PinnedError
+from cachetier_client.clock import SystemClock
 from cachetier_client.io.digests import digest_of
 
-from cachetier.clock import SystemClock
 from cachetier.errors import TransientError
 from cachetier.local.catalog import drain_writes
 from cachetier.model.checkpoint import SaveState

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cachetier_client.clock import SystemClock
 from cachetier_client.io.digests import digest_of, pack, to_hex
 from cachetier_client.transport.wire import (
     MAGIC,
@@ -21,7 +22,6 @@ from cachetier_client.transport.wire import (
     send_frame,
 )
 
-from cachetier.clock import SystemClock
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix import door as door_module
 from cachetier.doors.unix.door import UnixDoor

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
+from cachetier_client.clock import SystemClock
 
 from cachetier.config.settings import load
 from cachetier.service.service import Service
@@ -21,7 +22,7 @@ TOKEN = "t" * 40
 SECONDS = 45.0
 
 
-class JumpingClock:
+class JumpingClock(SystemClock):
     """The machine's clocks, and a step ahead of them."""
 
     def __init__(self) -> None:

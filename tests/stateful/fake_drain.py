@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cachetier_client.bucket_format.publication import Claimant
+from cachetier_client.clock import Clock
 from cachetier_client.io.digests import digest_of
 
-from cachetier.clock import Clock
 from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.publish.publisher import Ended, Located, Publisher

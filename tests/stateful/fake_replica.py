@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cachetier_client.bucket_format.publication import Claimant
+from cachetier_client.clock import Clock
 from cachetier_client.io.digests import digest_of
 
-from cachetier.clock import Clock
 from cachetier.drain.publish.publisher import Ended, Located, Publisher
 from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.errors import RemoteError

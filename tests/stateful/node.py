@@ -9,10 +9,10 @@ from pathlib import Path
 
 import apsw
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import block_lengths, combine, digest_of
 
-from cachetier.clock import Clock
 from cachetier.ingest.ingest import NodeIngest
 from cachetier.local.catalog import queries
 from cachetier.local.files.data_files import Files

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cachetier.clock import Countdown
+from cachetier_client.clock import Countdown
+
 from tests.fakes.fake_clock import FakeClock
 
 

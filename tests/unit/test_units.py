@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from cachetier.units import parsed_size, parsed_span, shown_size, shown_span
+from cachetier_client.units import parsed_size, parsed_span, shown_size, shown_span
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 from enum import Enum, auto
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.drain.messages import ReportHealth
 from cachetier.errors import (
     RemoteError,

@@ -7,7 +7,8 @@ import threading
 import time
 from dataclasses import astuple
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.drain.messages import ReportTraffic
 from cachetier.drain.pace.pace import Pace, PaceState
 from cachetier.drain.pace.throughput import Throughput

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.drain.channel import ChannelClosedError, RefusedReportError
 from cachetier.drain.priority.apply import Courtesy
 from cachetier.drain.priority.gates import Gates

@@ -12,8 +12,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from cachetier_client.bucket_format.publication import Claimant
+from cachetier_client.clock import Clock
 
-from cachetier.clock import Clock
 from cachetier.remote.bucket import SeenManifest
 
 CLAIMS = 256

@@ -20,8 +20,8 @@ from cachetier_client.bucket_format.publication import (
     ClaimState,
     ManifestState,
 )
+from cachetier_client.clock import Clock
 
-from cachetier.clock import Clock
 from cachetier.drain.publish.own_writes import OwnWrites
 from cachetier.errors import IntegrityError, RemoteRefusedError, TransientError
 from cachetier.model import publication

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 from itertools import count
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.drain.schedule.fair_queue import EQUAL, Fairness, Weights
 from cachetier.drain.schedule.scheduler import Situation
 from cachetier.drain.schedule.tasks import Key, TaskKind, Work, name_key

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.stats import DrainStats

@@ -13,7 +13,8 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.drain.messages import ReportCompression, ReportCopies, ReportTraffic
 from cachetier.drain.schedule.tasks import Work
 from cachetier.drain.serve.eta import WINDOW_UPLOADS, FinishedUpload, measured_rate

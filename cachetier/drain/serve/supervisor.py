@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cachetier.clock import Clock
+from cachetier_client.clock import Clock
+
 from cachetier.drain.messages import DrainOrders, Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.process import LOCK_NAME

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.clock import Clock
 
-from cachetier.clock import Clock
 from cachetier.drain.messages import DonorShard, ReportCopies
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.model.composing import DONOR_FROM_BYTES, DonorFrames

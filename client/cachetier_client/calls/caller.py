@@ -16,7 +16,8 @@ from typing import Any, BinaryIO, SupportsIndex, cast
 from cachetier_client import forks
 from cachetier_client.calls.background import EXIT_SECONDS, Background
 from cachetier_client.calls.training_hints import TrainingPhases
-from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.clock import Clock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     CachetierClientError,
     InvalidRequestError,

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 from cachetier_client import forks
-from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.clock import Clock
+from cachetier_client.deadline import Deadline
 from cachetier_client.transport.base import Transport
 
 QUIET_SECONDS = 0.1  # between two hints

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, get_args
 
-from cachetier_client.deadline import Clock
+from cachetier_client.clock import Clock
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import LastingTransport, Transport
 from cachetier_client.transport.retrying import RetryingTransport

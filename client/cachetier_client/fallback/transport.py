@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from cachetier_client import forks
 from cachetier_client.bucket_format.documents import Held
 from cachetier_client.circuit_breaker import Breaker
-from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.clock import Clock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     CachetierClientError,
     DeadlineError,

@@ -16,7 +16,8 @@ from typing import Any, Literal, SupportsIndex, TypeVar, cast, get_args
 import torch.distributed as dist
 
 from cachetier_client.client import Client
-from cachetier_client.deadline import Deadline, SystemClock
+from cachetier_client.clock import SystemClock
+from cachetier_client.deadline import Deadline
 from cachetier_client.default import default_client
 from cachetier_client.errors import InvalidRequestError, NotDurableError
 from cachetier_client.identity.names import checked_step

@@ -7,7 +7,8 @@ import os
 from typing import Any
 
 from cachetier_client.client import Client
-from cachetier_client.deadline import Deadline, SystemClock
+from cachetier_client.clock import SystemClock
+from cachetier_client.deadline import Deadline
 from cachetier_client.default import default_client
 from cachetier_client.errors import InvalidNameError, InvalidRequestError
 from cachetier_client.identity.addresses import SCHEME, StepName, address_of_step, parse_step

@@ -28,7 +28,8 @@ from torch.distributed.checkpoint.staging import AsyncStager
 from cachetier_client.calls.runs import PUT_SECONDS
 from cachetier_client.checkpoint import Checkpoint
 from cachetier_client.client import Client
-from cachetier_client.deadline import Clock, Deadline, SystemClock
+from cachetier_client.clock import Clock, SystemClock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import CachetierClientError, InvalidRequestError
 from cachetier_client.io.ring import Ring
 from cachetier_client.results import Receipt

@@ -9,7 +9,8 @@ from contextlib import nullcontext
 from torch import Tensor
 
 from cachetier_client.checkpoint import Checkpoint
-from cachetier_client.deadline import Deadline, SystemClock
+from cachetier_client.clock import SystemClock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError
 from cachetier_client.results import Receipt
 from cachetier_client.torch.gated import local_of

@@ -21,7 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.clock import Clock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import CachetierClientError
 
 FIRST_PAUSE_SECONDS = 0.001

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from cachetier_client.deadline import Deadline, SystemClock
+from cachetier_client.clock import SystemClock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import DeadlineError, InvalidRequestError
 from cachetier_client.io.aligned import PAGE_BYTES, address_of, aligned_memory, view_at
 from cachetier_client.torch.extents import ALIGNED_FROM_BYTES, SMALL_ALIGNMENT

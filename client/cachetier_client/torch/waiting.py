@@ -10,7 +10,8 @@ from typing import Any
 from torch.distributed.checkpoint.metadata import Metadata
 
 from cachetier_client.client import Client
-from cachetier_client.deadline import Deadline, SystemClock
+from cachetier_client.clock import SystemClock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError, NotDurableError
 from cachetier_client.identity.addresses import StepName, parse_step
 from cachetier_client.results import LevelReached

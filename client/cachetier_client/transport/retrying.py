@@ -11,7 +11,8 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.clock import Clock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     BusyError,
     OpenForWritingError,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cachetier_client.units import shown_time
 
 from cachetier.doctor import disk
 from cachetier.doctor.device import Device, DeviceKind
@@ -12,7 +13,6 @@ from cachetier.doctor.findings import State
 from cachetier.doctor.rawdisk import Times
 from cachetier.errors import ConfigError
 from cachetier.local.files.filesystem import Mount
-from cachetier.units import shown_time
 
 NVME = Device("nvme0n1", "SAMSUNG MZQL2", DeviceKind.NVME, volatile_cache=False)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
+from cachetier_client.clock import SystemClock
 
-from cachetier.clock import SystemClock
 from cachetier.local.files.space import Space
 from cachetier.notifier import Changes
 from cachetier.reclaim.evict import Evictor

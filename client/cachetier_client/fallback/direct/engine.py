@@ -16,7 +16,8 @@ from cachetier_client.bucket_format import documents
 from cachetier_client.bucket_format.documents import Entry
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.publication import Claimant
-from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.clock import Clock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import IncompleteError, SealedError
 from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.parts import DirectRankPart

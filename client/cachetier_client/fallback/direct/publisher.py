@@ -22,7 +22,8 @@ from cachetier_client.bucket_format.publication import (
     Claimant,
     ClaimState,
 )
-from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.clock import Clock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     AbortedError,
     CachetierClientError,

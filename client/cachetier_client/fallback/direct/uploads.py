@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cachetier_client.bucket_format.documents import Entry
-from cachetier_client.deadline import Clock, Deadline
+from cachetier_client.clock import Clock
+from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     CachetierClientError,
     IntegrityError,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.clock import Clock
 
-from cachetier.clock import Clock
 from cachetier.drain.schedule.fair_queue import EQUAL, Weights
 from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.drain.serve.eta import WINDOW_SECONDS, FinishedUpload, etas, measured_rate

@@ -13,6 +13,9 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Return seconds that never go back."""
 
+    def sleep(self, seconds: float) -> None:
+        """Let ``seconds`` pass."""
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -22,6 +25,9 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 class Countdown:
