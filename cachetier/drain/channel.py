@@ -16,10 +16,12 @@ import socket
 import threading
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 from cachetier_client.transport.wire import Frame, FrameError, receive_frame, send_frame
 
-from cachetier.drain.messages import AnyRequest, Refusal, ReplyT, Request, decode, encode
+from cachetier.drain import messages
+from cachetier.drain.messages import AnyRequest, ReplyT, Request
 from cachetier.errors import CachetierError, NotFoundError
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -84,12 +86,13 @@ class AskingEnd:
         waiting.answered.wait()
         if waiting.frame is None:
             raise ChannelClosedError
-        reply: ReplyT | Refusal = decode(waiting.frame.body, waiting.frame.descriptor)
-        if not isinstance(reply, Refusal):
-            return reply
-        if reply.code == NotFoundError.code:
-            raise NotFoundError(reply.message)
-        raise RefusedReportError(f"{reply.message} ({reply.code})")
+        frame = waiting.frame
+        if not frame.header.get("refused"):
+            return messages.decode_reply(type(request), frame.body, frame.descriptor)
+        refusal = messages.decode_refusal(frame.body)
+        if refusal.code == NotFoundError.code:
+            raise NotFoundError(refusal.message)
+        raise RefusedReportError(f"{refusal.message} ({refusal.code})")
 
     def tell(self, request: Request[None]) -> None:
         """Send what needs no reply."""
@@ -100,10 +103,10 @@ class AskingEnd:
         _hang_up(self._socket)
 
     def _send(self, request: Request[ReplyT], number: int | None) -> None:
-        body, _ = encode(request)
+        name, body = messages.encode_request(request)
         try:
             with self._sending:
-                send_frame(self._socket, {"id": number}, body)
+                send_frame(self._socket, {"id": number, "request": name}, body)
         except OSError:
             self._fail_all()
             raise ChannelClosedError from None
@@ -147,25 +150,25 @@ class AnsweringEnd:
 
     def reply(self, frame: Frame, answer: Callable[[AnyRequest], object]) -> None:
         """Answer one request; an error of ``answer`` becomes the answer. Closes its descriptor."""
-        body, descriptor = encode(_attempt(frame, answer))
+        number = frame.header["id"]
+        header, body, descriptor = _attempt(frame, answer)
         try:
-            number = frame.header["id"]
             if number is not None:
-                self._send(number, body, descriptor)
+                self._send({"id": number, **header}, body, descriptor)
         except OSError:
             pass  # the drain is gone; whoever receives finds out
         finally:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _send(self, number: int, body: bytes, descriptor: int | None) -> None:
+    def _send(self, header: dict[str, Any], body: bytes, descriptor: int | None) -> None:
         with self._sending:
             try:
-                send_frame(self._socket, {"id": number}, body, descriptor)
+                send_frame(self._socket, header, body, descriptor)
             except FrameError as error:  # too large: nothing was sent of it
                 tell(log, events.DRAIN_ANSWER_TOO_LARGE, reason=str(error))
-                body, _ = encode(Refusal(CachetierError.code, str(error)))
-                send_frame(self._socket, {"id": number}, body)
+                body = messages.encode_refusal(CachetierError.code, str(error))
+                send_frame(self._socket, {**header, "refused": True}, body)
 
     def wake(self) -> None:
         """Let the drain look for work again."""
@@ -179,16 +182,20 @@ class AnsweringEnd:
         _hang_up(self._socket)
 
 
-def _attempt(frame: Frame, answer: Callable[[AnyRequest], object]) -> object:
-    request = None
+def _attempt(
+    frame: Frame, answer: Callable[[AnyRequest], object]
+) -> tuple[dict[str, Any], bytes, int | None]:
+    """Return what the answer's header says beside the id, its body and its descriptor."""
+    name = str(frame.header.get("request"))
     try:
-        request = decode(frame.body)
-        return answer(request)
+        request = messages.decode_request(name, frame.body)
+        return {}, *messages.encode_reply(type(request), answer(request))
     except CachetierError as error:
-        return Refusal(error.code, error.message)
+        return {"refused": True}, messages.encode_refusal(error.code, error.message), None
     except Exception as error:  # a defect must not leave a worker waiting for ever
-        tell(log, events.DRAIN_REQUEST_FAILED, operation=type(request).__name__, error=error)
-        return Refusal(CachetierError.code, repr(error))
+        tell(log, events.DRAIN_REQUEST_FAILED, operation=name, error=error)
+        body = messages.encode_refusal(CachetierError.code, repr(error))
+        return {"refused": True}, body, None
 
 
 def _close_descriptor(frame: Frame) -> None:

@@ -1,8 +1,8 @@
 """What the drain asks and reports, and what ``serve`` answers: the types of both ends.
 
 A request is a ``Request`` of the type of its reply. mypy checks that each has a case on the side of
-``serve``: ``Dispatcher.answer``, ``ShardReports.answer`` and ``SaveReports.answer``. Both ends run
-the same code, and nobody else has the socket: so messages cross pickled.
+``serve``: ``Dispatcher.answer``, ``ShardReports.answer`` and ``SaveReports.answer``. Messages cross
+as JSON that pydantic writes and reads by their types; a frame's header names the request.
 
 Source: docs/design/0001-drain-channel.md.
 """
@@ -10,10 +10,12 @@ Source: docs/design/0001-drain-channel.md.
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from functools import cache
+from typing import Any, Generic, TypeVar, get_args, get_origin
+
+from pydantic import Base64Bytes, TypeAdapter
 
 from cachetier.drain.pace.pace import PaceState
 from cachetier.drain.priority.policy import Training
@@ -167,7 +169,7 @@ class LocalShard:
     The rest is the multipart upload to go on with, if any.
     """
 
-    body: bytes | None
+    body: Base64Bytes | None
     block_digests: tuple[int, ...]
     descriptor: int | None
     upload_id: str | None
@@ -399,18 +401,61 @@ def replied(_request: Request[ReplyT], reply: ReplyT) -> ReplyT:
 
 # --- on the wire ---------------------------------------------------------------------------------
 
+REQUESTS: dict[str, type[AnyRequest]] = {kind.__name__: kind for kind in get_args(AnyRequest)}
 
-def encode(message: object) -> tuple[bytes, int | None]:
+
+def encode_request(request: Request[Any]) -> tuple[str, bytes]:
+    """Return the name of a request and the body of its frame."""
+    name = type(request).__name__
+    return name, _request_type(name).dump_json(request)
+
+
+def decode_request(name: str, body: bytes | bytearray) -> AnyRequest:
+    """Undo ``encode_request``.
+
+    Raises:
+        KeyError, ValueError: It is no request.
+    """
+    request: AnyRequest = _request_type(name).validate_json(body)
+    return request
+
+
+def encode_reply(request: type[Request[Any]], reply: object) -> tuple[bytes, int | None]:
     """Return the body of a frame, and the descriptor that goes along."""
-    descriptor = message.descriptor if isinstance(message, LocalShard) else None
-    return pickle.dumps(message), descriptor
+    descriptor = reply.descriptor if isinstance(reply, LocalShard) else None
+    return _reply_type(request.__name__).dump_json(reply), descriptor
 
 
-def decode(body: bytes | bytearray, descriptor: int | None = None) -> Any:
-    """Undo ``encode``; the descriptor is the caller's, or closed where no message has it."""
-    message = pickle.loads(body)
-    if isinstance(message, LocalShard):
-        return replace(message, descriptor=descriptor)
+def decode_reply(
+    request: type[Request[ReplyT]], body: bytes | bytearray, descriptor: int | None = None
+) -> ReplyT:
+    """Undo ``encode_reply``; the descriptor is the caller's, or closed where no reply has it."""
+    reply: ReplyT = _reply_type(request.__name__).validate_json(body)
+    if isinstance(reply, LocalShard):
+        return replace(reply, descriptor=descriptor)
     if descriptor is not None:
         os.close(descriptor)
-    return message
+    return reply
+
+
+def encode_refusal(code: str, message: str) -> bytes:
+    """Return the body of the frame that answers a request that failed."""
+    return _REFUSAL.dump_json(Refusal(code, message))
+
+
+def decode_refusal(body: bytes | bytearray) -> Refusal:
+    return _REFUSAL.validate_json(body)
+
+
+@cache
+def _request_type(name: str) -> TypeAdapter[Any]:
+    return TypeAdapter(REQUESTS[name])
+
+
+@cache
+def _reply_type(name: str) -> TypeAdapter[Any]:
+    bases: tuple[Any, ...] = vars(REQUESTS[name])["__orig_bases__"]
+    return TypeAdapter(next(get_args(base)[0] for base in bases if get_origin(base) is Request))
+
+
+_REFUSAL = TypeAdapter(Refusal)

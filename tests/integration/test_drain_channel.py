@@ -19,7 +19,7 @@ from cachetier.drain.channel import (
     ChannelClosedError,
     RefusedReportError,
 )
-from cachetier.drain.messages import LocalShard, OpenShard, Request, decode
+from cachetier.drain.messages import REQUESTS, LocalShard, OpenShard, Request, decode_request
 from cachetier.errors import FencedError, NotFoundError
 from cachetier.model.stored import Codec
 
@@ -27,13 +27,19 @@ Answer = Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Echo(Request[int]):
+class Echo(Request[int | str]):
     value: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Note(Request[None]):
     value: int
+
+
+@pytest.fixture(autouse=True)
+def own_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    for request in (Echo, Note):
+        monkeypatch.setitem(REQUESTS, request.__name__, request)
 
 
 def opened(descriptor: int | None = None) -> LocalShard:
@@ -61,7 +67,7 @@ class Pair:
     def _receive(self) -> None:
         while (request := self.serve.receive()) is not None:
             if request.header["id"] is None:
-                self.told.append(decode(request.body))
+                self.told.append(decode_request(request.header["request"], request.body))
             self._pool.submit(self.serve.reply, request, self.answer)
 
     def close(self) -> None:
@@ -130,7 +136,7 @@ def test_an_error_is_an_answer(pair: Pair, error: Exception, raised: type[Except
 
 
 def test_an_answer_that_is_too_large_is_refused_and_the_channel_lives(pair: Pair) -> None:
-    pair.answer = lambda _request: bytes((16 << 20) + 1)
+    pair.answer = lambda _request: "x" * ((16 << 20) + 1)
     with pytest.raises(RefusedReportError, match="too large"):
         pair.drain.ask(Echo())
 

@@ -3,57 +3,110 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from cachetier_client.bucket_format.publication import Claimant
 
 from cachetier.drain.messages import (
+    REQUESTS,
+    FindDonor,
+    FinishTask,
     Handout,
     LocalShard,
+    NextWork,
+    OpenShard,
+    PackMembers,
     PackVerified,
+    PartPage,
+    ReadPart,
     Refusal,
+    Request,
     ShardVerified,
-    decode,
-    encode,
+    decode_refusal,
+    decode_reply,
+    decode_request,
+    encode_refusal,
+    encode_reply,
+    encode_request,
 )
 from cachetier.drain.schedule.tasks import Task, TaskKind
+from cachetier.model.packs import Member
+from cachetier.model.shard import Content
 from cachetier.model.stored import Codec, InPack, Stored, StoredFrame
 
-IN_PACK = InPack("pack-1-0", 3, 100, 7)
+IN_PACK = InPack("pack-1-0", 3, 100, 2**64 - 1)
+FRAMES = Stored(Codec.PLANES, 10, 5, (StoredFrame(4, 9),), 8)
+BYTES = bytes(range(256))
+CLAIM = Task(1, TaskKind.PACK, 2, Claimant("run", 7, "save-1", 2, False, 1.0), None)
 
 
 @pytest.mark.parametrize(
-    "message",
+    "request_",
     [
         ShardVerified(1, Stored(Codec.RAW, 10, 5, pack=IN_PACK), 0.5, {"read": [0.0, 0.1, 0.1]}),
-        ShardVerified(1, Stored(Codec.PLANES, 10, 5, (StoredFrame(4, 9),), 8), 0.5, {}),
+        ShardVerified(1, FRAMES, 0.5, {}),
         PackVerified({1: IN_PACK}, 100, 0.5),
-        Handout(
-            (Task(1, TaskKind.PACK, 2, Claimant("run", 7, "save-1", 2, False, 1.0), None),),
-            1.5,
-            True,
-        ),
-        Refusal("not_found", "it was deleted"),
-        [("a", 1)],
-        None,
     ],
 )
-def test_a_message_arrives_as_it_was_sent(message: object) -> None:
-    body, descriptor = encode(message)
+def test_a_request_arrives_as_it_was_sent(request_: Request[Any]) -> None:
+    name, body = encode_request(request_)
+
+    assert decode_request(name, bytearray(body)) == request_
+
+
+@pytest.mark.parametrize(
+    ("asked", "reply"),
+    [
+        (NextWork, Handout((CLAIM,), 1.5, True)),
+        (PackMembers, [Member(1, "a", 3, 2**63)]),
+        (ReadPart, PartPage([(1, "a", Content(3, 7, (7,)), FRAMES)], more=True)),
+        (FindDonor, None),
+        (FinishTask, None),
+    ],
+)
+def test_a_reply_arrives_as_it_was_sent(asked: type[Request[Any]], reply: object) -> None:
+    body, descriptor = encode_reply(asked, reply)
 
     assert descriptor is None
-    assert decode(bytearray(body)) == message
+    assert decode_reply(asked, bytearray(body)) == reply
+
+
+def test_a_refusal_arrives_as_it_was_sent() -> None:
+    refusal = Refusal("not_found", "it was deleted")
+
+    assert decode_refusal(encode_refusal(refusal.code, refusal.message)) == refusal
+
+
+def test_bytes_arrive_whatever_they_are() -> None:
+    body, _ = encode_reply(OpenShard, LocalShard(BYTES, (1,), None, None, None, Codec.RAW, 0))
+
+    assert decode_reply(OpenShard, body).body == BYTES
 
 
 def test_a_descriptor_goes_beside_the_message_and_one_that_nobody_wants_is_closed() -> None:
     reader, writer = os.pipe()
-    body, descriptor = encode(LocalShard(None, (1,), reader, "id", 5, Codec.RAW, 0))
+    shard = LocalShard(None, (1,), reader, "id", 5, Codec.RAW, 0)
+    body, descriptor = encode_reply(OpenShard, shard)
     assert descriptor == reader
 
-    arrived = decode(body, writer)
+    arrived = decode_reply(OpenShard, body, writer)
     assert arrived == LocalShard(None, (1,), writer, "id", 5, Codec.RAW, 0)
 
-    decode(encode(None)[0], writer)
+    decode_reply(FinishTask, encode_reply(FinishTask, None)[0], writer)
     with pytest.raises(OSError):
         os.fstat(writer)
     os.close(reader)
+
+
+def test_every_request_names_the_type_of_its_reply() -> None:
+    for request in REQUESTS.values():
+        asked: type[Request[Any]] = request
+        with pytest.raises(ValueError):
+            decode_reply(asked, b"{]")
+
+
+@pytest.mark.parametrize(("name", "body"), [("Nothing", b"{}"), ("OpenShard", b"[]")])
+def test_what_is_no_request_is_refused(name: str, body: bytes) -> None:
+    with pytest.raises((KeyError, ValueError)):
+        decode_request(name, body)

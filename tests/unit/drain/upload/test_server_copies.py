@@ -6,7 +6,13 @@ import pytest
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.io.digests import combine, digest_of
 
-from cachetier.drain.messages import DonorShard, ReportCopies, decode, encode
+from cachetier.drain.messages import (
+    DonorShard,
+    FindDonor,
+    ReportCopies,
+    decode_reply,
+    encode_reply,
+)
 from cachetier.drain.upload.server_copies import (
     REFUSED_SECONDS,
     Copies,
@@ -163,9 +169,12 @@ def test_news_are_told_once(copies: Copies) -> None:
 def test_an_offer_crosses_the_channel_with_its_frames() -> None:
     frames = tuple(StoredFrame(number + 1, number) for number in range(BLOCKS))
     stored = Stored(Codec.ZSTD, 1000, 5, frames)
-    body, descriptor = encode(DonorShard("run", "1", "name", "save-1", OLD, stored))
+    found = DonorShard("run", "1", "name", "save-1", OLD, stored)
+    body, descriptor = encode_reply(FindDonor, found)
     assert descriptor is None
 
-    offer = Offer.of(decode(body), Layout("ckpt"))
+    arrived = decode_reply(FindDonor, body)
+    assert arrived is not None
+    offer = Offer.of(arrived, Layout("ckpt"))
 
     assert offer == Offer(Layout("ckpt").shard_key("run", "1", "name"), "save-1", OLD, stored)
