@@ -1,4 +1,4 @@
-"""The wrapper that retries calls to a store; no other place does.
+"""The wrapper that retries the service's calls to a store; no other place does.
 
 Throttled and transient calls are repeated with full jitter; everything else is the caller's to
 decide. Repeating after transient failures spends from a budget that successes and time refill, all

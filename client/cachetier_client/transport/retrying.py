@@ -1,4 +1,4 @@
-"""Repeat a call whose service was away, until the call's deadline: the one place that retries.
+"""Repeat a call whose service was away, until the call's deadline.
 
 Every operation may be repeated: what a broken connection had staged is gone, and a put or seal that
 did happen gives the same receipt again. Pauses are random from zero up (full jitter), so that ranks
