@@ -76,7 +76,8 @@ def reported(as_json: bool) -> Iterator[None]:
 
         ids = {"run": error.run, "step": error.step, "rank": error.rank, "name": error.name}
         because = system_message_of(error)
-        message = f"{error.message}: {because}" if because else error.message
+        adds = because and because not in error.message
+        message = f"{error.message}: {because}" if adds else error.message
         _fail(as_json, error.code, message, _in_options(error.hint), **ids)
     except ValueError as error:  # an address or a fallback that there is not
         _fail(as_json, "invalid_request", str(error), "Correct the option or the variable.")

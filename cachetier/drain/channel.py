@@ -77,12 +77,13 @@ class AskingEnd:
             RefusedReportError: It could not be recorded.
             ChannelClosedError: No answer will come.
         """
+        name, body = messages.encode_request(request)
         number, waiting = next(self._numbers), _PendingReply()
         with self._lock:
             if self._closed:
                 raise ChannelClosedError
             self._waiting[number] = waiting
-        self._send(request, number)
+        self._send(name, body, number)
         waiting.answered.wait()
         if waiting.frame is None:
             raise ChannelClosedError
@@ -96,14 +97,13 @@ class AskingEnd:
 
     def tell(self, request: Request[None]) -> None:
         """Send what needs no reply."""
-        self._send(request, None)
+        self._send(*messages.encode_request(request), None)
 
     def close(self) -> None:
         """Hang up; ``listen`` returns."""
         _hang_up(self._socket)
 
-    def _send(self, request: Request[ReplyT], number: int | None) -> None:
-        name, body = messages.encode_request(request)
+    def _send(self, name: str, body: bytes, number: int | None) -> None:
         try:
             with self._sending:
                 send_frame(self._socket, {"id": number, "request": name}, body)

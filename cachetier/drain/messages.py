@@ -423,28 +423,41 @@ def decode_request(name: str, body: bytes | bytearray) -> AnyRequest:
 def encode_reply(request: type[Request[Any]], reply: object) -> tuple[bytes, int | None]:
     """Return the body of a frame, and the descriptor that goes along."""
     descriptor = reply.descriptor if isinstance(reply, LocalShard) else None
-    return _reply_type(request.__name__).dump_json(reply), descriptor
+    try:
+        return _reply_type(request.__name__).dump_json(reply), descriptor
+    except BaseException:
+        _close(descriptor)
+        raise
 
 
 def decode_reply(
     request: type[Request[ReplyT]], body: bytes | bytearray, descriptor: int | None = None
 ) -> ReplyT:
     """Undo ``encode_reply``; the descriptor is the caller's, or closed where no reply has it."""
-    reply: ReplyT = _reply_type(request.__name__).validate_json(body)
+    try:
+        reply: ReplyT = _reply_type(request.__name__).validate_json(body)
+    except BaseException:
+        _close(descriptor)
+        raise
     if isinstance(reply, LocalShard):
         return replace(reply, descriptor=descriptor)
-    if descriptor is not None:
-        os.close(descriptor)
+    _close(descriptor)
     return reply
 
 
 def encode_refusal(code: str, message: str) -> bytes:
     """Return the body of the frame that answers a request that failed."""
-    return _REFUSAL.dump_json(Refusal(code, message))
+    readable = message.encode("utf-8", "replace").decode()  # a path may be no text
+    return _REFUSAL.dump_json(Refusal(code, readable))
 
 
 def decode_refusal(body: bytes | bytearray) -> Refusal:
     return _REFUSAL.validate_json(body)
+
+
+def _close(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 @cache

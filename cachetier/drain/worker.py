@@ -320,8 +320,10 @@ def _location(task: Task) -> str:
 def _described(error: Exception) -> tuple[str, str]:
     """Return the code and the text of a failure; ``internal`` means a defect of ours."""
     match error:
-        case ConflictError() | IntegrityError():
+        case ConflictError():
             return CONFLICT, str(error)
+        case IntegrityError():
+            return CONFLICT, error.message
         case LostShardsError():
             return "lost", str(error)
         case CachetierError():

@@ -8,7 +8,7 @@ from cachetier.fsck.findings import Finding, FindingKind, LeftError
 from cachetier.fsck.local_checks import doubtful_copies
 from cachetier.fsck.local_repairs import LocalRepairs
 from cachetier.fsck.remote_index import RemoteIndex
-from cachetier.fsck.resend import Resender
+from cachetier.fsck.resend import CannotResendError, Resender
 from cachetier.local.catalog import drain_writes, replica_writes
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
@@ -44,6 +44,8 @@ class ObjectRepairs:
             return self._all_dirty_again(shard, save, remote)
         try:
             return self._as_described(shard, save, remote)
+        except CannotResendError:
+            raise
         except LeftError:
             if any(part.rank == shard.rank for part in self._lookup.at(remote.name).parts(save)):
                 raise
@@ -117,8 +119,10 @@ class ObjectRepairs:
         for each in shards:
             try:
                 outcome = self._dirty_again(self._local.made_sound(each), remote.name)
-            except (LeftError, CachetierError) as reason:
-                lost.append(f"{each.name}: {reason}")
+            except CachetierError as error:
+                lost.append(f"{each.name}: {error.message}")
+            except LeftError as error:
+                lost.append(f"{each.name}: {error}")
         if lost:
             raise LeftError("; ".join(lost))
         others = len(shards) - 1

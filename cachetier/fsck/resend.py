@@ -27,6 +27,10 @@ from cachetier.remote.base import IF_ABSENT, Condition, UploadedPart, if_match
 from cachetier.remote.bucket import Remote
 
 
+class CannotResendError(LeftError):
+    """The bytes here do not make the object that is described."""
+
+
 class Resender:
     """Sends objects of one store to one remote again."""
 
@@ -43,29 +47,29 @@ class Resender:
             key: The object's.
 
         Raises:
-            LeftError: It was compressed, its bytes are not all here, or not sound.
+            CannotResendError: It was compressed, its bytes are not all here, or not sound.
             RemoteError: The remote does not take it.
         """
         condition = self._condition(shards[0], key)
         if stored.pack is not None:
             self._put_pack(shards, stored.pack, key, condition)
         elif stored.codec is not Codec.RAW:
-            raise LeftError("it was stored compressed: save the step again to replace it")
+            raise CannotResendError("it was stored compressed: save the step again to replace it")
         else:
             self._put_raw(shards[0], key, condition)
         expected = stored.pack or stored
         info = self._remote.bucket.objects.head(key)
         if info is None or info.size_bytes != expected.size_bytes:
-            raise LeftError("it was sent, and is not there")
+            raise CannotResendError("it was sent, and is not there")
         if info.digest not in (None, expected.digest):
-            raise LeftError("it was sent, and arrived as something else")
+            raise CannotResendError("it was sent, and arrived as something else")
 
     def _condition(self, shard: Shard, key: str) -> Condition:
         found = self._remote.bucket.objects.head(key)
         if found is None:
             return IF_ABSENT
         if found.metadata.get(SAVE_KEY) != shard.save_id:
-            raise LeftError(f"{key} is somebody else's object")
+            raise CannotResendError(f"{key} is somebody else's object")
         return if_match(found.etag)
 
     def _put_raw(self, shard: Shard, key: str, condition: Condition) -> None:
@@ -106,7 +110,7 @@ class Resender:
                 body += _read(copy, 0, shard.content.size_bytes)
         digest = digest_of(body)
         if (len(body), digest) != (pack.size_bytes, pack.digest):
-            raise LeftError("other shards of its pack are not here")
+            raise CannotResendError("other shards of its pack are not here")
         content = Content(len(body), digest, ())
         metadata = object_metadata(shards[0].save_id, self._store.store_id, 0, content)
         self._remote.bucket.objects.put(
@@ -121,10 +125,10 @@ class Resender:
         except FileNotFoundError:
             copy = None
         if copy is None:
-            raise LeftError(f"the bytes of {shard.name} are not here")
+            raise CannotResendError(f"the bytes of {shard.name} are not here")
         try:
             if not copy.reads_right():
-                raise LeftError(f"the bytes of {shard.name} here are damaged")
+                raise CannotResendError(f"the bytes of {shard.name} here are damaged")
             yield copy
         finally:
             copy.close()

@@ -53,8 +53,10 @@ def repaired_rows(
             act = repairs.rewrite if finding.kind is FindingKind.ROW_DAMAGED else repairs.reindex
             try:
                 yield RepairOutcome(finding, True, act(finding))
-            except (LeftError, CachetierError, OSError) as reason:
-                yield RepairOutcome(finding, False, str(reason))
+            except CachetierError as error:
+                yield RepairOutcome(finding, False, error.message)
+            except (LeftError, OSError) as error:
+                yield RepairOutcome(finding, False, str(error))
 
 
 @dataclass(frozen=True, slots=True)

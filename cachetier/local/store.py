@@ -270,10 +270,9 @@ class Store:
 
     def restored(self, staged: Staged, shard: Shard) -> None:
         """Give a shard the staged file that now holds its bytes again; damaged ones go."""
-        ids = SaveIds(shard.run, shard.step, shard.save_id, shard.rank, shard.rank + 1)
         of_any_world = 0  # how many ranks there are is not known here
         try:
-            self._sync(staged, ids, shard.name, shard.content, of_any_world)
+            self._sync(staged, shard, shard.name, shard.content, of_any_world)
             before = self.write(local_copies.attach, shard.version, staged.file_id)
         except BaseException:
             self.discard(staged)
@@ -358,7 +357,7 @@ class Store:
             raise FencedError(self.fenced)
 
     def _sync(
-        self, staged: Staged, ids: SaveIds, name: str, content: Content, world_size: int
+        self, staged: Staged, ids: SaveIds | Shard, name: str, content: Content, world_size: int
     ) -> None:
         staged.close_writer()
         size_bytes = os.fstat(staged.reader).st_size
@@ -384,7 +383,9 @@ def _unreadable(error: Exception) -> CatalogDamagedError:
     return CatalogDamagedError(f"the catalog cannot be read: {error}")
 
 
-def _identity(store_id: str, ids: SaveIds, name: str, content: Content, world_size: int) -> bytes:
+def _identity(
+    store_id: str, ids: SaveIds | Shard, name: str, content: Content, world_size: int
+) -> bytes:
     """Return what is written on a data file, so that ``fsck`` can tell whose it is."""
     identity = {
         "store": store_id,

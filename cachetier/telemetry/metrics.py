@@ -22,7 +22,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cachetier.errors import error_codes
+from cachetier.errors import CachetierError, error_codes
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.metric_table import PREFIX, SERIES, MetricKind
@@ -104,7 +104,8 @@ class Metrics:
 
     def _unread(self, source: str, error: Exception) -> None:
         self._scrape_errors.labels(source).inc()
-        tell(log, events.SCRAPE_FAILED, source=source, reason=str(error), error=error)
+        reason = error.message if isinstance(error, CachetierError) else str(error)
+        tell(log, events.SCRAPE_FAILED, source=source, reason=reason, error=error)
 
     def flow(self) -> dict[str, int]:
         """Return what went through since the start, as status shows it."""

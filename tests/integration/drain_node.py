@@ -85,10 +85,8 @@ class Seen(DrainStats):
         super().drained(shard, stored, seconds, phases)
         self.drained_bytes += shard.content.size_bytes
 
-    def failed(
-        self, work: Work, code: str, message: str, attempt: int | None, seconds: float | None
-    ) -> None:
-        super().failed(work, code, message, attempt, seconds)
+    def count_failure(self, work: Work, code: str, message: str) -> None:
+        super().count_failure(work, code, message)
         self.codes.append(code)
 
     def quarantined(self, shard: Shard, reason: str, *, lost: bool) -> None:

@@ -147,8 +147,9 @@ class Dispatcher:
         work = self._queue.work(request.task)
         if work is None:
             return
-        attempt = self._count_attempt(work)
-        self._stats.failed(work, request.code, request.message, attempt, request.seconds)
+        self._stats.count_failure(work, request.code, request.message)
+        attempt = self._count_attempt(work)  # may fail where the disk is full
+        self._stats.tell_failure(work, request, attempt)
         if request.code == CONFLICT:
             self._queue.put_off(work.key, CONFLICT_SECONDS)
             self._report_conflict(work, request.message)
@@ -228,7 +229,12 @@ class DrainLink:
             try:
                 self._pool.submit(self._channel.reply, frame, self._dispatcher.answer)
             except RuntimeError as error:  # no thread is left, and nobody knows if it was taken
-                tell(log, events.DRAIN_REQUEST_FAILED, operation="any", error=error)
+                tell(
+                    log,
+                    events.DRAIN_REQUEST_FAILED,
+                    operation=str(frame.header.get("request")),
+                    error=error,
+                )
                 self._channel.close()  # the drain ends with it, and the next one asks again
 
     def _wake(self) -> None:

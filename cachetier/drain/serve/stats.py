@@ -15,7 +15,7 @@ from typing import Any
 
 from cachetier_client.clock import Clock
 
-from cachetier.drain.messages import ReportCompression, ReportCopies, ReportTraffic
+from cachetier.drain.messages import FailTask, ReportCompression, ReportCopies, ReportTraffic
 from cachetier.drain.schedule.tasks import Work
 from cachetier.drain.serve.eta import WINDOW_UPLOADS, FinishedUpload, measured_rate
 from cachetier.drain.upload.compression_log import Decided
@@ -258,26 +258,27 @@ class DrainStats:
             with self._lock:
                 self._now.quarantined += 1
 
-    def failed(
-        self, work: Work, code: str, message: str, attempt: int | None, seconds: float | None
-    ) -> None:
-        """Hear that an attempt at ``work`` failed; it will be repeated."""
-        shard, save = work.shard, work.save
-        rank, name = (work.rank, None) if shard is None else (shard.rank, shard.name)
+    def count_failure(self, work: Work, code: str, message: str) -> None:
+        """Count an attempt at ``work`` that failed, and keep it as the last error."""
         with self._lock:
             self._now.failures += 1
             self._now.last_error = {
                 "at": self._clock.now(),
                 "code": code,
                 "message": message,
-                "run": save.run,
-                "step": save.step,
-                "name": name,
+                "run": work.save.run,
+                "step": work.save.step,
+                "name": work.shard.name if work.shard is not None else None,
             }
+
+    def tell_failure(self, work: Work, failed: FailTask, attempt: int | None) -> None:
+        """Tell the log of an attempt at ``work`` that failed; it will be repeated."""
+        shard = work.shard
+        rank, name = (work.rank, None) if shard is None else (shard.rank, shard.name)
         what = {"kind": work.kind, "rank": rank, "name": name, "attempt": attempt}
-        why = {"code": code, "reason": message}
-        where = {"remote": self.remote, "seconds": seconds}
-        tell(log, events.DRAIN_FAILED, **of(save), **what, **why, **where)
+        why = {"code": failed.code, "reason": failed.message}
+        where = {"remote": self.remote, "seconds": failed.seconds}
+        tell(log, events.DRAIN_FAILED, **of(work.save), **what, **why, **where)
 
     def conflict(self, version: int, message: str) -> bool:
         """Remember a conflict and return whether it is new; the oldest go when there are many."""

@@ -16,6 +16,7 @@ from cachetier_client.clock import Clock
 
 from cachetier.drain.messages import DonorShard, ReportCopies
 from cachetier.drain.upload.target import UploadTarget
+from cachetier.errors import CopiesRefusedError
 from cachetier.model.composing import DONOR_FROM_BYTES, DonorFrames
 from cachetier.model.shard import Content
 from cachetier.model.stored import Stored
@@ -106,11 +107,11 @@ class Copies:
             return None
         return Donor(offer.key, info.etag, offer.stored, unchanged)
 
-    def refused(self, why: Exception) -> None:
+    def refused(self, why: CopiesRefusedError) -> None:
         """Let nobody try to copy for a while: the store does not let us."""
         with self._lock:
             if not self._refused:
-                tell(log, events.COPIES_REFUSED, reason=str(why))
+                tell(log, events.COPIES_REFUSED, reason=why.message)
             self._refused = True
             self._refused_until = self._clock.monotonic() + REFUSED_SECONDS
 

@@ -78,6 +78,19 @@ def test_a_refusal_arrives_as_it_was_sent() -> None:
     assert decode_refusal(encode_refusal(refusal.code, refusal.message)) == refusal
 
 
+def test_a_refusal_arrives_though_its_text_is_none() -> None:
+    assert decode_refusal(encode_refusal("internal", "no /\udcff")).message == "no /?"
+
+
+def test_a_descriptor_is_closed_where_its_reply_cannot_be_read() -> None:
+    reader, writer = os.pipe()
+    for descriptor in (reader, writer):
+        with pytest.raises(ValueError):
+            decode_reply(OpenShard, b"{]", descriptor)
+        with pytest.raises(OSError):
+            os.fstat(descriptor)
+
+
 def test_bytes_arrive_whatever_they_are() -> None:
     body, _ = encode_reply(OpenShard, LocalShard(BYTES, (1,), None, None, None, Codec.RAW, 0))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,21 @@ def test_a_node_that_never_saw_the_run_restores_it_from_the_bucket(
     assert node.restore.look("run", 1, "a")[1] == "remote"
     assert node.get("run", 1, "a") == DATA
     assert state(node) is ShardState.CLEAN
+
+
+def test_bytes_come_back_for_a_rank_that_no_put_would_be_taken_from(node: Node) -> None:
+    publish(node)
+    evict(node)
+    (shard,) = node.rows()  # as an old bucket may name it
+    assert node.store.space.reserve(len(DATA), 0.0, lambda: None)
+    staged = node.store.stage(len(DATA))
+    assert staged.writer is not None
+    os.pwrite(staged.writer, DATA, 0)
+
+    node.store.restored(staged, replace(shard, rank=2**40))
+
+    assert state(node) is ShardState.CLEAN
+    assert local_file(node).read_bytes() == DATA
 
 
 def test_an_unknown_shard_is_not_found_here_nor_there(node: Node) -> None:
