@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 import zstandard
-from cachetier_client.io.digests import digest_of
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from benchmarks.bytes.payloads import filled, gaussian_bf16
 from benchmarks.bytes.sizes import sizes_of
@@ -17,7 +17,6 @@ from benchmarks.measures import Result, at_least, median_of, ratios
 from benchmarks.scratch import Bench
 from cachetier.codec import planes
 from cachetier.codec.frames import FrameDecoder, FrameEncoder
-from cachetier.model.shard import BLOCK_BYTES
 
 LEVEL = 1
 ELEMENT_SIZE = 2

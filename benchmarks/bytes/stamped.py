@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from cachetier.model.shard import BLOCK_BYTES
+from cachetier_client.io.digests import BLOCK_BYTES
 
 TURN_BYTES = 4104
 

@@ -14,6 +14,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cachetier_client.bucket_format.stored import table_bytes
+from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
+
 from benchmarks.bytes.payloads import gaussian_bf16, gaussian_fp32
 from benchmarks.bytes.sizes import sizes_of
 from benchmarks.bytes.states import State, trained
@@ -21,8 +24,6 @@ from benchmarks.measures import Bar, Result, at_most
 from benchmarks.scratch import ROOT, Bench
 from cachetier.codec import planes
 from cachetier.codec.frames import FrameEncoder
-from cachetier.model.shard import BLOCK_BYTES, blocks_of
-from cachetier.model.stored import table_bytes
 
 LEVEL = 1
 INTERPRETER_VARIABLE = "CACHETIER_BENCH_YARDSTICKS"

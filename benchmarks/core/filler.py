@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.io.digests import digest_of
 
 from cachetier.local.catalog import rows
-from cachetier.model.shard import Content
 
 SHARDS_IN_A_STEP = 40
 STEPS_IN_A_RUN = 2500

@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 
 import zstandard
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.codec import planes
 from cachetier.errors import IntegrityError
-from cachetier.model.shard import BLOCK_BYTES
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 # A frame of one block needs no more: its window ends with the block.

@@ -13,10 +13,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from cachetier_client.bucket_format.stored import table_bytes
 from cachetier_client.io.digests import block_lengths
 
 from cachetier.errors import IntegrityError
-from cachetier.model.stored import table_bytes
 
 _SKIPPABLE_MAGIC = 0x184D2A5E
 _SEEKABLE_MAGIC = 0x8F92EAB1

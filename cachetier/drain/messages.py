@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
+from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored
 from pydantic import Base64Bytes, TypeAdapter
 
 from cachetier.drain.pace.pace import PaceState
@@ -26,8 +27,6 @@ from cachetier.drain.upload.stopwatch import Phases
 from cachetier.local.catalog.records import FinishedUploadPart
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.packs import Member
-from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, InPack, Stored
 from cachetier.remote.settings import RemoteSettings
 
 ReplyT = TypeVar("ReplyT")

@@ -10,6 +10,8 @@ from contextlib import closing, suppress
 from dataclasses import replace
 
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.stored import Codec, Content
+from cachetier_client.bucket_format.uploads import object_metadata
 
 from cachetier.drain import messages
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
@@ -35,9 +37,6 @@ from cachetier.errors import (
 from cachetier.model.compression import parsed_mode
 from cachetier.model.documents import ShardEntry
 from cachetier.model.packs import Member
-from cachetier.model.shard import Content
-from cachetier.model.stored import Codec
-from cachetier.model.uploads import object_metadata
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 

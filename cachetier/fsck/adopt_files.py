@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 
@@ -32,7 +33,7 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES
 from cachetier.model.documents import Manifest
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import Content, Shard
+from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket
 
 _KIND = FindingKind.FILE_SET_ASIDE

@@ -10,6 +10,7 @@ from contextlib import suppress
 from cachetier_client.bucket_format import publication as rules
 from cachetier_client.bucket_format.layout import SPREAD_MARK, own_location, plain_location
 from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY, Claimant, ClaimState
+from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.errors import IntegrityError, ObjectMissingError
@@ -22,8 +23,7 @@ from cachetier.model import publication
 from cachetier.model.checkpoint import Save
 from cachetier.model.documents import PartDocument, ShardEntry, encode, is_of_another_format
 from cachetier.model.names import DURABLE
-from cachetier.model.shard import Content, Shard
-from cachetier.model.stored import Stored
+from cachetier.model.shard import Shard
 from cachetier.remote.base import IF_ABSENT, if_match
 from cachetier.remote.bucket import Remote, SeenManifest
 from cachetier.remote.presence import holds

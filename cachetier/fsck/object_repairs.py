@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cachetier_client.bucket_format.stored import Stored
+
 from cachetier.errors import CachetierError
 from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import Finding, FindingKind, LeftError
@@ -15,7 +17,6 @@ from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Stored
 from cachetier.remote.bucket import Remote
 
 ANOTHERS = "another node put it: run fsck --repair there"

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from cachetier_client.bucket_format.layout import SPREAD_MARK, is_pending
 from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.stored import Stored
+from cachetier_client.bucket_format.uploads import SAVE_KEY
 from cachetier_client.identity.names import RESERVED_SEGMENT
 
 from cachetier.errors import IntegrityError, RemoteError, RemoteRefusedError
@@ -21,8 +23,6 @@ from cachetier.local.repair.open_catalog import CatalogView
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.documents import Manifest, PartDocument
 from cachetier.model.names import DURABLE
-from cachetier.model.stored import Stored
-from cachetier.model.uploads import SAVE_KEY
 from cachetier.remote.base import ObjectInfo
 from cachetier.remote.bucket import Remote
 from cachetier.remote.presence import is_object_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.clock import Clock
 
 from cachetier.errors import IntegrityError
@@ -16,7 +17,6 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.documents import Manifest, ShardEntry, ShardSummary
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Codec, Stored
 from cachetier.remote.bucket import Remote
 from cachetier.remote.presence import holds
 

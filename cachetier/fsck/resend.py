@@ -10,19 +10,19 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from cachetier_client.io.digests import combine, digest_of
-
-from cachetier.errors import CachetierError, IntegrityError
-from cachetier.fsck.findings import LeftError
-from cachetier.local.store import LocalCopy, Store
-from cachetier.model.shard import BLOCK_BYTES, Content, Shard
-from cachetier.model.stored import Codec, InPack, Stored
-from cachetier.model.uploads import (
+from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored
+from cachetier_client.bucket_format.uploads import (
     SAVE_KEY,
     SINGLE_PUT_BYTES,
     object_metadata,
     upload_part_bytes_for,
 )
+from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
+
+from cachetier.errors import CachetierError, IntegrityError
+from cachetier.fsck.findings import LeftError
+from cachetier.local.store import LocalCopy, Store
+from cachetier.model.shard import Shard
 from cachetier.remote.base import IF_ABSENT, Condition, UploadedPart, if_match
 from cachetier.remote.bucket import Remote
 

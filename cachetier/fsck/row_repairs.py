@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cachetier_client.bucket_format.stored import Content
+
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.findings import Finding, FindingKind, LeftError, RepairOutcome
 from cachetier.fsck.resend import content_of, content_of_body
@@ -19,7 +21,6 @@ from cachetier.local.repair.check_queries import DamagedRow
 from cachetier.local.repair.open_catalog import CatalogView, mending
 from cachetier.model.checkpoint import Save
 from cachetier.model.documents import ShardEntry
-from cachetier.model.shard import Content
 from cachetier.remote.bucket import Bucket
 
 OF_THE_CATALOG = {

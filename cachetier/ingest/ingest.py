@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from cachetier_client.bucket_format.stored import SHARD_LIMIT_BYTES, Content
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds, checked_element_size
 from cachetier_client.io import digests
@@ -26,13 +27,7 @@ from cachetier.local.store import Staged, Store, disk_error
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import admitted_save
 from cachetier.model.levels import Level
-from cachetier.model.shard import (
-    INLINE_BYTES,
-    SHARD_LIMIT_BYTES,
-    Content,
-    Receipt,
-    Shard,
-)
+from cachetier.model.shard import INLINE_BYTES, Receipt, Shard
 
 GROWTH_BYTES = 64 << 20
 

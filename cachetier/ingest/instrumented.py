@@ -6,13 +6,14 @@ import logging
 import threading
 from collections import OrderedDict
 
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import BackpressureError
 from cachetier.ingest.ingest import Ingest, RemoteStage
 from cachetier.local.store import Staged
-from cachetier.model.shard import Content, Receipt
+from cachetier.model.shard import Receipt
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 from cachetier.telemetry.metrics import Metrics

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.clock import Clock
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
@@ -38,7 +39,6 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.documents import PartDocument, PendingSeal, ShardEntry, decode
 from cachetier.model.names import DURABLE
-from cachetier.model.stored import Codec, Stored
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.presence import is_object_of
 from cachetier.telemetry import events

@@ -12,9 +12,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 
+from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.uploads import (
+    DIGEST_KEY,
+    PART_LIMIT,
+    object_metadata,
+    upload_part_bytes_for,
+)
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
-from cachetier_client.io.digests import digest_of
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.drain.publish.publisher import Ended, Publisher
 from cachetier.drain.schedule.queue_state import QueueState
@@ -40,8 +47,7 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.publication import claimant_of
-from cachetier.model.shard import BLOCK_BYTES, Content, Shard
-from cachetier.model.uploads import DIGEST_KEY, PART_LIMIT, object_metadata, upload_part_bytes_for
+from cachetier.model.shard import Shard
 from cachetier.remote.base import UploadedPart
 from cachetier.remote.bucket import Bucket
 

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
 import apsw
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import (
     BackpressureError,
@@ -42,7 +44,7 @@ from cachetier.local.catalog.records import NewShard
 from cachetier.local.files.data_files import Files
 from cachetier.local.files.space import Space
 from cachetier.model.policy import DRAIN_ALL, Policy
-from cachetier.model.shard import BLOCK_BYTES, Content, Shard
+from cachetier.model.shard import Shard
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 

@@ -19,14 +19,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from cachetier.model.shard import BLOCK_BYTES, Shard, blocks_of
-from cachetier.model.stored import FRAME_LIMIT_BYTES, StoredFrame
-from cachetier.model.uploads import (
+from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, StoredFrame
+from cachetier_client.bucket_format.uploads import (
     PART_LIMIT,
     SINGLE_PUT_BYTES,
     UploadPartRange,
     upload_part_bytes_for,
 )
+from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
+
+from cachetier.model.shard import Shard
 
 # What goes in one request anyway is sent: the six of a composed upload cost more than its bytes.
 DONOR_FROM_BYTES = SINGLE_PUT_BYTES + 1

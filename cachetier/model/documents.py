@@ -10,11 +10,17 @@ import json
 from typing import Annotated, Literal, TypeVar
 
 from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.stored import (
+    SHARD_LIMIT_BYTES,
+    Codec,
+    Content,
+    InPack,
+    Stored,
+    StoredFrame,
+)
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cachetier.errors import IntegrityError
-from cachetier.model.shard import SHARD_LIMIT_BYTES, Content
-from cachetier.model.stored import Codec, InPack, Stored, StoredFrame
 
 FORMAT: Literal[1] = 1
 HexDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
+from cachetier_client.bucket_format.stored import Stored
+from cachetier_client.bucket_format.uploads import DIGEST_KEY, SAVE_KEY
 from cachetier_client.clock import Clock
 
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Stored
-from cachetier.model.uploads import DIGEST_KEY, SAVE_KEY
 from cachetier.remote.base import ObjectInfo
 from cachetier.remote.bucket import Bucket, Remote
 

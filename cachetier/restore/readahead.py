@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from cachetier_client.bucket_format.stored import InPack, Stored
 from cachetier_client.clock import Clock
 
 from cachetier.errors import CachetierError
@@ -19,7 +20,6 @@ from cachetier.local.catalog import drain_queries
 from cachetier.local.store import Store
 from cachetier.model.packs import PackedExtent, is_packable, read_along
 from cachetier.model.shard import Shard
-from cachetier.model.stored import InPack, Stored
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 from cachetier.restore.remote_shard import RemoteShard

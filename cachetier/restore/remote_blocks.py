@@ -11,8 +11,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
+
 from cachetier.errors import IntegrityError
-from cachetier.model.shard import BLOCK_BYTES, Shard, blocks_of
+from cachetier.model.shard import Shard
 from cachetier.restore.remote_shard import RemoteShard
 from cachetier.restore.replica_choice import Sources
 

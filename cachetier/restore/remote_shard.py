@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format.stored import Codec, Content, Stored
 from cachetier_client.io import digests
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.codec.frames import FrameDecoder
 from cachetier.errors import IntegrityError, ObjectMissingError, RemoteDigestError
-from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Stored
 from cachetier.remote.base import ObjectStore
 
 RANGE_BLOCKS = 4

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.clock import Clock
 
 from cachetier.errors import (
@@ -26,7 +27,6 @@ from cachetier.errors import (
 from cachetier.local.catalog import queries, replica_queries
 from cachetier.local.store import Store
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Stored
 from cachetier.remote.bucket import Remote
 from cachetier.remote.presence import Looks
 from cachetier.restore.remote_shard import RemoteShard

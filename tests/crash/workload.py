@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cachetier_client.identity.names import SaveIds
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import BackpressureError, CachetierError, FencedError
-from cachetier.model.shard import BLOCK_BYTES
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.model import OK, Model, ModelSave
 from tests.stateful.node import Node

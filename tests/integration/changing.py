@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterable
 
 from cachetier_client.identity.names import SaveIds
+from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.model.shard import BLOCK_BYTES
 from cachetier.remote.base import CopyRange, Metadata, ObjectInfo, UploadedPart
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.integration.drain_node import Node

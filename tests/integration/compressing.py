@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import zstandard
+from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.messages import Size
 from cachetier.local.catalog import queries
-from cachetier.model.stored import Stored
 from cachetier.remote.base import ObjectStore
 from cachetier.restore.restore import Restore
 from tests.integration.drain_node import REMOTE, Node

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
@@ -40,8 +41,7 @@ from cachetier.model.checkpoint import Save
 from cachetier.model.compression import Rules
 from cachetier.model.levels import Level
 from cachetier.model.policy import DRAIN_ALL, Policy
-from cachetier.model.shard import Content, Receipt, Shard
-from cachetier.model.stored import Stored
+from cachetier.model.shard import Receipt, Shard
 from cachetier.notifier import Changes
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket

@@ -14,12 +14,11 @@ from typing import Any
 
 from cachetier_client import Client
 from cachetier_client.clock import SystemClock
-from cachetier_client.io.digests import digest_of
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 from prometheus_client.parser import text_string_to_metric_families
 
 from cachetier.local.catalog import queries
 from cachetier.local.files.watched_files import WatchedFiles
-from cachetier.model.shard import BLOCK_BYTES
 from cachetier.reclaim.loop import COLLECT_SECONDS
 from cachetier.service.service import Service
 from cachetier.status.exposure import PATIENCE_SECONDS

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from cachetier_client import Client
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.io.digests import digest_of
 
@@ -25,7 +26,6 @@ from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
 from cachetier.local.catalog import drain_writes, queries
 from cachetier.local.catalog.records import Backlog
 from cachetier.model.names import DURABLE
-from cachetier.model.uploads import object_metadata
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.observed import MeasuredObjectStore, Observe
 from cachetier.service.service import Service

@@ -6,13 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cachetier_client.io.digests import digest_of
+from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.drain.messages import Size
 from cachetier.errors import CopiesRefusedError, SourceChangedError
 from cachetier.model.composing import MINIMUM_PART_BYTES
-from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.stored import Codec
 from tests.fakes.faulty_store import corrupt, fail, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.changing import (

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
+from cachetier_client.bucket_format.uploads import PART_BYTES
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
@@ -25,7 +26,6 @@ from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.source import FileSource, _set_direct
 from cachetier.model.composing import pieces
-from cachetier.model.uploads import PART_BYTES
 from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.drain_node import Node, patterned, shown

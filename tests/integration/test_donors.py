@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.stored import Codec, InPack, Stored
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.shard_reports import ShardReports
 from cachetier.drain.upload.server_copies import Offer
 from cachetier.local.catalog import drain_writes
-from cachetier.model.stored import Codec, InPack, Stored
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.compressing import compressible
 from tests.integration.drain_node import REMOTE, Node, patterned

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.uploads import PART_BYTES
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
@@ -16,7 +17,6 @@ from cachetier.errors import (
     RemoteRefusedError,
 )
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.uploads import PART_BYTES
 from cachetier.remote.wrapped import Operation
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore

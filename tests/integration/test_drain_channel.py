@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from cachetier_client.bucket_format.stored import Codec
 
 from cachetier.drain.channel import (
     AnsweringEnd,
@@ -21,7 +22,6 @@ from cachetier.drain.channel import (
 )
 from cachetier.drain.messages import REQUESTS, LocalShard, OpenShard, Request, decode_request
 from cachetier.errors import FencedError, NotFoundError
-from cachetier.model.stored import Codec
 
 Answer = Callable[[Any], object]
 

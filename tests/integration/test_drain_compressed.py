@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.bucket_format.uploads import CODEC_KEY
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.messages import Size
 from cachetier.errors import IntegrityError
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.stored import Codec
-from cachetier.model.uploads import CODEC_KEY
 from cachetier.remote.wrapped import Operation
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore

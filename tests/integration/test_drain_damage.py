@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.uploads import PART_BYTES
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import IntegrityError, RemoteDigestError
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.uploads import PART_BYTES
 from tests.fakes.faulty_store import FaultyObjectStore, fail
 from tests.integration.drain_node import Node, patterned
 from tests.integration.faulty_node import node, objects

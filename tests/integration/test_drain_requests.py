@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.uploads import PART_BYTES, upload_part_bytes_for
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.model.uploads import PART_BYTES, upload_part_bytes_for
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cachetier_client.io.digests import digest_of, to_hex
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
 
-from cachetier.model.shard import BLOCK_BYTES, INLINE_BYTES
+from cachetier.model.shard import INLINE_BYTES
 from tests.integration.serving import Answer, Served, received, serving, shard_path
 
 SIZES = (

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from cachetier_client import Client, NotFoundError, SizeMismatchError
+from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.model.shard import BLOCK_BYTES
 from tests.integration.serving import Served, client_by, serving
 from tests.integration.test_remote_ranges import BLOCKS, DATA, UNTIL_RESTORED, Fetched, evict
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from cachetier_client import Client, IntegrityError
-from cachetier_client.io.digests import digest_of
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.local.catalog import queries
-from cachetier.model.shard import BLOCK_BYTES
 from cachetier.remote.wrapped import Operation
 from tests.integration.serving import Served, client_by, serving, shard_path
 from tests.integration.test_cli import run

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cachetier_client import CachetierClientError, Client, StoppingError
+from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.io.digests import digest_of
 
 from cachetier.config.settings import load
@@ -19,7 +20,6 @@ from cachetier.drain.serve.stats import CodecTotals, DrainSnapshot, RemoteSnapsh
 from cachetier.drain.serve.supervisor import KILLED_SECONDS
 from cachetier.errors import ConfigError, DirectoryInUseError
 from cachetier.model.names import DURABLE
-from cachetier.model.stored import Codec
 from cachetier.service import service as service_module
 from cachetier.service.service import Service
 from cachetier.telemetry import tracing

@@ -6,8 +6,15 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cachetier_client.bucket_format.publication import Claimant
+from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored, StoredFrame
+from cachetier_client.bucket_format.uploads import (
+    Existing,
+    compressed_metadata,
+    judge_existing,
+    object_metadata,
+)
 from cachetier_client.clock import Clock
-from cachetier_client.io.digests import digest_of
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
@@ -24,14 +31,7 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.packs import Member, is_packable, next_pack, pack_name
 from cachetier.model.publication import claimant_of
-from cachetier.model.shard import BLOCK_BYTES, Content, Shard
-from cachetier.model.stored import Codec, InPack, Stored, StoredFrame
-from cachetier.model.uploads import (
-    Existing,
-    compressed_metadata,
-    judge_existing,
-    object_metadata,
-)
+from cachetier.model.shard import Shard
 from cachetier.remote.base import IF_ABSENT, UploadedPart, if_match
 from cachetier.remote.bucket import Bucket
 from tests.stateful.reading import bytes_of

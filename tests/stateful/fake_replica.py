@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from cachetier_client.bucket_format.publication import Claimant
+from cachetier_client.bucket_format.stored import Stored
+from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.clock import Clock
 from cachetier_client.io.digests import digest_of
 
@@ -15,8 +17,6 @@ from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.documents import ShardEntry
 from cachetier.model.publication import claimant_of
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Stored
-from cachetier.model.uploads import object_metadata
 from cachetier.remote.bucket import Bucket
 from tests.stateful.reading import bytes_of
 

@@ -7,9 +7,15 @@ from dataclasses import replace
 import pytest
 from cachetier_client.bucket_format import documents as theirs
 from cachetier_client.bucket_format.publication import Claimant
+from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.uploads import (
+    judge_existing,
+    object_metadata,
+    upload_part_bytes_for,
+)
 from cachetier_client.fallback.direct import uploads as their_uploads
 from cachetier_client.identity.names import SaveIds
-from cachetier_client.io.digests import digest_of, to_hex
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
 
 from cachetier.model import publication
 from cachetier.model.documents import (
@@ -21,8 +27,6 @@ from cachetier.model.documents import (
     decode,
     encode,
 )
-from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.uploads import judge_existing, object_metadata, upload_part_bytes_for
 
 MINE = "mine"
 

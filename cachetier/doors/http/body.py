@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from cachetier_client.io.digests import BLOCK_BYTES
 from starlette.types import Receive
 
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import BodyCutShortError, SlowBodyError
-from cachetier.model.shard import BLOCK_BYTES
 
 BLOCKS_EACH = 3
 BLOCKS_KEPT = 12

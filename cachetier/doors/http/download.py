@@ -11,12 +11,13 @@ import os
 from collections.abc import AsyncGenerator
 
 from cachetier_client.io import digests
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.doors.http.body import Blocks
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.ranges import Span
 from cachetier.errors import IntegrityError
-from cachetier.model.shard import BLOCK_BYTES, Shard
+from cachetier.model.shard import Shard
 from cachetier.restore.restore import Opened, Restore
 
 PIECE_BYTES = 1 << 20

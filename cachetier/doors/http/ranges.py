@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
+
 from cachetier.doors.http.problems import RangeError
-from cachetier.model.shard import BLOCK_BYTES, blocks_of
 
 _ONE_RANGE = re.compile(r"\s*bytes\s*=\s*(\d*)\s*-\s*(\d*)\s*", re.ASCII | re.IGNORECASE)
 

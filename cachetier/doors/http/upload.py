@@ -7,8 +7,10 @@ import os
 from dataclasses import dataclass, replace
 from functools import partial
 
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.doors.http.body import Blocks, Body
 from cachetier.doors.http.pools import Pools
@@ -16,7 +18,7 @@ from cachetier.errors import DigestMismatchError, SizeMismatchError
 from cachetier.ingest.ingest import GROWTH_BYTES, Ingest, RemoteStage
 from cachetier.local.files.data_files import ALIGNMENT_BYTES
 from cachetier.local.store import Staged
-from cachetier.model.shard import BLOCK_BYTES, Content, Receipt
+from cachetier.model.shard import Receipt
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds, checked_element_size
 from cachetier_client.io import digests
@@ -14,7 +15,6 @@ from cachetier_client.transport.wire import Frame, Header
 
 from cachetier.errors import DigestMismatchError, InvalidRequestError, SizeMismatchError
 from cachetier.model.levels import Level, checked_level
-from cachetier.model.shard import Content
 
 LONGEST_WAIT_SECONDS = 7 * 86_400.0
 LATEST_INSTANT = 1e12

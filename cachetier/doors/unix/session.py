@@ -17,6 +17,7 @@ from typing import TypeVar
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
+from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.transport.wire import (
     PROTOCOL,
     ConnectionClosedError,
@@ -33,7 +34,7 @@ from cachetier.doors.unix import requests
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
 from cachetier.ingest.ingest import RemoteStage
 from cachetier.local.store import Staged
-from cachetier.model.shard import BLOCK_BYTES, INLINE_BYTES, Receipt
+from cachetier.model.shard import INLINE_BYTES, Receipt
 from cachetier.restore.restore import Opened
 from cachetier.telemetry import events, trace_context
 from cachetier.telemetry.events import tell

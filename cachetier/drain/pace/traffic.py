@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import astuple
 
+from cachetier_client.bucket_format.uploads import LARGE_PART_BYTES, usual_upload_part_bytes
 from cachetier_client.clock import Clock
 
 from cachetier.drain.messages import ReportTraffic
@@ -15,7 +16,6 @@ from cachetier.drain.pace.throughput import Throughput
 from cachetier.drain.upload.compression_model import Link
 from cachetier.errors import ThrottledError
 from cachetier.model.bandwidth import Bandwidth
-from cachetier.model.uploads import LARGE_PART_BYTES, usual_upload_part_bytes
 
 UNLIMITED = Bandwidth()
 WEIGHT = 0.2  # of the last part in what parts get on average

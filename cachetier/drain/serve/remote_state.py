@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from cachetier_client.bucket_format.stored import InPack, Stored
+
 from cachetier.local.catalog import (
     drain_writes,
     queries,
@@ -26,7 +28,6 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.replication import ReplicaState, ended_there
 from cachetier.model.shard import Shard
-from cachetier.model.stored import InPack, Stored
 
 
 @dataclass(frozen=True, slots=True)

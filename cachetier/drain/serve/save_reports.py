@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any, assert_never
 
+from cachetier_client.bucket_format.stored import Content, Stored
+
 from cachetier.drain import messages
 from cachetier.drain.messages import PartPage, SaveRequest, replied
 from cachetier.drain.schedule.tasks import TaskKind
@@ -13,8 +15,6 @@ from cachetier.errors import SaveSupersededError, StepPublishedError
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.model.checkpoint import Save, SaveState, sealed_here
-from cachetier.model.shard import Content
-from cachetier.model.stored import Stored
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from cachetier_client.bucket_format.stored import Stored
+
 from cachetier.drain import messages
 from cachetier.drain.messages import DonorShard, LocalShard, ShardRequest, replied
 from cachetier.drain.serve.context import DrainContext
@@ -21,7 +23,6 @@ from cachetier.local.store import LocalCopy
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.packs import PACK_MEMBERS, Member, next_pack
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Stored
 
 
 class ShardReports:

@@ -13,6 +13,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.clock import Clock
 
 from cachetier.drain.messages import FailTask, ReportCompression, ReportCopies, ReportTraffic
@@ -23,7 +24,6 @@ from cachetier.drain.upload.stopwatch import Phases
 from cachetier.local.catalog.records import Summary
 from cachetier.model.checkpoint import Save
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Codec, Stored
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 from cachetier.telemetry.metrics import Metrics

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from cachetier.model.uploads import PART_BYTES
+from cachetier_client.bucket_format.uploads import PART_BYTES
 
 BUDGET_BYTES = 96 << 20
 

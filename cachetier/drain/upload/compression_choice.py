@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import wait
 
+from cachetier_client.bucket_format.stored import COMPRESSED_FROM_BYTES, WORTHWHILE_RATIO, Codec
+from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
 from cachetier_client.identity.names import ELEMENT_SIZES
+from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 
 from cachetier.drain.upload.compression_log import Decisions
 from cachetier.drain.upload.compression_model import CompressionSample, Link, Means, judge, together
@@ -18,9 +21,6 @@ from cachetier.drain.upload.frame_packer import FRAMES_AT_ONCE
 from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.model.compression import AUTO_LEVEL, Method
-from cachetier.model.shard import BLOCK_BYTES, blocks_of
-from cachetier.model.stored import COMPRESSED_FROM_BYTES, WORTHWHILE_RATIO, Codec
-from cachetier.model.uploads import SINGLE_PUT_BYTES
 
 # Of a large shard more than its first block is sampled: parts of it may be of another kind.
 TWO_SAMPLES_BLOCKS, THREE_SAMPLES_BLOCKS = 16, 64

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format.stored import WORTHWHILE_RATIO
 from cachetier_client.units import shown_size
-
-from cachetier.model.stored import WORTHWHILE_RATIO
 
 # What compressing has to take off the time to be worth its CPU.
 LEAST_GAIN = 0.05

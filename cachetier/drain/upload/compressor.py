@@ -14,8 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format.uploads import UploadPartRange
 from cachetier_client.identity.names import ELEMENT_SIZES
-from cachetier_client.io.digests import digest_of
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.codec import planes
 from cachetier.codec.encoders import Encoders
@@ -23,8 +24,6 @@ from cachetier.codec.frames import FrameDecoder, stored_frame
 from cachetier.drain.upload.compression_model import CompressionSample
 from cachetier.drain.upload.source import ShardSource
 from cachetier.errors import CachetierError, IntegrityError
-from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.uploads import UploadPartRange
 
 CONTEXTS_BYTES = 72 << 20
 # Beside those in their slots: they read the next blocks meanwhile.

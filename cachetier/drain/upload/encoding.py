@@ -10,15 +10,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
+from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
+
 from cachetier.drain.upload.compression_log import Decisions
 from cachetier.drain.upload.compression_model import CompressionSample, Means, Verdict, judge
 from cachetier.drain.upload.compressor import Compressor, Made, Recipe
 from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.model.compression import AUTO_LEVEL
-from cachetier.model.shard import BLOCK_BYTES, blocks_of
-from cachetier.model.stored import Codec
-from cachetier.model.uploads import SINGLE_PUT_BYTES
 
 # One block of so many that are only stored is sampled: what compressing would give may change.
 SAMPLED_EVERY = 32

@@ -13,13 +13,12 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Protocol
 
-from cachetier_client.io.digests import digest_of, joined
+from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, StoredFrame
+from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, digest_of, joined
 
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.upload.source import ShardSource
 from cachetier.model.composing import DonorFrames, FrameRun
-from cachetier.model.shard import BLOCK_BYTES, blocks_of
-from cachetier.model.stored import FRAME_LIMIT_BYTES, StoredFrame
 
 # Of one upload: two are compressed while the next is read; more would wait for their turn.
 FRAMES_AT_ONCE = 3

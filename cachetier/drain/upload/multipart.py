@@ -11,6 +11,15 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 
+from cachetier_client.bucket_format.stored import Codec, Stored
+from cachetier_client.bucket_format.uploads import (
+    PART_BYTES,
+    compressed_metadata,
+    content_encoding,
+    packed_upload_part_bytes_for,
+    upload_part_bytes_for,
+)
+
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.encoding import Encoding, PlainPaysError
@@ -33,14 +42,6 @@ from cachetier.errors import (
 )
 from cachetier.model import composing
 from cachetier.model.compression import Method
-from cachetier.model.stored import Codec, Stored
-from cachetier.model.uploads import (
-    PART_BYTES,
-    compressed_metadata,
-    content_encoding,
-    packed_upload_part_bytes_for,
-    upload_part_bytes_for,
-)
 from cachetier.remote.base import Condition, ObjectStore, UploadedPart
 
 # What would be compressed is stored raw only if so much of it need not be sent at all.

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format.stored import Content, InPack, Stored
+from cachetier_client.bucket_format.uploads import UploadPartRange, object_metadata
 from cachetier_client.io import digests
 
 from cachetier.drain import messages
@@ -23,9 +25,6 @@ from cachetier.drain.upload.source import DamagedError, FileSource, InlineSource
 from cachetier.drain.upload.target import UploadTarget, look
 from cachetier.errors import NotFoundError, PreconditionFailedError, RemoteDigestError
 from cachetier.model.packs import PACKED_UP_TO_BYTES, Member, pack_name
-from cachetier.model.shard import Content
-from cachetier.model.stored import InPack, Stored
-from cachetier.model.uploads import UploadPartRange, object_metadata
 from cachetier.remote.base import IF_ABSENT, Condition
 from cachetier.remote.bucket import Bucket
 

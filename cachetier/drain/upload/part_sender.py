@@ -14,7 +14,9 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cachetier_client.io.digests import block_lengths, joined
+from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.bucket_format.uploads import UploadPartRange
+from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, joined
 
 from cachetier.drain.upload import stopwatch
 from cachetier.drain.upload.buffers import Buffers
@@ -34,9 +36,6 @@ from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import RemoteDigestError, SourceChangedError, StoppingError
 from cachetier.model import composing
 from cachetier.model.composing import SourcePiece
-from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.stored import Codec
-from cachetier.model.uploads import UploadPartRange
 from cachetier.remote.base import ObjectStore, UploadedPart
 
 ROUNDS = 3

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
+from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame
 from cachetier_client.io.digests import joined
 
 from cachetier.local.catalog.records import FinishedUploadPart
-from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, Stored, StoredFrame
 from cachetier.remote.base import UploadedPart
 
 

@@ -12,15 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.stored import Content, Stored
+from cachetier_client.bucket_format.uploads import codec_found
 from cachetier_client.clock import Clock
 
 from cachetier.drain.messages import DonorShard, ReportCopies
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import CopiesRefusedError
 from cachetier.model.composing import DONOR_FROM_BYTES, DonorFrames
-from cachetier.model.shard import Content
-from cachetier.model.stored import Stored
-from cachetier.model.uploads import codec_found
 from cachetier.remote.base import CopyRange, ObjectInfo, ObjectStore
 from cachetier.remote.presence import is_object_of
 from cachetier.telemetry import events

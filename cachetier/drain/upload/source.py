@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from cachetier_client.io.digests import combine, digest_of, joined
+from cachetier_client.bucket_format.uploads import UploadPartRange
+from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of, joined
 
 from cachetier.drain.priority.gates import ComputeSlots, unlimited
-from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.uploads import UploadPartRange
 
 _UNREADABLE = (errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EUCLEAN)
 

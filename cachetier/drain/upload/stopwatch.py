@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from cachetier_client.bucket_format.uploads import UploadPartRange
+
 from cachetier.drain.upload.source import ShardSource
-from cachetier.model.uploads import UploadPartRange
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
 Phases = dict[str, list[float]]

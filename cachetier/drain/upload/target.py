@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cachetier.drain.upload.verify import Lend, frames_read_back, is_verified
-from cachetier.model.compression import OFF, Mode
-from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, Stored
-from cachetier.model.uploads import (
+from cachetier_client.bucket_format.stored import Codec, Content, Stored
+from cachetier_client.bucket_format.uploads import (
     SAVE_KEY,
     STORE_KEY,
     VERSION_KEY,
@@ -16,6 +13,9 @@ from cachetier.model.uploads import (
     codec_found,
     judge_existing,
 )
+
+from cachetier.drain.upload.verify import Lend, frames_read_back, is_verified
+from cachetier.model.compression import OFF, Mode
 from cachetier.remote.base import (
     IF_ABSENT,
     Condition,

@@ -12,6 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 
+from cachetier_client.bucket_format.stored import Codec, Stored, is_worthwhile, limit_bytes
+from cachetier_client.bucket_format.uploads import (
+    PART_BYTES,
+    SINGLE_PUT_BYTES,
+    UploadPartRange,
+    compressed_metadata,
+    content_encoding,
+    packed_upload_part_bytes_for,
+)
+
 from cachetier.drain.upload import stopwatch
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.compression_choice import Chooser
@@ -24,20 +34,6 @@ from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget, look
 from cachetier.drain.upload.verify import is_verified
 from cachetier.errors import PreconditionFailedError, RemoteDigestError, UploadGoneError
-from cachetier.model.stored import (
-    Codec,
-    Stored,
-    is_worthwhile,
-    limit_bytes,
-)
-from cachetier.model.uploads import (
-    PART_BYTES,
-    SINGLE_PUT_BYTES,
-    UploadPartRange,
-    compressed_metadata,
-    content_encoding,
-    packed_upload_part_bytes_for,
-)
 from cachetier.remote.base import (
     IF_ABSENT,
     Condition,

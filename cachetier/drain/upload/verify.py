@@ -9,14 +9,19 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 
-from cachetier_client.io.digests import block_lengths, digest_of, joined
+from cachetier_client.bucket_format.stored import (
+    FRAME_LIMIT_BYTES,
+    Content,
+    Stored,
+    StoredFrame,
+    table_bytes,
+)
+from cachetier_client.bucket_format.uploads import codec_found
+from cachetier_client.io.digests import block_lengths, blocks_of, digest_of, joined
 
 from cachetier.codec.frames import FrameDecoder
 from cachetier.codec.seek_table import decode_table
 from cachetier.errors import IntegrityError
-from cachetier.model.shard import Content, blocks_of
-from cachetier.model.stored import FRAME_LIMIT_BYTES, Stored, StoredFrame, table_bytes
-from cachetier.model.uploads import codec_found
 from cachetier.remote.base import ObjectInfo, ObjectStore
 
 RANGE_BYTES = 16 << 20

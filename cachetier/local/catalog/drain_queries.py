@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import apsw
+from cachetier_client.bucket_format.stored import Stored
 
 from cachetier.local.catalog import queries, rows
 from cachetier.model.checkpoint import Save
 from cachetier.model.composing import Twins
 from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Stored
 
 _GROWING = "(parts.state = 'open' OR (parts.state = 'sealed' AND parts.follows))"
 _VERIFIED = (

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import apsw
+from cachetier_client.bucket_format.stored import Codec, InPack, Stored
 
 from cachetier.local.catalog import deletes, queries, replica_queries, rows, statements
 from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord
@@ -20,7 +21,6 @@ from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.lifecycle import ShardEvent, ShardState
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Codec, InPack, Stored
 
 _IN_PACKS = (ShardState.DIRTY, ShardState.CLEAN, ShardState.EVICTED)
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import apsw
+from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import BackpressureError, InvalidRequestError, SealedError
@@ -18,8 +19,7 @@ from cachetier.local.catalog.records import NewShard, RemoteCopy
 from cachetier.model.checkpoint import OPEN_STATES, PartState, Save, SaveState, admitted_save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import Policy
-from cachetier.model.shard import Content, Shard
-from cachetier.model.stored import Stored
+from cachetier.model.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import apsw
+from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.local.catalog import rows
@@ -25,7 +26,6 @@ from cachetier.local.catalog.records import (
 from cachetier.model.checkpoint import PartState, RankPart, Save, sealed_here, visible_save
 from cachetier.model.packs import PACKED_UP_TO_BYTES
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Codec, Stored
 
 # A condition on rows of ``saves``.
 NOT_PINNED = "NOT EXISTS (SELECT 1 FROM pins WHERE pins.run = saves.run AND pins.step = saves.step)"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame
+
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, Stored, StoredFrame
 
 
 @dataclass(frozen=True, slots=True)

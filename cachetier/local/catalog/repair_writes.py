@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import apsw
+from cachetier_client.bucket_format.stored import Content, Stored
 
 from cachetier.local.catalog import local_copies, queries, replica_queries, rows, statements
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.model.lifecycle import ShardEvent, ShardState, after
-from cachetier.model.shard import Content
-from cachetier.model.stored import Stored
 
 
 def reindex(sql: apsw.Connection) -> None:

@@ -9,13 +9,20 @@ import struct
 from typing import Any
 
 from awscrt.checksums import crc64nvme
+from cachetier_client.bucket_format.stored import (
+    Codec,
+    Content,
+    InPack,
+    Stored,
+    pack_frames,
+    unpack_frames,
+)
 
 from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog.records import FinishedUploadPart
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import Content, Shard
-from cachetier.model.stored import Codec, InPack, Stored, pack_frames, unpack_frames
+from cachetier.model.shard import Shard
 
 Row = tuple[Any, ...]
 

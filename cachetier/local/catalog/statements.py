@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import apsw
+from cachetier_client.bucket_format.stored import Stored
 
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import queries, rows
@@ -11,7 +12,6 @@ from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Stored
 
 
 def insert_save(sql: apsw.Connection, save: Save) -> int:

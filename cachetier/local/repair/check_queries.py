@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import apsw
+from cachetier_client.bucket_format.stored import Stored
 
 from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import queries, replica_queries, rows
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Stored
 
 COMPLAINTS = 20
 PAGE_ROWS = 500

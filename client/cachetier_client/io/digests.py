@@ -21,6 +21,11 @@ def digest_of(data: bytes | bytearray | memoryview, previous: int = 0) -> int:
     return int(_checksums().crc64nvme(data, previous))
 
 
+def blocks_of(size_bytes: int) -> int:
+    """Return how many blocks so many bytes begin."""
+    return -(-size_bytes // BLOCK_BYTES)
+
+
 def block_lengths(size_bytes: int) -> list[int]:
     """Return the length of each block of a shard of ``size_bytes``."""
     whole, rest = divmod(size_bytes, BLOCK_BYTES)

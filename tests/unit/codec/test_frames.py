@@ -7,14 +7,14 @@ import random
 
 import pytest
 import zstandard
+from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES
+from cachetier_client.io.digests import BLOCK_BYTES
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cachetier.codec.frames import FrameDecoder, FrameEncoder, encoder_bytes, stored_frame
 from cachetier.errors import IntegrityError
 from cachetier.model.compression import LEVELS
-from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.stored import FRAME_LIMIT_BYTES
 
 ENCODER, DECODER = FrameEncoder(1), FrameDecoder()
 TEXT = b"a checkpoint, " * 1000

@@ -8,7 +8,15 @@ from collections.abc import Callable
 
 import pytest
 import zstandard
-from cachetier_client.io.digests import combine, digest_of
+from cachetier_client.bucket_format.stored import (
+    FRAME_LIMIT_BYTES,
+    Codec,
+    Content,
+    Stored,
+    StoredFrame,
+)
+from cachetier_client.bucket_format.uploads import compressed_metadata
+from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,9 +26,6 @@ from cachetier.codec.seek_table import decode_table, encode_table
 from cachetier.drain.upload.verify import frames_read_back
 from cachetier.errors import IntegrityError
 from cachetier.model.documents import PartDocument, ShardEntry, decode, encode
-from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec, Stored, StoredFrame
-from cachetier.model.uploads import compressed_metadata
 from cachetier.restore.remote_shard import RemoteShard
 from tests.fakes.memory_store import MemoryObjectStore
 

@@ -7,14 +7,14 @@ import struct
 
 import pytest
 import zstandard
+from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, table_bytes
+from cachetier_client.io.digests import BLOCK_BYTES
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import decode_table, encode_table
 from cachetier.errors import IntegrityError
-from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.stored import FRAME_LIMIT_BYTES, table_bytes
 
 SIZES = st.lists(st.integers(1, FRAME_LIMIT_BYTES), min_size=1, max_size=50)
 

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from cachetier_client.io.digests import BLOCK_BYTES
 from starlette.types import Message
 
 from cachetier.doors.http.body import BLOCKS_EACH, Blocks, Body, Feed
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.pools import Pools
 from cachetier.errors import CachetierError
-from cachetier.model.shard import BLOCK_BYTES
 
 SIZES = [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES + 77]
 PIECES = [262_144 + 1, BLOCK_BYTES, 2 * BLOCK_BYTES + 3]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 
-from cachetier_client.io.digests import digest_of
+from cachetier_client.bucket_format.uploads import UploadPartRange
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.drain.upload.source import DamagedError
-from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.uploads import UploadPartRange
 
 NOISE = random.Random(0).randbytes(6 * BLOCK_BYTES + 11)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from cachetier_client.bucket_format.publication import Claimant
+from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored, StoredFrame
 
 from cachetier.drain.messages import (
     REQUESTS,
@@ -32,8 +33,6 @@ from cachetier.drain.messages import (
 )
 from cachetier.drain.schedule.tasks import Task, TaskKind
 from cachetier.model.packs import Member
-from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, InPack, Stored, StoredFrame
 
 IN_PACK = InPack("pack-1-0", 3, 100, 2**64 - 1)
 FRAMES = Stored(Codec.PLANES, 10, 5, (StoredFrame(4, 9),), 8)

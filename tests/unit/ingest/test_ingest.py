@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cachetier_client.bucket_format.stored import SHARD_LIMIT_BYTES, Content
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
@@ -14,7 +15,7 @@ from cachetier.local.catalog import puts
 from cachetier.local.store import Staged
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.levels import Level
-from cachetier.model.shard import INLINE_BYTES, SHARD_LIMIT_BYTES, Content, Shard
+from cachetier.model.shard import INLINE_BYTES, Shard
 from tests.stateful.node import Node, content_of, write
 
 IDS = SaveIds("run", 1, "save")

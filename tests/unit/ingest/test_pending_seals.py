@@ -12,6 +12,8 @@ import pytest
 from cachetier_client.bucket_format import documents
 from cachetier_client.bucket_format.documents import Entry, Held
 from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
@@ -20,8 +22,6 @@ from cachetier.local.catalog import drain_writes, puts, queries
 from cachetier.model.checkpoint import PartState, SaveState
 from cachetier.model.documents import Manifest
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import Content
-from cachetier.model.uploads import object_metadata
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
@@ -11,7 +12,6 @@ from cachetier.local.catalog import deletes, puts, queries, rank_parts
 from cachetier.local.catalog.records import NewShard
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, RankPart, sealed_here
-from cachetier.model.shard import Content
 
 LEADER = SaveIds("run", 1, "save", 0, 2)
 FOLLOWER = SaveIds("run", 1, "save", 1, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.bucket_format.stored import Content, InPack
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
@@ -19,8 +20,7 @@ from cachetier.local.catalog.records import NewShard
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
-from cachetier.model.shard import Content, Shard
-from cachetier.model.stored import InPack
+from cachetier.model.shard import Shard
 
 NOW = 5.0
 PACK = "pack-0-00000000000000ab"

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
+from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, SHARD_LIMIT_BYTES, StoredFrame
+from cachetier_client.bucket_format.uploads import PART_BYTES, PART_LIMIT, upload_part_bytes_for
+from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachetier.model import composing
 from cachetier.model.composing import DonorFrames, SourcePiece
-from cachetier.model.shard import BLOCK_BYTES, SHARD_LIMIT_BYTES, blocks_of
-from cachetier.model.stored import FRAME_LIMIT_BYTES, StoredFrame
-from cachetier.model.uploads import PART_BYTES, PART_LIMIT, upload_part_bytes_for
 
 MIB = 1 << 20
 C, S = True, False  # how ``shape`` shows a copied and a sent part

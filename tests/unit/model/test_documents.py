@@ -6,11 +6,10 @@ import json
 
 import pytest
 from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame, table_bytes
 
 from cachetier.errors import IntegrityError
 from cachetier.model.documents import Manifest, PartDocument, ShardEntry, decode, encode
-from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, Stored, StoredFrame, table_bytes
 
 CONTENT = Content(5 << 20, 0xABCDEF, (1, 2**64 - 1))
 PART = PartDocument(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored
+from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.io.digests import digest_of
 
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import Content, Shard
-from cachetier.model.stored import Codec, InPack, Stored
-from cachetier.model.uploads import object_metadata
+from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.presence import MOMENT_SECONDS, Looks, holds
 from tests.fakes.fake_clock import FakeClock

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
@@ -16,7 +17,6 @@ from cachetier.errors import IntegrityError
 from cachetier.local.catalog import queries, replica_writes
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
-from cachetier.model.stored import Stored
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.replica_choice import Replicas
 from cachetier.restore.restore import Restore

@@ -7,12 +7,18 @@ from dataclasses import replace
 
 import pytest
 from cachetier_client.bucket_format.layout import Layout, own_location, plain_location, rank_of_part
+from cachetier_client.bucket_format.stored import (
+    Codec,
+    Content,
+    InPack,
+    Stored,
+    StoredFrame,
+    table_bytes,
+)
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import IntegrityError
 from cachetier.model.documents import PartDocument, ShardEntry, ShardSummary, decode, encode
-from cachetier.model.shard import Content
-from cachetier.model.stored import Codec, InPack, Stored, StoredFrame, table_bytes
 from cachetier.restore.remote_shard import RemoteShard
 from tests.fakes.memory_store import MemoryObjectStore
 

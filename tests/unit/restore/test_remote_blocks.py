@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cachetier_client.bucket_format.stored import Content
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import BLOCK_BYTES, Content, Shard
+from cachetier.model.shard import Shard
 from cachetier.restore.remote_blocks import REMEMBERED_SHARDS, RangeReads
 
 BLOCKS = 40

@@ -6,15 +6,14 @@ import random
 from dataclasses import replace
 
 import pytest
-from cachetier_client.io.digests import block_lengths, combine, digest_of
+from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame, frames_bytes
+from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, combine, digest_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.errors import IntegrityError
-from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Stored, StoredFrame, frames_bytes
 from cachetier.restore.remote_shard import RANGE_BLOCKS, RemoteShard
 from tests.fakes.memory_store import MemoryObjectStore
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cachetier_client.identity.names import SaveIds
-from cachetier_client.io.digests import digest_of
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.errors import (
     CachetierError,
@@ -19,7 +19,7 @@ from cachetier.errors import (
 from cachetier.local.catalog import queries
 from cachetier.model.documents import PartDocument, decode, encode
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import BLOCK_BYTES, Shard
+from cachetier.model.shard import Shard
 from cachetier.remote.base import if_match
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail

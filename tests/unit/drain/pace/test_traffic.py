@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
+from cachetier_client.bucket_format.uploads import LARGE_PART_BYTES, PART_BYTES, SMALL_PART_BYTES
+
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.errors import ThrottledError
 from cachetier.model.bandwidth import Bandwidth, Window
-from cachetier.model.uploads import LARGE_PART_BYTES, PART_BYTES, SMALL_PART_BYTES
 from tests.fakes.fake_clock import FakeClock
 
 ALL_DAY = Window(0, 24 * 60, 1000.0)

@@ -8,14 +8,14 @@ from itertools import count
 import pytest
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.publication import Claimant, ManifestState
+from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.publish.publisher import Ended, Located, LostShardsError, Publisher
 from cachetier.errors import IntegrityError, RemoteRefusedError, TransientError
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.documents import Manifest, ShardEntry
-from cachetier.model.shard import Content
-from cachetier.model.uploads import object_metadata
 from cachetier.remote.bucket import Bucket, SeenManifest
 from cachetier.remote.retrying import RetryingObjectStore
 from tests.fakes.fake_clock import FakeClock

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cachetier_client.bucket_format.stored import Content
 
 from cachetier.drain.schedule.scheduler import (
     OVERDUE_SECONDS,
@@ -16,7 +17,7 @@ from cachetier.drain.schedule.scheduler import (
 from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import Content, Shard
+from cachetier.model.shard import Shard
 
 NOW = 10_000.0
 

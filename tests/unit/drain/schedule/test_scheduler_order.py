@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import pytest
+from cachetier_client.bucket_format.stored import Content
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, Situat
 from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import Content, Shard
+from cachetier.model.shard import Shard
 
 NOW = 1_000_000.0
 MIB = 1 << 20

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cachetier_client.bucket_format.stored import Content
+
 from cachetier.drain.schedule.scheduler import SaveView, Situation, plan
 from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.model.composing import DONOR_FROM_BYTES, contents_of_twins, twins_of
-from cachetier.model.shard import Content, Shard
+from cachetier.model.shard import Shard
 from tests.unit.drain.schedule.test_scheduler import NOW, open_part, save_of, sealed, shard_of
 
 SAVE = save_of()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.clock import Clock
 
 from cachetier.drain.schedule.fair_queue import EQUAL, Weights
@@ -12,8 +13,7 @@ from cachetier.drain.serve.stats import DrainStats
 from cachetier.local.catalog.records import Backlog
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.shard import Content, Shard
-from cachetier.model.stored import Stored
+from cachetier.model.shard import Shard
 from tests.fakes.fake_clock import FakeClock
 
 SHARD = Shard(

@@ -7,10 +7,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from cachetier_client.bucket_format.uploads import PART_BYTES
 from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.upload.buffers import Buffers
-from cachetier.model.uploads import PART_BYTES
 
 BUDGET_BYTES = 4 * PART_BYTES
 PAGE = 4096

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from cachetier_client.io.digests import combine, digest_of
+from cachetier_client.bucket_format.stored import Codec, Content
+from cachetier_client.bucket_format.uploads import PART_BYTES
+from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 
 from cachetier.codec.frames import FrameDecoder
 from cachetier.drain.messages import ReportCompression
@@ -22,9 +24,6 @@ from cachetier.drain.upload.encoding import (
 )
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.model.compression import parsed_mode
-from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec
-from cachetier.model.uploads import PART_BYTES
 from tests.unit.drain.shards import NOISE, Memory
 
 SLOW, FAST = Link(1e5, 1e5), Link(1e13, 1e13)

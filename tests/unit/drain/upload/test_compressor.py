@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from cachetier_client.io.digests import block_lengths, digest_of
+from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, digest_of
 
 from cachetier.codec import planes
 from cachetier.codec.encoders import Encoders
@@ -15,7 +15,6 @@ from cachetier.codec.frames import FrameDecoder, FrameEncoder, encoder_bytes
 from cachetier.drain.upload.compressor import Compressor, Made, Recipe
 from cachetier.drain.upload.source import DamagedError
 from cachetier.errors import CachetierError
-from cachetier.model.shard import BLOCK_BYTES
 from tests.unit.drain.shards import NOISE, Memory
 
 

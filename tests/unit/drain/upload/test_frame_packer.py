@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 import zstandard
-from cachetier_client.io.digests import block_lengths, digest_of
+from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, Codec, table_bytes
+from cachetier_client.bucket_format.uploads import PART_BYTES
+from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, digest_of
 
 from cachetier.codec.frames import FrameEncoder
 from cachetier.drain.upload import frame_packer
@@ -15,9 +17,6 @@ from cachetier.drain.upload.compressor import Compressor, Recipe
 from cachetier.drain.upload.encoding import Encoding
 from cachetier.drain.upload.frame_packer import Packed, Packer
 from cachetier.drain.upload.source import DamagedError
-from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec, table_bytes
-from cachetier.model.uploads import PART_BYTES
 from tests.unit.drain.shards import NOISE, Memory
 
 LEAST_ROOM = FRAME_LIMIT_BYTES

@@ -6,7 +6,9 @@ import random
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from cachetier_client.io.digests import digest_of
+from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, StoredFrame
+from cachetier_client.bucket_format.uploads import PART_BYTES
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,9 +16,6 @@ from cachetier.codec.seek_table import encode_table
 from cachetier.drain.upload.frame_packer import Copied, Packer
 from cachetier.drain.upload.source import ShardSource
 from cachetier.model.composing import MINIMUM_PART_BYTES, DonorFrames
-from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.stored import FRAME_LIMIT_BYTES, StoredFrame
-from cachetier.model.uploads import PART_BYTES
 from tests.unit.drain.shards import Memory
 
 NOISE = random.Random(0).randbytes(FRAME_LIMIT_BYTES + 64)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from cachetier_client.io.digests import digest_of
+from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame, table_bytes
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.drain.upload.progress import (
     SentUploadPart,
@@ -14,8 +15,6 @@ from cachetier.drain.upload.progress import (
     sent_before,
     stored_of,
 )
-from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Stored, StoredFrame, table_bytes
 from cachetier.remote.base import UploadedPart
 
 CONTENT = Content(3 * BLOCK_BYTES, 1, (1, 2, 3))

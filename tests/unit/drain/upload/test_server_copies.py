@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.io.digests import combine, digest_of
+from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame
+from cachetier_client.bucket_format.uploads import object_metadata
+from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 
 from cachetier.drain.messages import (
     DonorShard,
@@ -21,9 +23,6 @@ from cachetier.drain.upload.server_copies import (
 )
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import CopiesRefusedError
-from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Stored, StoredFrame
-from cachetier.model.uploads import object_metadata
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore

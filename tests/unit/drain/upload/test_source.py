@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cachetier_client.io.digests import block_lengths, combine, digest_of
+from cachetier_client.bucket_format.uploads import PART_BYTES, UploadPartRange
+from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, combine, digest_of
 
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.source import DamagedError, FileSource, InlineSource
 from cachetier.model.composing import pieces
-from cachetier.model.shard import BLOCK_BYTES
-from cachetier.model.uploads import PART_BYTES, UploadPartRange
 
 SIZES = [1, 511, 4096, 4097, BLOCK_BYTES, BLOCK_BYTES + 1, PART_BYTES, PART_BYTES + 70_001]
 

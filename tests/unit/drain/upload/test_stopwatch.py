@@ -6,6 +6,7 @@ from contextvars import copy_context
 from threading import Thread
 
 import pytest
+from cachetier_client.bucket_format.uploads import UploadPartRange
 from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.upload import stopwatch
@@ -17,7 +18,6 @@ from cachetier.drain.upload.stopwatch import (
     elapsed,
     timed,
 )
-from cachetier.model.uploads import UploadPartRange
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 

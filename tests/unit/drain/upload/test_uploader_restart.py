@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from cachetier_client.io.digests import combine, digest_of
+from cachetier_client.bucket_format.stored import Codec, Content, Stored
+from cachetier_client.bucket_format.uploads import object_metadata
+from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.compression_choice import Chooser
@@ -19,9 +21,6 @@ from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import UploadGoneError
 from cachetier.model.compression import AUTO
-from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Stored
-from cachetier.model.uploads import object_metadata
 from cachetier.remote.base import ObjectInfo, UploadedPart
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.drain.shards import NOISE, Memory

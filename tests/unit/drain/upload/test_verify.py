@@ -6,15 +6,14 @@ import random
 from dataclasses import replace
 
 import pytest
-from cachetier_client.io.digests import combine, digest_of
+from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame
+from cachetier_client.bucket_format.uploads import compressed_metadata
+from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 
 from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.verify import frames_read_back
-from cachetier.model.shard import BLOCK_BYTES, Content
-from cachetier.model.stored import Codec, Stored, StoredFrame
-from cachetier.model.uploads import compressed_metadata
 from tests.fakes.memory_store import MemoryObjectStore
 
 BLOCKS = [random.Random(seed).randbytes(BLOCK_BYTES) for seed in range(4)] + [b"the rest"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame, table_bytes
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
@@ -14,8 +15,7 @@ from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord, 
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
-from cachetier.model.shard import Content, Shard
-from cachetier.model.stored import Codec, Stored, StoredFrame, table_bytes
+from cachetier.model.shard import Shard
 
 IDS = SaveIds("run", 1, "save-1", 0, 1)
 NOW = 5.0

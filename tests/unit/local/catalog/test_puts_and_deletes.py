@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
@@ -14,8 +15,7 @@ from cachetier.local.catalog.records import IncidentRecord, NewShard, RemoteCopy
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
-from cachetier.model.shard import Content, Shard
-from cachetier.model.stored import Stored
+from cachetier.model.shard import Shard
 
 IDS = SaveIds("run", 1, "save-1", 0, 2)
 OTHER_RANK = SaveIds("run", 1, "save-1", 1, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import apsw
 import pytest
+from cachetier_client.bucket_format.stored import InPack, Stored
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.serve.remote_state import DurableRemoteState, ReplicaRemoteState
@@ -13,7 +14,6 @@ from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.replication import ReplicaState
 from cachetier.model.shard import Shard
-from cachetier.model.stored import InPack, Stored
 from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from cachetier.model.composing import pieces
-from cachetier.model.shard import BLOCK_BYTES, SHARD_LIMIT_BYTES, Content
-from cachetier.model.uploads import (
+from cachetier_client.bucket_format.stored import SHARD_LIMIT_BYTES, Content
+from cachetier_client.bucket_format.uploads import (
     PART_BYTES,
     PART_LIMIT,
     Existing,
@@ -16,6 +14,9 @@ from cachetier.model.uploads import (
     upload_part_bytes_for,
     usual_upload_part_bytes,
 )
+from cachetier_client.io.digests import BLOCK_BYTES
+
+from cachetier.model.composing import pieces
 
 GIB = 1 << 30
 LARGEST_PART_BYTES = 5 * GIB  # S3's

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from cachetier.model.shard import BLOCK_BYTES, SHARD_LIMIT_BYTES, Content
-from cachetier.model.stored import (
+from cachetier_client.bucket_format.stored import (
     FRAME_LIMIT_BYTES,
+    SHARD_LIMIT_BYTES,
     Codec,
+    Content,
     Stored,
     StoredFrame,
     is_worthwhile,
@@ -18,13 +16,16 @@ from cachetier.model.stored import (
     table_bytes,
     unpack_frames,
 )
-from cachetier.model.uploads import (
+from cachetier_client.bucket_format.uploads import (
     LARGE_PART_BYTES,
     PART_BYTES,
     PART_LIMIT,
     SMALL_PART_BYTES,
     packed_upload_part_bytes_for,
 )
+from cachetier_client.io.digests import BLOCK_BYTES
+from hypothesis import given
+from hypothesis import strategies as st
 
 RAW = 2 * BLOCK_BYTES + 5
 

@@ -1,4 +1,4 @@
-"""How one shard is stored in the bucket: raw bytes, or zstd frames with a seek table behind.
+"""The bytes of a shard, and how the bucket stores them: raw, or zstd frames with a seek table.
 
 One frame holds one block, so the digest of a block verifies a frame, and a range of blocks is a
 range of frames. The table is the one of zstd's seekable format: a skippable frame, so that any zstd
@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from cachetier_client.errors import DigestMismatchError, SizeMismatchError
 from cachetier_client.identity.names import ELEMENT_SIZES
+from cachetier_client.io import digests
+from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 
-from cachetier.model.shard import BLOCK_BYTES, Content, blocks_of
-
+# S3 takes 10,000 parts, and a part is read into memory whole: 64 MiB of it at most.
+SHARD_LIMIT_BYTES = 10_000 * (64 << 20)
 # zstd's own bound for a block that does not compress.
 FRAME_LIMIT_BYTES = BLOCK_BYTES + (BLOCK_BYTES >> 8)
 # Below this a request costs more than the bytes saved.
@@ -45,6 +48,36 @@ class StoredFrame(NamedTuple):
 
     size_bytes: int
     digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The bytes of a shard, described: size, digest of the whole, digest of each block.
+
+    ``element_size``, 0 where nobody said, is a hint for compression: it changes no byte, and makes
+    no other content.
+    """
+
+    size_bytes: int
+    digest: int
+    block_digests: tuple[int, ...]
+    element_size: int = field(default=0, compare=False)
+
+    def checked(self) -> Content:
+        """Return self, or refuse digests of blocks that are not those of the whole.
+
+        Raises:
+            SizeMismatchError: They do not cover the size.
+            DigestMismatchError: They do not combine to the digest.
+        """
+        blocks = blocks_of(self.size_bytes)
+        if blocks != len(self.block_digests):
+            raise SizeMismatchError(
+                f"{self.size_bytes} bytes have {blocks} blocks, not {len(self.block_digests)}"
+            )
+        if digests.combine(self.block_digests, self.size_bytes) != self.digest:
+            raise DigestMismatchError("the block digests do not combine to the shard's digest")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from cachetier_client.bucket_format import stored
+from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, Codec, Content
 from cachetier_client.identity.names import ELEMENT_SIZES
-
-from cachetier.model import stored
-from cachetier.model.shard import BLOCK_BYTES, Content, blocks_of
-from cachetier.model.stored import FRAME_LIMIT_BYTES, Codec
+from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 
 PART_LIMIT = 10_000
 PART_BYTES = 16 << 20

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.bucket_format.stored import Content
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import CachetierError
-from cachetier.model.shard import BLOCK_BYTES, Content
 from tests.stateful.node import content_of
 
 
