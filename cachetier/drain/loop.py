@@ -16,7 +16,7 @@ from cachetier_client.clock import Clock
 
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
 from cachetier.drain.messages import NextWork, ReportHealth, Size
-from cachetier.drain.pace.circuit_breaker import Circuit
+from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.priority.gates import ComputeSlots, Gates
 from cachetier.drain.publish.publisher import Publisher
@@ -112,7 +112,7 @@ class DrainLoop:
         self._parts = ThreadPoolExecutor(size.parts, thread_name_prefix="drain-part")
         self._buffers = Buffers(size.budget_bytes)
         self.gates = Gates(ComputeSlots(size.threads), ComputeSlots(size.uploads + size.parts))
-        self._circuit = Circuit(probe, self._report_health, clock)
+        self._remote_health = RemoteHealth(probe, self._report_health, clock)
         publisher = Publisher(bucket, clock, each=InBatches(self._parts))
         self._compressor = Compressor(size.threads, self.gates.compute.slot)
         self._decisions = Decisions()
@@ -122,7 +122,7 @@ class DrainLoop:
             bucket.layout,
             publisher,
             self._uploader(bucket),
-            self._circuit,
+            self._remote_health,
             store_id,
             reads=self.gates.reads,
             packs=PackSender(channel, bucket, self._buffers, store_id, reads=self.gates.reads),
@@ -171,11 +171,11 @@ class DrainLoop:
 
     def _dispatch(self) -> None:
         while not self._signals.stopping():
-            self._circuit.probe()
+            self._remote_health.probe()
             room = self._room()
             wait_seconds = self._fetch(room) if room > 0 else IDLE_SECONDS
-            if self._circuit.is_open:
-                wait_seconds = self._circuit.seconds_until_probe()
+            if self._remote_health.is_open:
+                wait_seconds = self._remote_health.seconds_until_probe()
             elif self._outstanding:
                 wait_seconds = min(wait_seconds, BUSY_SECONDS)
             self._signals.wait(wait_seconds)
@@ -188,7 +188,7 @@ class DrainLoop:
         """
         if self._outstanding > self._size.uploads:
             return 0
-        return min(2 * self._size.uploads, self._circuit.allowed) - self._outstanding
+        return min(2 * self._size.uploads, self._remote_health.allowed) - self._outstanding
 
     def _fetch(self, room: int) -> float:
         """Take up to ``room`` tasks; return after how many seconds to look again."""
@@ -205,7 +205,7 @@ class DrainLoop:
         self._traffic.hurried = handout.hurried
         due_in_seconds = handout.due_in_seconds
         if due_in_seconds is None and was_idle and not handout.tasks:
-            self._circuit.succeeded()  # nothing is left that could tell
+            self._remote_health.succeeded()  # nothing is left that could tell
         return IDLE_SECONDS if due_in_seconds is None else min(IDLE_SECONDS, due_in_seconds)
 
     def _report_health(self, health: ReportHealth) -> None:
@@ -224,7 +224,7 @@ class DrainLoop:
             if self._signals.stopping():
                 continue
             try:
-                if self._circuit.is_open:
+                if self._remote_health.is_open:
                     self._worker.hand_back(task)
                 else:
                     self._worker.perform(task)

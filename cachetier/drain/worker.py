@@ -15,7 +15,7 @@ from cachetier_client.bucket_format.uploads import object_metadata
 
 from cachetier.drain import messages
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
-from cachetier.drain.pace.circuit_breaker import Circuit
+from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.publish.publisher import Ended, Located, LostShardsError, Ours, Publisher
 from cachetier.drain.schedule.tasks import CONFLICT, Task, TaskKind
@@ -57,7 +57,7 @@ class Worker:
         layout: Layout,
         publisher: Publisher,
         uploader: Uploader,
-        circuit: Circuit,
+        remote_health: RemoteHealth,
         store_id: str,
         reads: ComputeSlots | None = None,
         packs: PackSender | None = None,
@@ -67,7 +67,7 @@ class Worker:
         self._layout = layout
         self._publisher = publisher
         self._uploader = uploader
-        self._circuit = circuit
+        self._remote_health = remote_health
         self._store_id = store_id
         self._reads = reads
         self._packs = packs
@@ -108,7 +108,7 @@ class Worker:
         except Exception as error:
             self._report_failure(task, error)
             return False
-        self._circuit.succeeded()
+        self._remote_health.succeeded()
         return True
 
     def _report_failure(self, task: Task, error: Exception) -> None:
@@ -124,7 +124,7 @@ class Worker:
             error, RemoteRefusedError
         )
         if isinstance(error, RemoteError) and not minor:
-            self._circuit.failed(error)
+            self._remote_health.failed(error)
 
     # --- shards ----------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """A store that throttles, or is away, simulated: many nodes before one token bucket, in no time.
 
 Discrete events, no sockets and no sleeps; the same seed gives the same run. It drives the real
-``Pace`` of each node as ``PacedObjectStore`` does, and its real ``Circuit`` as ``Drain`` does: a
+``Pace`` of each node as ``PacedObjectStore`` does, and its real ``RemoteHealth`` as ``Drain`` does: a
 node has always something to send, and begins a request as soon as both allow it.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from cachetier.drain.pace.circuit_breaker import Circuit
+from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.pace.pace import Pace, Ticket
 from cachetier.errors import TransientError
 
@@ -122,13 +122,13 @@ class Simulation:
 
     # --- a node ----------------------------------------------------------------------------------
 
-    def _circuit(self, node: SimulatedNode) -> Circuit:
+    def _circuit(self, node: SimulatedNode) -> RemoteHealth:
         def probe() -> None:
             if self._away(self._seconds):
                 node.knocked_at.append(self._seconds)
                 raise TransientError("the store is away")
 
-        return Circuit(probe, lambda _health: None, self)
+        return RemoteHealth(probe, lambda _health: None, self)
 
     def _send(self, node: SimulatedNode) -> None:
         """Begin what pace and circuit allow now, and come back when they allow more."""

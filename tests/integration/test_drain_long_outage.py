@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.pace.circuit_breaker import PROBE_SECONDS
+from cachetier.drain.pace.remote_health import PROBE_SECONDS
 from cachetier.drain.serve import dispatcher
 from cachetier.errors import RemoteError, RemoteRefusedError, TransientError
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.pace import circuit_breaker
+from cachetier.drain.pace import remote_health
 from cachetier.remote.observed import MeasuredObjectStore
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -35,7 +35,7 @@ class Calls:
 
 @pytest.fixture(autouse=True)
 def frequent_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit_breaker, "PROBE_SECONDS", PROBE_SECONDS)
+    monkeypatch.setattr(remote_health, "PROBE_SECONDS", PROBE_SECONDS)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.drain.channel import AskingEnd
 from cachetier.drain.loop import DrainLoop
 from cachetier.drain.messages import FailTask, Handout, ReplyT, Request
-from cachetier.drain.pace import circuit_breaker
+from cachetier.drain.pace import remote_health
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.remote.settings import RemoteSettings
@@ -40,7 +40,7 @@ STATE_OF = {
 
 @pytest.fixture(autouse=True)
 def frequent_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(circuit_breaker, "PROBE_SECONDS", PROBE_SECONDS)
+    monkeypatch.setattr(remote_health, "PROBE_SECONDS", PROBE_SECONDS)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ RANKS = 2
 
 @pytest.fixture
 def past(moto_s3: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr("cachetier_client.circuit_breaker.PROBE_SECONDS", 0.3)
+    monkeypatch.setattr("cachetier_client.fallback.service_health.PROBE_SECONDS", 0.3)
     with place(moto_s3, monkeypatch) as made:
         yield made
 

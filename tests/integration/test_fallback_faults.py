@@ -144,7 +144,7 @@ def test_s3_that_goes_away_for_good_ends_the_save_in_time_and_nothing_is_publish
 def test_a_service_that_comes_back_while_s3_is_away_takes_the_shard(
     past: Place, proxy: S3Proxy, moto_s3: S3Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cachetier_client.circuit_breaker.PROBE_SECONDS", 0.2)
+    monkeypatch.setattr("cachetier_client.fallback.service_health.PROBE_SECONDS", 0.2)
     proxy.stop()
     node = past.node()
     with past.client() as client:

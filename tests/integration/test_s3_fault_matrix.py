@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.drain.pace import circuit_breaker
+from cachetier.drain.pace import remote_health
 from cachetier.drain.serve import dispatcher
 from cachetier.drain.upload import multipart, uploader
 from cachetier.remote import s3, stall_guard
@@ -55,7 +55,7 @@ def stage(seaweed_s3: S3Endpoint) -> Iterator[Stage]:
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> Iterator[None]:
     monkeypatch.setattr(dispatcher, "QUIET_SECONDS", 0.002)
-    monkeypatch.setattr(circuit_breaker, "PROBE_SECONDS", 0.02)
+    monkeypatch.setattr(remote_health, "PROBE_SECONDS", 0.02)
     monkeypatch.setattr(stall_guard, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(s3, "LONG_ANSWERS", {})
     monkeypatch.setattr(uploader, "SINGLE_PUT_BYTES", SINGLE_PUT_BYTES)

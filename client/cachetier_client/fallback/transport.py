@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from cachetier_client import forks
 from cachetier_client.bucket_format.documents import Held
-from cachetier_client.circuit_breaker import Breaker
+from cachetier_client.fallback.service_health import ServiceHealth
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
@@ -83,7 +83,7 @@ class FallbackTransport:
         self._closed = False
         self._refused: CachetierClientError = RemoteRefusedError("the bucket refuses")
         self._refused_until = 0.0
-        self.breaker = Breaker(single.url, self._tell, clock)
+        self.service_health = ServiceHealth(single.url, self._tell, clock)
         forks.own(self)
 
     def abandon(self) -> None:
@@ -103,7 +103,7 @@ class FallbackTransport:
 
         def directly(engine: Engine, state: DirectRankPart) -> Reply:
             reply = engine.put(state, name, data, deadline)
-            self.breaker.count(len(data))
+            self.service_health.count(len(data))
             return reply
 
         return self._routed(part, by_service, directly)
@@ -122,13 +122,13 @@ class FallbackTransport:
 
         def directly(engine: Engine, state: DirectRankPart) -> Sink:
             sink = DirectSink(engine, state, name, size_bytes, deadline)
-            return _NotingSink(sink, lambda reply: self.breaker.count(reply["size_bytes"]))
+            return _NotingSink(sink, lambda reply: self.service_health.count(reply["size_bytes"]))
 
         return self._routed(part, by_service, directly)
 
     @property
     def fallbacks(self) -> tuple[int, int]:
-        return self.breaker.shards, self.breaker.size_bytes
+        return self.service_health.shards, self.breaker.size_bytes
 
     # --- parts -----------------------------------------------------------------------------------
 
@@ -153,8 +153,8 @@ class FallbackTransport:
             ranks, follows = fields.get("ranks_on_node"), bool(fields.get("follows"))
             engine.seal(state, ranks, deadline, follows=follows)
             parts.THIS_PROCESS.ended(state)
-            self.breaker.used()
-            self.breaker.probe()  # if it is back, it hears at once that there is something to seal
+            self.service_health.used()
+            self.service_health.probe()  # if it is back, it hears at once that there is something to seal
             return {"sealed_ranks": [part.rank]}
 
         return self._routed(part, by_service, directly)
@@ -170,7 +170,7 @@ class FallbackTransport:
             )
         if not state.direct:
             parts.THIS_PROCESS.forget(part)
-            if state.is_empty and self.breaker.is_open():
+            if state.is_empty and self.service_health.is_open():
                 return {}
             return self._service.call("abort_rank", fields, deadline)
         engine = self._engine_for(state)
@@ -200,14 +200,14 @@ class FallbackTransport:
         away: Exception
         if state.direct:
             away = ServiceUnavailableError(f"{self.url} was away when this save began")
-        elif self.breaker.is_open():
+        elif self.service_health.is_open():
             away = ServiceUnavailableError(f"{self.url} is away")
         else:
             try:
                 return by_service(self._brief)
             except _AWAY as error:
                 away = error
-                self.breaker.open(engine.address.url, away)
+                self.service_health.open(engine.address.url, away)
         try:
             return directly(engine, state)
         except (RemoteRefusedError, RemoteUnavailableError) as remote:
@@ -245,7 +245,7 @@ class FallbackTransport:
 
     def _engine_at(self, address: RemoteAddress) -> Engine:
         def is_back() -> bool:
-            return not self.breaker.is_open()
+            return not self.service_health.is_open()
 
         objects = Objects(address, self._clock)
         claiming = Objects(address, self._clock, requests=objects.requests, gives_up=is_back)
@@ -281,8 +281,8 @@ class FallbackTransport:
         return True
 
     def close(self) -> None:
-        if self.breaker.has_news and not self._closed:
-            self.breaker.probe()
+        if self.service_health.has_news and not self._closed:
+            self.service_health.probe()
         self._closed = True
         if self._engine is not None:
             self._engine.objects.close()

@@ -32,7 +32,7 @@ class _State(Enum):
     HALF_OPEN = auto()
 
 
-class Circuit:
+class RemoteHealth:
     """Decides how much work a remote gets. Thread-safe."""
 
     def __init__(

@@ -21,7 +21,7 @@ PROBE_SECONDS = 5.0
 Tell = Callable[[int, int], bool]
 
 
-class Breaker:
+class ServiceHealth:
     """Counts what goes without the service, and knows whether it has to. Thread-safe, fork-safe.
 
     Args:
