@@ -174,7 +174,7 @@ class DrainLoop:
             self._remote_health.probe()
             room = self._room()
             wait_seconds = self._fetch(room) if room > 0 else IDLE_SECONDS
-            if self._remote_health.is_open:
+            if self._remote_health.is_away:
                 wait_seconds = self._remote_health.seconds_until_probe()
             elif self._outstanding:
                 wait_seconds = min(wait_seconds, BUSY_SECONDS)
@@ -224,7 +224,7 @@ class DrainLoop:
             if self._signals.stopping():
                 continue
             try:
-                if self._remote_health.is_open:
+                if self._remote_health.is_away:
                     self._worker.hand_back(task)
                 else:
                     self._worker.perform(task)

@@ -1,8 +1,8 @@
 """A store that throttles, or is away, simulated: many nodes before one token bucket, in no time.
 
 Discrete events, no sockets and no sleeps; the same seed gives the same run. It drives the real
-``Pace`` of each node as ``PacedObjectStore`` does, and its real ``RemoteHealth`` as ``Drain`` does: a
-node has always something to send, and begins a request as soon as both allow it.
+``Pace`` of each node as ``PacedObjectStore`` does, and its real ``RemoteHealth`` as the drain
+does: a node has always something to send, and begins a request as soon as both allow it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.pace.pace import Pace, Ticket
+from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.errors import TransientError
 
 BODY_BYTES = 1 << 20
@@ -81,7 +81,7 @@ class Simulation:
         self._random = random.Random(seed)
         self._order = count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._circuits = {id(node): self._circuit(node) for node in nodes}
+        self._healths = {id(node): self._health(node) for node in nodes}
         for node in nodes:
             self._wake(node, node.starts_at)
 
@@ -122,7 +122,7 @@ class Simulation:
 
     # --- a node ----------------------------------------------------------------------------------
 
-    def _circuit(self, node: SimulatedNode) -> RemoteHealth:
+    def _health(self, node: SimulatedNode) -> RemoteHealth:
         def probe() -> None:
             if self._away(self._seconds):
                 node.knocked_at.append(self._seconds)
@@ -131,8 +131,8 @@ class Simulation:
         return RemoteHealth(probe, lambda _health: None, self)
 
     def _send(self, node: SimulatedNode) -> None:
-        """Begin what pace and circuit allow now, and come back when they allow more."""
-        self._circuits[id(node)].probe()
+        """Begin what pace and breaker allow now, and come back when they allow more."""
+        self._healths[id(node)].probe()
         while (wait_seconds := self._seconds_to_wait(node)) == 0.0:
             ticket = node.pace.begin(self._seconds, BODY_BYTES)
             node.in_flight += 1
@@ -146,10 +146,10 @@ class Simulation:
             self._wake(node, self._seconds + max(wait_seconds, 1e-6))
 
     def _seconds_to_wait(self, node: SimulatedNode) -> float:
-        circuit = self._circuits[id(node)]
-        if circuit.is_open:
-            return max(circuit.seconds_until_probe(), 1e-6)
-        if node.in_flight >= circuit.allowed:
+        health = self._healths[id(node)]
+        if health.is_away:
+            return max(health.seconds_until_probe(), 1e-6)
+        if node.in_flight >= health.allowed:
             return math.inf
         return node.pace.wait_seconds(self._seconds, BODY_BYTES)
 
@@ -166,20 +166,20 @@ class Simulation:
 
     def _answered(self, node: SimulatedNode, ticket: Ticket) -> Callable[[], None]:
         """Judge a request at the store; return what its answer does to the node."""
-        circuit = self._circuits[id(node)]
+        health = self._healths[id(node)]
         if self._away(self._seconds):
             node.knocked_at.append(self._seconds)
 
             def answer() -> None:
                 node.pace.failed()
-                circuit.failed(TransientError("the store is away"))
+                health.failed(TransientError("the store is away"))
 
         elif self._bucket.take(self._seconds):
             node.accepted_at.append(self._seconds)
 
             def answer() -> None:
                 node.pace.succeeded(ticket, self._seconds)
-                circuit.succeeded()
+                health.succeeded()
 
         else:
             node.rejected_at.append(self._seconds)

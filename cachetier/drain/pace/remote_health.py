@@ -1,16 +1,15 @@
-"""The circuit breaker of a remote: once it refuses or is away, only one probe a second goes out.
+"""The health of a remote: how much work it gets, by a circuit breaker, and what is told of it.
 
-Closed: work flows. Open: nothing but a probe, once a second. Half-open: the probe passed, and a
-single item goes first; if that fails as well (a bucket that may be read but not written), probes
-get rarer.
+Open: nothing but a probe goes out, once a second. Half-open: a single item goes first; if that
+fails as well (a bucket that may be read but not written), probes get rarer.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from enum import Enum, auto
 
+from cachetier_client.circuit_breaker import CircuitBreaker, State
 from cachetier_client.clock import Clock
 
 from cachetier.drain.messages import ReportHealth
@@ -26,19 +25,13 @@ PROBE_LIMIT_SECONDS = 30.0
 UNLIMITED = 1 << 30
 
 
-class _State(Enum):
-    CLOSED = auto()
-    OPEN = auto()
-    HALF_OPEN = auto()
-
-
 class RemoteHealth:
     """Decides how much work a remote gets. Thread-safe."""
 
     def __init__(
         self, probe: Callable[[], None], report: Callable[[ReportHealth], None], clock: Clock
     ) -> None:
-        """Make a closed one.
+        """Take the remote for well.
 
         Args:
             probe: Asks the remote once, and raises a RemoteError while it is not well.
@@ -49,24 +42,23 @@ class RemoteHealth:
         self._report = report
         self._clock = clock
         self._lock = threading.Lock()
-        self._state = _State.CLOSED
+        self._breaker = CircuitBreaker(PROBE_SECONDS, PROBE_LIMIT_SECONDS)
         self._health = ReportHealth("ok")
-        self._probe_at = 0.0
-        self._pause_seconds = PROBE_SECONDS
         self._probe_failed = False
         self._reported = False  # what a drain before this one told may not hold any more
 
     @property
     def allowed(self) -> int:
         """How many items may be under way."""
-        return {_State.CLOSED: UNLIMITED, _State.HALF_OPEN: 1, _State.OPEN: 0}[self._state]
+        return {State.CLOSED: UNLIMITED, State.HALF_OPEN: 1, State.OPEN: 0}[self._breaker.state]
 
     @property
-    def is_open(self) -> bool:
-        return self._state is _State.OPEN
+    def is_away(self) -> bool:
+        """Whether nothing but probes goes out."""
+        return self._breaker.state is State.OPEN
 
     def seconds_until_probe(self) -> float:
-        return max(0.0, self._probe_at - self._clock.monotonic())
+        return max(0.0, self._breaker.probe_at - self._clock.monotonic())
 
     def failed(self, error: RemoteError) -> None:
         """An item failed beyond what retrying could mend."""
@@ -74,31 +66,25 @@ class RemoteHealth:
         if state is None:
             return
         with self._lock:
-            if self._state is _State.HALF_OPEN:
-                self._pause_seconds = min(PROBE_LIMIT_SECONDS, 2 * self._pause_seconds)
-            if self._state is not _State.OPEN:
+            if self._breaker.failed(self._clock.monotonic()):
                 self._probe_failed = False
-                self._probe_at = self._clock.monotonic() + self._pause_seconds
-            self._state = _State.OPEN
             self._health = ReportHealth(state, error.message)
         self._report(self._health)
 
     def succeeded(self) -> None:
         """An item was done: the remote is well."""
-        if self._state is _State.CLOSED and self._reported:
+        if self._breaker.state is State.CLOSED and self._reported:
             return
         with self._lock:
-            was_away = self._state is not _State.CLOSED
             self._reported = True
-            self._state = _State.CLOSED
-            self._health = ReportHealth("ok", retry=was_away)
-            self._pause_seconds = PROBE_SECONDS
+            self._health = ReportHealth("ok", retry=self._breaker.succeeded())
         self._report(self._health)
 
     def probe(self) -> None:
         """Ask the remote, if it is time to."""
-        if not self.is_open or self.seconds_until_probe() > 0:
-            return
+        with self._lock:
+            if not self._breaker.takes_probe(self._clock.monotonic()):
+                return
         try:
             self._probe()
         except RemoteError as error:
@@ -109,7 +95,7 @@ class RemoteHealth:
     def _probe_again(self, error: RemoteError) -> None:
         with self._lock:
             self._probe_failed = True
-            self._probe_at = self._clock.monotonic() + PROBE_SECONDS
+            self._breaker.probe_failed(self._clock.monotonic())
             known = self._health
             self._health = ReportHealth(_name(error) or known.state, error.message)
         if self._health != known:
@@ -117,10 +103,7 @@ class RemoteHealth:
 
     def _try_one(self) -> None:
         with self._lock:
-            if self._state is not _State.OPEN:
-                return
-            self._state = _State.HALF_OPEN
-            mended = self._probe_failed
+            mended = self._breaker.probe_passed() and self._probe_failed
         if mended:
             self._report(ReportHealth(self._health.state, self._health.reason, retry=True))
 

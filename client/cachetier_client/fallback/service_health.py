@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from cachetier_client import forks
+from cachetier_client.circuit_breaker import CircuitBreaker, State
 from cachetier_client.clock import Clock
 from cachetier_client.units import counted, shown_size
 
@@ -40,10 +41,10 @@ class ServiceHealth:
         self._tell = tell
         self._clock = clock
         self._lock = threading.Lock()
-        self._opened_at: float | None = None
+        self._breaker = CircuitBreaker(PROBE_SECONDS, PROBE_SECONDS)
+        self._away_since = 0.0
         self._unannounced: tuple[str, Exception] | None = None
         self._is_announced = False
-        self._probe_at = 0.0
         self._reported = (0, 0)
         forks.own(self)
 
@@ -54,25 +55,22 @@ class ServiceHealth:
         self._reported = (0, 0)
         forks.own(self)
 
-    def is_open(self) -> bool:
+    def is_away(self) -> bool:
         """Return whether the service is away; now and then that is found out first."""
         with self._lock:
-            if self._opened_at is None:
+            if self._breaker.state is State.CLOSED:
                 return False
-            now = self._clock.monotonic()
-            if now < self._probe_at:
+            if not self._breaker.takes_probe(self._clock.monotonic()):
                 return True
-            self._probe_at = now + PROBE_SECONDS
         return not self.probe()
 
-    def open(self, where: str, because: Exception) -> None:
+    def failed(self, where: str, because: Exception) -> None:
         """Note that the service is away; it is said once something went to ``where`` instead."""
         with self._lock:
             now = self._clock.monotonic()
-            if self._opened_at is None:
-                self._opened_at = now
+            if self._breaker.failed(now):
+                self._away_since = now
                 self._unannounced = (where, because)
-            self._probe_at = now + PROBE_SECONDS
 
     def used(self) -> None:
         """Note that something went another way; the first time it is logged."""
@@ -91,12 +89,12 @@ class ServiceHealth:
         if not self._tell(*news):
             return False
         with self._lock:
-            opened_at, self._opened_at = self._opened_at, None
+            was_away = self._breaker.succeeded()
             announced, self._is_announced = self._is_announced, False
             self._unannounced = None
             self._reported = (shards, size_bytes)
-        if opened_at is not None and announced:
-            seconds = self._clock.monotonic() - opened_at
+        if was_away and announced:
+            seconds = self._clock.monotonic() - self._away_since
             log.warning(
                 "%s is back after %.0f s: %s, %s, went straight to S3 so far",
                 *(self._url, seconds, counted(shards, "shard"), shown_size(size_bytes)),

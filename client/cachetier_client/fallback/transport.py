@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from cachetier_client import forks
 from cachetier_client.bucket_format.documents import Held
-from cachetier_client.fallback.service_health import ServiceHealth
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
@@ -34,6 +33,7 @@ from cachetier_client.fallback.direct.engine import Engine
 from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.sink import DirectSink
+from cachetier_client.fallback.service_health import ServiceHealth
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
@@ -128,7 +128,7 @@ class FallbackTransport:
 
     @property
     def fallbacks(self) -> tuple[int, int]:
-        return self.service_health.shards, self.breaker.size_bytes
+        return self.service_health.shards, self.service_health.size_bytes
 
     # --- parts -----------------------------------------------------------------------------------
 
@@ -154,7 +154,8 @@ class FallbackTransport:
             engine.seal(state, ranks, deadline, follows=follows)
             parts.THIS_PROCESS.ended(state)
             self.service_health.used()
-            self.service_health.probe()  # if it is back, it hears at once that there is something to seal
+            # If it is back, it hears at once that there is something to seal.
+            self.service_health.probe()
             return {"sealed_ranks": [part.rank]}
 
         return self._routed(part, by_service, directly)
@@ -170,7 +171,7 @@ class FallbackTransport:
             )
         if not state.direct:
             parts.THIS_PROCESS.forget(part)
-            if state.is_empty and self.service_health.is_open():
+            if state.is_empty and self.service_health.is_away():
                 return {}
             return self._service.call("abort_rank", fields, deadline)
         engine = self._engine_for(state)
@@ -200,14 +201,14 @@ class FallbackTransport:
         away: Exception
         if state.direct:
             away = ServiceUnavailableError(f"{self.url} was away when this save began")
-        elif self.service_health.is_open():
+        elif self.service_health.is_away():
             away = ServiceUnavailableError(f"{self.url} is away")
         else:
             try:
                 return by_service(self._brief)
             except _AWAY as error:
                 away = error
-                self.service_health.open(engine.address.url, away)
+                self.service_health.failed(engine.address.url, away)
         try:
             return directly(engine, state)
         except (RemoteRefusedError, RemoteUnavailableError) as remote:
@@ -245,7 +246,7 @@ class FallbackTransport:
 
     def _engine_at(self, address: RemoteAddress) -> Engine:
         def is_back() -> bool:
-            return not self.service_health.is_open()
+            return not self.service_health.is_away()
 
         objects = Objects(address, self._clock)
         claiming = Objects(address, self._clock, requests=objects.requests, gives_up=is_back)

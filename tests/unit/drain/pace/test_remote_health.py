@@ -17,7 +17,7 @@ from tests.fakes.fake_clock import FakeClock
 
 
 class Remote:
-    """A circuit with everything around it."""
+    """The health of a remote with everything around it."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
