@@ -58,7 +58,7 @@ class FileAdopter:
         files = sorted(self._lost.all(), key=self._written_at)
         for file in files:
             identity = file.identity
-            why = self._store.read(lambda sql, of=identity: superfluous_because(sql, of))  # type: ignore[misc]
+            why = self._store.read(superfluous_because, identity)
             finding = Finding.of_file(_KIND, "set aside", file.file_id, identity)
             if identity is None:
                 yield RepairOutcome(finding, False, "it does not say what it is")
@@ -111,7 +111,7 @@ class FileAdopter:
 
     def _refuse_if_older(self, file: SetAside, ids: SaveIds) -> None:
         """Refuse a file of a save that would supersede one that began after it was written."""
-        saves = self._store.read(lambda sql: queries.saves_of(sql, ids.run, ids.step))
+        saves = self._store.read(queries.saves_of, ids.run, ids.step)
         if any(save.save_id == ids.save_id for save in saves):
             return
         for save in saves:
@@ -144,7 +144,7 @@ class FileAdopter:
         save = self._lookup.save_named(ids.run, ids.step, ids.save_id)
         if save is None:
             return False
-        shard = self._store.read(lambda sql: queries.shard_named(sql, save.number, name))
+        shard = self._store.read(queries.shard_named, save.number, name)
         if shard is None or shard.state is not ShardState.QUARANTINED:
             return False
         return self._reclaimer.reclaim(shard)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
 
 from cachetier.errors import IntegrityError, NotFoundError
 from cachetier.fsck.findings import Finding, LeftError
 from cachetier.local.catalog import queries, replica_queries
 from cachetier.local.catalog.replica_queries import Replication
 from cachetier.local.repair import check_queries
+from cachetier.local.repair.open_catalog import CatalogView
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
 from cachetier.model.names import DURABLE
 from cachetier.model.replication import ReplicaState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
-
-Result = TypeVar("Result")
 
 
 class CatalogLookup:
@@ -29,20 +27,20 @@ class CatalogLookup:
 
     def shard(self, version: int) -> Shard:
         """Return a shard as it is now; raises NotFoundError where it is gone."""
-        shard = self._store.read(lambda sql: queries.shard_by_version(sql, version))
+        shard = self._store.read(queries.shard_by_version, version)
         if shard is None:
             raise NotFoundError("it is gone meanwhile")
         return shard
 
     def row(self, version: int) -> check_queries.CheckedRow:
         """Return what the catalog says of a shard and its remote copies, damaged or not."""
-        row = self._store.read(lambda sql: check_queries.checked_row(sql, version))
+        row = self._store.read(check_queries.checked_row, version)
         if row is None:
             raise NotFoundError("it is gone meanwhile")
         return row
 
     def save(self, finding: Finding) -> Save:
-        save = self._store.read(lambda sql: queries.save_by_number(sql, finding.number))
+        save = self._store.read(queries.save_by_number, finding.number)
         if save is None:
             raise IntegrityError("the catalog has no such save")
         return save
@@ -55,7 +53,7 @@ class CatalogLookup:
 
     def save_named(self, run: str, step: int, save_id: str) -> Save | None:
         """Return a save; None if this node never heard of it."""
-        return self._store.read(lambda sql: queries.save_named(sql, run, step, save_id))
+        return self._store.read(queries.save_named, run, step, save_id)
 
     def remote(self, name: str | None) -> Remote:
         """Return a remote, the durable one without a name.
@@ -73,16 +71,10 @@ class CatalogLookup:
         return SavesAt(self._store, remote)
 
 
-class ReadableCatalog(Protocol):
-    """What can be asked of a catalog: of a store's own, or of one that is only looked at."""
-
-    def read(self, query: Callable[[Any], Result]) -> Result: ...
-
-
 class SavesAt:
     """Looks up in a catalog what saves have reached at one remote."""
 
-    def __init__(self, catalog: ReadableCatalog, remote: str) -> None:
+    def __init__(self, catalog: Store | CatalogView, remote: str) -> None:
         self._catalog = catalog
         self._remote = remote
         self._is_durable = remote == DURABLE
@@ -111,10 +103,8 @@ class SavesAt:
     def parts(self, save: Save) -> list[RankPart]:
         """Return the parts of a save that this node has; ``uploaded`` tells of the remote."""
         if self._is_durable:
-            return self._catalog.read(lambda sql: queries.parts_of(sql, save.number))
-        return self._catalog.read(
-            lambda sql: replica_queries.parts_at(sql, save.number, self._remote)
-        )
+            return self._catalog.read(queries.parts_of, save.number)
+        return self._catalog.read(replica_queries.parts_at, save.number, self._remote)
 
     def is_described(self, save: Save, rank: int) -> bool:
         """Return whether a document at the remote says as what it holds the shards of a rank.
@@ -125,6 +115,4 @@ class SavesAt:
         return self.is_published(save) or rank in uploaded
 
     def _replication(self, save: Save) -> Replication | None:
-        return self._catalog.read(
-            lambda sql: replica_queries.replication_of(sql, save.number, self._remote)
-        )
+        return self._catalog.read(replica_queries.replication_of, save.number, self._remote)

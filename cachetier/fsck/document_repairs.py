@@ -194,7 +194,7 @@ class DocumentRepairs:
 
     def _stored(self, remote: Remote, save: Save, rank: int) -> list[tuple[Shard, Stored | None]]:
         return self._store.read(
-            lambda sql: queries.stored_shards_of_rank(sql, save.number, rank, remote.name, 0, -1)
+            queries.stored_shards_of_rank, save.number, rank, remote.name, 0, -1
         )
 
     def _part(
@@ -206,7 +206,7 @@ class DocumentRepairs:
     # --- standing --------------------------------------------------------------------------------
 
     def _claimant(self, save: Save) -> Claimant:
-        replaced = self._store.read(lambda sql: queries.replaced_by(sql, save))
+        replaced = self._store.read(queries.replaced_by, save)
         return publication.claimant_of(save, replaced)
 
     def _claim_state(self, save: Save, seen: SeenManifest) -> ClaimState:

@@ -66,11 +66,9 @@ class LocalChecks:
 
     def rows(self) -> Iterator[CheckedRow]:
         """Yield every row, page by page, so that no read holds up who writes."""
-        after, run = 0, self._run
+        after = 0
         while True:
-            page = self._view.read(
-                lambda sql, a=after: check_queries.checked_rows(sql, a, PAGE_ROWS, run)  # type: ignore[misc]
-            )
+            page = self._view.read(check_queries.checked_rows, after, PAGE_ROWS, self._run)
             yield from page
             if len(page) < PAGE_ROWS:
                 return
@@ -147,7 +145,7 @@ class LocalChecks:
     def _reads_right(self, shard: Shard) -> bool:
         body = descriptor = None
         if shard.inline:
-            body = self._view.read(lambda sql: queries.body_of(sql, shard.version))
+            body = self._view.read(queries.body_of, shard.version)
             if body is None:
                 return False
         else:
@@ -166,7 +164,7 @@ class LocalChecks:
         """Return whether the row is as it was: the service may have evicted or replaced it."""
         if not self._report.online:
             return True
-        now = self._view.read(lambda sql: check_queries.checked_row(sql, row.version))
+        now = self._view.read(check_queries.checked_row, row.version)
         return now is not None and (now.file_id, now.shard) == (row.file_id, row.shard)
 
     # --- files without a row ---------------------------------------------------------------------
@@ -186,7 +184,7 @@ class LocalChecks:
     def _is_stray(self, file_id: str) -> bool:
         """Return whether a file is marked as committed, and still there, and still without row."""
         marked = self._files.identity(file_id) is not None
-        return marked and not self._view.read(lambda sql: check_queries.has_file(sql, file_id))
+        return marked and not self._view.read(check_queries.has_file, file_id)
 
     def _stray(self, file_id: str, size_bytes: int) -> Finding:
         marked = self._files.identity(file_id)
@@ -206,7 +204,7 @@ class LocalChecks:
     ) -> Finding:
         message = f"{size} that do not say what they are"
         if identity is not None:
-            why = self._view.read(lambda sql: superfluous_because(sql, identity))
+            why = self._view.read(superfluous_because, identity)
             message = f"{size} without a row: {why or 'perhaps a shard that the catalog lost'}"
         return Finding.of_file(kind, message, file_id, identity)
 

@@ -83,7 +83,7 @@ class LocalRepairs:
         """Return whether the bytes that the row names inside the catalog, if it does, are there."""
         if not shard.inline:
             return True
-        return self._store.read(lambda sql: queries.body_of(sql, shard.version)) is not None
+        return self._store.read(queries.body_of, shard.version) is not None
 
     def is_elsewhere(self, shard: Shard) -> bool:
         """Return whether a remote says that it has a clean shard now."""

@@ -55,7 +55,7 @@ class RemoteChecks:
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fsck") as threads:
             self._threads = threads
             for run in [self._run] if self._run else self._view.read(queries.runs):
-                for save in self._view.read(lambda sql, of=run: queries.saves_of_run(sql, of)):  # type: ignore[misc]
+                for save in self._view.read(queries.saves_of_run, run):
                     yield from self._save(save)
                 yield from self._uploads(run)
 
@@ -131,9 +131,7 @@ class RemoteChecks:
         """Look for rows that say otherwise than the part as what a remote holds a shard."""
         remote = self._remote.name
         for entry in part.shards:
-            row = self._view.read(
-                lambda sql, of=entry: check_queries.row_named(sql, save.number, of.name, remote)  # type: ignore[misc]
-            )
+            row = self._view.read(check_queries.row_named, save.number, entry.name, remote)
             if row is None:
                 continue  # another node's, or told already
             shard, stored = row
@@ -158,7 +156,7 @@ class RemoteChecks:
                 if (found.step, found.save_id) == (save.step, save.save_id):
                     continue
                 message = f"the part of rank {part.rank} is one of save {found.save_id}"
-            now = self._view.read(lambda sql: queries.save_by_number(sql, save.number))
+            now = self._view.read(queries.save_by_number, save.number)
             if now is not None and now.state in OPEN_STATES:
                 message = f"at {self._remote.name}: {message}"
                 yield self._of(FindingKind.PART_DAMAGED, save, message, rank=part.rank)
@@ -167,7 +165,7 @@ class RemoteChecks:
         self, save: Save, location: str, manifest: Manifest, known: set[str]
     ) -> Iterator[Finding]:
         """Look for the objects of shards that other nodes put."""
-        here = self._view.read(lambda sql: check_queries.names_of(sql, save.number))
+        here = self._view.read(check_queries.names_of, save.number)
         wanted: dict[str, tuple[Finding, Stored, int]] = {}
         for entry in manifest.shards:
             key = self._bucket.layout.object_key(save.run, location, entry.name, entry.pack_name)
@@ -198,9 +196,7 @@ class RemoteChecks:
         after = 0
         while True:
             page = self._view.read(
-                lambda sql, a=after: check_queries.rows_of_save(  # type: ignore[misc]
-                    sql, save.number, a, self._remote.name
-                )
+                check_queries.rows_of_save, save.number, after, self._remote.name
             )
             wanted: dict[str, tuple[Finding, Stored, int]] = {}
             for row, stored in page:
@@ -240,7 +236,7 @@ class RemoteChecks:
         """Return whether a row still says that the remote has the shard."""
         if not self._report.online or not finding.version:
             return True
-        now = self._view.read(lambda sql: check_queries.checked_row(sql, finding.version))
+        now = self._view.read(check_queries.checked_row, finding.version)
         return now is not None and self._remote.name in now.remotes
 
     def _unnamed(self, save: Save, location: str, known: set[str]) -> Iterator[Finding]:
@@ -270,7 +266,7 @@ class RemoteChecks:
     def _uploads(self, run: str) -> Iterator[Finding]:
         """Look for multipart uploads of shards here whose saves take no more."""
         replica = None if self._remote.name == DURABLE else self._remote.name
-        ended = self._view.read(lambda sql: gc_queries.ended_locations(sql, run, replica))
+        ended = self._view.read(gc_queries.ended_locations, run, replica)
         spread = any(location.endswith(SPREAD_MARK) for location in ended)
         layout = self._bucket.layout
         for prefix in layout.upload_prefixes(run, spread=spread) if ended else ():
@@ -280,9 +276,7 @@ class RemoteChecks:
                 self._report.unanswered.append(f"uploads at {self._remote.name}: {error.message}")
                 return
             for key, upload_id in found:
-                save = self._view.read(
-                    lambda sql, k=key, p=prefix: gc_queries.save_of_upload(sql, ended, k, p)  # type: ignore[misc]
-                )
+                save = self._view.read(gc_queries.save_of_upload, ended, key, prefix)
                 if save is not None:
                     message = f"at {self._remote.name}: an upload of {key} was never finished"
                     yield self._of(

@@ -44,9 +44,7 @@ class RemoteIndex:
             stored = _stored_of(shard, entries.get(shard.name)) if entries else None
             if stored is not None and (stored.codec is Codec.RAW or stored.frames):
                 return stored
-        return self._store.read(
-            lambda sql: check_queries.stored_at(sql, shard.version, remote.name)
-        )
+        return self._store.read(check_queries.stored_at, shard.version, remote.name)
 
     def learn(self, shard: Shard, save: Save, remote: Remote) -> bool:
         """Write a shard's row again if ``remote`` has the object now; return whether it has.
@@ -78,9 +76,7 @@ class RemoteIndex:
                 if entry.pack is not None and entry.pack.name == name
             ]
             names = [each for _, _, each in sorted(starts)]
-        return self._store.read(
-            lambda sql: check_queries.pack_of(sql, save.number, remote.name, name, names)
-        )
+        return self._store.read(check_queries.pack_of, save.number, remote.name, name, names)
 
     def _entries(self, save: Save, rank: int, remote: Remote) -> Entries:
         """Return what the part of a rank says, else the manifest, without frames; else nothing."""

@@ -87,8 +87,8 @@ class _RowRepairs:
 
     def rewrite(self, finding: Finding) -> str:
         """Write a row again, as its bytes or the documents of its step say what it was."""
-        save = self._view.read(lambda sql: queries.save_by_number(sql, finding.number))
-        row = self._view.read(lambda sql: check_queries.damaged_row(sql, finding.version))
+        save = self._view.read(queries.save_by_number, finding.number)
+        row = self._view.read(check_queries.damaged_row, finding.version)
         if save is None or row is None:
             raise LeftError("it is gone meanwhile: look again")
         content = self._content(finding, row)
@@ -100,7 +100,7 @@ class _RowRepairs:
         if right is None:
             asked = "" if self._durable is not None else " without --local, or else"
             raise LeftError(f"nothing says any more what it was: repair{asked} save the step again")
-        taken = self._view.read(lambda sql: check_queries.names_of(sql, save.number))
+        taken = self._view.read(check_queries.names_of, save.number)
         if right.name != row.name and right.name in taken:
             raise LeftError(f"it was {right.name}, as another row says it is: save the step again")
         self._catalog.run(
@@ -153,14 +153,14 @@ class _RowRepairs:
                 return _RowIdentity(entry.name, entry.rank, entry.content())
         if content is None:
             return None
-        taken = self._view.read(lambda sql: check_queries.names_of(sql, save.number))
+        taken = self._view.read(check_queries.names_of, save.number)
         like = [e for e in entries if e.name not in taken and _is(e, content)]
         return _RowIdentity(like[0].name, like[0].rank, content) if len(like) == 1 else None
 
     def _entries(
         self, durable: Bucket, save: Save, location: str, rank: int
     ) -> Iterator[ShardEntry]:
-        parts = self._view.read(lambda sql: queries.parts_of(sql, save.number))
+        parts = self._view.read(queries.parts_of, save.number)
         for each in sorted({rank, *(part.rank for part in parts)}):
             try:
                 part = durable.part(save.run, location, each)

@@ -18,7 +18,6 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.clock import Clock
@@ -200,8 +199,7 @@ class PendingSeals:
     def _holds(self, save: Save, pending: PendingSeal) -> bool:
         """Return whether all that the client knows to be here is."""
         for held in pending.held:
-            named = partial(queries.shard_named, number=save.number, name=held.name)
-            shard = self._store.read(named)
+            shard = self._store.read(queries.shard_named, save.number, held.name)
             described = (held.size_bytes, from_hex(held.digest))
             if (
                 shard is None

@@ -162,11 +162,16 @@ class Store:
             except connection.UNREADABLE as error:
                 raise _unreadable(error) from error
 
-    def look(self, query: Callable[[apsw.Connection], Result]) -> Result:
+    def look(
+        self,
+        query: Callable[Concatenate[apsw.Connection, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
         """Do as ``read`` on a connection of its own: no reader waits for a look that takes long."""
         with self._looker_lock:
             try:
-                return query(self._looker)
+                return query(self._looker, *args, **kwargs)
             except connection.UNREADABLE as error:
                 raise _unreadable(error) from error
 

@@ -70,7 +70,7 @@ def snapshot_of(store: Store, clock: Clock, service: ServiceSnapshot) -> NodeSna
     """Return what the node looks like now."""
     now = clock.now()
     active_since = now - exposure.ACTIVE_SECONDS
-    totals = store.look(lambda sql: node_totals(sql, tuple(service.drains), active_since))
+    totals = store.look(node_totals, tuple(service.drains), active_since)
     oldest = totals.oldest_dirty_at
     return NodeSnapshot(
         service=service,

@@ -146,8 +146,6 @@ def _pending(
 
 def _shown_state(store: Store, each: Backlog) -> str:
     """Return the state of a save in the word that ``cachetier ls`` has for it."""
-    number = each.save.number
-    parts, summary = store.look(
-        lambda sql: (queries.parts_of(sql, number), queries.summary_of(sql, number))
-    )
+    parts = store.look(queries.parts_of, each.save.number)
+    summary = store.look(queries.summary_of, each.save.number)
     return view_of_save(each.save, parts, summary).state

@@ -92,7 +92,7 @@ def _of_steps(store: Store, policy: Policy, node: NodeSnapshot) -> list[str]:
     found = []
     every = policy.durable_every
     if every > 1:
-        runs = store.look(lambda sql: queries.never_durable_runs(sql, every, SKIPPED_STEPS))
+        runs = store.look(queries.never_durable_runs, every, SKIPPED_STEPS)
         found += [
             f"durable_every {every} divides no step of {run}: none is drained"
             for run in runs

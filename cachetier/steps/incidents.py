@@ -65,7 +65,7 @@ class Incidents:
         if listener is None:
             return []
         seen = listener.seen
-        found = self._store.read(lambda sql: queries.incidents_after(sql, seen))
+        found = self._store.read(queries.incidents_after, seen)
         concerned = [i for i in found if i.at >= listener.since and i.run in listener.runs]
         if found and (clear or not concerned):
             listener.seen = found[-1].number

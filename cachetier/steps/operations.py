@@ -112,7 +112,7 @@ class Checkpoints:
 
     def _tell_sealed(self, ids: SaveIds, sealed: int, seconds: float) -> None:
         """Tell of a part that was sealed, and what of its save is here."""
-        here = self._store.read(lambda sql: queries.summary_named(sql, ids))
+        here = self._store.read(queries.summary_named, ids)
         who = {"rank": ids.rank, "world_size": ids.world_size, "sealed": sealed}
         what = {"shards": here.shards, "size_bytes": here.size_bytes, "seconds": seconds}
         tell(log, events.PART_SEALED, **of(ids), **who, **what, traceparent=traceparent())
@@ -133,7 +133,7 @@ class Checkpoints:
             NotFoundError: Neither this node nor the bucket knows the step.
             PinnedError: It is pinned here.
         """
-        saves = self._store.read(lambda sql: queries.saves_of(sql, run, step))
+        saves = self._store.read(queries.saves_of, run, step)
         visible = visible_save(saves)
         if visible is None or visible.state is SaveState.REPLICATED:
             self._adopt_published(run, step, must_exist=not saves)
@@ -192,11 +192,11 @@ class Checkpoints:
         Raises:
             NotFoundError: Neither knows it.
         """
-        save = visible_save(self._store.read(lambda sql: queries.saves_of(sql, run, step)))
+        save = visible_save(self._store.read(queries.saves_of, run, step))
         if save is not None:
             view = self._view(save)
             number = save.number
-            shards = self._store.read(lambda sql: queries.shards_of(sql, number))
+            shards = self._store.read(queries.shards_of, number)
             if save.state in OPEN_STATES or view.shards:
                 here = [shard_view(shard) for shard in shards]
                 return view, here + self._shards_elsewhere(save, view, here)
@@ -251,7 +251,7 @@ class Checkpoints:
 
     def _shown_saves(self, run: str) -> list[Save]:
         """Return the save that stands for each step, ascending by step."""
-        saves = self._store.read(lambda sql: queries.saves_of_run(sql, run))
+        saves = self._store.read(queries.saves_of_run, run)
         by_step: dict[int, list[Save]] = {}
         for save in saves:
             if save.state is not SaveState.DELETED:
@@ -259,11 +259,11 @@ class Checkpoints:
         return [visible_save(group) or group[-1] for _, group in sorted(by_step.items())]
 
     def _view(self, save: Save) -> StepView:
-        parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
-        summary = self._store.read(lambda sql: queries.summary_of(sql, save.number))
-        there = self._store.read(lambda sql: replica_queries.replications_of(sql, save.number))
+        parts = self._store.read(queries.parts_of, save.number)
+        summary = self._store.read(queries.summary_of, save.number)
+        there = self._store.read(replica_queries.replications_of, save.number)
         replicated = any(each.state is ReplicaState.PUBLISHED for each in there)
-        pinned = self._store.read(lambda sql: pins.is_pinned(sql, save.run, save.step))
+        pinned = self._store.read(pins.is_pinned, save.run, save.step)
         return view_of_save(save, parts, summary, replicated=replicated, pinned=pinned)
 
     # --- waiting ---------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Checkpoints:
     def _want(self, run: str | None, step: int) -> None:
         if run is None:
             raise InvalidRequestError("a step can only be flushed with its run", step=step)
-        saves = self._store.read(lambda sql: queries.saves_of(sql, run, step))
+        saves = self._store.read(queries.saves_of, run, step)
         save = visible_save(saves)
         if save is None and saves:
             raise _ended(saves[-1])
@@ -338,12 +338,10 @@ class Checkpoints:
             self._store.write(statements.want, save.number)
 
     def _shard_reached(self, run: str, step: int, name: str, level: Level) -> bool:
-        shard = self._store.read(lambda sql: queries.visible_shard(sql, run, step, name))
+        shard = self._store.read(queries.visible_shard, run, step, name)
         if shard is None:
             raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
-        verified = self._store.read(
-            lambda sql: replica_queries.present_remotes(sql, shard.version, self._remote)
-        )
+        verified = self._store.read(replica_queries.present_remotes, shard.version, self._remote)
         if self._remote in verified or (verified and level is Level.REPLICATED):
             return True
         if shard.state is ShardState.QUARANTINED:
@@ -354,14 +352,14 @@ class Checkpoints:
         return False
 
     def _refuse_local_only(self, run: str, step: int) -> None:
-        save = visible_save(self._store.read(lambda sql: queries.saves_of(sql, run, step)))
+        save = visible_save(self._store.read(queries.saves_of, run, step))
         if save is not None and save.state is SaveState.LOCAL_ONLY:
             raise LocalOnlyError(
                 f"a policy keeps step {step} of {run} on this node only", run=run, step=step
             )
 
     def _step_reached(self, run: str, step: int, level: Level) -> bool:
-        saves = self._store.read(lambda sql: queries.saves_of(sql, run, step))
+        saves = self._store.read(queries.saves_of, run, step)
         save = visible_save(saves)
         if save is None:
             if saves:
@@ -384,7 +382,7 @@ class Checkpoints:
         return self._published.find(run, step) is not None
 
     def _age(self, run: str, step: int) -> float:
-        save = visible_save(self._store.read(lambda sql: queries.saves_of(sql, run, step)))
+        save = visible_save(self._store.read(queries.saves_of, run, step))
         return max(0.0, self._clock.now() - save.started_at) if save is not None else 0.0
 
 

@@ -42,7 +42,7 @@ class DrainContext:
 
     def shard(self, version: int) -> Shard:
         """Return a shard, or raise NotFoundError."""
-        shard = self.store.read(lambda sql: queries.shard_by_version(sql, version))
+        shard = self.store.read(queries.shard_by_version, version)
         if shard is None:
             raise NotFoundError(f"shard version {version} was replaced or deleted")
         return shard

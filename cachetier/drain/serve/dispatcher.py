@@ -129,7 +129,7 @@ class Dispatcher:
         number = self._queue.take(work)
         if number is None:
             return None
-        replaced = self._store.read(lambda sql: queries.replaced_by(sql, work.save))
+        replaced = self._store.read(queries.replaced_by, work.save)
         name = work.shard.name if work.shard is not None else ""
         mode = self._rules.mode_of(work.save.run, name)
         return task_of(number, work, replaced, mode)

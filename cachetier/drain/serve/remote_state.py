@@ -110,16 +110,13 @@ class DurableRemoteState:
         return [*read(queries.unfinished_saves), *read(queries.unswept_saves)]
 
     def save(self, number: int) -> Save | None:
-        return self._store.read(lambda sql: queries.save_by_number(sql, number))
+        return self._store.read(queries.save_by_number, number)
 
     def parts(self, number: int) -> list[RankPart]:
-        return self._store.read(lambda sql: queries.parts_of(sql, number))
+        return self._store.read(queries.parts_of, number)
 
     def wanted(self, number: int, limit: int, shard_filter: ShardFilter = ALL) -> list[Shard]:
-        remote = self.remote
-        return self._store.read(
-            lambda sql: queries.dirty_shards_of(sql, number, limit, remote, shard_filter)
-        )
+        return self._store.read(queries.dirty_shards_of, number, limit, self.remote, shard_filter)
 
     def wants(self, shard: Shard) -> bool:
         return shard.state is ShardState.DIRTY
@@ -177,27 +174,25 @@ class ReplicaRemoteState:
         self._store = store
 
     def unfinished(self) -> list[Save]:
-        due = self._store.read(lambda sql: replica_queries.due_saves(sql, self.remote))
+        due = self._store.read(replica_queries.due_saves, self.remote)
         return [save for save in due if save.state is not SaveState.LOCAL_ONLY]
 
     def save(self, number: int) -> Save | None:
-        return self._store.read(lambda sql: replica_queries.save_at(sql, number, self.remote))
+        return self._store.read(replica_queries.save_at, number, self.remote)
 
     def parts(self, number: int) -> list[RankPart]:
-        return self._store.read(lambda sql: replica_queries.parts_at(sql, number, self.remote))
+        return self._store.read(replica_queries.parts_at, number, self.remote)
 
     def wanted(self, number: int, limit: int, shard_filter: ShardFilter = ALL) -> list[Shard]:
-        remote = self.remote
         return self._store.read(
-            lambda sql: replica_queries.shards_wanted_at(sql, number, remote, limit, shard_filter)
+            replica_queries.shards_wanted_at, number, self.remote, limit, shard_filter
         )
 
     def wants(self, shard: Shard) -> bool:
         return shard.state in (ShardState.DIRTY, ShardState.CLEAN)
 
     def out_of_reach(self, save: Save) -> bool:
-        number, remote = save.number, self.remote
-        return self._store.read(lambda sql: replica_queries.is_out_of_reach(sql, number, remote))
+        return self._store.read(replica_queries.is_out_of_reach, save.number, self.remote)
 
     def locate(self, number: int, location: str) -> None:
         self._store.write(replica_writes.record_location, number, self.remote, location)
@@ -211,7 +206,7 @@ class ReplicaRemoteState:
     def ended(
         self, number: int, state: SaveState, _incident: IncidentRecord | None, now: float, /
     ) -> SaveOutcome:
-        decided = self._store.read(lambda sql: queries.save_by_number(sql, number))
+        decided = self._store.read(queries.save_by_number, number)
         hopeful = (*OPEN_STATES, SaveState.PUBLISHED)
         if state is SaveState.REFUSED and decided is not None and decided.state in hopeful:
             # Once it is durable it goes before any other: a save that is published by now was not

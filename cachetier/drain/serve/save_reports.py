@@ -68,7 +68,7 @@ class SaveReports:
         number, rank, after = request.save, request.rank, request.after
         remote = self._context.remote
         found = self._store.read(
-            lambda sql: queries.stored_shards_of_rank(sql, number, rank, remote, after, PAGE_SHARDS)
+            queries.stored_shards_of_rank, number, rank, remote, after, PAGE_SHARDS
         )
         shards: list[tuple[int, str, Content, Stored | None]] = []
         digests = 0
@@ -80,8 +80,7 @@ class SaveReports:
         return PartPage(shards, len(shards) < len(found) or len(found) == PAGE_SHARDS)
 
     def _names(self, request: messages.NamesOfSave) -> list[str]:
-        number, names = request.save, request.names
-        return self._store.read(lambda sql: queries.names_of_save(sql, number, names))
+        return self._store.read(queries.names_of_save, request.save, request.names)
 
     # --- reports on saves ------------------------------------------------------------------------
 
@@ -126,7 +125,7 @@ class SaveReports:
 
     def _tell_end(self, save: Save, request: messages.SaveEnded) -> None:
         if request.state is SaveState.PUBLISHED:
-            here = self._store.read(lambda sql: queries.summary_of(sql, save.number))
+            here = self._store.read(queries.summary_of, save.number)
             decides = self._remote_state.decides
             self._context.stats.published(save, here, request.seconds, decides=decides)
             return

@@ -83,8 +83,7 @@ class ShardReports:
         )
 
     def _recorded(self, version: int) -> UploadRecord:
-        remote = self._context.remote
-        return self._store.read(lambda sql: queries.progress_of(sql, version, remote))
+        return self._store.read(queries.progress_of, version, self._context.remote)
 
     def _local_copy(self, shard: Shard) -> LocalCopy:
         try:
@@ -100,13 +99,11 @@ class ShardReports:
     def donor(self, version: int) -> DonorShard | None:
         """Return what lies at the remote that a shard may be put together from."""
         shard, remote = self._context.shard(version), self._context.remote
-        found = self._store.read(lambda sql: drain_queries.donor_of(sql, shard, remote))
+        found = self._store.read(drain_queries.donor_of, shard, remote)
         if found is None:
             return None
         donor, stored = found
-        save = self._store.read(
-            lambda sql: queries.save_named(sql, donor.run, donor.step, donor.save_id)
-        )
+        save = self._store.read(queries.save_named, donor.run, donor.step, donor.save_id)
         there = self._remote_state.save(save.number) if save is not None else None
         if there is None or there.location is None:
             return None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from cachetier.drain.schedule.scheduler import SaveView
 from cachetier.drain.serve.remote_state import RemoteState
@@ -86,7 +85,7 @@ def _view(
     has_all = len(dirty) < limit
     unsound: frozenset[int] = frozenset()
     if has_all and any(p.state is PartState.SEALED and not p.uploaded for p in parts):
-        unsound = store.read(lambda sql: queries.unsound_ranks(sql, number))
+        unsound = store.read(queries.unsound_ranks, number)
     return SaveView(save, parts, dirty, has_all, unsound, packable)
 
 
@@ -96,9 +95,7 @@ def _with_twins(store: Store, remote_state: RemoteState, view: SaveView) -> Save
     missing = frozenset(
         twins
         for twins in contents_of_twins(view.dirty)
-        if not store.read(
-            partial(drain_queries.has_content, number=number, twins=twins, remote=remote)
-        )
+        if not store.read(drain_queries.has_content, number=number, twins=twins, remote=remote)
     )
     return replace(view, twins=missing)
 

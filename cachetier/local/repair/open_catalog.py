@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import apsw
@@ -20,6 +20,7 @@ from cachetier.local.catalog import connection, schema, wal
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.recovery import CATALOG_NAME, refuse_other_store
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 BUSY_MILLISECONDS = 2_000
 
@@ -30,14 +31,19 @@ class CatalogView:
     def __init__(self, sql: apsw.Connection) -> None:
         self._sql = sql
 
-    def read(self, query: Callable[[apsw.Connection], Result]) -> Result:
-        """Run ``query``.
+    def read(
+        self,
+        query: Callable[Concatenate[apsw.Connection, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """Run ``query`` with ``args``.
 
         Raises:
             CatalogDamagedError: The database itself cannot be read.
         """
         try:
-            return query(self._sql)
+            return query(self._sql, *args, **kwargs)
         except apsw.Error as error:
             raise CatalogDamagedError(f"the catalog cannot be read: {error}") from error
 
