@@ -14,6 +14,7 @@ from typing import Any
 
 import apsw
 from cachetier_client.bucket_format.stored import Content
+from cachetier_client.io import digests
 from cachetier_client.io.digests import digest_of
 
 from cachetier.local.catalog import rows
@@ -87,7 +88,7 @@ def _shards(
             name,
             content.size_bytes,
             rows.packed(content.digest),
-            rows.packed_blocks(content),
+            digests.pack(content.block_digests),
             file_id,
             int(content is inline),
             state,

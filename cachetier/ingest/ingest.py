@@ -23,7 +23,7 @@ from cachetier.errors import (
     InvalidRequestError,
 )
 from cachetier.local.catalog import queries
-from cachetier.local.store import Staged, Store, disk_error
+from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import admitted_save
 from cachetier.model.levels import Level
@@ -149,7 +149,7 @@ class NodeIngest:
 
     def refused_by_disk(self, error: OSError) -> BackpressureError:
         """Return what a put says when the disk does not take what a door writes for it."""
-        return disk_error(error)
+        return self._store.refused_by_disk(error)
 
     def abort(self, staged: Staged | RemoteStage) -> None:
         """Leave nothing of a staged shard behind."""

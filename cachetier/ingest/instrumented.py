@@ -66,7 +66,6 @@ class InstrumentedIngest:
         return receipt
 
     def refused_by_disk(self, error: OSError) -> BackpressureError:
-        self._metrics.write_failed("write")
         return self._ingest.refused_by_disk(error)
 
     def abort(self, staged: Staged | RemoteStage) -> None:

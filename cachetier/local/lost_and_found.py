@@ -16,7 +16,7 @@ import apsw
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import CachetierError
-from cachetier.local.catalog import queries, rank_parts
+from cachetier.local.catalog import puts, queries
 from cachetier.local.files.data_files import FILE_ID, IDENTITY_ATTRIBUTE
 from cachetier.model.checkpoint import OPEN_STATES
 from cachetier.model.lifecycle import ShardState
@@ -109,7 +109,7 @@ def superfluous_because(sql: apsw.Connection, identity: Identity | None) -> str 
         if wanted != (identity.size_bytes, identity.digest):
             return "other bytes were put under its name since"
         return None if row.state is ShardState.QUARANTINED else "the catalog has the shard"
-    if rank_parts.is_final(sql, save.number, ids.rank):
+    if puts.is_final(sql, save.number, ids.rank):
         return "its rank sealed without it"
     return None
 

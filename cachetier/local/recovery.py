@@ -28,8 +28,7 @@ from cachetier.local.catalog.committer import Committer
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.files.data_files import DiskFiles, Files, sync_directory
 from cachetier.local.files.space import Space
-from cachetier.local.files.watched_files import OnDiskError, WatchedFiles
-from cachetier.local.store import Store
+from cachetier.local.store import OnDiskError, Store
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import DRAIN_ALL, Policy
 
@@ -102,14 +101,14 @@ def open_store(
     try:
         store_id = connection.store_id_of(writer)
         _check_store_id(cache_dir, store_id)
-        reader, looker = (connection.open_reader(catalog_path, vfs) for _ in range(2))
+        reader = connection.open_reader(catalog_path, vfs)
+        looker = connection.open_reader(catalog_path, vfs)
     except BaseException:
         connection.abandon(writer)
         raise
     committer = Committer(writer, on_fence, lambda: on_disk_error("catalog"))
-    watched = WatchedFiles(files, on_disk_error)
     space = Space(capacity_bytes)
-    store = Store(store_id, watched, committer, reader, looker, space, clock, policy)
+    store = Store(store_id, files, committer, (reader, looker), space, clock, policy, on_disk_error)
     try:
         return _reconciled(store, clock)
     except BaseException:

@@ -50,6 +50,7 @@ from cachetier.telemetry.events import tell
 
 log = logging.getLogger(__name__)
 
+OnDiskError = Callable[[str], None]
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -116,29 +117,33 @@ class LocalCopy:
 
 
 class Store:
-    """Commits, reads and removes shards on this node. Thread-safe."""
+    """Commits, reads and removes shards on this node. Thread-safe.
+
+    The first of ``readers`` is for ``read``, the other for ``look``. ``on_disk_error`` hears which
+    operation of the disk failed: a ``write`` or a ``sync``.
+    """
 
     def __init__(
         self,
         store_id: str,
         files: Files,
         committer: Committer,
-        reader: apsw.Connection,
-        looker: apsw.Connection,
+        readers: tuple[apsw.Connection, apsw.Connection],
         space: Space,
         clock: Clock,
         policy: Policy = DRAIN_ALL,
+        on_disk_error: OnDiskError = lambda _operation: None,
     ) -> None:
         self.store_id = store_id
         self.space = space
         self.files = files
         self.policy = policy
         self._committer = committer
-        self._reader = reader
+        self._reader, self._looker = readers
         self._reader_lock = threading.Lock()
-        self._looker = looker
         self._looker_lock = threading.Lock()
         self._clock = clock
+        self._on_disk_error = on_disk_error
 
     @property
     def fenced(self) -> str | None:
@@ -207,22 +212,19 @@ class Store:
             BackpressureError: The disk is full, or refuses.
         """
         try:
-            return self._stage(size_bytes)
+            self._refuse_if_fenced()
+            file_id, writer = self.files.create(size_bytes)
+            try:
+                return Staged(file_id, writer, self.files.open(file_id), size_bytes)
+            except BaseException:
+                os.close(writer)
+                self.files.remove(file_id)
+                raise
         except OSError as error:
             self.space.release(size_bytes)
-            raise disk_error(error) from error
+            raise self.refused_by_disk(error) from error
         except BaseException:
             self.space.release(size_bytes)
-            raise
-
-    def _stage(self, size_bytes: int) -> Staged:
-        self._refuse_if_fenced()
-        file_id, writer = self.files.create(size_bytes)
-        try:
-            return Staged(file_id, writer, self.files.open(file_id), size_bytes)
-        except BaseException:
-            os.close(writer)
-            self.files.remove(file_id)
             raise
 
     def extend(self, staged: Staged, size_bytes: int) -> None:
@@ -237,7 +239,7 @@ class Store:
             self.files.preallocate(staged.file_id, size_bytes)
         except OSError as error:
             self.space.release(size_bytes - staged.reserved_bytes)
-            raise disk_error(error) from error
+            raise self.refused_by_disk(error) from error
         staged.reserved_bytes = size_bytes
 
     def commit(self, staged: Staged, ids: SaveIds, name: str, content: Content) -> Committed:
@@ -359,9 +361,23 @@ class Store:
         """Take no more writes: a sync failed, and a later success would prove nothing."""
         self._committer.fence(reason)
 
+    def refused_by_disk(self, error: OSError) -> BackpressureError:
+        """Count that the disk did not take bytes, and return what the put says."""
+        self._on_disk_error("write")
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return BackpressureError(
+                "the disk under cache_dir is full, below its `capacity`",
+                hint="Free space on the disk, or lower `capacity`.",
+            )
+        return BackpressureError(
+            f"the disk refused to stage a file: {error.strerror}",
+            hint="Look at the disk and at the service's open-file limit.",
+        )
+
     def _refuse_if_fenced(self) -> None:
-        if self.fenced is not None:
-            raise FencedError(self.fenced)
+        reason = self._committer.fenced
+        if reason is not None:
+            raise FencedError(reason)
 
     def _sync(
         self, staged: Staged, ids: SaveIds | Shard, name: str, content: Content, world_size: int
@@ -381,7 +397,11 @@ class Store:
             self.files.seal(staged.reader, _identity(self.store_id, ids, name, content, world_size))
             self.files.sync_name(staged.file_id)
         except FencedError as error:
+            self._on_disk_error("sync")
             self.fence(error.message)
+            raise
+        except OSError:
+            self._on_disk_error("write")
             raise
 
 
@@ -406,16 +426,3 @@ def _identity(
         "world_size": world_size,
     }
     return json.dumps(identity, separators=(",", ":")).encode()
-
-
-def disk_error(error: OSError) -> BackpressureError:
-    """Return what a put says when the disk does not take its bytes."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return BackpressureError(
-            "the disk under cache_dir is full, below its `capacity`",
-            hint="Free space on the disk, or lower `capacity`.",
-        )
-    return BackpressureError(
-        f"the disk refused to stage a file: {error.strerror}",
-        hint="Look at the disk and at the service's open-file limit.",
-    )

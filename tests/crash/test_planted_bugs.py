@@ -200,9 +200,9 @@ def test_the_harness_catches_a_fence_that_is_ignored_after_a_failed_sync_of_the_
         try:
             return run(self, operation, *args, **kwargs)
         except Exception:
-            if self._fenced is None:
+            if self.fenced is None:
                 raise
-            self._fenced = None
+            self.fenced = None
             return run(self, operation, *args, **kwargs)
 
     monkeypatch.setattr(Committer, "run", stubborn)

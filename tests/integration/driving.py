@@ -18,7 +18,6 @@ from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 from prometheus_client.parser import text_string_to_metric_families
 
 from cachetier.local.catalog import queries
-from cachetier.local.files.watched_files import WatchedFiles
 from cachetier.reclaim.loop import COLLECT_SECONDS
 from cachetier.service.service import Service
 from cachetier.status.exposure import PATIENCE_SECONDS
@@ -242,10 +241,8 @@ def a_disk_that_fails(_place: Site, seen: Seen) -> None:
         (path,) = served.data_files()
         damage(path)
         assert served.call("GET", shard_path("x")).code == "integrity"
-        watched = served.service.store.files
-        assert isinstance(watched, WatchedFiles)
-        faults = FaultyFiles(watched._files, [refuse("create"), refuse("seal")])
-        watched._files = faults
+        store = served.service.store
+        store.files = faults = FaultyFiles(store.files, [refuse("create"), refuse("seal")])
         assert served.put("y", b"y" * LARGE).code == "backpressure"
         assert served.put("z", b"z" * LARGE).code == "fenced"
         assert len(faults.fired) == 2

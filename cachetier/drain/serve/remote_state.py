@@ -15,8 +15,8 @@ from cachetier_client.bucket_format.stored import InPack, Stored
 
 from cachetier.local.catalog import (
     drain_writes,
+    puts,
     queries,
-    rank_parts,
     replica_queries,
     replica_writes,
 )
@@ -131,7 +131,7 @@ class DurableRemoteState:
         self._store.write(drain_writes.record_part_uploaded, number, rank)
 
     def followed(self, number: int) -> None:
-        self._store.write(rank_parts.release, number)
+        self._store.write(puts.release_followers, number)
 
     def ended(
         self, number: int, state: SaveState, incident: IncidentRecord | None, now: float
@@ -201,7 +201,7 @@ class ReplicaRemoteState:
         self._store.write(replica_writes.record_part_uploaded, number, self.remote, rank)
 
     def followed(self, number: int) -> None:
-        self._store.write(rank_parts.release, number)
+        self._store.write(puts.release_followers, number)
 
     def ended(
         self, number: int, state: SaveState, _incident: IncidentRecord | None, now: float, /

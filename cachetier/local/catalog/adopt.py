@@ -46,7 +46,7 @@ def _adopted_save(sql: apsw.Connection, policy: Policy, save: Save, now: float) 
     known = queries.save_named(sql, save.run, save.step, save.save_id)
     published = save.state is SaveState.PUBLISHED
     if known is None:
-        number = statements.insert_save(sql, save)
+        number = statements.insert_save(sql, save).number
     elif known.state in _CONFIRMED or (known.state in OPEN_STATES and published):
         number = known.number
     else:

@@ -37,14 +37,12 @@ class _Waiting(Generic[Result]):
         self.turn = threading.Lock()
         self.turn.acquire()
 
-    def finish(self, error: BaseException | None) -> None:
-        self.error = error
-        self.done = True
-        self.turn.release()
-
 
 class Committer:
-    """Runs operations on the one connection that writes."""
+    """Runs operations on the one connection that writes.
+
+    ``fenced`` says why no more writes are taken, or is None.
+    """
 
     def __init__(
         self,
@@ -59,26 +57,21 @@ class Committer:
         self._lock = threading.Lock()
         self._line: deque[_Waiting[Any]] = deque()
         self._led = False
-        self._fenced: str | None = None
-
-    @property
-    def fenced(self) -> str | None:
-        """Why no more writes are taken, or None."""
-        return self._fenced
+        self.fenced: str | None = None
 
     def fence(self, reason: str) -> None:
         """Refuse every write from now on; the first reason stays."""
-        if self._fenced is None:
-            self._fenced = reason
+        if self.fenced is None:
+            self.fenced = reason
             self._on_fence(reason)
 
     def close(self) -> None:
         """Refuse every write after those in line, and close the connection."""
 
         def last(_sql: apsw.Connection) -> None:
-            self._fenced = "the store is closed"
+            self.fenced = "the store is closed"
 
-        if self._fenced is None:
+        if self.fenced is None:
             self.run(last)
         self._connection.close()
 
@@ -115,7 +108,7 @@ class Committer:
             errors = self._transact(batch)
         except BaseException as error:
             self.fence(f"the catalog failed in an unforeseen way: {error!r}")
-            self._hand_over(batch, [FencedError(str(self._fenced)) for _ in batch])
+            self._hand_over(batch, [FencedError(str(self.fenced)) for _ in batch])
             raise
         self._hand_over(batch, errors)
 
@@ -127,13 +120,14 @@ class Committer:
             successor = self._line[0] if self._line else None
             self._led = successor is not None
         for waiting, error in zip(batch, errors, strict=True):
-            waiting.finish(error)
+            waiting.error, waiting.done = error, True
+            waiting.turn.release()
         if successor is not None:
             successor.turn.release()
 
     def _transact(self, batch: list[_Waiting[Any]]) -> list[BaseException | None]:
-        if self._fenced is not None:
-            return [FencedError(self._fenced) for _ in batch]
+        if self.fenced is not None:
+            return [FencedError(self.fenced) for _ in batch]
         try:
             return self._all_or_apart(batch)
         except apsw.FullError as error:
@@ -142,7 +136,7 @@ class Committer:
         except apsw.Error as error:
             self._on_error()
             self.fence(f"the catalog failed to commit: {error}")
-            return [FencedError(str(self._fenced)) for _ in batch]
+            return [FencedError(str(self.fenced)) for _ in batch]
 
     def _give_back(
         self, batch: list[_Waiting[Any]], error: apsw.FullError

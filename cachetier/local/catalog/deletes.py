@@ -8,7 +8,7 @@ from __future__ import annotations
 import apsw
 
 from cachetier.errors import NotFoundError, SealedError
-from cachetier.local.catalog import gc_queries, pins, queries, rank_parts, statements
+from cachetier.local.catalog import gc_queries, pins, puts, queries, statements
 from cachetier.model.checkpoint import OPEN_STATES, SaveState
 from cachetier.model.shard import Shard
 
@@ -88,7 +88,7 @@ def delete_shard(sql: apsw.Connection, run: str, step: int, name: str) -> Shard:
         raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
     save = queries.save_named(sql, run, step, shard.save_id)
     assert save is not None
-    if rank_parts.is_final(sql, save.number, shard.rank) or save.state not in OPEN_STATES:
+    if puts.is_final(sql, save.number, shard.rank) or save.state not in OPEN_STATES:
         raise SealedError(
             f"shard {name} belongs to a sealed part",
             hint="Delete the whole step instead.",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import apsw
 from cachetier_client.bucket_format.stored import Stored
+from cachetier_client.io import digests
 
 from cachetier.local.catalog import queries, rows
 from cachetier.model.checkpoint import Save
@@ -39,7 +40,7 @@ def twin_of(sql: apsw.Connection, shard: Shard, remote: str) -> Shard | None:
         "AND digest = ? AND block_digests = ? LIMIT 1",
         (
             *(remote, save.number, shard.version, content.size_bytes),
-            *(rows.packed(content.digest), rows.packed_blocks(content)),
+            *(rows.packed(content.digest), digests.pack(content.block_digests)),
         ),
     ).fetchone()
     return rows.shard_of(found) if found else None

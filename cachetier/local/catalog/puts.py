@@ -2,6 +2,10 @@
 
 Each function runs inside a transaction (``Store.write``). Decisions are taken inside it, by the
 pure rules of ``model``.
+
+A part that *follows* is sealed as soon as rank 0 of its save is: here that is settled in the very
+transaction that seals rank 0, elsewhere when the drain finds rank 0's part in the bucket. Until
+then its rank may still add to it, and take it back (docs/design/0010-parts-that-follow.md).
 """
 
 from __future__ import annotations
@@ -14,12 +18,14 @@ from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import BackpressureError, InvalidRequestError, SealedError
-from cachetier.local.catalog import queries, rank_parts, statements
+from cachetier.local.catalog import queries, statements
 from cachetier.local.catalog.records import NewShard, RemoteCopy
 from cachetier.model.checkpoint import OPEN_STATES, PartState, Save, SaveState, admitted_save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
+
+LEADER = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,7 @@ def seal(
         InvalidRequestError: Rank 0 would follow itself.
     """
     number = admit(sql, policy, ids, now).number
-    if follows and ids.rank == rank_parts.LEADER:
+    if follows and ids.rank == LEADER:
         raise InvalidRequestError(
             "rank 0 cannot follow rank 0",
             hint="Seal rank 0 without follows, once everything of the save is put.",
@@ -118,7 +124,7 @@ def seal(
             step=ids.step,
             rank=ids.rank,
         )
-    waits = follows and not rank_parts.is_final(sql, number, rank_parts.LEADER)
+    waits = follows and not is_final(sql, number, LEADER)
     sql.execute(
         "INSERT INTO parts (save, rank, state, ranks_on_node, sealed_at, follows) "
         "VALUES (?, ?, 'sealed', ?, ?, ?) ON CONFLICT (save, rank) DO UPDATE SET "
@@ -127,8 +133,8 @@ def seal(
         "WHERE state <> 'sealed' OR follows",
         (number, ids.rank, ranks_on_node, now, int(waits)),
     )
-    if ids.rank == rank_parts.LEADER:
-        rank_parts.release(sql, number)
+    if ids.rank == LEADER:
+        release_followers(sql, number)
     parts = queries.parts_of(sql, number)
     return [part.rank for part in parts if part.state is PartState.SEALED]
 
@@ -142,7 +148,7 @@ def abort_rank(sql: apsw.Connection, ids: SaveIds) -> list[Shard]:
     save = queries.save_named(sql, ids.run, ids.step, ids.save_id)
     if save is None:
         return []  # it never put anything here
-    if rank_parts.is_final(sql, save.number, ids.rank):
+    if is_final(sql, save.number, ids.rank):
         raise SealedError(
             f"rank {ids.rank} has sealed its part of step {ids.step}; it cannot be aborted",
             hint="Delete the step instead.",
@@ -152,14 +158,14 @@ def abort_rank(sql: apsw.Connection, ids: SaveIds) -> list[Shard]:
         )
     shards = [s for s in queries.shards_of(sql, save.number) if s.rank == ids.rank]
     sql.execute("DELETE FROM shards WHERE save = ? AND rank = ?", (save.number, ids.rank))
-    rank_parts.reopen(sql, save.number, ids.rank, PartState.ABORTED)
+    _reopen(sql, save.number, ids.rank, PartState.ABORTED)
     return shards
 
 
 def take_back(sql: apsw.Connection, ids: SaveIds, names: Sequence[str]) -> list[Shard]:
     """Remove shards of a rank's unsealed part; return those there were."""
     save = queries.save_named(sql, ids.run, ids.step, ids.save_id)
-    if save is None or rank_parts.is_final(sql, save.number, ids.rank):
+    if save is None or is_final(sql, save.number, ids.rank):
         return []
     shards = [queries.shard_named(sql, save.number, name) for name in names]
     found = [shard for shard in shards if shard is not None and shard.rank == ids.rank]
@@ -174,6 +180,30 @@ def reserve_version(sql: apsw.Connection) -> int:
     if not sql.changes():
         sql.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('shards', 1)")
     return int(sql.execute("SELECT seq FROM sqlite_sequence WHERE name = 'shards'").get)
+
+
+def is_final(sql: apsw.Connection, number: int, rank: int) -> bool:
+    """Return whether nothing is added to a rank's part any more."""
+    query = "SELECT 1 FROM parts WHERE save = ? AND rank = ? AND state = 'sealed' AND NOT follows"
+    return sql.execute(query, (number, rank)).fetchone() is not None
+
+
+def release_followers(sql: apsw.Connection, number: int) -> int:
+    """Make the sealed parts of a save final, as rank 0 has sealed; return how many were not."""
+    sql.execute(
+        "UPDATE parts SET follows = 0 WHERE save = ? AND state = 'sealed' AND follows", (number,)
+    )
+    return sql.changes()
+
+
+def _reopen(sql: apsw.Connection, number: int, rank: int, state: PartState) -> None:
+    """Have a rank's part, which is not final, as ``state``: it grows, or was taken back."""
+    sql.execute(
+        "INSERT INTO parts (save, rank, state) VALUES (?, ?, ?) "
+        "ON CONFLICT (save, rank) DO UPDATE SET state = excluded.state, follows = 0 "
+        "WHERE state <> excluded.state",
+        (number, rank, state),
+    )
 
 
 def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Save:
@@ -201,7 +231,7 @@ def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Sav
         started_at=now,
         local_only_at=now if local_only else None,
     )
-    return statements.require_save(sql, statements.insert_save(sql, begun))
+    return statements.insert_save(sql, begun)
 
 
 def _repeats(existing: Shard, content: Content) -> bool:
@@ -226,7 +256,7 @@ def _check_replaceable(
             rank=ids.rank,
             name=name,
         )
-    if rank_parts.is_final(sql, save.number, ids.rank):
+    if is_final(sql, save.number, ids.rank):
         raise SealedError(
             f"rank {ids.rank} has sealed step {ids.step}",
             run=ids.run,
@@ -242,4 +272,4 @@ def _check_replaceable(
             rank=ids.rank,
             name=name,
         )
-    rank_parts.reopen(sql, save.number, ids.rank, PartState.OPEN)
+    _reopen(sql, save.number, ids.rank, PartState.OPEN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import apsw
 from cachetier_client.bucket_format.stored import Content, Stored
+from cachetier_client.io import digests
 
 from cachetier.local.catalog import local_copies, queries, replica_queries, rows, statements
 from cachetier.local.catalog.records import IncidentRecord
@@ -32,7 +33,7 @@ def rewrite(
             rank,
             content.size_bytes,
             rows.packed(content.digest),
-            rows.packed_blocks(content),
+            digests.pack(content.block_digests),
             rows.row_digest(save_id, name, rank, content),
             version,
         ),

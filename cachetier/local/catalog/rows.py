@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from awscrt.checksums import crc64nvme
 from cachetier_client.bucket_format.stored import (
     Codec,
     Content,
@@ -17,6 +16,7 @@ from cachetier_client.bucket_format.stored import (
     pack_frames,
     unpack_frames,
 )
+from cachetier_client.io import digests
 
 from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog.records import FinishedUploadPart
@@ -51,14 +51,10 @@ def unpacked(digest: bytes) -> int:
     return int.from_bytes(digest, "big")
 
 
-def packed_blocks(content: Content) -> bytes:
-    return struct.pack(f"!{len(content.block_digests)}Q", *content.block_digests)
-
-
 def row_digest(save_id: str, name: str, rank: int, content: Content) -> bytes:
     """Return the digest of what a shard row promises; its state and place may change."""
     identity = f"{save_id}\0{name}\0{rank}\0{content.size_bytes}\0{content.digest}\0".encode()
-    return packed(int(crc64nvme(identity + packed_blocks(content))))
+    return packed(digests.digest_of(identity + digests.pack(content.block_digests)))
 
 
 def row_of_upload_part(part: FinishedUploadPart) -> tuple[object, ...]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import apsw
 from cachetier_client.bucket_format.stored import Stored
+from cachetier_client.io import digests
 
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import queries, rows
@@ -14,7 +17,8 @@ from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
 
 
-def insert_save(sql: apsw.Connection, save: Save) -> int:
+def insert_save(sql: apsw.Connection, save: Save) -> Save:
+    """Insert a save and return it with its number."""
     sql.execute(
         "INSERT INTO saves (run, step, save_id, state, world_size, overwrite, "
         "started_at, location, local_only_at, swept) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -31,7 +35,7 @@ def insert_save(sql: apsw.Connection, save: Save) -> int:
             int(save.location is not None),  # known from the bucket: this node left nothing there
         ),
     )
-    return sql.last_insert_rowid()
+    return replace(save, number=sql.last_insert_rowid())
 
 
 def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) -> Shard:
@@ -46,7 +50,7 @@ def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) ->
             new.rank,
             new.content.size_bytes,
             rows.packed(new.content.digest),
-            rows.packed_blocks(new.content),
+            digests.pack(new.content.block_digests),
             new.content.element_size,
             new.file_id,
             int(new.body is not None),

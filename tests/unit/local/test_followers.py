@@ -8,7 +8,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import InvalidRequestError, SealedError
-from cachetier.local.catalog import deletes, puts, queries, rank_parts
+from cachetier.local.catalog import deletes, puts, queries
 from cachetier.local.catalog.records import NewShard
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, RankPart, sealed_here
@@ -99,7 +99,7 @@ def test_it_is_final_once_rank_0_is_found_elsewhere(store: Store) -> None:
     put(store, FOLLOWER, "a")
     follow(store)
 
-    store.write(rank_parts.release, number_of(store))
+    store.write(puts.release_followers, number_of(store))
 
     assert part(store).final
 

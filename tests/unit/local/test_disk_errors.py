@@ -1,0 +1,89 @@
+"""A disk that fails is told of, by what failed; what works is not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cachetier_client.bucket_format.stored import Content
+from cachetier_client.clock import SystemClock
+from cachetier_client.identity.names import SaveIds
+from cachetier_client.io.digests import digest_of
+
+from cachetier.errors import BackpressureError, FencedError, OpenForWritingError
+from cachetier.local.files.data_files import DiskFiles
+from cachetier.local.recovery import open_store
+from cachetier.local.store import Store
+from tests.fakes.faulty_files import FaultyFiles, FileOperation, refuse
+
+IDS = SaveIds("r", 1, "s")
+DATA = b"x" * 8192
+
+
+@contextmanager
+def opened(path: Path, files: FaultyFiles, told: Callable[[str], None]) -> Iterator[Store]:
+    store = open_store(path, 1 << 20, SystemClock(), files=files, on_disk_error=told).store
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> DiskFiles:
+    files = DiskFiles(tmp_path)
+    files.prepare()
+    return files
+
+
+@pytest.mark.parametrize(
+    ("operation", "told"),
+    [("create", "write"), ("preallocate", "write"), ("seal", "sync"), ("sync_name", "sync")],
+)
+def test_each_failure_is_told_once_and_raised(
+    tmp_path: Path, disk: DiskFiles, operation: FileOperation, told: str
+) -> None:
+    heard: list[str] = []
+    faults = FaultyFiles(disk, [refuse(operation)])
+    error = BackpressureError if told == "write" else FencedError
+    with opened(tmp_path, faults, heard.append) as store:
+        with pytest.raises(error):
+            put(store)
+
+        assert heard == [told]
+        assert not faults.pending
+        assert store.space.used_bytes in (0, 4096)  # what an extension has not got, it gives back
+
+
+def put(store: Store) -> None:
+    """Stage a file, extend it, write it and commit it."""
+    assert store.space.try_reserve(4096)
+    staged = store.stage(4096)
+    assert store.space.try_reserve(4096)
+    store.extend(staged, len(DATA))
+    assert staged.writer is not None
+    os.pwrite(staged.writer, DATA, 0)
+    store.commit(staged, IDS, "x", Content(len(DATA), digest_of(DATA), (digest_of(DATA),)))
+
+
+def test_what_works_and_what_a_caller_does_wrong_are_no_failures(
+    tmp_path: Path, disk: DiskFiles
+) -> None:
+    heard: list[str] = []
+    with opened(tmp_path, FaultyFiles(disk, []), heard.append) as store:
+        put(store)
+        assert store.space.try_reserve(4096)
+        staged = store.stage(4096)
+        assert staged.writer is not None
+        writer = os.dup(staged.writer)
+        try:
+            os.pwrite(writer, bytes(4096), 0)
+            with pytest.raises(OpenForWritingError):
+                store.commit(staged, IDS, "y", Content(4096, 0, (0,)))
+        finally:
+            os.close(writer)
+
+    assert heard == []
