@@ -13,8 +13,11 @@ import contextlib
 import ctypes
 import errno
 import os
+from collections.abc import Iterator
 from typing import Protocol
 
+from cachetier_client import forks
+from cachetier_client.errors import BackpressureError, StagedIOError
 from cachetier_client.io.aligned import (
     Block,
     BlockPool,
@@ -58,13 +61,33 @@ class SystemFiles:
 
 
 class BlockFile:
-    """A file that blocks are written to or read from, directly while it lets us. Thread-safe."""
+    """A file that blocks are written to or read from, directly while it lets us. Thread-safe.
+
+    ``descriptor`` is its own: closed once, and closed in every child that inherits it.
+    """
 
     def __init__(self, descriptor: int, pool: BlockPool, files: BlockFiles) -> None:
         self.descriptor = descriptor
         self._pool = pool
         self._files = files
-        self._direct = files.switch_to_direct(descriptor)
+        forks.own(self)
+        try:
+            self._direct = files.switch_to_direct(descriptor)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close it, if it is open."""
+        forks.disown(self)
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def abandon(self) -> None:
+        """Close the child's copy: it would count as a writer at the parent's commit."""
+        with contextlib.suppress(OSError):
+            self.close()
 
     def write(self, source: Stretch, offset: int) -> None:
         """Write one block from where its bytes are."""
@@ -154,3 +177,17 @@ class BlockFile:
         """Go on through the page cache; other threads' direct writes in flight end as they are."""
         switch_to_buffered(self.descriptor)
         self._direct = None  # only now: who reads None writes from unaligned memory
+
+
+@contextlib.contextmanager
+def io_errors(done: str) -> Iterator[None]:
+    """Tell of a file that cannot be read or written in this library's words."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise BackpressureError(
+                "the disk under the service's cache_dir is full, below its `capacity`",
+                hint="Free space on the disk, or lower `capacity`.",
+            ) from error
+        raise StagedIOError(f"the staged file could not be {done}") from error

@@ -5,12 +5,10 @@ Source: docs/protocol.md, "Frames" and "Versions".
 
 from __future__ import annotations
 
-import math
 import os
 import socket
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cachetier_client import forks
 from cachetier_client.deadline import Deadline
@@ -30,7 +28,6 @@ from cachetier_client.transport.wire import ConnectionClosedError, Frame, FrameE
 
 INLINE_BYTES = 65536  # until a service says otherwise
 SOCKET_PATH_LIMIT_BYTES = 107
-_LATE_SECONDS = 0.01
 
 
 @dataclass(slots=True)
@@ -96,13 +93,14 @@ class Connection:
         """
         if self._inherited:
             raise inherited()
-        timed = _TimedSocket(self._sock, deadline)
         try:
             try:
-                wire.send_frame(timed, {**header, **brought_along()}, body)
+                named = {**header, **brought_along()}
+                wire.send_frame(self._sock, named, body, deadline=deadline)
             except ConnectionError:
                 self.reusable = False  # it hung up; perhaps it said why before
-            frame = wire.receive_frame(timed, wire.REPLY_HEADER_LIMIT_BYTES)
+            limit_bytes = wire.REPLY_HEADER_LIMIT_BYTES
+            frame = wire.receive_frame(self._sock, limit_bytes, deadline=deadline)
         except (OSError, FrameError, DeadlineError) as error:
             self._raise_broken(error, deadline)
         except BaseException:
@@ -123,7 +121,7 @@ class Connection:
         if self._inherited:
             raise inherited()
         try:
-            wire.send_frame(_TimedSocket(self._sock, deadline), header, body)
+            wire.send_frame(self._sock, header, body, deadline=deadline)
         except (OSError, FrameError, DeadlineError) as error:
             self._raise_broken(error, deadline)
         except BaseException:
@@ -153,40 +151,6 @@ class Connection:
             message = f"lost the connection to {self._peer}"
             raise ConnectionLostError(message, was_idle=self.was_idle) from error
         raise ProtocolMismatchError(f"{self._peer} does not speak this protocol") from error
-
-
-class _TimedSocket:
-    """A socket on which each call may take what is left of the deadline.
-
-    The system is told anew only when that has changed by ``_LATE_SECONDS``: an exchange of small
-    frames is over before, and telling costs as much as sending.
-    """
-
-    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
-        self._sock = sock
-        self._deadline = deadline
-        self._armed_seconds = math.inf
-
-    def sendmsg(self, buffers: Iterable[wire.Buffer], ancillary: Iterable[Any]) -> int:
-        return self._armed().sendmsg(buffers, ancillary)
-
-    def sendall(self, data: wire.Buffer) -> None:
-        self._armed().sendall(data)
-
-    def recvmsg(
-        self, size_bytes: int, ancillary_bytes: int, flags: int
-    ) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
-        return self._armed().recvmsg(size_bytes, ancillary_bytes, flags)
-
-    def recv_into(self, into: memoryview) -> int:
-        return self._armed().recv_into(into)
-
-    def _armed(self) -> socket.socket:
-        left = self._deadline.require("the exchange")
-        if self._armed_seconds - left > _LATE_SECONDS:
-            self._sock.settimeout(left)
-            self._armed_seconds = left
-        return self._sock
 
 
 def _connected(path: str, deadline: Deadline) -> socket.socket:

@@ -8,22 +8,19 @@ Source: docs/protocol.md, "Put".
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-from cachetier_client import forks
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     BackpressureError,
     CachetierClientError,
     InvalidRequestError,
-    StagedIOError,
 )
 from cachetier_client.io import digests
 from cachetier_client.io.aligned import Block
-from cachetier_client.io.block_file import BlockFile
+from cachetier_client.io.block_file import BlockFile, io_errors
 from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
@@ -35,35 +32,13 @@ _GROWTH_LIMIT_BYTES = 1 << 30
 _ABORT_SECONDS = 1.0
 
 
-class OwnedDescriptor:
-    """A descriptor the service sent, closed once, and closed in every child that inherits it."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        forks.own(self)
-
-    def close(self) -> None:
-        """Close it, if it is open."""
-        forks.disown(self)
-        number, self.number = self.number, -1
-        if number >= 0:
-            os.close(number)
-
-    def abandon(self) -> None:
-        """Close the child's copy: it would count as a writer at the parent's commit."""
-        with contextlib.suppress(OSError):
-            self.close()
-
-
+@dataclass(slots=True, eq=False)
 class _StagedSink:
     """What both planes share: the staging's requests, and giving the connection back at the end."""
 
-    def __init__(
-        self, connection: Connection, begun: Header, give_back: Callable[[Connection], None]
-    ) -> None:
-        self._connection = connection
-        self._staging = begun["staging"]
-        self._give_back: Callable[[Connection], None] | None = give_back
+    _connection: Connection
+    _staging: int
+    _give_back: Callable[[Connection], None] | None
 
     def commit(self, size_bytes: int, block_digests: Sequence[int], deadline: Deadline) -> Reply:
         """Make the shard safe; on any error nothing is kept."""
@@ -109,23 +84,13 @@ class _StagedSink:
             give_back(self._connection)
 
 
+@dataclass(slots=True, eq=False)
 class DescriptorSink(_StagedSink):
     """A shard whose file this process writes itself."""
 
-    parallel = True
-
-    def __init__(
-        self,
-        connection: Connection,
-        begun: Header,
-        give_back: Callable[[Connection], None],
-        descriptor: OwnedDescriptor,
-        file: BlockFile,
-    ) -> None:
-        super().__init__(connection, begun, give_back)
-        self._reserved_bytes = int(begun["reserved_bytes"])
-        self._descriptor = descriptor
-        self._file = file
+    _file: BlockFile
+    _reserved_bytes: int
+    parallel: ClassVar = True
 
     def reserve(self, total_bytes: int, deadline: Deadline) -> None:
         """Have room for ``total_bytes``: more if there is room at once, else just that."""
@@ -166,22 +131,18 @@ class DescriptorSink(_StagedSink):
     def _finish(self, size_bytes: int) -> None:
         with io_errors("written"):
             self._file.finish(size_bytes)
-        self._descriptor.close()
+        self._file.close()
 
     def _let_go(self) -> None:
-        self._descriptor.close()
+        self._file.close()
 
 
+@dataclass(slots=True, eq=False)
 class StreamSink(_StagedSink):
     """A shard that the service sends straight to the remote, because the cache is full."""
 
-    parallel = False
-
-    def __init__(
-        self, connection: Connection, begun: Header, give_back: Callable[[Connection], None]
-    ) -> None:
-        super().__init__(connection, begun, give_back)
-        self._next_offset = 0
+    _next_offset: int = 0
+    parallel: ClassVar = False
 
     def reserve(self, total_bytes: int, deadline: Deadline) -> None:
         """Nothing is reserved: the bytes do not stay here."""
@@ -202,17 +163,3 @@ class StreamSink(_StagedSink):
     def _send(self, block: memoryview, deadline: Deadline) -> None:
         self._connection.send({"op": "block", "staging": self._staging}, deadline, block)
         self._next_offset += len(block)
-
-
-@contextlib.contextmanager
-def io_errors(done: str) -> Iterator[None]:
-    """Tell of a file that cannot be read or written in this library's words."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise BackpressureError(
-                "the disk under the service's cache_dir is full, below its `capacity`",
-                hint="Free space on the disk, or lower `capacity`.",
-            ) from error
-        raise StagedIOError(f"the staged file could not be {done}") from error

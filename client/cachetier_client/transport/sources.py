@@ -19,11 +19,10 @@ from cachetier_client.deadline import Deadline
 from cachetier_client.errors import IntegrityError, ProtocolMismatchError, SizeMismatchError
 from cachetier_client.io import digests
 from cachetier_client.io.aligned import aligned_memory
-from cachetier_client.io.block_file import BlockFile
+from cachetier_client.io.block_file import BlockFile, io_errors
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import Reply
-from cachetier_client.transport.sinks import OwnedDescriptor, io_errors
 from cachetier_client.transport.wire import Frame, Header
 
 _SMALL_BYTES = 65536
@@ -35,8 +34,8 @@ class Opener(Protocol):
     def request(self, op: str, fields: Header, deadline: Deadline) -> Frame:
         """Do an operation; the descriptor that comes, if any, is the caller's to close."""
 
-    def block_file(self, descriptor: OwnedDescriptor) -> BlockFile:
-        """Return the file behind a descriptor."""
+    def block_file(self, descriptor: int) -> BlockFile:
+        """Return the file behind a descriptor, which is its own from now on."""
 
     def call(self, op: str, fields: Header, deadline: Deadline) -> Reply:
         """Do an operation whose reply is a header."""
@@ -83,7 +82,7 @@ class OpenedShard:
         self._lock = threading.Lock()
         self._reported = False
         self._retried = False
-        self._descriptors: list[OwnedDescriptor] = []  # of earlier copies too: threads may read
+        self._files: list[BlockFile] = []  # of earlier copies too: threads may read
         self._copy = self._open(deadline)
         self.size_bytes = self._copy.size_bytes
         self.digest = self._copy.digest
@@ -121,11 +120,11 @@ class OpenedShard:
             self._open_again(copy, damage, deadline)
 
     def close(self) -> None:
-        """Close the descriptors, once no thread reads; may be called twice."""
-        if self._descriptors and self._copy.file is not None:
+        """Close the files, once no thread reads; may be called twice."""
+        if self._files and self._copy.file is not None:
             self._copy.file.forget()
-        while self._descriptors:
-            self._descriptors.pop().close()
+        while self._files:
+            self._files.pop().close()
 
     def _open(self, deadline: Deadline) -> _Copy:
         fields = {
@@ -138,18 +137,18 @@ class OpenedShard:
 
     def _take(self, frame: Frame) -> _Copy:
         """Return what the service sent as something to read from, once its digests agree."""
-        descriptor = None if frame.descriptor is None else OwnedDescriptor(frame.descriptor)
+        file = None if frame.descriptor is None else self._opener.block_file(frame.descriptor)
         try:
-            is_remote = descriptor is None and frame.header.get("inline") is False
+            is_remote = file is None and frame.header.get("inline") is False
             size_bytes = int(frame.header["size_bytes"])
             digest = digests.from_hex(frame.header["digest"])
-            has_body = descriptor is None and not is_remote
+            has_body = file is None and not is_remote
             copy = _Copy(
                 size_bytes=size_bytes,
                 digest=digest,
                 block_digests=() if has_body else digests.unpack(frame.body),
                 body=memoryview(frame.body),
-                file=None if descriptor is None else self._opener.block_file(descriptor),
+                file=file,
                 is_remote=is_remote,
             )
             if has_body:
@@ -158,15 +157,15 @@ class OpenedShard:
             elif digests.combine(copy.block_digests, size_bytes) != digest:
                 raise IntegrityError("the block digests do not combine to the shard's digest")
         except BaseException as error:
-            if descriptor is not None:
-                descriptor.close()
+            if file is not None:
+                file.close()
             if isinstance(error, KeyError | TypeError | ValueError):
                 raise ProtocolMismatchError(
                     "the service opened the shard in an unknown way"
                 ) from error
             raise
-        if descriptor is not None:
-            self._descriptors.append(descriptor)
+        if file is not None:
+            self._files.append(file)
         return copy
 
     def _read_remote(self, copy: _Copy, number: int, into: memoryview, deadline: Deadline) -> bool:

@@ -18,7 +18,7 @@ from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import Reply
 from cachetier_client.transport.connection import Connection, Peer
 from cachetier_client.transport.pool import ConnectionPool
-from cachetier_client.transport.sinks import DescriptorSink, OwnedDescriptor, StreamSink
+from cachetier_client.transport.sinks import DescriptorSink, StreamSink
 from cachetier_client.transport.sources import OpenedShard, memory_for
 from cachetier_client.transport.wire import Frame, Header
 
@@ -82,21 +82,22 @@ class UnixTransport:
         except BaseException:
             self._connections.give_back(connection)
             raise
-        descriptor = None if begun.descriptor is None else OwnedDescriptor(begun.descriptor)
+        file: BlockFile | None = None
         try:
+            if begun.descriptor is not None:
+                file = self.block_file(begun.descriptor)
             plane = begun.header.get("plane")
-            known = plane == ("stream" if descriptor is None else "descriptor")
+            known = plane == ("stream" if file is None else "descriptor")
             if not known or "staging" not in begun.header:
                 raise ProtocolMismatchError(f"the service began a put on plane {plane!r}")
-            if descriptor is None:
-                return StreamSink(connection, begun.header, self._connections.give_back)
-            file = self.block_file(descriptor)
-            give_back = self._connections.give_back
-            return DescriptorSink(connection, begun.header, give_back, descriptor, file)
+            staged = (connection, begun.header["staging"], self._connections.give_back)
+            if file is None:
+                return StreamSink(*staged)
+            return DescriptorSink(*staged, file, int(begun.header["reserved_bytes"]))
         except BaseException:
             connection.close()  # which ends what it staged
-            if descriptor is not None:
-                descriptor.close()
+            if file is not None:
+                file.close()
             raise
 
     # --- out -------------------------------------------------------------------------------------
@@ -125,8 +126,8 @@ class UnixTransport:
         ids = {"run": run, "step": step, "name": name}
         return OpenedShard(self, ids, deadline, restore=restore, blocks=blocks)
 
-    def block_file(self, descriptor: OwnedDescriptor) -> BlockFile:
-        return BlockFile(descriptor.number, self._workers.blocks, self._files)
+    def block_file(self, descriptor: int) -> BlockFile:
+        return BlockFile(descriptor, self._workers.blocks, self._files)
 
     # --- the rest --------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
+
+from cachetier_client.deadline import Deadline
 
 PROTOCOL = 1
 MAGIC = b"CTR1"
@@ -21,25 +22,11 @@ HEADER_LIMIT_BYTES = 1 << 20
 REPLY_HEADER_LIMIT_BYTES = 16 << 20  # a step may have many shards, a run many steps
 BODY_LIMIT_BYTES = 16 << 20
 TOGETHER_BYTES = 128 << 10  # so small a frame is read in one call, and its body copied
+DESCRIPTOR = struct.Struct("i")
+_LATE_SECONDS = 0.01
 
 Header = dict[str, Any]
 Buffer = bytes | bytearray | memoryview
-
-
-class ByteStream(Protocol):
-    """What frames need of a socket; `socket.socket` is one."""
-
-    def sendmsg(
-        self, buffers: Iterable[Buffer], ancdata: Iterable[tuple[int, int, array.array[int]]], /
-    ) -> int: ...
-
-    def sendall(self, data: memoryview, /) -> None: ...
-
-    def recvmsg(
-        self, bufsize: int, ancbufsize: int, flags: int, /
-    ) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]: ...
-
-    def recv_into(self, buffer: memoryview, /) -> int: ...
 
 
 class FrameError(Exception):
@@ -60,11 +47,17 @@ class Frame:
 
 
 def send_frame(
-    sock: ByteStream, header: Header, body: Buffer = b"", descriptor: int | None = None
+    sock: socket.socket,
+    header: Header,
+    body: Buffer = b"",
+    descriptor: int | None = None,
+    *,
+    deadline: Deadline | None = None,
 ) -> None:
     """Send one frame; ``descriptor`` is duplicated into the peer and stays the caller's to close.
 
     Raises:
+        TimeoutError, DeadlineError: Not before ``deadline``; None: the socket's own time-out holds.
         FrameError: Larger than any peer takes; nothing was sent.
     """
     encoded = _encode(header).encode()
@@ -77,25 +70,32 @@ def send_frame(
     buffers: list[Buffer] = [prefix + encoded]
     if len(body):
         buffers.append(body)
-    sent = sock.sendmsg(buffers, ancillary)
+    sent = _timed(sock, deadline).sendmsg(buffers, ancillary)
     for buffer in buffers:
         if sent < len(buffer):
-            sock.sendall(memoryview(buffer)[sent:])
+            _timed(sock, deadline).sendall(memoryview(buffer)[sent:])
         sent = max(0, sent - len(buffer))
 
 
-def receive_frame(sock: ByteStream, header_limit_bytes: int = HEADER_LIMIT_BYTES) -> Frame:
+def receive_frame(
+    sock: socket.socket,
+    header_limit_bytes: int = HEADER_LIMIT_BYTES,
+    *,
+    deadline: Deadline | None = None,
+) -> Frame:
     """Read one frame.
 
     Args:
         sock: Where from.
         header_limit_bytes: ``REPLY_HEADER_LIMIT_BYTES`` where replies are read.
+        deadline: None: the socket's own time-out holds.
 
     Raises:
+        TimeoutError, DeadlineError: Not before ``deadline``.
         ConnectionClosedError: The peer is gone.
         FrameError: Not a frame, or one beyond the limits; the connection is unusable.
     """
-    prefix, descriptor = _receive_prefix(sock)
+    prefix, descriptor = _receive_prefix(sock, deadline)
     try:
         magic, header_bytes, body_bytes = PREFIX.unpack(prefix)
         if magic != MAGIC:
@@ -103,10 +103,10 @@ def receive_frame(sock: ByteStream, header_limit_bytes: int = HEADER_LIMIT_BYTES
         if header_bytes > header_limit_bytes or body_bytes > BODY_LIMIT_BYTES:
             raise FrameError(f"frame too large: header {header_bytes}, body {body_bytes} bytes")
         if header_bytes + body_bytes <= TOGETHER_BYTES:
-            rest = _receive_exactly(sock, header_bytes + body_bytes)
+            rest = _receive_exactly(sock, header_bytes + body_bytes, deadline)
             return Frame(_decode_header(rest[:header_bytes]), rest[header_bytes:], descriptor)
-        header = _decode_header(_receive_exactly(sock, header_bytes))
-        return Frame(header, _receive_exactly(sock, body_bytes), descriptor)
+        header = _decode_header(_receive_exactly(sock, header_bytes, deadline))
+        return Frame(header, _receive_exactly(sock, body_bytes, deadline), descriptor)
     except BaseException:
         if descriptor is not None:
             os.close(descriptor)
@@ -131,18 +131,24 @@ def _decode_header(encoded: bytearray) -> Header:
     return header
 
 
-def _receive_prefix(sock: ByteStream) -> tuple[bytearray, int | None]:
-    """Read the prefix with a plain ``recvmsg``: descriptors arrive only with the first byte."""
-    data, ancillary, _flags, _address = sock.recvmsg(
-        PREFIX.size, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC
+def _receive_prefix(sock: socket.socket, deadline: Deadline | None) -> tuple[bytearray, int | None]:
+    """Read the prefix with a plain ``recvmsg``: descriptors arrive only with the first byte.
+
+    There is room for one; of more, which no frame may carry, the system passes none on.
+    """
+    data, ancillary, _flags, _address = _timed(sock, deadline).recvmsg(
+        PREFIX.size, socket.CMSG_LEN(DESCRIPTOR.size), socket.MSG_CMSG_CLOEXEC
     )
     if not data:
         raise ConnectionClosedError("the peer closed the connection")
-    descriptor = _first_descriptor(ancillary) if ancillary else None
+    descriptor = None
+    for level, kind, sent in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            (descriptor,) = DESCRIPTOR.unpack(sent)
     prefix = bytearray(data)
     if len(prefix) < PREFIX.size:
         try:
-            prefix += _receive_exactly(sock, PREFIX.size - len(prefix))
+            prefix += _receive_exactly(sock, PREFIX.size - len(prefix), deadline)
         except BaseException:
             if descriptor is not None:
                 os.close(descriptor)
@@ -150,23 +156,25 @@ def _receive_prefix(sock: ByteStream) -> tuple[bytearray, int | None]:
     return prefix, descriptor
 
 
-def _first_descriptor(ancillary: list[tuple[int, int, bytes]]) -> int | None:
-    """Take the one descriptor a frame may carry, and close any other."""
-    received = array.array("i")
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            received.frombytes(data[: len(data) - len(data) % received.itemsize])
-    for extra in received[1:]:
-        os.close(extra)
-    return received[0] if received else None
-
-
-def _receive_exactly(sock: ByteStream, size_bytes: int) -> bytearray:
+def _receive_exactly(sock: socket.socket, size_bytes: int, deadline: Deadline | None) -> bytearray:
     buffer = bytearray(size_bytes)
     view = memoryview(buffer)
     while view:
-        count = sock.recv_into(view)
+        count = _timed(sock, deadline).recv_into(view)
         if not count:
             raise ConnectionClosedError("the peer closed the connection in the middle of a frame")
         view = view[count:]
     return buffer
+
+
+def _timed(sock: socket.socket, deadline: Deadline | None) -> socket.socket:
+    """Have the next call on ``sock`` take no longer than what is left.
+
+    The system is told anew only when that has changed by ``_LATE_SECONDS``: an exchange of small
+    frames is over before, and telling costs as much as sending.
+    """
+    if deadline is not None:
+        left, told = deadline.require("the exchange"), sock.gettimeout()
+        if told is None or not left <= told <= left + _LATE_SECONDS:
+            sock.settimeout(left)
+    return sock
