@@ -24,7 +24,8 @@ from cachetier.local.files.filesystem import Mount, mount_of
 from cachetier.remote.retrying import RetryPolicy
 
 if TYPE_CHECKING:
-    from cachetier.model.documents import Manifest
+    from cachetier_client.bucket_format.documents import Manifest
+
     from cachetier.remote.bucket import Bucket
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 
+from cachetier_client.bucket_format.documents import ShardEntry
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.stored import Codec, Content
 from cachetier_client.bucket_format.uploads import object_metadata
@@ -35,7 +36,6 @@ from cachetier.errors import (
     StoppingError,
 )
 from cachetier.model.compression import parsed_mode
-from cachetier.model.documents import ShardEntry
 from cachetier.model.packs import Member
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell

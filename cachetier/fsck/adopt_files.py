@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.documents import Manifest, ManifestState, manifest_of
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
@@ -31,7 +31,6 @@ from cachetier.local.lost_and_found import (
 )
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES
-from cachetier.model.documents import Manifest
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket
@@ -177,7 +176,7 @@ class FileAdopter:
         step = ids.run, ids.step
         if step not in self._manifests:
             seen = self._durable.manifest(*step)
-            self._manifests[step] = seen.manifest if seen is not None else None
+            self._manifests[step] = manifest_of(seen)
         manifest = self._manifests[step]
         return manifest if manifest is not None and manifest.save_id == ids.save_id else None
 

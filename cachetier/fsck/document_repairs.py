@@ -6,8 +6,16 @@ import secrets
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 
-from cachetier_client.bucket_format import publication as rules
+from cachetier_client.bucket_format import publication
+from cachetier_client.bucket_format.documents import (
+    PartDocument,
+    SeenManifest,
+    ShardEntry,
+    encode,
+    is_of_another_format,
+)
 from cachetier_client.bucket_format.layout import SPREAD_MARK, own_location, plain_location
 from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY, Claimant, ClaimState
 from cachetier_client.bucket_format.stored import Content, Stored
@@ -19,13 +27,11 @@ from cachetier.fsck.findings import Finding, LeftError
 from cachetier.fsck.remote_index import gone
 from cachetier.local.catalog import drain_writes, queries, repair_writes, replica_writes
 from cachetier.local.store import Store
-from cachetier.model import publication
-from cachetier.model.checkpoint import Save
-from cachetier.model.documents import PartDocument, ShardEntry, encode, is_of_another_format
+from cachetier.model.checkpoint import Save, claimant_of
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.remote.base import IF_ABSENT, if_match
-from cachetier.remote.bucket import Remote, SeenManifest
+from cachetier.remote.bucket import Remote
 from cachetier.remote.presence import holds
 
 AT_ONCE = 16
@@ -87,7 +93,7 @@ class DocumentRepairs:
         else:
             raise LeftError("it was written anew meanwhile: look again")
         claimed = publication.claim(self._claimant(save), None, secrets.token_hex(8))
-        claimed = claimed.model_copy(update={"location": self._location(remote, save)})
+        claimed = replace(claimed, location=self._location(remote, save))
         over = SeenManifest(claimed, info.etag) if info is not None else None
         if remote.bucket.put_manifest(claimed, over) is None:
             raise LeftError("it was written anew meanwhile: look again")
@@ -207,10 +213,10 @@ class DocumentRepairs:
 
     def _claimant(self, save: Save) -> Claimant:
         replaced = self._store.read(queries.replaced_by, save)
-        return publication.claimant_of(save, replaced)
+        return claimant_of(save, replaced)
 
     def _claim_state(self, save: Save, seen: SeenManifest) -> ClaimState:
-        return rules.claim_state(self._claimant(save), seen.manifest)
+        return publication.claim_state(self._claimant(save), seen.manifest)
 
     def _location(self, remote: Remote, save: Save) -> str:
         location = self._lookup.at(remote.name).location(save)

@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from cachetier_client.bucket_format.documents import (
+    Manifest,
+    ManifestState,
+    PartDocument,
+    manifest_of,
+)
 from cachetier_client.bucket_format.layout import SPREAD_MARK, is_pending
-from cachetier_client.bucket_format.publication import ManifestState
 from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.bucket_format.uploads import SAVE_KEY
 from cachetier_client.identity.names import RESERVED_SEGMENT
@@ -15,13 +20,12 @@ from cachetier_client.identity.names import RESERVED_SEGMENT
 from cachetier.errors import IntegrityError, RemoteError, RemoteRefusedError
 from cachetier.fsck.catalog_lookup import SavesAt
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport
-from cachetier.fsck.remote_index import gone, is_same, stored_as
+from cachetier.fsck.remote_index import gone, is_same
 from cachetier.local.catalog import gc_queries, queries
 from cachetier.local.repair import check_queries
 from cachetier.local.repair.check_queries import PAGE_ROWS
 from cachetier.local.repair.open_catalog import CatalogView
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
-from cachetier.model.documents import Manifest, PartDocument
 from cachetier.model.names import DURABLE
 from cachetier.remote.base import ObjectInfo
 from cachetier.remote.bucket import Remote
@@ -104,7 +108,7 @@ class RemoteChecks:
         except IntegrityError as error:
             message = f"at {self._remote.name}: {error.message}"
             return self._of(FindingKind.MANIFEST_DAMAGED, save, message), None
-        manifest = seen.manifest if seen is not None else None
+        manifest = manifest_of(seen)
         wrong = _wrong_manifest(save, manifest)
         if wrong is None:
             return None, manifest
@@ -171,7 +175,7 @@ class RemoteChecks:
             key = self._bucket.layout.object_key(save.run, location, entry.name, entry.pack_name)
             known.add(key)
             if entry.name not in here:
-                stored = stored_as(entry)
+                stored = entry.stored()
                 blank = self._of(
                     FindingKind.OBJECT_MISSING, save, "", name=entry.name, rank=entry.rank, key=key
                 )

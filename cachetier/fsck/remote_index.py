@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.documents import (
+    Manifest,
+    ManifestState,
+    ShardEntry,
+    ShardSummary,
+)
 from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.clock import Clock
 
@@ -15,7 +20,6 @@ from cachetier.local.catalog import repair_writes
 from cachetier.local.repair import check_queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
-from cachetier.model.documents import Manifest, ShardEntry, ShardSummary
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
 from cachetier.remote.presence import holds
@@ -133,7 +137,7 @@ def _stored_of(shard: Shard, entry: ShardSummary | None) -> Stored | None:
         )
     if not is_same(shard, entry):
         raise LeftError("the step in the bucket has other bytes under its name")
-    return stored_as(entry)
+    return entry.stored()
 
 
 def is_same(shard: Shard, entry: ShardSummary) -> bool:
@@ -143,12 +147,3 @@ def is_same(shard: Shard, entry: ShardSummary) -> bool:
     if isinstance(entry, ShardEntry):
         return same and entry.content().block_digests == content.block_digests
     return same
-
-
-def stored_as(entry: ShardSummary) -> Stored:
-    """Return as what a document lists a shard; of a manifest without the frames."""
-    if isinstance(entry, ShardEntry):
-        return entry.stored()
-    digest = int(entry.stored_digest or entry.digest, 16)
-    pack = entry.pack.in_pack() if entry.pack is not None else None
-    return Stored(entry.codec, entry.stored_bytes, digest, (), entry.element_size or 0, pack)

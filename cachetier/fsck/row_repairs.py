@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cachetier_client.bucket_format.documents import ShardEntry
 from cachetier_client.bucket_format.stored import Content
 
 from cachetier.errors import CachetierError, IntegrityError
@@ -20,7 +21,6 @@ from cachetier.local.repair import check_queries
 from cachetier.local.repair.check_queries import DamagedRow
 from cachetier.local.repair.open_catalog import CatalogView, mending
 from cachetier.model.checkpoint import Save
-from cachetier.model.documents import ShardEntry
 from cachetier.remote.bucket import Bucket
 
 OF_THE_CATALOG = {

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from cachetier_client.bucket_format.documents import PendingSeal, ShardEntry, decode
 from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.clock import Clock
 from cachetier_client.identity import names
@@ -36,7 +37,6 @@ from cachetier.local.catalog import drain_queries, drain_writes, puts, queries
 from cachetier.local.catalog.puts import Committed
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
-from cachetier.model.documents import PartDocument, PendingSeal, ShardEntry, decode
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.presence import is_object_of
@@ -170,8 +170,17 @@ class PendingSeals:
         part, _ = self._bucket.part_of(body, save.run, location, rank)
         if any(shard.codec is not Codec.RAW or shard.pack is not None for shard in part.shards):
             return False  # a drain's, of an earlier life of this cache
-        document = part.model_dump(include=set(PartDocument.model_fields) - {"shards"})
-        sealed = PendingSeal(**document, overwrite=save.overwrite, shards=part.shards, held=())
+        sealed = PendingSeal(
+            run=part.run,
+            step=part.step,
+            rank=part.rank,
+            world_size=part.world_size,
+            save_id=part.save_id,
+            overwrite=save.overwrite,
+            ranks_on_node=None,
+            shards=part.shards,
+            held=(),
+        )
         ids = _ids_of(sealed, save, rank, key)
         if not self._has_all(save, location, sealed):
             return False

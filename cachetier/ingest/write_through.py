@@ -44,9 +44,8 @@ from cachetier.errors import (
 from cachetier.ingest.ingest import RemoteStage
 from cachetier.local.catalog import drain_writes, puts, queries
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.checkpoint import Save, SaveState, claimant_of
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.publication import claimant_of
 from cachetier.model.shard import Shard
 from cachetier.remote.base import UploadedPart
 from cachetier.remote.bucket import Bucket

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import (
@@ -89,6 +90,19 @@ class RankPart:
     def final(self) -> bool:
         """Whether nothing is added to it any more."""
         return self.state is PartState.SEALED and not self.follows
+
+
+def claimant_of(save: Save, replaced: tuple[str, ...]) -> Claimant:
+    """Return ``save`` as the bucket's arbitration knows it; ``replaced`` came before it here."""
+    return Claimant(
+        run=save.run,
+        step=save.step,
+        save_id=save.save_id,
+        world_size=save.world_size,
+        overwrite=save.overwrite,
+        started_at=save.started_at,
+        replaced=replaced,
+    )
 
 
 def admitted_save(saves: Sequence[Save], ids: SaveIds) -> Save | None:

@@ -15,15 +15,14 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from cachetier_client.bucket_format import publication as rules
+from cachetier_client.bucket_format import publication
+from cachetier_client.bucket_format.documents import SeenManifest, manifest_of
 from cachetier_client.bucket_format.publication import Claimant, ClaimState
 
 from cachetier.local.catalog import gc_queries, queries
 from cachetier.local.store import Store
-from cachetier.model import publication
-from cachetier.model.checkpoint import PartState, Save
-from cachetier.model.publication import claimant_of
-from cachetier.remote.bucket import Bucket, SeenManifest
+from cachetier.model.checkpoint import PartState, Save, claimant_of
+from cachetier.remote.bucket import Bucket
 
 RANKS_NAMED = 5
 _TAKEN_BACK = "taken back by fsck, and a rank here has not sealed it since"
@@ -74,11 +73,11 @@ class AbandonedSaves:
         """
         claimant = claimant_of(save, self._store.read(queries.replaced_by, save))
         seen = self._bucket.manifest(save.run, save.step)
-        manifest = seen.manifest if seen is not None else None
+        manifest = manifest_of(seen)
         claimed = manifest is not None and manifest.save_id == save.save_id
         location = save.location or (manifest.location if manifest and claimed else None)
         look = Look(claimant, seen, location)
-        claim_state = rules.claim_state(claimant, manifest)
+        claim_state = publication.claim_state(claimant, manifest)
         unsealed = self._store.read(gc_queries.lacks_ranks_here, save)
         taken_back = self._store.read(gc_queries.was_taken_back, save)
         if unsealed and taken_back and claim_state is not ClaimState.PUBLISHED:
@@ -102,7 +101,7 @@ class AbandonedSaves:
         seen, location = look.seen, look.location
         if seen is None and location is None:
             return True  # nothing of it is there, and nobody claimed it
-        manifest = seen.manifest if seen is not None else None
+        manifest = manifest_of(seen)
         document = publication.given_up(look.claimant, location or "", manifest, self._nonce())
         return document is None or self._bucket.put_manifest(document, seen) is not None
 

@@ -1,4 +1,4 @@
-"""A bucket as checkpoints see it: manifests, parts and steps, by the rules of ``model``.
+"""A bucket as checkpoints see it: manifests, parts and steps, by the rules of ``bucket_format``.
 
 Both sides use it: the drain to claim and publish, restore to find what is published.
 """
@@ -8,9 +8,19 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format.documents import (
+    Manifest,
+    ManifestState,
+    PartDocument,
+    ReadPart,
+    SeenManifest,
+    encode,
+    read_manifest,
+    read_part,
+)
 from cachetier_client.bucket_format.layout import Layout, rank_of_part
-from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY, ManifestState
-from cachetier_client.io.digests import digest_of, to_hex
+from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY
+from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import (
     IntegrityError,
@@ -18,18 +28,9 @@ from cachetier.errors import (
     PreconditionFailedError,
     RemoteRefusedError,
 )
-from cachetier.model.documents import Manifest, PartDocument, decode, encode
 from cachetier.remote.base import IF_ABSENT, ObjectInfo, ObjectStore, if_match
 
 _READS_OF_A_MOVING_MANIFEST = 5
-
-
-@dataclass(frozen=True, slots=True)
-class SeenManifest:
-    """A manifest and the version it was read at."""
-
-    manifest: Manifest
-    etag: str
 
 
 class Bucket:
@@ -70,7 +71,7 @@ class Bucket:
             if info is None:
                 return None
             try:
-                manifest = decode(Manifest, self.objects.get(key), key)
+                manifest = read_manifest(self.objects.get(key), run, step, key)
             except ObjectMissingError:
                 return None
             # The body and the ETag come from two calls: the nonce in the metadata ties them
@@ -79,8 +80,6 @@ class Bucket:
                 break
         else:
             raise IntegrityError(f"{key} was not written by cachetier, or changes all the time")
-        if (manifest.run, manifest.step) != (run, step):
-            raise IntegrityError(f"{key} is the manifest of {manifest.run}/{manifest.step}")
         return SeenManifest(manifest, info.etag)
 
     def put_manifest(self, manifest: Manifest, over: SeenManifest | None) -> SeenManifest | None:
@@ -144,7 +143,7 @@ class Bucket:
             raise IntegrityError(f"{key} is not the part that the manifest names")
         return part
 
-    def part_with_digest(self, run: str, location: str, rank: int) -> tuple[PartDocument, str]:
+    def part_with_digest(self, run: str, location: str, rank: int) -> ReadPart:
         """Read a rank's part and the digest that pins it in a manifest; raises as ``part`` does."""
         key = self.layout.part_key(run, location, rank)
         try:
@@ -153,13 +152,9 @@ class Bucket:
             raise IntegrityError(f"{key} is missing", run=run, rank=rank) from None
         return self.part_of(body, run, location, rank)
 
-    def part_of(self, body: bytes, run: str, location: str, rank: int) -> tuple[PartDocument, str]:
+    def part_of(self, body: bytes, run: str, location: str, rank: int) -> ReadPart:
         """Read a part that was fetched, or written, before; raises as ``part`` does."""
-        key = self.layout.part_key(run, location, rank)
-        part = decode(PartDocument, body, key)
-        if (part.run, part.rank) != (run, rank):
-            raise IntegrityError(f"{key} is the part of {part.run}, rank {part.rank}")
-        return part, to_hex(digest_of(body))
+        return read_part(body, run, rank, self.layout.part_key(run, location, rank))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format.documents import PartDocument, decode
 from cachetier_client.bucket_format.layout import rank_of_part
 from cachetier_client.bucket_format.uploads import SAVE_KEY
 
 from cachetier.errors import IntegrityError, ObjectMissingError, RemoteRefusedError
-from cachetier.model.documents import PartDocument, decode
 from cachetier.remote.base import ObjectInfo
 from cachetier.remote.batch import Each
 from cachetier.remote.bucket import Bucket

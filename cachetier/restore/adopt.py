@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cachetier_client.bucket_format.documents import Manifest, PartDocument, ShardEntry
 from cachetier_client.clock import Clock
 
 from cachetier.errors import (
@@ -22,7 +23,6 @@ from cachetier.local.catalog import adopt
 from cachetier.local.catalog.records import NewShard, RemoteCopy, RemoteSave
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState
-from cachetier.model.documents import Manifest, PartDocument, ShardEntry
 from cachetier.model.lifecycle import ShardState
 from cachetier.remote.bucket import Remote
 from cachetier.restore.published import FoundStep, PublishedSteps

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.documents import Manifest, ManifestState, manifest_of
 
 from cachetier.errors import IntegrityError, RemoteError
 from cachetier.local.catalog import queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import SaveState
-from cachetier.model.documents import Manifest
 from cachetier.remote.bucket import Remote
 from cachetier.restore.replica_choice import Absences
 
@@ -183,13 +182,13 @@ class PublishedSteps:
                 seen = remote.bucket.manifest(run, step)
             except IntegrityError:
                 return None  # a replica's damage is no reason not to read the others
-            return seen.manifest if seen is not None else None
+            return manifest_of(seen)
 
         return read
 
     def _durable_manifest(self, run: str, step: int) -> Manifest | None:
         seen = self._durable.bucket.manifest(run, step)
-        return seen.manifest if seen is not None else None
+        return manifest_of(seen)
 
     def _try(
         self,

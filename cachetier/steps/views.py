@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cachetier_client.bucket_format.documents import Manifest
+
 from cachetier.local.catalog.records import Summary
 from cachetier.model.checkpoint import (
     OPEN_STATES,
@@ -14,7 +16,6 @@ from cachetier.model.checkpoint import (
     SaveState,
     sealed_here,
 )
-from cachetier.model.documents import Manifest
 from cachetier.model.levels import Level
 from cachetier.model.shard import Shard
 from cachetier.restore.published import FoundStep

@@ -337,7 +337,7 @@ def test_what_a_process_knows_of_its_parts_is_bounded() -> None:
     assert len(known._states) <= parts.UNSEALED_LIMIT
     for step in range(100, 300):
         state = known.of(SaveIds("r", step, "s", 0, 1), 0.0)
-        state.sealed = b""
+        state.pending = True
         known.ended(state)
     ended = [state for state in known._states.values() if state.has_ended]
     assert len(ended) == parts.SEALED_LIMIT

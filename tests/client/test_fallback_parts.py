@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
-from cachetier_client.bucket_format.documents import Entry
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import SystemClock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
@@ -256,7 +256,7 @@ def test_a_part_that_follows_can_be_taken_back_with_its_document(
 
 
 def test_where_the_store_keeps_no_digest_the_metadata_tells_other_bytes() -> None:
-    entry = Entry("a", 3, 5, (5,))
+    entry = Content(3, 5, (5,))
 
     def found(**metadata: str) -> Found:
         return Found(3, "etag", None, {"cachetier-save": "s", **metadata})

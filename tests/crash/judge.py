@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from cachetier_client.bucket_format.documents import Manifest
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
@@ -12,7 +13,6 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import CachetierError, FencedError
 from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import PartState
-from cachetier.model.documents import Manifest
 from cachetier.model.lifecycle import ShardState
 from cachetier.remote.base import ObjectStore
 from tests.crash.workload import NAMES, RUN, STEPS, Promise

@@ -21,12 +21,11 @@ from typing import Self
 
 import apsw
 from cachetier_client import Checkpoint, Client
+from cachetier_client.bucket_format.documents import Manifest, ManifestState, decode
 from cachetier_client.bucket_format.layout import Layout, rank_of_part
-from cachetier_client.bucket_format.publication import ManifestState
 from cachetier_client.errors import CachetierClientError
 from cachetier_client.io.digests import digest_of
 
-from cachetier.model.documents import Manifest, decode
 from cachetier.testing.s3_endpoint import S3Endpoint
 
 RANKS = 2

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from cachetier_client.bucket_format.documents import PartDocument, ShardEntry
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.identity.names import SaveIds
 
@@ -18,7 +19,6 @@ from cachetier.local.catalog.records import NewShard
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.store import Staged, Store
 from cachetier.model.checkpoint import Save
-from cachetier.model.documents import PartDocument, ShardEntry
 from cachetier.model.shard import Shard
 from tests.crash.sweep import Life, judge_start, live, sweep
 from tests.fakes.power_loss import WORST

@@ -17,11 +17,10 @@ from typing import Self
 
 import pytest
 from cachetier_client import Client
+from cachetier_client.bucket_format.documents import Manifest, ManifestState
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.publication import ManifestState
 from cachetier_client.fallback.direct import parts
 
-from cachetier.model.documents import Manifest
 from cachetier.remote.bucket import Bucket
 from cachetier.testing.s3_endpoint import S3Endpoint
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from cachetier_client.bucket_format.documents import ManifestState
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.publication import ManifestState
 from cachetier_client.clock import SystemClock
 from cachetier_client.identity.names import SaveIds
 

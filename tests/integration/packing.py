@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from cachetier_client.bucket_format.documents import ShardSummary
 from cachetier_client.bucket_format.stored import InPack
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.messages import Size
 from cachetier.local.catalog import queries
-from cachetier.model.documents import ShardSummary
 from cachetier.remote.base import ObjectStore
 from tests.integration.drain_node import REMOTE, Node, patterned
 

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.documents import ManifestState
 from cachetier_client.bucket_format.uploads import PART_BYTES
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.documents import ShardSummary
 from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.bucket_format.uploads import CODEC_KEY, ELEMENT_SIZE_KEY
 from cachetier_client.identity.names import SaveIds
@@ -12,7 +13,6 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.codec import planes
 from cachetier.errors import IntegrityError
-from cachetier.model.documents import ShardSummary
 from cachetier.remote.base import ObjectInfo
 from tests.fakes.faulty_store import FaultyObjectStore, fail
 from tests.integration.compressing import (

@@ -9,15 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from cachetier_client.bucket_format.documents import PartDocument, PartReference, decode
 from cachetier_client.errors import (
     CachetierClientError,
     ServiceUnavailableError,
 )
 
-from cachetier.model.documents import PartDocument, decode
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, Troubles, When, first
@@ -239,12 +240,20 @@ def described(past: Place, step: int) -> dict[str, Any]:
     part_key = f"p/run/{step}/.cachetier/rank-0.json"
     part = decode(PartDocument, objects.get(part_key), part_key)
     heads = {shard.name: objects.head(f"p/run/{step}/{shard.name}") for shard in part.shards}
-    kept = {"run": "", "step": 0, "nonce": "", "started_at": 0.0, "published_at": 0.0}
     parts = tuple(replace_digest(each) for each in manifest.parts)
     return {
         "keys": [key.split("/", 3)[3] for key in past.all_keys() if f"/{step}/" in key],
-        "part": part.model_copy(update={"step": 0}),
-        "manifest": manifest.model_copy(update={**kept, "location": "", "parts": parts}),
+        "part": replace(part, step=0),
+        "manifest": replace(
+            manifest,
+            run="",
+            step=0,
+            location="",
+            nonce="",
+            started_at=0.0,
+            published_at=0.0,
+            parts=parts,
+        ),
         "objects": {
             name: (head.size_bytes, head.digest, sorted(head.metadata), head.encoding)
             for name, head in heads.items()
@@ -253,8 +262,8 @@ def described(past: Place, step: int) -> dict[str, Any]:
     }
 
 
-def replace_digest(reference: Any) -> Any:
-    return reference.model_copy(update={"digest": "0" * 16})  # the part names its step
+def replace_digest(reference: PartReference) -> PartReference:
+    return replace(reference, digest="0" * 16)  # the part names its step
 
 
 @needs_weed

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 from cachetier_client import Client
+from cachetier_client.bucket_format.documents import ManifestState
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.publication import ManifestState
 from cachetier_client.results import Level
 
 from cachetier.remote.bucket import Bucket

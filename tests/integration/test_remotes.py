@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from cachetier_client import CachetierClientError, NotDurableError
-from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.documents import ManifestState
 from cachetier_client.io.digests import digest_of
 
 from cachetier.testing.moto_server import moto_server

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.documents import ManifestState
 
 from tests.integration.packing import body_of, packs_in
 from tests.integration.test_remotes import endpoint, place

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from cachetier_client import Client
+from cachetier_client.bucket_format.documents import Manifest, ManifestState
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.publication import ManifestState
 
 from cachetier.local.catalog import queries
-from cachetier.model.documents import Manifest
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
 from cachetier.service.service import Service

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+from cachetier_client.bucket_format.documents import ShardEntry
 from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored, StoredFrame
 from cachetier_client.bucket_format.uploads import (
@@ -24,13 +25,11 @@ from cachetier.local.catalog import drain_writes, local_copies, queries
 from cachetier.local.catalog.queries import small_of
 from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import PartState, Save, SaveState
+from cachetier.model.checkpoint import PartState, Save, SaveState, claimant_of
 from cachetier.model.composing import pieces
-from cachetier.model.documents import ShardEntry
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.packs import Member, is_packable, next_pack, pack_name
-from cachetier.model.publication import claimant_of
 from cachetier.model.shard import Shard
 from cachetier.remote.base import IF_ABSENT, UploadedPart, if_match
 from cachetier.remote.bucket import Bucket

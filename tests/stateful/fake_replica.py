@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cachetier_client.bucket_format.documents import ShardEntry
 from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.bucket_format.uploads import object_metadata
@@ -13,9 +14,7 @@ from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.errors import RemoteError
 from cachetier.local.catalog import queries
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import PartState, Save, SaveState
-from cachetier.model.documents import ShardEntry
-from cachetier.model.publication import claimant_of
+from cachetier.model.checkpoint import PartState, Save, SaveState, claimant_of
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket
 from tests.stateful.reading import bytes_of

@@ -11,10 +11,9 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format.documents import SeenManifest
 from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.clock import Clock
-
-from cachetier.remote.bucket import SeenManifest
 
 CLAIMS = 256
 PART_LIMIT_BYTES, PARTS_BYTES = 2 << 20, 8 << 20

@@ -9,26 +9,26 @@ repeated at any time, after a crash or a lost reply.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cachetier_client.bucket_format import publication as rules
-from cachetier_client.bucket_format.publication import (
-    LEADER,
-    RACES,
-    Claimant,
-    ClaimState,
+from cachetier_client.bucket_format import publication
+from cachetier_client.bucket_format.documents import (
+    Manifest,
     ManifestState,
+    ReadPart,
+    SeenManifest,
+    ShardEntry,
+    manifest_of,
 )
+from cachetier_client.bucket_format.publication import LEADER, RACES, Claimant, ClaimState
 from cachetier_client.clock import Clock
 
 from cachetier.drain.publish.own_writes import OwnWrites
-from cachetier.errors import IntegrityError, RemoteRefusedError, TransientError
-from cachetier.model import publication
+from cachetier.errors import RemoteRefusedError, TransientError
 from cachetier.model.checkpoint import SaveState
-from cachetier.model.documents import Manifest, PartDocument, PartReference, ShardEntry
 from cachetier.remote.batch import Each
-from cachetier.remote.bucket import Bucket, SeenManifest
+from cachetier.remote.bucket import Bucket
 from cachetier.remote.ownership import owned_keys
 from cachetier.remote.presence import is_object_of
 
@@ -84,10 +84,10 @@ class Publisher:
             TransientError: Others keep changing the manifest.
         """
         for seen in self._tries(save):
-            claim_state = rules.claim_state(save, _manifest(seen))
+            claim_state = publication.claim_state(save, manifest_of(seen))
             if claim_state is ClaimState.CLAIM:
                 claimed = publication.claim(
-                    save, _manifest(seen), self._nonce(), spread=self._bucket.layout.spread
+                    save, manifest_of(seen), self._nonce(), spread=self._bucket.layout.spread
                 )
                 written = self._bucket.put_manifest(claimed, seen)
                 if written is None:
@@ -95,9 +95,9 @@ class Publisher:
                 self._own.claimed(written)
                 return Located(claimed.location)
             if claim_state.has_no_future:
-                return _ended(save, claim_state, _manifest(seen))
+                return _ended(save, claim_state, manifest_of(seen))
             spread = self._bucket.layout.spread
-            return Located(rules.location_of(save, _manifest(seen), spread=spread))
+            return Located(publication.location_of(save, manifest_of(seen), spread=spread))
         raise _too_many_races(save)
 
     def write_part(
@@ -127,8 +127,8 @@ class Publisher:
         if self._publish_own(save, location):
             return Ended(SaveState.PUBLISHED)
         for seen in self._tries(save):
-            manifest = _manifest(seen)
-            claim_state = rules.claim_state(save, manifest)
+            manifest = manifest_of(seen)
+            claim_state = publication.claim_state(save, manifest)
             if claim_state is ClaimState.PUBLISHED or claim_state.has_no_future:
                 return _ended(save, claim_state, manifest)
             whole = self._whole(save, location)
@@ -144,17 +144,17 @@ class Publisher:
         Raises:
             IntegrityError: Its part is damaged.
         """
-        manifest = _manifest(self._bucket.manifest(save.run, save.step))
-        claim_state = rules.claim_state(save, manifest)
+        manifest = manifest_of(self._bucket.manifest(save.run, save.step))
+        claim_state = publication.claim_state(save, manifest)
         if claim_state is ClaimState.PUBLISHED or claim_state.has_no_future:
             return _ended(save, claim_state, manifest)
         if LEADER not in self._bucket.part_ranks(save.run, location):
             return False
-        return not _of_others(save, [self._part(save, location, LEADER)])
+        return publication.are_of(save, [self._part(save, location, LEADER)])
 
     def location_of(self, save: Claimant) -> str | None:
         """Return where the manifest says the objects of ``save`` are; None if it says nothing."""
-        manifest = _manifest(self._bucket.manifest(save.run, save.step))
+        manifest = manifest_of(self._bucket.manifest(save.run, save.step))
         return manifest.location if manifest and manifest.save_id == save.save_id else None
 
     def delete(self, save: Claimant, location: str, ours: Ours) -> tuple[str, ...]:
@@ -175,7 +175,7 @@ class Publisher:
         """
         self._own.forget(save, location)
         for seen in self._tries(save):
-            tombstone = publication.tombstone(save, location, _manifest(seen), self._nonce())
+            tombstone = publication.tombstone(save, location, manifest_of(seen), self._nonce())
             if tombstone is None or self._bucket.put_manifest(tombstone, seen) is not None:
                 break
         else:
@@ -252,7 +252,7 @@ class Publisher:
         if seen is None or any(body is None for body in own):
             return False
         parts = [self._part(save, location, rank) for rank in ranks]
-        if _of_others(save, parts):
+        if not publication.are_of(save, parts):
             return False
         self._own.forget(save, location)
         return (
@@ -260,66 +260,26 @@ class Publisher:
             is not None
         )
 
-    def _part(self, save: Claimant, location: str, rank: int) -> tuple[PartDocument, str]:
+    def _part(self, save: Claimant, location: str, rank: int) -> ReadPart:
         body = self._own.part(save.run, location, rank)
         if body is None:
             return self._bucket.part_with_digest(save.run, location, rank)
         return self._bucket.part_of(body, save.run, location, rank)
 
-    def _whole(self, save: Claimant, location: str) -> list[tuple[PartDocument, str]] | None:
+    def _whole(self, save: Claimant, location: str) -> list[ReadPart] | None:
         """Return every rank's part, or None; those of another save do not count."""
         ranks = range(save.world_size)
         if not self._bucket.part_ranks(save.run, location).issuperset(ranks):
             return None
         parts = list(self._each(lambda rank: self._part(save, location, rank), ranks))
-        return None if _of_others(save, parts) else parts
+        return parts if publication.are_of(save, parts) else None
 
     def _publication(
-        self,
-        save: Claimant,
-        location: str,
-        seen: SeenManifest | None,
-        parts: list[tuple[PartDocument, str]],
+        self, save: Claimant, location: str, seen: SeenManifest | None, parts: Sequence[ReadPart]
     ) -> Manifest:
-        manifest = _manifest(seen)
-        if manifest is not None and manifest.save_id == save.save_id:
-            if manifest.location != location:
-                raise IntegrityError(
-                    f"step {save.step} is claimed at {manifest.location}, not at {location}",
-                    run=save.run,
-                    step=save.step,
-                )
-            claimed = manifest
-        else:
-            claimed = publication.claim(save, manifest, "").model_copy(
-                update={"location": location}
-            )
         return publication.published(
-            claimed,
-            at=self._clock.now(),
-            nonce=self._nonce(),
-            world_size=save.world_size,
-            parts=tuple(_reference(part, digest) for part, digest in parts),
-            shards=tuple(shard.summary() for part, _ in parts for shard in part.shards),
+            save, location, manifest_of(seen), parts, at=self._clock.now(), nonce=self._nonce()
         )
-
-
-def _manifest(seen: SeenManifest | None) -> Manifest | None:
-    return seen.manifest if seen is not None else None
-
-
-def _of_others(save: Claimant, parts: Iterable[tuple[PartDocument, str]]) -> bool:
-    ours = (save.step, save.save_id, save.world_size)
-    return any((part.step, part.save_id, part.world_size) != ours for part, _ in parts)
-
-
-def _reference(part: PartDocument, digest: str) -> PartReference:
-    return PartReference(
-        rank=part.rank,
-        digest=digest,
-        shards=len(part.shards),
-        size_bytes=sum(shard.size_bytes for shard in part.shards),
-    )
 
 
 def _ended(save: Claimant, claim_state: ClaimState, seen: Manifest | None) -> Ended:

@@ -11,10 +11,9 @@ from enum import StrEnum
 
 from cachetier_client.bucket_format.publication import Claimant
 
-from cachetier.model.checkpoint import Save
+from cachetier.model.checkpoint import Save, claimant_of
 from cachetier.model.compression import OFF, Mode
 from cachetier.model.packs import Packable
-from cachetier.model.publication import claimant_of
 from cachetier.model.shard import Shard
 
 

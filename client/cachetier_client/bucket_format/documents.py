@@ -1,212 +1,301 @@
-"""The JSON documents of the bucket as a client writes and reads them.
+"""The JSON documents in the bucket: a rank's part, a step's manifest and a pending seal.
 
-They are the service's, field by field and in its order, so that a part comes out the same whoever
-writes it; a test holds the two against each other.
+They are read from a place that others can write, so every field is checked; whoever reads a lie
+gets an IntegrityError, never wrong bytes. A document has the same bytes whoever writes it.
 
-Source: ``model/documents.py`` of the service; docs/architecture.md, "State in the bucket".
+Source: docs/architecture.md, "State in the bucket".
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+import struct
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Annotated, TypeVar
 
-from cachetier_client.bucket_format import publication
-from cachetier_client.bucket_format.publication import Claimant, ManifestState
+from cachetier_client.bucket_format import strict_json
+from cachetier_client.bucket_format.stored import (
+    SHARD_LIMIT_BYTES,
+    Codec,
+    Content,
+    InPack,
+    Stored,
+    StoredFrame,
+)
+from cachetier_client.bucket_format.strict_json import between, matching
 from cachetier_client.errors import IntegrityError
-from cachetier_client.identity.names import SaveIds
-from cachetier_client.io.digests import digest_of, to_hex
+from cachetier_client.io import digests
+from cachetier_client.io.digests import from_hex, to_hex
 
 FORMAT = 1
+NUMBER_LIMIT = 1 << 63  # what the catalog can hold
+
+Format = Annotated[int, between(FORMAT, FORMAT)]
+Count = Annotated[int, between(0, NUMBER_LIMIT - 1)]
+WorldSize = Annotated[int, between(1, NUMBER_LIMIT - 1)]
+ShardBytes = Annotated[int, between(0, SHARD_LIMIT_BYTES)]
+HexDigest = Annotated[str, matching(r"[0-9a-f]{16}")]
+HexDigests = Annotated[str, matching(r"(?:[0-9a-f]{16})*")]
+HexSizes = Annotated[str, matching(r"(?:[0-9a-f]{8})*")]
+PackName = Annotated[str, matching(r"pack-[0-9]+-[0-9a-f]{16}")]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A shard that lies in the bucket raw: size, digest, and the digest of each block."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackReference:
+    """The pack that holds a shard, under ``.cachetier/``, and where in it the shard begins."""
+
+    name: PackName
+    start: Count
+    size_bytes: ShardBytes
+    digest: HexDigest
+
+    @classmethod
+    def of(cls, pack: InPack) -> PackReference:
+        digest = to_hex(pack.digest)
+        return cls(name=pack.name, start=pack.start, size_bytes=pack.size_bytes, digest=digest)
+
+    def in_pack(self) -> InPack:
+        return InPack(self.name, self.start, self.size_bytes, from_hex(self.digest))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSummary:
+    """One shard as the manifest lists it: its raw bytes, and how its object stores them.
+
+    Attributes:
+        stored_digest: Of a compressed one: the digest of its object.
+        element_size: Of one that is split into planes.
+        pack: Of one that is no object of its own.
+    """
 
     name: str
-    size_bytes: int
-    digest: int
-    block_digests: tuple[int, ...]
+    rank: Count
+    size_bytes: ShardBytes
+    digest: HexDigest
+    codec: Codec = Codec.RAW
+    stored_bytes: Count
+    stored_digest: HexDigest | None = None
+    element_size: Count | None = None
+    pack: PackReference | None = None
 
-    def summary(self, rank: int) -> dict[str, Any]:
-        """Return the shard as a manifest lists it."""
-        return {
-            "name": self.name,
-            "rank": rank,
-            "size_bytes": self.size_bytes,
-            "digest": to_hex(self.digest),
-            "codec": "raw",
-            "stored_bytes": self.size_bytes,
-        }
+    @property
+    def pack_name(self) -> str | None:
+        """Name of the pack it lies in; None where it is an object of its own."""
+        return self.pack.name if self.pack is not None else None
 
-    def described(self, rank: int) -> dict[str, Any]:
-        """Return the shard as its rank's part describes it."""
-        return {**self.summary(rank), "block_digests": "".join(map(to_hex, self.block_digests))}
+    def stored(self) -> Stored:
+        """Return how it is stored, without its frames."""
+        return Stored(
+            self.codec,
+            self.stored_bytes,
+            from_hex(self.stored_digest or self.digest),
+            (),
+            self.element_size or 0,
+            self.pack.in_pack() if self.pack is not None else None,
+        )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEntry(ShardSummary):
+    """One shard as its rank's part describes it: with block digests, so that ranges verify.
+
+    Of a compressed one also with size (32 bits) and digest of each frame, so that ranges are found
+    and frames can be copied.
+    """
+
+    block_digests: HexDigests
+    frame_sizes: HexSizes | None = None
+    frame_digests: HexDigests | None = None
+
+    @classmethod
+    def of(cls, name: str, rank: int, content: Content, stored: Stored | None = None) -> ShardEntry:
+        """Describe a shard; without ``stored`` it is stored raw."""
+        stored = stored or Stored.raw(content)
+        compressed = stored.codec is not Codec.RAW
+        sizes = "".join(f"{frame.size_bytes:08x}" for frame in stored.frames)
+        frame_digests = "".join(to_hex(frame.digest) for frame in stored.frames)
+        return cls(
+            name=name,
+            rank=rank,
+            size_bytes=content.size_bytes,
+            digest=to_hex(content.digest),
+            codec=stored.codec,
+            stored_bytes=stored.size_bytes,
+            block_digests="".join(map(to_hex, content.block_digests)),
+            stored_digest=to_hex(stored.digest) if compressed else None,
+            frame_sizes=sizes if compressed else None,
+            frame_digests=frame_digests if compressed else None,
+            element_size=stored.element_size or None,
+            pack=PackReference.of(stored.pack) if stored.pack is not None else None,
+        )
+
+    def __post_init__(self) -> None:
+        if (self.codec is Codec.RAW) != (self.stored_digest is None):
+            raise ValueError("a digest as stored belongs to compressed shards, and to each of them")
+        if len(self.frame_digests or "") != 2 * len(self.frame_sizes or ""):
+            raise ValueError("not every frame has a digest")
+        self.stored().check(self.size_bytes)
+
+    def content(self) -> Content:
+        blocks = digests.unpack(bytes.fromhex(self.block_digests))
+        return Content(self.size_bytes, from_hex(self.digest), blocks, self.element_size or 0)
+
+    def stored(self) -> Stored:
+        """Return how it is stored."""
+        sizes = bytes.fromhex(self.frame_sizes or "")
+        frames = map(
+            StoredFrame,
+            struct.unpack(f"!{len(sizes) // 4}I", sizes),
+            digests.unpack(bytes.fromhex(self.frame_digests or "")),
+        )
+        return replace(ShardSummary.stored(self), frames=tuple(frames))
+
+    def summary(self) -> ShardSummary:
+        return ShardSummary(
+            **{each.name: getattr(self, each.name) for each in fields(ShardSummary)}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartDocument:
+    """What one rank of one save put: written once, after a HEAD of each of its shards."""
+
+    format: Format = FORMAT
+    run: str
+    step: Count
+    save_id: str
+    rank: Count
+    world_size: WorldSize
+    shards: tuple[ShardEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldShard:
+    """A shard that a client knows to be on its node: the service acknowledged it."""
+
+    name: str
+    size_bytes: ShardBytes
+    digest: HexDigest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingSeal:
+    """What a client leaves that put part of its part straight here, for its service to seal.
+
+    ``shards`` are in the bucket, ``held`` are at the service.
+    """
+
+    format: Format = FORMAT
+    run: str
+    step: Count
+    rank: Count
+    world_size: WorldSize
+    save_id: str
+    overwrite: bool
+    ranks_on_node: Count | None
+    follows: bool = False
+    shards: tuple[ShardEntry, ...]
+    held: tuple[HeldShard, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartReference:
+    """A rank's part, pinned by size and digest so that it cannot change under a reader."""
+
+    rank: Count
+    digest: HexDigest
+    shards: Count
+    size_bytes: Count
+
+
+class ManifestState(StrEnum):
+    CLAIMED = "claimed"
+    PUBLISHED = "published"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The step's one mutable document, and the version it was read at."""
+    """The step's one mutable document; ``nonce`` tells our own lost reply from another writer."""
 
+    format: Format = FORMAT
     state: ManifestState
     run: str
-    step: int
+    step: Count
     save_id: str
     location: str
     nonce: str
     started_at: float
     replaces: tuple[str, ...] = ()
-    world_size: int = 1
+    world_size: WorldSize = 1
     published_at: float | None = None
-    parts: Sequence[dict[str, Any]] = field(default=())
-    shards: Sequence[dict[str, Any]] = field(default=())
-    etag: str = ""
-
-    def encode(self) -> bytes:
-        """Return the document."""
-        document: dict[str, Any] = {
-            "format": FORMAT,
-            "state": self.state,
-            "run": self.run,
-            "step": self.step,
-            "save_id": self.save_id,
-            "location": self.location,
-            "nonce": self.nonce,
-            "started_at": self.started_at,
-            "replaces": list(self.replaces),
-            "world_size": self.world_size,
-        }
-        if self.published_at is not None:
-            document["published_at"] = self.published_at
-        document |= {"parts": list(self.parts), "shards": list(self.shards)}
-        return encoded(document)
-
-
-def manifest_of(body: bytes, etag: str, key: str) -> Manifest:
-    """Read a manifest.
-
-    Raises:
-        IntegrityError: It is none of ours.
-    """
-    document = decoded(body, key)
-    try:
-        return Manifest(
-            state=ManifestState(document["state"]),
-            run=str(document["run"]),
-            step=int(document["step"]),
-            save_id=str(document["save_id"]),
-            location=str(document["location"]),
-            nonce=str(document["nonce"]),
-            started_at=float(document["started_at"]),
-            replaces=tuple(map(str, document.get("replaces", ()))),
-            world_size=int(document.get("world_size", 1)),
-            published_at=document.get("published_at"),
-            parts=tuple(document.get("parts", ())),
-            shards=tuple(document.get("shards", ())),
-            etag=etag,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise IntegrityError(f"{key} is not a manifest of format {FORMAT}: {error!r}") from None
-
-
-def part_document(part: SaveIds, entries: Iterable[Entry]) -> bytes:
-    """Return the document of a rank's part."""
-    ordered = sorted(entries, key=lambda entry: entry.name)
-    return encoded(
-        {
-            "format": FORMAT,
-            "run": part.run,
-            "step": part.step,
-            "save_id": part.save_id,
-            "rank": part.rank,
-            "world_size": part.world_size,
-            "shards": [entry.described(part.rank) for entry in ordered],
-        }
-    )
+    parts: tuple[PartReference, ...] = ()
+    shards: tuple[ShardSummary, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A shard that the service acknowledged before it went away."""
+class SeenManifest:
+    """A manifest and the version it was read at."""
 
-    size_bytes: int
-    digest: str
-
-
-def pending_document(
-    part: SaveIds,
-    entries: Iterable[Entry],
-    held: dict[str, Held],
-    *,
-    ranks_on_node: int | None,
-    follows: bool,
-) -> bytes:
-    """Return the document that asks the service to seal a part of which it holds ``held``."""
-    ordered = sorted(entries, key=lambda entry: entry.name)
-    return encoded(
-        {
-            "format": FORMAT,
-            **part.fields(),
-            "ranks_on_node": ranks_on_node,
-            "follows": follows,
-            "shards": [entry.described(part.rank) for entry in ordered],
-            "held": [
-                {"name": name, "size_bytes": each.size_bytes, "digest": each.digest}
-                for name, each in sorted(held.items())
-            ],
-        }
-    )
+    manifest: Manifest
+    etag: str
 
 
-def reference_of(document: dict[str, Any], body: bytes) -> dict[str, Any]:
-    """Return how a manifest names a part."""
-    shards = document["shards"]
-    return {
-        "rank": document["rank"],
-        "digest": to_hex(digest_of(body)),
-        "shards": len(shards),
-        "size_bytes": sum(shard["size_bytes"] for shard in shards),
-    }
+def manifest_of(seen: SeenManifest | None) -> Manifest | None:
+    return seen.manifest if seen is not None else None
 
 
-def summary_of(shard: dict[str, Any]) -> dict[str, Any]:
-    """Return a shard of a part as the manifest lists it: what the part says, but for its blocks."""
-    blocks = ("block_digests", "frame_sizes", "frame_digests")
-    return {name: value for name, value in shard.items() if name not in blocks}
+ReadPart = tuple[PartDocument, str]  # with the digest of its bytes, which pins it in a manifest
+DocumentType = TypeVar("DocumentType")
 
 
-def claim(save: Claimant, seen: Manifest | None, nonce: str, *, spread: bool) -> Manifest:
-    """Return the document that claims the step for ``save`` over ``seen``."""
-    return Manifest(**publication.claim(save, seen, nonce, spread=spread))
+def encode(document: object) -> bytes:
+    return strict_json.written(document)
 
 
-def published(
-    claimed: Manifest, parts: Sequence[tuple[dict[str, Any], bytes]], at: float
-) -> Manifest:
-    """Return ``claimed`` as the published manifest of ``parts``, each with its bytes."""
-    return replace(
-        claimed,
-        state=ManifestState.PUBLISHED,
-        published_at=at,
-        parts=[reference_of(document, body) for document, body in parts],
-        shards=[summary_of(shard) for document, _ in parts for shard in document["shards"]],
-    )
+def is_of_another_format(body: bytes) -> bool:
+    """Return whether what cannot be read may be a document of another version of cachetier."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and found.get("format", FORMAT) != FORMAT
 
 
-def encoded(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def decoded(body: bytes, key: str) -> dict[str, Any]:
-    """Read a JSON object.
+def decode(kind: type[DocumentType], body: bytes, key: str) -> DocumentType:
+    """Read a document of ``kind``.
 
     Raises:
-        IntegrityError: It is none.
+        IntegrityError: It is not one; names ``key``.
     """
     try:
-        return dict(json.loads(body))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise IntegrityError(f"{key} is not a JSON object: {error}") from None
+        return strict_json.parsed(kind, body)
+    except ValueError as error:
+        raise IntegrityError(
+            f"{key} is not a {kind.__name__.lower()} of format {FORMAT}: {error}"
+        ) from None
+
+
+def read_manifest(body: bytes, run: str, step: int, key: str) -> Manifest:
+    """Read the manifest of a step.
+
+    Raises:
+        IntegrityError: It is damaged, or of another step.
+    """
+    manifest = decode(Manifest, body, key)
+    if (manifest.run, manifest.step) != (run, step):
+        raise IntegrityError(f"{key} is the manifest of {manifest.run}/{manifest.step}")
+    return manifest
+
+
+def read_part(body: bytes, run: str, rank: int, key: str) -> ReadPart:
+    """Read the part of ``rank``.
+
+    Raises:
+        IntegrityError: It is damaged, or of another rank.
+    """
+    part = decode(PartDocument, body, key)
+    if (part.run, part.rank) != (run, rank):
+        raise IntegrityError(f"{key} is the part of {part.run}, rank {part.rank}")
+    return part, to_hex(digests.digest_of(body))

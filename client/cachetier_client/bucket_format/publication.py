@@ -28,38 +28,25 @@ Source: docs/design/0002-save-identity.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum, StrEnum, auto
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 
+from cachetier_client.bucket_format.documents import (
+    Manifest,
+    ManifestState,
+    PartDocument,
+    PartReference,
+    ReadPart,
+    ShardEntry,
+)
 from cachetier_client.bucket_format.layout import own_location, plain_location
+from cachetier_client.errors import IntegrityError
 from cachetier_client.identity.names import SaveIds
 
 RACES = 20  # how often a writer who lost a race for the manifest reads it again
 LEADER = 0  # the rank that others may follow
 MANIFEST_NONCE_KEY = "cachetier-nonce"  # metadata of a manifest
-
-
-class ManifestState(StrEnum):
-    CLAIMED = "claimed"
-    PUBLISHED = "published"
-    DELETED = "deleted"
-
-
-class ManifestFields(Protocol):
-    """What the rules have to know of a manifest."""
-
-    @property
-    def state(self) -> ManifestState: ...
-    @property
-    def save_id(self) -> str: ...
-    @property
-    def location(self) -> str: ...
-    @property
-    def started_at(self) -> float: ...
-    @property
-    def replaces(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +84,7 @@ class ClaimState(Enum):
         return self in (ClaimState.SUPERSEDED, ClaimState.REFUSED, ClaimState.DELETED)
 
 
-def claim_state(save: Claimant, seen: ManifestFields | None) -> ClaimState:
+def claim_state(save: Claimant, seen: Manifest | None) -> ClaimState:
     """Return the state of the claim of ``save`` on the manifest ``seen``."""
     if seen is None:
         return ClaimState.CLAIM
@@ -116,14 +103,14 @@ def claim_state(save: Claimant, seen: ManifestFields | None) -> ClaimState:
     return ClaimState.CLAIM
 
 
-def is_newer(save: Claimant, seen: ManifestFields) -> bool:
+def is_newer(save: Claimant, seen: Manifest) -> bool:
     """Return whether ``save`` comes after the save that wrote ``seen``."""
     if save.save_id in seen.replaces:
         return False
     return seen.save_id in save.replaced or save.started_at > seen.started_at
 
 
-def location_of(save: Claimant, seen: ManifestFields | None, *, spread: bool = False) -> str:
+def location_of(save: Claimant, seen: Manifest | None, *, spread: bool = False) -> str:
     """Return where the shards of ``save`` go, once its standing allows it to write."""
     if seen is None:
         return plain_location(save.step, spread=spread)
@@ -132,23 +119,104 @@ def location_of(save: Claimant, seen: ManifestFields | None, *, spread: bool = F
     return own_location(save.step, save.save_id, spread=spread)
 
 
-def claim(
-    save: Claimant, seen: ManifestFields | None, nonce: str, *, spread: bool = False
-) -> dict[str, Any]:
-    """Return the fields of the document that claims the step for ``save`` over ``seen``."""
-    return {
-        "state": ManifestState.CLAIMED,
-        "run": save.run,
-        "step": save.step,
-        "save_id": save.save_id,
-        "location": location_of(save, seen, spread=spread),
-        "nonce": nonce,
-        "started_at": save.started_at,
-        "replaces": _replaces(save, seen),
-        "world_size": save.world_size,
-    }
+# --- documents -----------------------------------------------------------------------------------
 
 
-def _replaces(save: Claimant, seen: ManifestFields | None) -> tuple[str, ...]:
+def claim(save: Claimant, seen: Manifest | None, nonce: str, *, spread: bool = False) -> Manifest:
+    """Return the document that claims the step for ``save`` over ``seen``."""
     earlier = () if seen is None else (*seen.replaces, seen.save_id)
-    return tuple(sorted({*earlier, *save.replaced} - {save.save_id}))
+    return Manifest(
+        state=ManifestState.CLAIMED,
+        run=save.run,
+        step=save.step,
+        save_id=save.save_id,
+        location=location_of(save, seen, spread=spread),
+        nonce=nonce,
+        started_at=save.started_at,
+        replaces=tuple(sorted({*earlier, *save.replaced} - {save.save_id})),
+        world_size=save.world_size,
+    )
+
+
+def part_of(save: Claimant | SaveIds, rank: int, shards: Iterable[ShardEntry]) -> PartDocument:
+    """Return the document of a rank's part."""
+    return PartDocument(
+        run=save.run,
+        step=save.step,
+        save_id=save.save_id,
+        rank=rank,
+        world_size=save.world_size,
+        shards=tuple(sorted(shards, key=lambda shard: shard.name)),
+    )
+
+
+def are_of(save: Claimant, parts: Iterable[ReadPart]) -> bool:
+    """Return whether ``parts`` are all of ``save``: those of another do not count."""
+    ours = (save.step, save.save_id, save.world_size)
+    return all((part.step, part.save_id, part.world_size) == ours for part, _ in parts)
+
+
+def published(
+    save: Claimant,
+    location: str,
+    seen: Manifest | None,
+    parts: Sequence[ReadPart],
+    *,
+    at: float,
+    nonce: str,
+) -> Manifest:
+    """Return what publishes ``save``, whose objects are at ``location``, over ``seen``.
+
+    Raises:
+        IntegrityError: The save has claimed the step at another location.
+    """
+    if seen is None or seen.save_id != save.save_id:
+        seen = replace(claim(save, seen, ""), location=location)
+    elif seen.location != location:
+        raise IntegrityError(
+            f"step {save.step} is claimed at {seen.location}, not at {location}",
+            run=save.run,
+            step=save.step,
+        )
+    return replace(
+        seen,
+        state=ManifestState.PUBLISHED,
+        published_at=at,
+        nonce=nonce,
+        world_size=save.world_size,
+        parts=tuple(_reference(part, digest) for part, digest in parts),
+        shards=tuple(shard.summary() for part, _ in parts for shard in part.shards),
+    )
+
+
+def _reference(part: PartDocument, digest: str) -> PartReference:
+    size_bytes = sum(shard.size_bytes for shard in part.shards)
+    return PartReference(
+        rank=part.rank, digest=digest, shards=len(part.shards), size_bytes=size_bytes
+    )
+
+
+def deleted(seen: Manifest, nonce: str) -> Manifest:
+    """Return the tombstone of ``seen``: readers treat the step as gone before its objects go."""
+    return replace(seen, state=ManifestState.DELETED, nonce=nonce, parts=(), shards=())
+
+
+def tombstone(save: Claimant, location: str, seen: Manifest | None, nonce: str) -> Manifest | None:
+    """Return what deletes ``save``, or None where the manifest is another's, or does so already."""
+    if seen is None:
+        return deleted(replace(claim(save, None, ""), location=location), nonce)
+    if seen.save_id != save.save_id or seen.state is ManifestState.DELETED:
+        return None
+    return deleted(seen, nonce)
+
+
+def given_up(save: Claimant, location: str, seen: Manifest | None, nonce: str) -> Manifest | None:
+    """Return what keeps ``save``, which is not published, from ever being; None: what is there.
+
+    Where the manifest is another save's, ``save`` is entered there among those that came before.
+    """
+    if claim_state(save, seen).has_no_future:
+        return None
+    if seen is None or seen.save_id == save.save_id:
+        return tombstone(save, location, seen, nonce)
+    return replace(seen, replaces=tuple(sorted({*seen.replaces, save.save_id})), nonce=nonce)

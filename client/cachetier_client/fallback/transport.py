@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from cachetier_client import forks
-from cachetier_client.bucket_format.documents import Held
+from cachetier_client.bucket_format.documents import HeldShard
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
@@ -263,7 +263,8 @@ class FallbackTransport:
 
     def _held(self, part: SaveIds, name: str, reply: Reply) -> None:
         with suppress(KeyError, TypeError, ValueError):  # of another protocol: the caller will say
-            held = Held(int(reply["size_bytes"]), str(reply["digest"]))
+            size_bytes, digest = int(reply["size_bytes"]), str(reply["digest"])
+            held = HeldShard(name=name, size_bytes=size_bytes, digest=digest)
             parts.THIS_PROCESS.of(part, self._clock.now()).held[name] = held
 
     # --- the service, once it is back ------------------------------------------------------------

@@ -73,7 +73,7 @@ def checked_run(run: object) -> str:
     fine = isinstance(run, str) and len(run) <= RUN_LIMIT_CHARACTERS and _RUN.fullmatch(run)
     if not fine or run in _RESERVED:
         raise InvalidNameError(
-            f"run {_shown(run)} is not 1 to 128 characters of A-Z a-z 0-9 . _ - = + @",
+            f"run {shown(run)} is not 1 to 128 characters of A-Z a-z 0-9 . _ - = + @",
             hint=_near(str(run).replace("/", "-"), RUN_LIMIT_CHARACTERS),
         )
     return str(run)
@@ -83,7 +83,7 @@ def checked_step(step: object) -> int:
     """Return ``step`` as a plain integer; raise InvalidNameError if it is not a step."""
     number = _index(step)
     if number is None or not 0 <= number < STEP_LIMIT:
-        raise InvalidNameError(f"step {_shown(step)} is not an integer from 0 to 2^53 - 1")
+        raise InvalidNameError(f"step {shown(step)} is not an integer from 0 to 2^53 - 1")
     return number
 
 
@@ -91,7 +91,7 @@ def parsed_step(text: str) -> int:
     """Return the step that ``text`` writes in canonical decimal."""
     if len(text) <= 16 and _STEP.fullmatch(text):
         return checked_step(int(text))
-    raise InvalidNameError(f"step {_shown(text)} is not a canonical decimal integer")
+    raise InvalidNameError(f"step {shown(text)} is not a canonical decimal integer")
 
 
 def checked_name(name: object) -> str:
@@ -99,7 +99,7 @@ def checked_name(name: object) -> str:
     fine = isinstance(name, str) and len(name) <= NAME_LIMIT_CHARACTERS and _NAME.fullmatch(name)
     if not fine or not _RESERVED.isdisjoint(str(name).split("/")):
         raise InvalidNameError(
-            f"shard name {_shown(name)} is not 1 to 255 characters of A-Z a-z 0-9 . _ - = + @ in "
+            f"shard name {shown(name)} is not 1 to 255 characters of A-Z a-z 0-9 . _ - = + @ in "
             "segments joined by '/', without '.', '..' or '.cachetier' as a segment",
             hint=_near(str(name), NAME_LIMIT_CHARACTERS),
         )
@@ -115,7 +115,7 @@ def checked_save_id(save_id: object) -> str:
     )
     if not fine:
         raise InvalidNameError(
-            f"save_id {_shown(save_id)} is not 1 to 64 characters of A-Z a-z 0-9 . _ - "
+            f"save_id {shown(save_id)} is not 1 to 64 characters of A-Z a-z 0-9 . _ - "
             "starting with a letter or digit"
         )
     return str(save_id)
@@ -134,7 +134,7 @@ def checked_element_size(element_size: object, size_bytes: int | None) -> int:
     number = _index(element_size)
     if number is None or number not in ELEMENT_SIZES:
         raise InvalidRequestError(
-            f"element_size {_shown(element_size)} is none of 2, 4 and 8", hint=hint
+            f"element_size {shown(element_size)} is none of 2, 4 and 8", hint=hint
         )
     if size_bytes is not None and size_bytes % number:
         raise InvalidRequestError(
@@ -148,7 +148,7 @@ def checked_place(rank: object, world_size: object) -> tuple[int, int]:
     number, ranks = _index(rank), _index(world_size)
     if number is None or ranks is None or not 0 <= number < ranks <= WORLD_LIMIT:
         raise InvalidRequestError(
-            f"rank {_shown(rank)} of world_size {_shown(world_size)}: "
+            f"rank {shown(rank)} of world_size {shown(world_size)}: "
             "rank must be from 0 to world_size - 1",
             hint="Pass rank= and world_size= together, or set RANK and WORLD_SIZE.",
         )
@@ -173,7 +173,7 @@ def _near(text: str, limit_characters: int) -> str | None:
     return f"Call it {near}, perhaps." if 0 < len(near) <= limit_characters else None
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Show a hostile value on one short line."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

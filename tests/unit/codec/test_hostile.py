@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import zstandard
+from cachetier_client.bucket_format.documents import PartDocument, ShardEntry, decode, encode
 from cachetier_client.bucket_format.stored import (
     FRAME_LIMIT_BYTES,
     Codec,
@@ -25,7 +26,6 @@ from cachetier.codec.frames import FrameDecoder, FrameEncoder, stored_frame
 from cachetier.codec.seek_table import decode_table, encode_table
 from cachetier.drain.upload.verify import frames_read_back
 from cachetier.errors import IntegrityError
-from cachetier.model.documents import PartDocument, ShardEntry, decode, encode
 from cachetier.restore.remote_shard import RemoteShard
 from tests.fakes.memory_store import MemoryObjectStore
 

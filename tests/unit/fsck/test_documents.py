@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.documents import ManifestState
 
 from cachetier.fsck.findings import FindingKind, FsckReport
 from tests.fakes.fake_clock import FakeClock

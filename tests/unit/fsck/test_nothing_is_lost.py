@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.documents import Manifest, ManifestState, encode
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY, ManifestState
+from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY
 
 from cachetier.errors import TransientError
 from cachetier.fsck.findings import FindingKind
 from cachetier.local.catalog import local_copies
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
-from cachetier.model.documents import Manifest, encode
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket
 from tests.fakes.fake_clock import FakeClock
@@ -210,15 +211,17 @@ def test_a_step_that_a_newer_save_claims_since_is_not_given_up_for_it(
 ) -> None:
     """The manifest was lost, and another node began the step anew: it may never complete it."""
     patient.saved()
-    update: dict[str, object] = {
-        "save_id": "elsewhere",
-        "state": ManifestState.CLAIMED,
-        "parts": (),
-        "shards": (),
-    }
     published = manifest_of(remote)
-    update |= {"started_at": published.started_at + 10.0, "location": "1~elsewhere"}
-    put(remote, published.model_copy(update=update))
+    theirs = replace(
+        published,
+        save_id="elsewhere",
+        state=ManifestState.CLAIMED,
+        parts=(),
+        shards=(),
+        started_at=published.started_at + 10.0,
+        location="1~elsewhere",
+    )
+    put(remote, theirs)
     assert patient.found() == [FindingKind.MANIFEST_MISSING]
 
     report = patient.checked(repair=True)
@@ -253,7 +256,7 @@ def test_a_manifest_that_was_written_anew_meanwhile_stays(
     replaced(remote, MANIFEST, b"{}", **{MANIFEST_NONCE_KEY: sound.nonce})
     report = patient.checked()
     assert [finding.kind for finding in report.findings] == [FindingKind.MANIFEST_DAMAGED]
-    theirs = sound.model_copy(update={"save_id": "newer", "location": "1~newer", "nonce": "n"})
+    theirs = replace(sound, save_id="newer", location="1~newer", nonce="n")
     looks = iter(range(1000))
     head = remote.head
 

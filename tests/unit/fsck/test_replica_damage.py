@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.documents import ManifestState, encode
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY, ManifestState
+from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY
 from cachetier_client.io.digests import digest_of
 
 from cachetier.fsck.findings import FindingKind, FsckReport
 from cachetier.fsck.run import FsckOptions, fsck
 from cachetier.local.catalog import drain_writes, replica_writes
-from cachetier.model.documents import encode
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.replication import ReplicaState
@@ -186,9 +187,7 @@ def test_a_durable_step_that_is_still_on_its_way_to_a_replica_is_looked_at_there
     bucket = Bucket(mirrored.near, Layout("tier"))
     seen = bucket.manifest("run", 1)
     assert seen is not None
-    claimed = seen.manifest.model_copy(
-        update={"state": ManifestState.CLAIMED, "parts": (), "shards": ()}
-    )
+    claimed = replace(seen.manifest, state=ManifestState.CLAIMED, parts=(), shards=())
     body, nonce = encode(claimed), {MANIFEST_NONCE_KEY: claimed.nonce}
     key = bucket.layout.manifest_key("run", 1)
     mirrored.near.put(key, body, digest=digest_of(body), metadata=nonce)

@@ -9,9 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from cachetier_client.bucket_format import documents
-from cachetier_client.bucket_format.documents import Entry, Held
-from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.documents import (
+    HeldShard,
+    Manifest,
+    ManifestState,
+    PendingSeal,
+    ShardEntry,
+    encode,
+)
+from cachetier_client.bucket_format.publication import part_of
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.identity.names import SaveIds
@@ -20,13 +26,16 @@ from cachetier_client.io.digests import digest_of, to_hex
 from cachetier.ingest.pending_seals import PendingSeals
 from cachetier.local.catalog import drain_writes, puts, queries
 from cachetier.model.checkpoint import PartState, SaveState
-from cachetier.model.documents import Manifest
 from cachetier.model.lifecycle import ShardState
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 
 IDS = SaveIds("run", 1, "save", 1, 2)
 HERE, THERE = b"held by the service", b"put straight to the bucket"
+
+
+def entry_of(name: str, body: bytes) -> ShardEntry:
+    return ShardEntry.of(name, 1, Content(len(body), digest_of(body), (digest_of(body),)))
 
 
 @dataclass
@@ -64,11 +73,8 @@ class Past:
 
     def write_part(self, save_id: str = "save") -> None:
         """Seal the part with both shards, as a client does that has put both directly."""
-        entries = [
-            Entry(name, len(body), digest_of(body), (digest_of(body),))
-            for name, body in (("here", HERE), ("there", THERE))
-        ]
-        body = documents.part_document(SaveIds("run", 1, save_id, 1, 2), entries)
+        entries = [entry_of("here", HERE), entry_of("there", THERE)]
+        body = encode(part_of(SaveIds("run", 1, save_id, 1, 2), 1, entries))
         key = self.bucket.layout.part_key("run", "1", 1)
         self.bucket.objects.put(key, body, digest=digest_of(body))
 
@@ -81,11 +87,19 @@ class Past:
 
     def leave(self, change: Callable[[dict[str, Any]], object] = lambda _document: None) -> None:
         """Leave the pending seal, changed as somebody who lies would."""
-        entry = Entry("there", len(THERE), digest_of(THERE), (digest_of(THERE),))
-        held = {"here": Held(len(HERE), to_hex(digest_of(HERE)))}
-        part = SaveIds("run", 1, "save", 1, 2)
-        body = documents.pending_document(part, [entry], held, ranks_on_node=2, follows=False)
-        document = json.loads(body)
+        held = HeldShard(name="here", size_bytes=len(HERE), digest=to_hex(digest_of(HERE)))
+        pending = PendingSeal(
+            run="run",
+            step=1,
+            rank=1,
+            world_size=2,
+            save_id="save",
+            overwrite=False,
+            ranks_on_node=2,
+            shards=(entry_of("there", THERE),),
+            held=(held,),
+        )
+        document = json.loads(encode(pending))
         change(document)
         body = json.dumps(document).encode()
         self.bucket.objects.put(self.key, body, digest=digest_of(body))

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.documents import Manifest, ManifestState
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.publication import ManifestState
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import IntegrityError, NotFoundError, TransientError
 from cachetier.local.catalog import queries, replica_writes
 from cachetier.model.checkpoint import SaveState
-from cachetier.model.documents import Manifest
 from cachetier.remote.base import Listing
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.published import counts

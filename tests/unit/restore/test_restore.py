@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.documents import PartDocument, decode, encode
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
@@ -17,7 +18,6 @@ from cachetier.errors import (
     TransientError,
 )
 from cachetier.local.catalog import queries
-from cachetier.model.documents import PartDocument, decode, encode
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.base import if_match
@@ -297,13 +297,13 @@ def test_a_part_that_lies_about_its_shards_is_refused(
     publish(elsewhere)
     key = "tier/run/1/.cachetier/rank-0.json"
     part = decode(PartDocument, remote.get(key), key)
-    lie = part.shards[0].model_copy(update={"block_digests": ""})
-    body = encode(part.model_copy(update={"shards": (lie,)}))
+    lie = replace(part.shards[0], block_digests="")
+    body = encode(replace(part, shards=(lie,)))
     remote.put(key, body, digest=digest_of(body))
     seen = node.bucket.manifest("run", 1)
     assert seen is not None
-    pinned = seen.manifest.parts[0].model_copy(update={"digest": f"{digest_of(body):016x}"})
-    assert node.bucket.put_manifest(seen.manifest.model_copy(update={"parts": (pinned,)}), seen)
+    pinned = replace(seen.manifest.parts[0], digest=f"{digest_of(body):016x}")
+    assert node.bucket.put_manifest(replace(seen.manifest, parts=(pinned,)), seen)
 
     with pytest.raises(IntegrityError, match="the part of rank 0 is wrong about shard a"):
         node.get("run", 1, "a")

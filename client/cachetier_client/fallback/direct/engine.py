@@ -12,17 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cachetier_client.bucket_format import documents
-from cachetier_client.bucket_format.documents import Entry
+from cachetier_client.bucket_format import publication
+from cachetier_client.bucket_format.documents import PartDocument, PendingSeal, ShardEntry
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.publication import Claimant
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import IncompleteError, SealedError
 from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.publisher import DirectPublisher, is_there
-from cachetier_client.fallback.direct.uploads import DirectTarget, Uploads, entry_of
+from cachetier_client.fallback.direct.uploads import DirectTarget, Uploads, content_of
 from cachetier_client.io.digests import to_hex
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
@@ -68,39 +69,35 @@ class Engine:
             SaveSupersededError, StepPublishedError, AbortedError: The save has no future.
             RemoteUnavailableError, RemoteRefusedError: The bucket does not take it.
         """
-        entry = entry_of(name, data, self._workers)
-        known = self.receipt_of_known(state, entry)
+        content = content_of(data, self._workers)
+        known = self.receipt_of_known(state, name, content)
         if known is not None:
             return known
-        target = self.target(state, entry, deadline)
+        target = DirectTarget.of(self.key(state, name, deadline), state.part, content)
         self.uploads.put(target, data, deadline, lambda: state.turns_back(self._is_back))
-        return self.stored(state, entry)
+        return self.stored(state, name, content)
 
-    def receipt_of_known(self, state: DirectRankPart, entry: Entry) -> Reply | None:
+    def receipt_of_known(self, state: DirectRankPart, name: str, content: Content) -> Reply | None:
         """Return the receipt of a shard that was put before; None for a new one.
 
         Raises:
             SealedError: Other bytes were, and cannot be replaced.
         """
-        held = state.held.get(entry.name)
+        held = state.held.get(name)
         if held is not None:
-            if (held.size_bytes, held.digest) == (entry.size_bytes, to_hex(entry.digest)):
-                return _receipt(state, entry, "local")
+            if (held.size_bytes, held.digest) == (content.size_bytes, to_hex(content.digest)):
+                return _receipt(state, name, content, "local")
             raise SealedError(
-                f"the service, which is away, holds other bytes of shard {entry.name}",
+                f"the service, which is away, holds other bytes of shard {name}",
                 hint="Save the step again under another save_id, or wait for the service.",
             )
-        if state.entries.get(entry.name) == entry:
-            return _receipt(state, entry, "durable")
+        if state.stored.get(name) == content:
+            return _receipt(state, name, content, "durable")
         if state.final:
             raise SealedError(
                 f"rank {state.part.rank} has sealed step {state.part.step}",
             )
         return None
-
-    def target(self, state: DirectRankPart, entry: Entry, deadline: Deadline) -> DirectTarget:
-        """Return where a shard goes, with the step claimed."""
-        return DirectTarget.of(self.key(state, entry.name, deadline), state.part, entry)
 
     def key(self, state: DirectRankPart, name: str, deadline: Deadline) -> str:
         """Return the key of a shard, with the step claimed."""
@@ -109,11 +106,11 @@ class Engine:
             state.begun += 1  # from here on something may lie in the bucket
         return self._layout.shard_key(part.run, location, name)
 
-    def stored(self, state: DirectRankPart, entry: Entry) -> Reply:
+    def stored(self, state: DirectRankPart, name: str, content: Content) -> Reply:
         """Note a shard that is verified in the bucket; return its receipt."""
         with state.lock:
-            state.entries[entry.name] = entry
-        return _receipt(state, entry, "durable")
+            state.stored[name] = content
+        return _receipt(state, name, content, "durable")
 
     # --- parts -----------------------------------------------------------------------------------
 
@@ -129,27 +126,29 @@ class Engine:
         with state.locked(deadline):
             location = self._location(state, deadline)
             self._check_all(state, location, deadline)
-            claimant = self._claimant(state)
+            claimant, document = self._claimant(state), _document_of(state)
             if state.held:
-                if follows and state.entries and not state.pending:
+                if follows and state.stored and not state.pending:
                     self._publisher.check_growing(claimant, location, deadline)
-                body = documents.pending_document(
-                    state.part,
-                    state.entries.values(),
-                    state.held,
+                pending = PendingSeal(
+                    run=document.run,
+                    step=document.step,
+                    rank=document.rank,
+                    world_size=document.world_size,
+                    save_id=document.save_id,
+                    overwrite=state.part.overwrite,
                     ranks_on_node=ranks_on_node,
                     follows=follows,
+                    shards=document.shards,
+                    held=tuple(held for _, held in sorted(state.held.items())),
                 )
-                self._publisher.write_pending(state.part, location, body, deadline)
+                self._publisher.write_pending(pending, location, deadline)
                 state.pending, state.final = True, not follows
                 return False
-            body = documents.part_document(state.part, state.entries.values())
-            if state.sealed not in (None, body):
+            if state.sealed not in (None, document):
                 self._publisher.check_growing(claimant, location, deadline)
-            state.sealed = self._publisher.write_part(
-                state.part, location, state.entries.values(), deadline, over=state.sealed
-            )
-            state.final = not follows
+            self._publisher.write_part(document, location, deadline, over=state.sealed)
+            state.sealed, state.final = document, not follows
             self._publisher.publish(claimant, location, deadline)
             return True
 
@@ -163,12 +162,12 @@ class Engine:
                 self._publisher.remove_part(state.part, state.location, deadline)
                 state.sealed = None
             run, location = state.part.run, state.location
-            names = list(state.entries)
+            names = list(state.stored)
 
             def delete(number: int) -> None:
                 name = names[number]
                 self.objects.delete(self._layout.shard_key(run, location, name), deadline)
-                del state.entries[name]
+                del state.stored[name]
 
             self._workers.for_each(len(names), delete)
 
@@ -183,31 +182,37 @@ class Engine:
         return Claimant.of(state.part, state.started_at)
 
     def _check_all(self, state: DirectRankPart, location: str, deadline: Deadline) -> None:
-        entries, part = list(state.entries.values()), state.part
+        shards, part = list(state.stored.items()), state.part
         lost: list[str] = []
 
         def look(number: int) -> None:
-            entry = entries[number]
-            key = self._layout.shard_key(part.run, location, entry.name)
-            if not is_there(self.objects.head(key, deadline), part.save_id, entry):
-                lost.append(entry.name)
+            name, content = shards[number]
+            key = self._layout.shard_key(part.run, location, name)
+            if not is_there(self.objects.head(key, deadline), part.save_id, content):
+                lost.append(name)
 
-        self._workers.for_each(len(entries), look)
+        self._workers.for_each(len(shards), look)
         for name in lost:
-            del state.entries[name]
+            del state.stored[name]
         if lost:
             raise IncompleteError(
                 f"not in the bucket any more as they were verified: {', '.join(sorted(lost)[:5])}"
             )
 
 
-def _receipt(state: DirectRankPart, entry: Entry, level: str) -> Reply:
+def _document_of(state: DirectRankPart) -> PartDocument:
+    part = state.part
+    shards = [ShardEntry.of(name, part.rank, content) for name, content in state.stored.items()]
+    return publication.part_of(part, part.rank, shards)
+
+
+def _receipt(state: DirectRankPart, name: str, content: Content, level: str) -> Reply:
     return {
         "run": state.part.run,
         "step": state.part.step,
-        "name": entry.name,
+        "name": name,
         "save_id": state.part.save_id,
-        "size_bytes": entry.size_bytes,
-        "digest": to_hex(entry.digest),
+        "size_bytes": content.size_bytes,
+        "digest": to_hex(content.digest),
         "level": level,
     }

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cachetier_client import forks
-from cachetier_client.bucket_format.documents import Entry, Held
+from cachetier_client.bucket_format.documents import HeldShard, PartDocument
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.deadline import Deadline
 from cachetier_client.fallback.direct.address import RemoteAddress
 from cachetier_client.identity.names import SaveIds
@@ -30,7 +31,7 @@ class DirectRankPart:
     Attributes:
         started_at: When this process first put something of it.
         held: What the service acknowledged.
-        entries: What went straight to the bucket, verified.
+        stored: What went straight to the bucket, verified.
         address: Which bucket, once the step is claimed there.
         location: Where in the bucket, then.
         begun: How many shards of it something may be of in the bucket.
@@ -42,12 +43,12 @@ class DirectRankPart:
 
     part: SaveIds
     started_at: float
-    held: dict[str, Held] = field(default_factory=dict)
-    entries: dict[str, Entry] = field(default_factory=dict)
+    held: dict[str, HeldShard] = field(default_factory=dict)
+    stored: dict[str, Content] = field(default_factory=dict)
     address: RemoteAddress | None = None
     location: str | None = None
     begun: int = 0
-    sealed: bytes | None = None
+    sealed: PartDocument | None = None
     final: bool = False
     pending: bool = False
     followed: bool = False
@@ -71,7 +72,7 @@ class DirectRankPart:
     @property
     def is_empty(self) -> bool:
         """Whether nothing of it is anywhere."""
-        return not (self.held or self.entries or self.location is not None or self.final)
+        return not (self.held or self.stored or self.location is not None or self.final)
 
     @property
     def has_ended(self) -> bool:

@@ -8,12 +8,20 @@ of it may be repeated at any time.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from cachetier_client.bucket_format import documents, publication
-from cachetier_client.bucket_format.documents import Entry, Manifest
+from cachetier_client.bucket_format import publication
+from cachetier_client.bucket_format.documents import (
+    Manifest,
+    PartDocument,
+    PendingSeal,
+    ReadPart,
+    SeenManifest,
+    encode,
+    manifest_of,
+    read_manifest,
+    read_part,
+)
 from cachetier_client.bucket_format.layout import Layout, rank_of_part
 from cachetier_client.bucket_format.publication import (
     LEADER,
@@ -22,6 +30,7 @@ from cachetier_client.bucket_format.publication import (
     Claimant,
     ClaimState,
 )
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
@@ -60,25 +69,25 @@ class DirectPublisher:
             SaveSupersededError, StepPublishedError, AbortedError: As the service would.
         """
         for seen in self._tries(save, deadline):
-            claim_state = publication.claim_state(save, seen)
+            manifest, spread = manifest_of(seen), self._layout.spread
+            claim_state = publication.claim_state(save, manifest)
             if claim_state is ClaimState.CLAIM:
-                claimed = documents.claim(save, seen, self._nonce(), spread=self._layout.spread)
+                claimed = publication.claim(save, manifest, self._nonce(), spread=spread)
                 if self._put_manifest(claimed, seen, deadline):
                     return claimed.location
                 continue
-            _refuse_ended(save, claim_state, seen)
-            return publication.location_of(save, seen, spread=self._layout.spread)
+            _refuse_ended(save, claim_state, manifest)
+            return publication.location_of(save, manifest, spread=spread)
         raise _too_many_races(save)
 
     def write_part(
         self,
-        part: SaveIds,
+        part: PartDocument,
         location: str,
-        entries: Iterable[Entry],
         deadline: Deadline,
-        over: bytes | None = None,
-    ) -> bytes:
-        """Write the part of a rank and return it as it lies there; again, nothing changes.
+        over: PartDocument | None = None,
+    ) -> None:
+        """Write the part of a rank; again, nothing changes.
 
         Args:
             over: What this client wrote of the part before, which then had fewer shards.
@@ -87,11 +96,10 @@ class DirectPublisher:
             IntegrityError: Another part of this rank is there.
         """
         key = self._layout.part_key(part.run, location, part.rank)
-        body = documents.part_document(part, entries)
-        version = None
-        if over is not None and over != body:
+        body, version = encode(part), None
+        if over not in (None, part):
             found = self._objects.get(key, deadline)
-            version = found[1] if found is not None and found[0] == over else None
+            version = found[1] if found is not None and found[0] == encode(over) else None
         try:
             self._objects.put(key, [body], deadline, digest=digest_of(body), over=version)
         except PreconditionFailedError:
@@ -101,7 +109,6 @@ class DirectPublisher:
                     f"{key} holds another part than rank {part.rank} put here",
                     hint="Save the step again, under a save_id of its own.",
                 ) from None
-        return body
 
     def check_growing(self, save: Claimant, location: str, deadline: Deadline) -> None:
         """Check that a part which follows rank 0 may still change.
@@ -112,9 +119,9 @@ class DirectPublisher:
         """
         key = self._layout.part_key(save.run, location, LEADER)
         leader = self._objects.get(key, deadline)
-        seen = self._manifest(save, deadline)
-        claim_state = publication.claim_state(save, seen)
-        _refuse_ended(save, claim_state, seen)
+        manifest = manifest_of(self._manifest(save, deadline))
+        claim_state = publication.claim_state(save, manifest)
+        _refuse_ended(save, claim_state, manifest)
         if leader is not None or claim_state is ClaimState.PUBLISHED:
             raise SealedError(
                 f"rank {LEADER}, which this rank follows, has sealed step {save.step}",
@@ -126,9 +133,10 @@ class DirectPublisher:
         key = self._layout.part_key(part.run, location, part.rank)
         self._objects.delete(key, deadline)
 
-    def write_pending(self, part: SaveIds, location: str, body: bytes, deadline: Deadline) -> None:
+    def write_pending(self, pending: PendingSeal, location: str, deadline: Deadline) -> None:
         """Leave the document that asks the service to seal a part, over an earlier one."""
-        key = self._layout.pending_key(part.run, location, part.rank)
+        key = self._layout.pending_key(pending.run, location, pending.rank)
+        body = encode(pending)
         for _ in range(RACES):
             there = self._objects.get(key, deadline)
             if there is not None and there[0] == body:
@@ -149,44 +157,44 @@ class DirectPublisher:
             IntegrityError: Its objects are elsewhere, or a part is damaged.
         """
         for seen in self._tries(save, deadline):
-            claim_state = publication.claim_state(save, seen)
+            manifest = manifest_of(seen)
+            claim_state = publication.claim_state(save, manifest)
             if claim_state is ClaimState.PUBLISHED:
                 return True
-            _refuse_ended(save, claim_state, seen)
+            _refuse_ended(save, claim_state, manifest)
             parts = self._whole(save, location, deadline)
             if parts is None:
                 return False
-            claimed = self._claimed(save, location, seen)
-            published = documents.published(claimed, parts, self._clock.now())
-            published = replace(published, nonce=self._nonce(), world_size=save.world_size)
+            now, nonce = self._clock.now(), self._nonce()
+            published = publication.published(save, location, manifest, parts, at=now, nonce=nonce)
             if self._put_manifest(published, seen, deadline):
                 return True
         raise _too_many_races(save)
 
     # --- the manifest ----------------------------------------------------------------------------
 
-    def _tries(self, save: Claimant, deadline: Deadline) -> Iterator[Manifest | None]:
+    def _tries(self, save: Claimant, deadline: Deadline) -> Iterator[SeenManifest | None]:
         """Yield the manifest as it is now, again after each lost race."""
         for _ in range(RACES):
             yield self._manifest(save, deadline)
 
-    def _manifest(self, save: Claimant, deadline: Deadline) -> Manifest | None:
+    def _manifest(self, save: Claimant, deadline: Deadline) -> SeenManifest | None:
         key = self._layout.manifest_key(save.run, save.step)
         found = self._objects.get(key, deadline)
         if found is None:
             return None
-        manifest = documents.manifest_of(*found, key)
-        if (manifest.run, manifest.step) != (save.run, save.step):
-            raise IntegrityError(f"{key} is the manifest of {manifest.run}/{manifest.step}")
-        return manifest
+        body, etag = found
+        return SeenManifest(read_manifest(body, save.run, save.step, key), etag)
 
-    def _put_manifest(self, manifest: Manifest, over: Manifest | None, deadline: Deadline) -> bool:
+    def _put_manifest(
+        self, manifest: Manifest, over: SeenManifest | None, deadline: Deadline
+    ) -> bool:
         """Write ``manifest`` if the step's is still ``over``; whether it lies there.
 
         The nonce tells our own write, whose answer was lost, from another writer's.
         """
         key = self._layout.manifest_key(manifest.run, manifest.step)
-        body = manifest.encode()
+        body = encode(manifest)
         version = None if over is None else over.etag
         try:
             self._objects.put(
@@ -202,23 +210,10 @@ class DirectPublisher:
             return there is not None and there[0] == body
         return True
 
-    def _claimed(self, save: Claimant, location: str, seen: Manifest | None) -> Manifest:
-        if seen is None or seen.save_id != save.save_id:
-            return replace(
-                documents.claim(save, seen, "", spread=self._layout.spread), location=location
-            )
-        if seen.location != location:
-            raise IntegrityError(
-                f"step {save.step} is claimed at {seen.location}, not at {location}"
-            )
-        return seen
-
     # --- parts -----------------------------------------------------------------------------------
 
-    def _whole(
-        self, save: Claimant, location: str, deadline: Deadline
-    ) -> list[tuple[dict[str, Any], bytes]] | None:
-        """Return every rank's part with its bytes, or None; those of another save do not count."""
+    def _whole(self, save: Claimant, location: str, deadline: Deadline) -> list[ReadPart] | None:
+        """Return every rank's part, or None; those of another save do not count."""
         prefix = self._layout.parts_prefix(save.run, location)
         there = {rank_of_part(key) for key in self._objects.list(prefix, deadline)}
         if not there.issuperset(range(save.world_size)):
@@ -229,26 +224,20 @@ class DirectPublisher:
             found = self._objects.get(key, deadline)
             if found is None:
                 return None
-            document = documents.decoded(found[0], key)
-            ids = tuple(document.get(name) for name in ("run", "step", "save_id", "world_size"))
-            if ids != (save.run, save.step, save.save_id, save.world_size):
-                return None
-            if document.get("rank") != rank or not isinstance(document.get("shards"), list):
-                raise IntegrityError(f"{key} is no part of rank {rank}")
-            parts.append((document, found[0]))
-        return parts
+            parts.append(read_part(found[0], save.run, rank, key))
+        return parts if publication.are_of(save, parts) else None
 
 
-def is_there(found: Found | None, save_id: str, entry: Entry) -> bool:
+def is_there(found: Found | None, save_id: str, content: Content) -> bool:
     """Return whether ``found`` is, as far as HEAD can say, the shard that was verified before.
 
     Where the store keeps no digest, the metadata stands in for it; a stream's has none.
     """
-    if found is None or found.size_bytes != entry.size_bytes:
+    if found is None or found.size_bytes != content.size_bytes:
         return False
-    text = to_hex(entry.digest)
+    text = to_hex(content.digest)
     return (
-        found.digest in (None, entry.digest)
+        found.digest in (None, content.digest)
         and found.metadata.get("cachetier-save") == save_id
         and found.metadata.get("cachetier-digest", text) == text
     )

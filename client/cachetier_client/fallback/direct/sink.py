@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cachetier_client.bucket_format.documents import Entry
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError, RemoteUnavailableError
 from cachetier_client.fallback.direct.engine import Engine
@@ -59,11 +59,10 @@ class DirectSink:
 
     def commit(self, size_bytes: int, digests: Sequence[int], deadline: Deadline) -> Reply:
         """Finish the object; it is verified there when this returns."""
-        whole = combine(digests, size_bytes)
-        entry = Entry(self._name, size_bytes, whole, tuple(digests))
-        target = DirectTarget.of(self._key, self._state.part, entry)
+        content = Content(size_bytes, combine(digests, size_bytes), tuple(digests))
+        target = DirectTarget.of(self._key, self._state.part, content)
         try:
-            known = self._engine.receipt_of_known(self._state, entry)
+            known = self._engine.receipt_of_known(self._state, self._name, content)
             if known is not None:
                 self.abort(deadline)
                 return known
@@ -77,7 +76,7 @@ class DirectSink:
             self.abort(deadline)
             raise
         self._let_go()
-        return self._engine.stored(self._state, entry)
+        return self._engine.stored(self._state, self._name, content)
 
     def abort(self, deadline: Deadline) -> None:  # noqa: ARG002 - the upload's end has its own
         """Leave nothing behind."""
@@ -113,7 +112,7 @@ class DirectSink:
         self._collected_bytes = 0
 
     def _begin(self, deadline: Deadline) -> str:
-        nobody_knows_yet = Entry(self._name, 0, 0, ())
+        nobody_knows_yet = Content(0, 0, ())
         target = DirectTarget.of(self._key, self._state.part, nobody_knows_yet)
         objects = self._engine.objects
         version_to_replace(target, objects.head(self._key, deadline))

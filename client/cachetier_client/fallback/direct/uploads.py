@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from cachetier_client.bucket_format.documents import Entry
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
@@ -59,18 +59,18 @@ class DirectTarget:
     key: str
     save_id: str
     store: str
-    entry: Entry
+    content: Content
     version: int
 
     @classmethod
-    def of(cls, key: str, part: SaveIds, entry: Entry) -> DirectTarget:
+    def of(cls, key: str, part: SaveIds, content: Content) -> DirectTarget:
         """Return a target newer than any before."""
-        return cls(key, part.save_id, _store_of(part.rank), entry, next(_versions))
+        return cls(key, part.save_id, _store_of(part.rank), content, next(_versions))
 
     @property
     def metadata(self) -> dict[str, str]:
         """What the object says of itself."""
-        return {**self.metadata_of_stream, DIGEST_KEY: to_hex(self.entry.digest)}
+        return {**self.metadata_of_stream, DIGEST_KEY: to_hex(self.content.digest)}
 
     @property
     def metadata_of_stream(self) -> dict[str, str]:
@@ -83,7 +83,7 @@ def _store_of(rank: int) -> str:
     return f"{_STORE}-{os.getpid()}-{rank}"
 
 
-def entry_of(name: str, data: Gathered, workers: Workers) -> Entry:
+def content_of(data: Gathered, workers: Workers) -> Content:
     """Return what ``data`` is as a shard: its digests, from the caller's memory."""
     digests = [0] * data.block_count
 
@@ -91,7 +91,7 @@ def entry_of(name: str, data: Gathered, workers: Workers) -> Entry:
         digests[number] = data.block(number).digest()
 
     workers.for_each(len(digests), take)
-    return Entry(name, len(data), combine(digests, len(data)), tuple(digests))
+    return Content(len(data), combine(digests, len(data)), tuple(digests))
 
 
 class Uploads:
@@ -183,7 +183,7 @@ class Uploads:
             target.key,
             pieces,
             deadline,
-            digest=target.entry.digest,
+            digest=target.content.digest,
             metadata=target.metadata,
             over=over,
         )
@@ -206,7 +206,7 @@ class Uploads:
             numbers = range(starts[at], min(starts[at] + each, data.block_count))
             blocks = [data.block(number) for number in numbers]
             sizes = (block.size_bytes for block in blocks)
-            known = (target.entry.block_digests[number] for number in numbers)
+            known = (target.content.block_digests[number] for number in numbers)
             digest = joined(zip(known, sizes, strict=True))
             pieces = [block.joined() for block in blocks]
             etag = self._objects.upload_part(
@@ -229,15 +229,14 @@ class Uploads:
         deadline: Deadline,
     ) -> None:
         """Make the object of the parts; what came of it, HEAD tells."""
-        entry = target.entry
         with suppress(UploadGoneError):  # completed, perhaps, and the answer lost
             self._objects.complete_upload(
                 target.key,
                 upload_id,
                 parts,
                 deadline,
-                digest=entry.digest,
-                size_bytes=entry.size_bytes,
+                digest=target.content.digest,
+                size_bytes=target.content.size_bytes,
             )
 
     # --- judging ---------------------------------------------------------------------------------
@@ -245,15 +244,15 @@ class Uploads:
     def _is_verified(self, target: DirectTarget, found: Found | None, deadline: Deadline) -> bool:
         if found is None or found.metadata.get(SAVE_KEY) != target.save_id:
             return False
-        text = to_hex(target.entry.digest)
+        text = to_hex(target.content.digest)
         if (found.size_bytes, found.metadata.get(DIGEST_KEY, text)) != (
-            target.entry.size_bytes,
+            target.content.size_bytes,
             text,
         ):
             return False
         if self._objects.keeps_digests:
-            return found.digest == target.entry.digest
-        return self._objects.digest_read_back(target.key, deadline) == target.entry.digest
+            return found.digest == target.content.digest
+        return self._objects.digest_read_back(target.key, deadline) == target.content.digest
 
 
 def version_to_replace(target: DirectTarget, found: Found | None) -> str | None:

@@ -6,8 +6,14 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
+from cachetier_client.bucket_format.documents import (
+    Manifest,
+    ManifestState,
+    SeenManifest,
+    ShardEntry,
+)
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.publication import Claimant, ManifestState
+from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.io.digests import digest_of
@@ -15,8 +21,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.drain.publish.publisher import Ended, Located, LostShardsError, Publisher
 from cachetier.errors import IntegrityError, RemoteRefusedError, TransientError
 from cachetier.model.checkpoint import SaveState
-from cachetier.model.documents import Manifest, ShardEntry
-from cachetier.remote.bucket import Bucket, SeenManifest
+from cachetier.remote.bucket import Bucket
 from cachetier.remote.retrying import RetryingObjectStore
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore, fail, lose_reply

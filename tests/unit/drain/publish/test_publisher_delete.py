@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cachetier_client.bucket_format.documents import ManifestState, ShardEntry
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.publication import Claimant, ManifestState
+from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.bucket_format.stored import InPack, Stored
 from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.io.digests import digest_of
@@ -14,7 +15,6 @@ from cachetier_client.io.digests import digest_of
 from cachetier.drain.publish.publisher import Ended
 from cachetier.errors import RemoteRefusedError, TransientError
 from cachetier.model.checkpoint import SaveState
-from cachetier.model.documents import ShardEntry
 from cachetier.remote.wrapped import Operation
 from tests.fakes.faulty_store import Fault, fail, lose_reply
 from tests.unit.drain.publish.test_publisher import World, before_put, save_of, world

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
-from cachetier_client.bucket_format import publication as rules
+from cachetier_client.bucket_format import publication
+from cachetier_client.bucket_format.documents import Manifest, ManifestState
 from cachetier_client.bucket_format.layout import own_location, plain_location
-from cachetier_client.bucket_format.publication import Claimant, ClaimState, ManifestState
-
-from cachetier.model import publication
-from cachetier.model.documents import Manifest
+from cachetier_client.bucket_format.publication import Claimant, ClaimState
 
 CLAIMED, PUBLISHED, DELETED = ManifestState
 
@@ -69,20 +67,20 @@ OLDER, NEWER = 50.0, 150.0
     ],
 )
 def test_every_claim_state(seen: Manifest | None, overwrite: bool, claim_state: ClaimState) -> None:
-    assert rules.claim_state(claimant(overwrite=overwrite), seen) is claim_state
+    assert publication.claim_state(claimant(overwrite=overwrite), seen) is claim_state
 
 
 def test_what_a_node_saw_counts_more_than_the_clock() -> None:
     theirs = manifest(CLAIMED, started_at=NEWER)
 
-    assert rules.claim_state(claimant(replaced=("theirs",)), theirs) is ClaimState.CLAIM
+    assert publication.claim_state(claimant(replaced=("theirs",)), theirs) is ClaimState.CLAIM
 
 
 def test_what_the_manifest_saw_counts_most() -> None:
     theirs = manifest(CLAIMED, started_at=OLDER, replaces=("ours",))
 
-    assert rules.claim_state(claimant(), theirs) is ClaimState.SUPERSEDED
-    assert rules.claim_state(claimant(replaced=("theirs",)), theirs) is ClaimState.SUPERSEDED
+    assert publication.claim_state(claimant(), theirs) is ClaimState.SUPERSEDED
+    assert publication.claim_state(claimant(replaced=("theirs",)), theirs) is ClaimState.SUPERSEDED
 
 
 def test_the_first_claim_takes_the_plain_keys_and_any_other_its_own() -> None:
@@ -131,7 +129,7 @@ def test_a_save_that_was_given_up_can_never_be_published(
     left = publication.given_up(save, "7", seen, "new") or seen
 
     ended = (ClaimState.SUPERSEDED, ClaimState.REFUSED, ClaimState.DELETED)
-    assert rules.claim_state(save, left) in ended
+    assert publication.claim_state(save, left) in ended
     assert publication.given_up(save, "7", left, "newer") is None, "once is enough"
 
 
@@ -143,18 +141,16 @@ def test_giving_a_save_up_changes_nothing_for_the_one_that_has_the_step(
     left = publication.given_up(claimant(overwrite=True), "7~ours", seen, "new")
 
     assert left is not None
-    assert left.model_dump(exclude={"replaces", "nonce"}) == seen.model_dump(
-        exclude={"replaces", "nonce"}
-    )
+    assert replace(left, replaces=seen.replaces, nonce=seen.nonce) == seen
     assert (left.replaces, left.nonce) == (("first", "ours"), "new")
     theirs = claimant("theirs", started_at=OLDER)
-    assert rules.claim_state(theirs, left) is rules.claim_state(theirs, seen)
+    assert publication.claim_state(theirs, left) is publication.claim_state(theirs, seen)
 
 
 def test_publishing_keeps_what_was_claimed() -> None:
     claimed = publication.claim(claimant(), None, "n")
 
-    published = publication.published(claimed, at=5.0, nonce="m", parts=(), shards=())
+    published = publication.published(claimant(), "7", claimed, (), at=5.0, nonce="m")
 
     assert (published.state, published.published_at, published.nonce) == (PUBLISHED, 5.0, "m")
     assert (published.save_id, published.location) == (claimed.save_id, claimed.location)
@@ -191,13 +187,13 @@ def node(save: Claimant, world: World) -> Iterator[None]:
     while location is None:
         seen = world.manifest
         yield
-        claim_state = rules.claim_state(save, seen)
+        claim_state = publication.claim_state(save, seen)
         if claim_state is ClaimState.CLAIM:
             if world.swap(seen, publication.claim(save, seen, "n")):
-                location = rules.location_of(save, seen)
+                location = publication.location_of(save, seen)
             yield
         elif claim_state in (ClaimState.HOLD, ClaimState.REPLACE_WHEN_WHOLE, ClaimState.PUBLISHED):
-            location = rules.location_of(save, seen)
+            location = publication.location_of(save, seen)
         else:
             return
     world.write(location, save.save_id)
@@ -205,14 +201,12 @@ def node(save: Claimant, world: World) -> Iterator[None]:
     while True:
         seen = world.manifest
         yield
-        claim_state = rules.claim_state(save, seen)
+        claim_state = publication.claim_state(save, seen)
         if claim_state not in (ClaimState.HOLD, ClaimState.CLAIM, ClaimState.REPLACE_WHEN_WHOLE):
             return
-        claimed = seen
-        if claimed is None or claimed.save_id != save.save_id:
-            claimed = publication.claim(save, seen, "n").model_copy(update={"location": location})
-        if world.swap(seen, publication.published(claimed, at=1.0, nonce="p")):
-            assert world.owners[claimed.location] == save.save_id, "published at another's keys"
+        published = publication.published(save, location, seen, (), at=1.0, nonce="p")
+        if world.swap(seen, published):
+            assert world.owners[published.location] == save.save_id, "published at another's keys"
             return
         yield
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
-from cachetier_client.bucket_format.publication import ManifestState
+from cachetier_client.bucket_format.documents import (
+    Manifest,
+    ManifestState,
+    PartDocument,
+    ShardEntry,
+    decode,
+    encode,
+)
 from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame, table_bytes
 
 from cachetier.errors import IntegrityError
-from cachetier.model.documents import Manifest, PartDocument, ShardEntry, decode, encode
 
 CONTENT = Content(5 << 20, 0xABCDEF, (1, 2**64 - 1))
 PART = PartDocument(
@@ -40,7 +47,7 @@ def test_a_part_reads_back_as_it_was_written() -> None:
 FRAMES = Stored(
     Codec.ZSTD, 300 + table_bytes(2), 0xFEED, (StoredFrame(100, 1), StoredFrame(200, 2))
 )
-COMPRESSED = PART.model_copy(update={"shards": (ShardEntry.of("a/b", 1, CONTENT, FRAMES),)})
+COMPRESSED = replace(PART, shards=(ShardEntry.of("a/b", 1, CONTENT, FRAMES),))
 
 
 def test_a_part_says_how_a_shard_is_stored() -> None:
