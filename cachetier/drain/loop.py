@@ -26,6 +26,7 @@ from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import Decisions
 from cachetier.drain.upload.compressor import Compressor
 from cachetier.drain.upload.packs import PackSender
+from cachetier.drain.upload.part_sender import UploadContext
 from cachetier.drain.upload.server_copies import Copies
 from cachetier.drain.upload.stopwatch import TimedObjectStore
 from cachetier.drain.upload.uploader import Uploader
@@ -136,13 +137,15 @@ class DrainLoop:
             self.gates.compute.allowance,
         )
         return Uploader(
-            TimedObjectStore(bucket.objects),
-            self._buffers,
-            self._parts,
-            stopping=self._signals.stopping,
-            chooser=chooser,
-            usual_upload_part_bytes=self._traffic.usual_upload_part_bytes,
-            copies=self._copies,
+            UploadContext(
+                TimedObjectStore(bucket.objects),
+                self._buffers,
+                self._parts,
+                self._signals.stopping,
+                chooser,
+                self._traffic.usual_upload_part_bytes,
+                self._copies,
+            )
         )
 
     def run(self) -> None:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 from cachetier_client.bucket_format.documents import ShardEntry
@@ -23,8 +23,8 @@ from cachetier.drain.schedule.tasks import CONFLICT, Task, TaskKind
 from cachetier.drain.upload.packs import PackSender
 from cachetier.drain.upload.progress import SentUploadPart
 from cachetier.drain.upload.server_copies import Offer
-from cachetier.drain.upload.source import DamagedError, FileSource, InlineSource
-from cachetier.drain.upload.stopwatch import Stopwatch, TimedSource, elapsed, timed
+from cachetier.drain.upload.source import DamagedError, opened_source
+from cachetier.drain.upload.stopwatch import elapsed, timed
 from cachetier.drain.upload.target import ConflictError, UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import (
@@ -130,34 +130,23 @@ class Worker:
 
     def _upload(self, task: Task) -> None:
         with timed() as watch:
-            self._upload_timed(task, watch)
+            opened = self._channel.ask(messages.OpenShard(task.version))
+            target = self._target(task, opened.block_digests)
+            progress = _Reported(self._channel, task.version, opened)
 
-    def _upload_timed(self, task: Task, watch: Stopwatch) -> None:
-        opened = self._channel.ask(messages.OpenShard(task.version))
-        blocks = opened.block_digests
-        content = Content(task.size_bytes, task.digest, blocks, task.element_size)
-        target = self._target(task, content)
-        progress = _Reported(self._channel, task.version, opened)
+            def ask() -> Offer | None:
+                donor = self._channel.ask(messages.FindDonor(task.version))
+                return Offer.of(donor, self._layout) if donor is not None else None
 
-        def ask() -> Offer | None:
-            donor = self._channel.ask(messages.FindDonor(task.version))
-            return Offer.of(donor, self._layout) if donor is not None else None
-
-        try:
-            if opened.body is not None:
-                source = InlineSource(opened.body, task.digest)
-                stored = self._uploader.upload(target, TimedSource(source, watch), progress)
-            else:
-                assert opened.descriptor is not None
-                with closing(FileSource(opened.descriptor, blocks, self._reads)) as file:
-                    read = TimedSource(file, watch)
-                    stored = self._uploader.upload(target, read, progress, ask)
-            seconds, phases = watch.seconds, watch.phases()
-            self._channel.ask(messages.ShardVerified(task.version, stored, seconds, phases))
-        except NotFoundError:
-            self._uploader.clear_away(target, progress.upload_id)
-        except DamagedError as error:
-            self._channel.ask(messages.ShardDamaged(task.version, str(error)))
+            try:
+                with opened_source(opened, task.digest, self._reads) as source:
+                    stored = self._uploader.upload(target, source, progress, ask)
+                seconds, phases = watch.seconds, watch.phases()
+                self._channel.ask(messages.ShardVerified(task.version, stored, seconds, phases))
+            except NotFoundError:
+                self._uploader.clear_away(target, progress.upload_id)
+            except DamagedError as error:
+                self._channel.ask(messages.ShardDamaged(task.version, str(error)))
 
     def _pack(self, task: Task) -> None:
         assert self._packs is not None
@@ -169,8 +158,9 @@ class Worker:
             replace(task, version=version, name=name, size_bytes=size_bytes, digest=digest)
         )
 
-    def _target(self, task: Task, content: Content) -> UploadTarget:
+    def _target(self, task: Task, block_digests: Sequence[int]) -> UploadTarget:
         save = task.claimant
+        content = Content(task.size_bytes, task.digest, tuple(block_digests), task.element_size)
         return UploadTarget(
             self._layout.shard_key(save.run, _location(task), task.name),
             object_metadata(save.save_id, self._store_id, task.version, content),

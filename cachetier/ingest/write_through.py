@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 
 from cachetier_client.bucket_format.stored import Content
@@ -26,6 +25,7 @@ from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 from cachetier.drain.publish.publisher import Ended, Publisher
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.upload.buffers import Buffers
+from cachetier.drain.upload.part_sender import UploadContext
 from cachetier.drain.upload.source import InlineSource
 from cachetier.drain.upload.target import ConflictError, UploadTarget
 from cachetier.drain.upload.uploader import Uploader
@@ -85,8 +85,7 @@ class WriteThrough:
         self._queue = queue
         self._publisher = Publisher(bucket, clock)
         self._slots = threading.Semaphore(STREAMS)
-        self._parts = ThreadPoolExecutor(1, thread_name_prefix="write-through")  # never starts one
-        self.uploader = Uploader(bucket.objects, Buffers(), self._parts)
+        self.uploader = Uploader(UploadContext(bucket.objects, Buffers()))
 
     def open(self, ids: SaveIds, name: str, size_bytes: int | None) -> RemoteStage:
         """Begin to send one shard; ``size_bytes`` None when its size is not known yet.

@@ -22,16 +22,12 @@ PACK_MEMBERS = 2048
 
 
 class Member(NamedTuple):
-    """A shard as a pack takes it; of so small a one the digest is that of its only block."""
+    """A shard as a pack takes it."""
 
     version: int
     name: str
     size_bytes: int
     digest: int
-
-    @property
-    def block_digests(self) -> tuple[int, ...]:
-        return (self.digest,) if self.size_bytes else ()
 
     @classmethod
     def of(cls, shard: Shard) -> Member:

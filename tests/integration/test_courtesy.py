@@ -71,7 +71,7 @@ def test_reading_a_shard_leaves_the_page_cache_alone(tmp_path: Path, direct: boo
         if not source.direct:
             pytest.skip("the disk takes no O_DIRECT")
         if not direct:
-            source._direct = _set_direct(source._descriptor, wanted=False)
+            source.direct = _set_direct(source._descriptor, wanted=False)
         for part in pieces(SIZE_BYTES, PART_BYTES):
             with Buffers().lend(part.size_bytes) as buffer:
                 assert source.read(part, buffer)[0] == data[part.start :][: part.size_bytes]

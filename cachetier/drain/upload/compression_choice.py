@@ -50,15 +50,15 @@ class Chooser:
         self._link = link
         self._allowed = allowed or (lambda: (compressor.threads, 0.0))
 
-    def choose(self, target: UploadTarget, source: ShardSource) -> Encoding:
-        """Return how to store a shard whose upload begins.
+    def choose(self, target: UploadTarget, source: ShardSource) -> Encoding | None:
+        """Return how to store a shard whose upload begins; None for plain bytes.
 
         Raises:
             DamagedError: The local bytes fail their digest.
         """
         mode = target.mode
         if mode.method is Method.OFF or target.size_bytes < COMPRESSED_FROM_BYTES:
-            return Encoding(self._compressor)
+            return None
         if mode.method is Method.AUTO:
             return self._decided(target, source)
         encoding = self._encoding(target)
@@ -66,13 +66,11 @@ class Chooser:
             return encoding  # the whole is judged once it is there
         recipe = Recipe(mode.level, encoding.element_size, sampled=True)
         ratio = self._sample(target, source, recipe).ratio
-        return encoding if ratio <= WORTHWHILE_RATIO else Encoding(self._compressor)
+        return encoding if ratio <= WORTHWHILE_RATIO else None
 
     def follow(self, target: UploadTarget, codec: Codec, element_size: int = 0) -> Encoding:
-        """Return how to go on with an upload of this codec, whatever the mode says by now."""
+        """Return how to go on with an upload of frames, whatever the mode says by now."""
         mode = target.mode
-        if codec is Codec.RAW:
-            return Encoding(self._compressor)
         if mode.method is Method.AUTO and codec is Codec.ZSTD:
             return AutoEncoding(self._compressor, target, self.means, self._decisions)
         return Encoding(self._compressor, codec, Recipe(mode.level or AUTO_LEVEL, element_size))
@@ -80,13 +78,12 @@ class Chooser:
     def may_follow(
         self, target: UploadTarget, codec: Codec, element_size: int = 0
     ) -> Encoding | None:
-        """Return how to store a shard like an object of this codec; None if its mode forbids it."""
-        if codec is not Codec.RAW:
-            if target.mode.method is Method.OFF or target.size_bytes < COMPRESSED_FROM_BYTES:
-                return None
-            wanted = self._encoding(target)
-            if (wanted.codec, wanted.element_size) != (codec, element_size):
-                return None
+        """Return how to store a shard like an object of frames; None if its mode forbids it."""
+        if target.mode.method is Method.OFF or target.size_bytes < COMPRESSED_FROM_BYTES:
+            return None
+        wanted = self._encoding(target)
+        if (wanted.codec, wanted.element_size) != (codec, element_size):
+            return None
         return self.follow(target, codec, element_size)
 
     def means(self) -> Means:
@@ -103,14 +100,14 @@ class Chooser:
             return Encoding(self._compressor, Codec.PLANES, Recipe(mode.level, element_size))
         return Encoding(self._compressor, Codec.ZSTD, Recipe(mode.level))
 
-    def _decided(self, target: UploadTarget, source: ShardSource) -> Encoding:
+    def _decided(self, target: UploadTarget, source: ShardSource) -> Encoding | None:
         """Sample, and do the arithmetic of ``auto``."""
         sample = self._sample(target, source, SAMPLED)
         verdict = judge(sample, self.means())
         self._decisions.note(target.run, verdict)
         if verdict.sure and not verdict.compress:
             self._decisions.count(compressed=False, blocks=blocks_of(target.size_bytes))
-            return Encoding(self._compressor)
+            return None
         return AutoEncoding(self._compressor, target, self.means, self._decisions, sample)
 
     def _sample(

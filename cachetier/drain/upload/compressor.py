@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass
 
 from cachetier_client.bucket_format.uploads import UploadPartRange
@@ -94,7 +95,7 @@ class Compressor:
         part = UploadPartRange(1, start, min(BLOCK_BYTES, size_bytes - start))
         with self._lock:
             self._begun += 1
-        future = self._pool.submit(self._make, source, part, recipe)
+        future = self._pool.submit(copy_context().run, self._make, source, part, recipe)
         future.add_done_callback(self._ended)
         return future
 

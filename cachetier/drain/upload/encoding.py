@@ -42,14 +42,9 @@ class PlainPaysError(Exception):
 
 
 class Encoding:
-    """How the blocks of one upload become frames; of ``Codec.RAW`` they stay plain bytes."""
+    """How the blocks of one upload become frames."""
 
-    def __init__(
-        self,
-        compressor: Compressor,
-        codec: Codec = Codec.RAW,
-        recipe: Recipe = STORED,
-    ) -> None:
+    def __init__(self, compressor: Compressor, codec: Codec, recipe: Recipe) -> None:
         self.codec = codec
         self.element_size = recipe.element_size
         self._compressor = compressor

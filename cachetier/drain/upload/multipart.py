@@ -6,24 +6,20 @@ again before the parts become an object. Parts that were finished before a crash
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.bucket_format.uploads import (
-    PART_BYTES,
     compressed_metadata,
     content_encoding,
     packed_upload_part_bytes_for,
     upload_part_bytes_for,
 )
 
-from cachetier.drain.upload.buffers import Buffers
-from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.encoding import Encoding, PlainPaysError
-from cachetier.drain.upload.part_sender import ROUNDS, Upload, UploadPartSender, raw_plan
+from cachetier.drain.upload.part_sender import ROUNDS, PartSender, Upload, UploadContext, raw_plan
 from cachetier.drain.upload.progress import (
     SentUploadPart,
     UploadProgress,
@@ -31,7 +27,7 @@ from cachetier.drain.upload.progress import (
     stored_of,
     whole_frames,
 )
-from cachetier.drain.upload.server_copies import Ask, Copies, Donor, nobody
+from cachetier.drain.upload.server_copies import Ask, Donor, nobody
 from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget, look
 from cachetier.errors import (
@@ -42,53 +38,50 @@ from cachetier.errors import (
 )
 from cachetier.model import composing
 from cachetier.model.compression import Method
-from cachetier.remote.base import Condition, ObjectStore, UploadedPart
+from cachetier.remote.base import UploadedPart
 
 # What would be compressed is stored raw only if so much of it need not be sent at all.
 RAW_DONOR_SHARE = 0.5
 
 
-class Multipart:
-    """Sends shards to one store in parts. Thread-safe."""
+class MultipartUpload:
+    """One shard on its way in parts."""
 
     def __init__(
         self,
-        store: ObjectStore,
-        buffers: Buffers,
-        parts: Executor,
-        *,
-        stopping: Callable[[], bool] = lambda: False,
-        chooser: Chooser | None = None,
-        usual_upload_part_bytes: Callable[[], int] = lambda: PART_BYTES,
-        copies: Copies | None = None,
+        context: UploadContext,
+        target: UploadTarget,
+        source: ShardSource,
+        progress: UploadProgress,
+        ask: Ask = nobody,
     ) -> None:
-        """Make one; for the arguments see ``Uploader``."""
-        self._store = store
-        self._buffers = buffers
-        self._chooser = chooser
-        self._usual_part_bytes = usual_upload_part_bytes
-        self._copies = copies
-        on_copied = copies.copied if copies is not None else lambda _size_bytes: None
-        self._sender = UploadPartSender(store, buffers, parts, stopping, on_copied)
+        self._context = context
+        self._store = context.store
+        self._target = target
+        self._source = source
+        self._progress = progress
+        self._ask = ask
 
-    def send(
-        self, target: UploadTarget, source: ShardSource, progress: UploadProgress, ask: Ask = nobody
-    ) -> Stored:
+    def send(self) -> Stored:
         """Return as what the shard is verified; raises as ``Uploader.upload`` does."""
+        context, target, progress = self._context, self._target, self._progress
         # Look before any byte is sent: no condition protects a multipart upload.
-        found = self._look(target, sent_before(progress, target.content))
+        found = look(
+            context.store,
+            target,
+            context.buffers.lend,
+            sent_before(progress, target.content),
+        )
         if isinstance(found, Stored):
             if progress.upload_id is not None:
                 self._store.abort_upload(target.key, progress.upload_id)
             return found
-        donor = self._copies.find(target, ask) if self._copies is not None else None
+        donor = context.copies.find(target, self._ask) if context.copies is not None else None
         plain = False
         for _ in range(ROUNDS):
-            upload = self._resume(target, progress, donor) or self._begin(
-                target, source, progress, donor, plain=plain
-            )
+            upload = self._resume(donor) or self._begin(donor, plain=plain)
             try:
-                parts = self._sender.send_missing(target, source, progress, upload)
+                parts = PartSender(context, target, self._source, progress, upload).send_missing()
             except UploadGoneError:
                 progress.gone()
                 continue
@@ -98,31 +91,27 @@ class Multipart:
                 donor, plain = None, True  # the donor has frames
                 continue
             except (SourceChangedError, CopiesRefusedError) as error:
-                self._note(error)
+                if context.copies is not None and isinstance(error, CopiesRefusedError):
+                    context.copies.refused(error)
                 donor = None  # what is there stays, and the rest is sent
                 continue
-            stored = self._complete(target, upload, parts)
+            stored = self._complete(upload, parts)
             if stored is not None:
                 return stored
             progress.gone()
             donor = None  # it may have been other bytes than were recorded
         raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
 
-    def _note(self, error: Exception) -> None:
-        if self._copies is not None and isinstance(error, CopiesRefusedError):
-            self._copies.refused(error)
-
     # --- which upload ----------------------------------------------------------------------------
 
-    def _resume(
-        self, target: UploadTarget, progress: UploadProgress, donor: Donor | None
-    ) -> Upload | None:
+    def _resume(self, donor: Donor | None) -> Upload | None:
         """Return the upload begun before with the parts the store really has, if it is there."""
+        target, progress, chooser = self._target, self._progress, self._context.chooser
         upload_id, part_bytes = progress.upload_id, progress.part_bytes
         if upload_id is None or part_bytes is None:
             return None
         codec, element_size = progress.codec, progress.element_size
-        if codec is not Codec.RAW and self._chooser is None:  # one that cannot make frames
+        if codec is not Codec.RAW and chooser is None:  # one that cannot make frames
             self._store.abort_upload(target.key, upload_id)
             progress.gone()
             return None
@@ -132,8 +121,8 @@ class Multipart:
             progress.gone()
             return None
         encoding = None
-        if codec is not Codec.RAW and self._chooser is not None:
-            encoding = self._chooser.follow(target, codec, element_size)
+        if codec is not Codec.RAW and chooser is not None:
+            encoding = chooser.follow(target, codec, element_size)
         if donor is not None and not _is_useful(target, donor, (codec, element_size), part_bytes):
             donor = None
         recorded = progress.parts()
@@ -143,59 +132,56 @@ class Multipart:
             whole_frames(done) if encoding is not None else raw_plan(upload, target.size_bytes)[0]
         )
         if len(kept) < len(recorded):
-            _forget_others(progress, upload, kept)
+            self._forget_others(upload, kept)
         return replace(upload, done=kept)
 
-    def _begin(
-        self,
-        target: UploadTarget,
-        source: ShardSource,
-        progress: UploadProgress,
-        donor: Donor | None,
-        *,
-        plain: bool = False,
-    ) -> Upload:
-        size_bytes, usual_bytes = target.size_bytes, self._usual_part_bytes()
-        way = self._way(target, source, donor, usual_bytes) if not plain else (None, None)
-        encoding, donor = way
+    def _forget_others(self, upload: Upload, kept: Sequence[SentUploadPart]) -> None:
+        """Record only ``kept``: a part that is sent anew must not be taken for an old one."""
+        progress = self._progress
+        progress.begun(upload.upload_id, upload.part_bytes, upload.codec, upload.element_size)
+        for sent in kept:
+            progress.part_done(sent)
+        progress.flush()
+
+    def _begin(self, donor: Donor | None, *, plain: bool = False) -> Upload:
+        target, usual_bytes = self._target, self._context.usual_part_bytes()
+        encoding, donor = self._way(donor, usual_bytes) if not plain else (None, None)
         codec, element_size, metadata = Codec.RAW, 0, target.metadata
         if encoding is not None:
             codec, element_size = encoding.codec, encoding.element_size
+            size_bytes = target.size_bytes
             metadata = compressed_metadata(target.metadata, size_bytes, codec, element_size)
-        part_bytes = _part_bytes_for(size_bytes, usual_bytes, codec, donor)
+        part_bytes = _part_bytes_for(target.size_bytes, usual_bytes, codec, donor)
         upload_id = self._store.create_upload(target.key, metadata, content_encoding(codec))
         try:
-            progress.begun(upload_id, part_bytes, codec, element_size)
+            self._progress.begun(upload_id, part_bytes, codec, element_size)
         except BaseException:
             self._store.abort_upload(target.key, upload_id)
             raise
         return Upload(upload_id, part_bytes, encoding, [], donor)
 
-    def _way(
-        self, target: UploadTarget, source: ShardSource, donor: Donor | None, usual_bytes: int
-    ) -> tuple[Encoding | None, Donor | None]:
+    def _way(self, donor: Donor | None, usual_bytes: int) -> tuple[Encoding | None, Donor | None]:
         """Return how a shard is stored whose upload begins, and from what it is put together."""
+        target, chooser = self._target, self._context.chooser
         if donor is not None:
             how = donor.stored.codec, donor.stored.element_size
             part_bytes = _part_bytes_for(target.size_bytes, usual_bytes, how[0], donor)
             if how == (Codec.RAW, 0):
                 if _is_useful(target, donor, how, part_bytes):
                     return None, donor
-            elif self._chooser is not None and _is_useful(target, donor, how, part_bytes):
-                encoding = self._chooser.may_follow(target, *how)
+            elif chooser is not None and _is_useful(target, donor, how, part_bytes):
+                encoding = chooser.may_follow(target, *how)
                 if encoding is not None:
                     return encoding, donor
-        chosen = self._chooser.choose(target, source) if self._chooser is not None else None
-        return (chosen if chosen is not None and chosen.codec is not Codec.RAW else None), None
+        return chooser.choose(target, self._source) if chooser is not None else None, None
 
     # --- the object ------------------------------------------------------------------------------
 
-    def _complete(
-        self, target: UploadTarget, upload: Upload, parts: Sequence[SentUploadPart]
-    ) -> Stored | None:
+    def _complete(self, upload: Upload, parts: Sequence[SentUploadPart]) -> Stored | None:
         """Make the parts an object; return as what it is verified, if it is there."""
+        target, lend = self._target, self._context.buffers.lend
         sent = stored_of(upload.codec, parts, target.content, upload.element_size)
-        found = self._look(target, sent)
+        found = look(self._store, target, lend, sent)
         if isinstance(found, Stored):
             self._store.abort_upload(target.key, upload.upload_id)
             return found
@@ -203,14 +189,11 @@ class Multipart:
         # Gone: perhaps completed by a call whose reply was lost; or one of its parts is.
         with suppress(UploadGoneError, RemoteDigestError):
             self._store.complete_upload(target.key, upload.upload_id, uploaded, digest=sent.digest)
-        found = self._look(target, sent)
+        found = look(self._store, target, lend, sent)
         if isinstance(found, Stored):
             return found
         self._store.abort_upload(target.key, upload.upload_id)
         return None
-
-    def _look(self, target: UploadTarget, sent: Stored | None = None) -> Stored | Condition:
-        return look(self._store, target, self._buffers.lend, sent)
 
 
 def _part_bytes_for(size_bytes: int, usual_bytes: int, codec: Codec, donor: Donor | None) -> int:
@@ -234,16 +217,6 @@ def _is_useful(target: UploadTarget, donor: Donor, how: tuple[Codec, int], part_
     if target.mode.method is not Method.OFF and copied_bytes < RAW_DONOR_SHARE * target.size_bytes:
         return False
     return composing.is_plan_worthwhile(plan, target.size_bytes, part_bytes)
-
-
-def _forget_others(
-    progress: UploadProgress, upload: Upload, kept: Sequence[SentUploadPart]
-) -> None:
-    """Record only ``kept``: a part that is sent anew must not be taken for an old one."""
-    progress.begun(upload.upload_id, upload.part_bytes, upload.codec, upload.element_size)
-    for sent in kept:
-        progress.part_done(sent)
-    progress.flush()
 
 
 def _is_listed(part: UploadedPart, listed: dict[int, tuple[str, int]]) -> bool:

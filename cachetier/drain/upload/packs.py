@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cachetier_client.bucket_format.stored import Content, InPack, Stored
@@ -21,7 +21,7 @@ from cachetier.drain.channel import AskingEnd
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.schedule.tasks import Task
 from cachetier.drain.upload.buffers import Buffers
-from cachetier.drain.upload.source import DamagedError, FileSource, InlineSource
+from cachetier.drain.upload.source import DamagedError, opened_source
 from cachetier.drain.upload.target import UploadTarget, look
 from cachetier.errors import NotFoundError, PreconditionFailedError, RemoteDigestError
 from cachetier.model.packs import PACKED_UP_TO_BYTES, Member, pack_name
@@ -153,13 +153,8 @@ class PackSender:
         whole = UploadPartRange(1, 0, member.size_bytes)
         opened = self._channel.ask(messages.OpenShard(member.version))
         try:
-            if opened.body is not None:
-                view, _ = InlineSource(opened.body, member.digest).read(whole, scratch)
-            else:
-                assert opened.descriptor is not None
-                source = FileSource(opened.descriptor, member.block_digests, self._reads)
-                with closing(source):
-                    view, _ = source.read(whole, scratch)
+            with opened_source(opened, member.digest, self._reads) as source:
+                view, _ = source.read(whole, scratch)
         except DamagedError as error:
             self._channel.ask(messages.ShardDamaged(member.version, str(error)))
             return False

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cachetier_client.bucket_format.stored import Codec
-from cachetier_client.bucket_format.uploads import UploadPartRange
+from cachetier_client.bucket_format.uploads import PART_BYTES, UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, joined
 
 from cachetier.drain.upload import stopwatch
 from cachetier.drain.upload.buffers import Buffers
+from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.encoding import Encoding
 from cachetier.drain.upload.frame_packer import Copied, Packed, Packer
 from cachetier.drain.upload.progress import (
@@ -30,18 +31,41 @@ from cachetier.drain.upload.progress import (
     is_whole,
     stored_of,
 )
-from cachetier.drain.upload.server_copies import Donor
+from cachetier.drain.upload.server_copies import Copies, Donor
 from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import RemoteDigestError, SourceChangedError, StoppingError
 from cachetier.model import composing
 from cachetier.model.composing import SourcePiece
-from cachetier.remote.base import ObjectStore, UploadedPart
+from cachetier.remote.base import CopyRange, ObjectStore, UploadedPart
 
 ROUNDS = 3
 PARTS_AT_ONCE = 8
 
 Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class UploadContext:
+    """What all uploads to one store share.
+
+    Args:
+        store: Where to.
+        buffers: Lends memory to read and compress into.
+        threads: Runs the parts of all uploads; None where everything goes in one put.
+        stopping: Whether no more parts are to be begun.
+        chooser: Says how each shard is stored; without one it is stored raw.
+        usual_part_bytes: The size of parts that suits the link now.
+        copies: Finds bytes that the bucket has already; without it every byte is sent.
+    """
+
+    store: ObjectStore
+    buffers: Buffers
+    threads: Executor | None = None
+    stopping: Callable[[], bool] = lambda: False
+    chooser: Chooser | None = None
+    usual_part_bytes: Callable[[], int] = lambda: PART_BYTES
+    copies: Copies | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,27 +110,25 @@ def raw_plan(upload: Upload, size_bytes: int) -> tuple[list[SentUploadPart], lis
     return kept, lacking
 
 
-class UploadPartSender:
-    """Brings parts of uploads to one store. Thread-safe."""
+class PartSender:
+    """Brings the parts that one upload lacks."""
 
     def __init__(
         self,
-        store: ObjectStore,
-        buffers: Buffers,
-        threads: Executor,
-        stopping: Callable[[], bool],
-        on_copied: Callable[[int], None],
+        context: UploadContext,
+        target: UploadTarget,
+        source: ShardSource,
+        progress: UploadProgress,
+        upload: Upload,
     ) -> None:
-        """Make one; ``on_copied`` is told the size of each part that was copied."""
-        self._store = store
-        self._buffers = buffers
-        self._threads = threads
-        self._stopping = stopping
-        self._on_copied = on_copied
+        self._context = context
+        self._store = context.store
+        self._target = target
+        self._source = source
+        self._progress = progress
+        self._upload = upload
 
-    def send_missing(
-        self, target: UploadTarget, source: ShardSource, progress: UploadProgress, upload: Upload
-    ) -> list[SentUploadPart]:
+    def send_missing(self) -> list[SentUploadPart]:
         """Bring what the upload lacks, and return all its parts.
 
         Raises:
@@ -114,65 +136,47 @@ class UploadPartSender:
             CopiesRefusedError: The store does not copy: go on without a donor.
         """
         try:
-            if upload.codec is not Codec.RAW:
-                return self._send_packed(target, source, progress, upload)
-            return self._send_raw(target, source, progress, upload)
+            return self._send_raw() if self._upload.encoding is None else self._send_packed()
         finally:
-            progress.flush()
+            self._progress.flush()
 
     # --- raw bytes -------------------------------------------------------------------------------
 
-    def _send_raw(
-        self, target: UploadTarget, source: ShardSource, progress: UploadProgress, upload: Upload
-    ) -> list[SentUploadPart]:
+    def _send_raw(self) -> list[SentUploadPart]:
         def bring(piece: SourcePiece) -> SentUploadPart:
-            bring_one = self._copy_piece if piece.copied else self._send_piece
-            sent = SentUploadPart(
-                bring_one(target, source, upload, piece), piece.start, piece.size_bytes
-            )
-            progress.part_done(sent)
+            part = self._copy_piece(piece) if piece.copied else self._send_piece(piece)
+            sent = SentUploadPart(part, piece.start, piece.size_bytes)
+            self._progress.part_done(sent)
             return sent
 
-        kept, lacking = raw_plan(upload, target.size_bytes)
+        kept, lacking = raw_plan(self._upload, self._target.size_bytes)
         return [*kept, *self._in_parallel(bring, lacking)]
 
-    def _send_piece(
-        self, target: UploadTarget, source: ShardSource, upload: Upload, piece: SourcePiece
-    ) -> UploadedPart:
+    def _send_piece(self, piece: SourcePiece) -> UploadedPart:
         def send() -> UploadedPart:
-            with self._buffers.lend(piece.room_bytes) as buffer:
-                view, digest = source.read(piece, buffer)  # each time: it may have gone bad here
-                return self._store.upload_part(
-                    target.key, upload.upload_id, piece.number, view, digest=digest
-                )
+            with self._context.buffers.lend(piece.room_bytes) as buffer:
+                view, digest = self._source.read(piece, buffer)  # each time: it may go bad here
+                return self._send(piece.number, view, digest)
 
         return _in_rounds(send)
 
-    def _copy_piece(
-        self, target: UploadTarget, source: ShardSource, upload: Upload, piece: SourcePiece
-    ) -> UploadedPart:
-        digest = self._digest_of(target, source, piece)
-        return self._copy(target, upload, piece.number, (piece.start, piece.size_bytes), digest)
-
-    def _digest_of(self, target: UploadTarget, source: ShardSource, piece: SourcePiece) -> int:
-        """Return what the donor's bytes must be: read here is only what is left of a cut block."""
+    def _copy_piece(self, piece: SourcePiece) -> UploadedPart:
+        """Copy what the donor has; read here is only what is left of a cut block."""
         first, within = divmod(piece.start, BLOCK_BYTES)
-        digests = target.content.block_digests[first : first + piece.blocks]
+        digests = self._target.content.block_digests[first : first + piece.blocks]
         touched = list(zip(digests, block_lengths(piece.size_bytes + within), strict=True))
         if within:
             edge = UploadPartRange(piece.number, piece.start, BLOCK_BYTES - within)
-            with self._buffers.lend(edge.room_bytes) as buffer:
-                _, digest = source.read(edge, buffer)
+            with self._context.buffers.lend(edge.room_bytes) as buffer:
+                _, digest = self._source.read(edge, buffer)
             touched[0] = digest, edge.size_bytes
-        return joined(touched)
+        return self._copy(piece.number, piece.start, piece.size_bytes, joined(touched))
 
     # --- frames ----------------------------------------------------------------------------------
 
-    def _send_packed(
-        self, target: UploadTarget, source: ShardSource, progress: UploadProgress, upload: Upload
-    ) -> list[SentUploadPart]:
+    def _send_packed(self) -> list[SentUploadPart]:
         """Bring the frames behind those that are there: in turn, and in parallel to the store."""
-        packer = _packer(target, source, upload)
+        packer = self._packer()
         turn = threading.Semaphore()
 
         def turns() -> Iterator[None]:
@@ -185,43 +189,55 @@ class UploadPartSender:
                 with _released(turn):
                     made = packer.next_copied()
                     if made is None:
-                        buffer = lent.enter_context(self._buffers.lend(upload.part_bytes))
+                        room = self._context.buffers.lend(self._upload.part_bytes)
+                        buffer = lent.enter_context(room)
                         with stopwatch.phase(stopwatch.COMPRESS):
                             made = packer.next_part(buffer)
-                part = self._bring_frames(target, upload, made)
+                part = self._bring_frames(made)
             sent = SentUploadPart(part, made.raw_start, made.raw_bytes, made.frames)
-            progress.part_done(sent)
+            self._progress.part_done(sent)
             return sent
 
-        return [*upload.done, *self._in_parallel(bring, turns())]
+        return [*self._upload.done, *self._in_parallel(bring, turns())]
 
-    def _bring_frames(
-        self, target: UploadTarget, upload: Upload, made: Copied | Packed
-    ) -> UploadedPart:
-        if isinstance(made, Copied):
-            there = made.start, made.size_bytes
-            return self._copy(target, upload, made.number, there, made.digest)
-        return _in_rounds(
-            lambda: self._store.upload_part(
-                target.key, upload.upload_id, made.number, made.view, digest=made.digest
-            )
+    def _packer(self) -> Packer:
+        """Return what goes on behind the frames that are there."""
+        upload, content = self._upload, self._target.content
+        assert upload.encoding is not None
+        before = stored_of(upload.codec, upload.done, content, upload.element_size)
+        donor = upload.donor
+        return Packer(
+            upload.encoding,
+            self._source,
+            content.size_bytes,
+            frames_of(upload.done),
+            len(upload.done),
+            ended=is_whole(before, content),
+            donor=donor.frames_for(content.size_bytes) if donor is not None else None,
         )
+
+    def _bring_frames(self, made: Copied | Packed) -> UploadedPart:
+        if isinstance(made, Copied):
+            return self._copy(made.number, made.start, made.size_bytes, made.digest)
+        return _in_rounds(lambda: self._send(made.number, made.view, made.digest))
 
     # --- both ------------------------------------------------------------------------------------
 
-    def _copy(
-        self, target: UploadTarget, upload: Upload, number: int, there: tuple[int, int], digest: int
-    ) -> UploadedPart:
-        """Copy bytes of the donor; ``there`` is where it has them, and how many."""
-        assert upload.donor is not None  # else no plan has anything to copy
-        source = upload.donor.range(*there)
+    def _send(self, number: int, view: memoryview, digest: int) -> UploadedPart:
+        key, upload_id = self._target.key, self._upload.upload_id
+        return self._store.upload_part(key, upload_id, number, view, digest=digest)
+
+    def _copy(self, number: int, start: int, size_bytes: int, digest: int) -> UploadedPart:
+        """Copy bytes of the donor, which has them at ``start``."""
+        donor, copies = self._upload.donor, self._context.copies
+        assert donor is not None and copies is not None  # else no plan has anything to copy
+        source = CopyRange(donor.key, donor.etag, start, size_bytes)
+        key, upload_id = self._target.key, self._upload.upload_id
         try:
-            part = self._store.copy_part(
-                target.key, upload.upload_id, number, source, digest=digest
-            )
+            part = self._store.copy_part(key, upload_id, number, source, digest=digest)
         except RemoteDigestError as error:
             raise SourceChangedError(error.message, key=source.key) from error
-        self._on_copied(part.size_bytes)
+        copies.copied(part.size_bytes)
         return part
 
     def _in_parallel(
@@ -230,11 +246,12 @@ class UploadPartSender:
         """Bring ``items``, some at once; after the first error the others end, and it is raised."""
         running: set[Future[SentUploadPart]] = set()
         ended: list[Future[SentUploadPart]] = []
+        assert self._context.threads is not None
         try:
             for item in items:
-                if self._stopping():
+                if self._context.stopping():
                     raise StoppingError("the drain stops")
-                running.add(self._threads.submit(copy_context().run, bring, item))
+                running.add(self._context.threads.submit(copy_context().run, bring, item))
                 if len(running) >= PARTS_AT_ONCE:
                     now, running = wait(running, return_when=FIRST_COMPLETED)
                     ended += now
@@ -243,22 +260,6 @@ class UploadPartSender:
         finally:
             ended += wait(running).done
         return [future.result() for future in ended]
-
-
-def _packer(target: UploadTarget, source: ShardSource, upload: Upload) -> Packer:
-    """Return what goes on behind the frames that are there."""
-    assert upload.encoding is not None
-    before = stored_of(upload.codec, upload.done, target.content, upload.element_size)
-    donor = upload.donor
-    return Packer(
-        upload.encoding,
-        source,
-        target.size_bytes,
-        frames_of(upload.done),
-        len(upload.done),
-        ended=is_whole(before, target.content),
-        donor=donor.frames_for(target.size_bytes) if donor is not None else None,
-    )
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from cachetier.drain.messages import DonorShard, ReportCopies
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import CopiesRefusedError
 from cachetier.model.composing import DONOR_FROM_BYTES, DonorFrames
-from cachetier.remote.base import CopyRange, ObjectInfo, ObjectStore
+from cachetier.remote.base import ObjectInfo, ObjectStore
 from cachetier.remote.presence import is_object_of
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -59,9 +59,6 @@ class Donor:
     def frames_for(self, raw_bytes: int) -> DonorFrames:
         """Return its frames as a shard of ``raw_bytes`` may take them over."""
         return DonorFrames(self.stored.frames, self.unchanged, raw_bytes)
-
-    def range(self, start: int, size_bytes: int) -> CopyRange:
-        return CopyRange(self.key, self.etag, start, size_bytes)
 
 
 Ask = Callable[[], Offer | None]

@@ -10,14 +10,16 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Protocol
 
 from cachetier_client.bucket_format.uploads import UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of, joined
 
+from cachetier.drain.messages import LocalShard
 from cachetier.drain.priority.gates import ComputeSlots, unlimited
+from cachetier.drain.upload import stopwatch
 
 _UNREADABLE = (errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EUCLEAN)
 
@@ -46,6 +48,7 @@ class InlineSource:
         self._body = body
         self._digest = digest
 
+    @stopwatch.phase(stopwatch.READ)
     def read(self, part: UploadPartRange, _buffer: memoryview) -> tuple[memoryview, int]:
         if part.size_bytes != len(self._body) or digest_of(self._body) != self._digest:
             raise DamagedError("the copy in the catalog fails its digest")
@@ -53,7 +56,10 @@ class InlineSource:
 
 
 class FileSource:
-    """A data file, by its descriptor, which it owns until ``close``. Threads may read at once."""
+    """A data file, by its descriptor, which it owns until ``close``. Threads may read at once.
+
+    ``direct`` says whether the page cache is left alone.
+    """
 
     def __init__(
         self, descriptor: int, block_digests: Sequence[int], reads: ComputeSlots | None = None
@@ -62,16 +68,12 @@ class FileSource:
         self._descriptor = descriptor
         self._block_digests = block_digests
         self._reads = reads or unlimited()
-        self._direct = _set_direct(descriptor)
+        self.direct = _set_direct(descriptor)
 
     def close(self) -> None:
         os.close(self._descriptor)
 
-    @property
-    def direct(self) -> bool:
-        """Whether the page cache is left alone."""
-        return self._direct
-
+    @stopwatch.phase(stopwatch.READ)
     def read(self, part: UploadPartRange, buffer: memoryview) -> tuple[memoryview, int]:
         around = self._whole_blocks(part)
         try:
@@ -103,12 +105,12 @@ class FileSource:
         while filled < part.size_bytes:
             count = self._read_at(part.start + filled, buffer[filled:])
             reached = filled + count
-            if self._direct and reached < part.size_bytes:
+            if self.direct and reached < part.size_bytes:
                 reached -= reached % mmap.PAGESIZE  # a read may begin only at a page
             if reached <= filled:
                 raise DamagedError(f"the file ends at byte {part.start + filled + count}")
             filled = reached
-        if not self._direct:
+        if not self.direct:
             with suppress(OSError):
                 advice = os.POSIX_FADV_DONTNEED
                 os.posix_fadvise(self._descriptor, part.start, part.size_bytes, advice)
@@ -117,10 +119,23 @@ class FileSource:
         try:
             return os.preadv(self._descriptor, [buffer], offset)
         except OSError as error:
-            if not self._direct or error.errno != errno.EINVAL:
+            if not self.direct or error.errno != errno.EINVAL:
                 raise
-        self._direct = _set_direct(self._descriptor, wanted=False)  # it took the flag, and lied
+        self.direct = _set_direct(self._descriptor, wanted=False)  # it took the flag, and lied
         return os.preadv(self._descriptor, [buffer], offset)
+
+
+@contextmanager
+def opened_source(
+    opened: LocalShard, digest: int, reads: ComputeSlots | None = None
+) -> Iterator[ShardSource]:
+    """Yield the bytes that ``serve`` has opened, and close their file; for ``reads`` see above."""
+    if opened.body is not None:
+        yield InlineSource(opened.body, digest)
+        return
+    assert opened.descriptor is not None
+    with closing(FileSource(opened.descriptor, opened.block_digests, reads)) as source:
+        yield source
 
 
 def _cut(

@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from cachetier_client.bucket_format.uploads import UploadPartRange
-
-from cachetier.drain.upload.source import ShardSource
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
 Phases = dict[str, list[float]]
@@ -49,18 +46,10 @@ class Stopwatch:
         try:
             yield
         finally:
-            self._note(name, began, self.seconds)
-
-    def of_call(self, operation: Operation) -> str:
-        """Return the phase that a call of the store belongs to: what is sent is verified later."""
-        if operation in _SENDING:
-            return SEND
-        return VERIFY if SEND in self._phases else LOOK
-
-    def _note(self, name: str, began: float, ended: float) -> None:
-        with self._lock:
-            first, last, busy = self._phases.get(name, (began, ended, 0.0))
-            self._phases[name] = [min(first, began), max(last, ended), busy + ended - began]
+            ended = self.seconds
+            with self._lock:
+                first, last, busy = self._phases.get(name, (began, ended, 0.0))
+                self._phases[name] = [min(first, began), max(last, ended), busy + ended - began]
 
 
 _current: ContextVar[Stopwatch | None] = ContextVar("stopwatch", default=None)
@@ -94,24 +83,16 @@ def phase(name: str) -> Iterator[None]:
         yield
 
 
-class TimedSource:
-    """A ``Source`` whose reads are timed, on whatever thread."""
-
-    def __init__(self, source: ShardSource, watch: Stopwatch) -> None:
-        self._source = source
-        self._watch = watch
-
-    def read(self, part: UploadPartRange, buffer: memoryview) -> tuple[memoryview, int]:
-        with self._watch.phase(READ):
-            return self._source.read(part, buffer)
-
-
 class TimedObjectStore(WrappedObjectStore):
-    """Times the calls of uploads; put it outside of what retries and paces, as those take time."""
+    """Times the calls of uploads: what looks before anything is sent, and verifies afterwards.
+
+    Put it outside of what retries and paces, as those take time.
+    """
 
     def _around(self, operation: Operation, _size_bytes: int, call: Callable[[], Answer]) -> Answer:
         watch = _current.get()
         if watch is None:
             return call()
-        with watch.phase(watch.of_call(operation)):
+        name = SEND if operation in _SENDING else VERIFY if SEND in watch.phases() else LOOK
+        with watch.phase(name):
             return call()

@@ -1,10 +1,24 @@
-"""The target of an upload, and what lies under its key already."""
+"""The target of an upload, what lies under its key already, and whether that is the shard.
+
+An object is verified by the digest that the store keeps, or by reading its bytes back: what a write
+answered is never enough, and metadata only says what its writer believed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import islice
 
-from cachetier_client.bucket_format.stored import Codec, Content, Stored
+from cachetier_client.bucket_format.stored import (
+    FRAME_LIMIT_BYTES,
+    Codec,
+    Content,
+    Stored,
+    StoredFrame,
+    table_bytes,
+)
 from cachetier_client.bucket_format.uploads import (
     SAVE_KEY,
     STORE_KEY,
@@ -13,8 +27,11 @@ from cachetier_client.bucket_format.uploads import (
     codec_found,
     judge_existing,
 )
+from cachetier_client.io.digests import block_lengths, blocks_of, digest_of, joined
 
-from cachetier.drain.upload.verify import Lend, frames_read_back, is_verified
+from cachetier.codec.frames import FrameDecoder
+from cachetier.codec.seek_table import decode_table
+from cachetier.errors import IntegrityError
 from cachetier.model.compression import OFF, Mode
 from cachetier.remote.base import (
     IF_ABSENT,
@@ -24,6 +41,10 @@ from cachetier.remote.base import (
     ObjectStore,
     if_match,
 )
+
+RANGE_BYTES = 16 << 20
+
+Lend = Callable[[int], AbstractContextManager[memoryview]]
 
 
 class ConflictError(Exception):
@@ -95,3 +116,86 @@ def _verified(
     ):
         return expected
     return frames_read_back(store, info, target.content, lend) if compressed else None
+
+
+def is_verified(
+    store: ObjectStore, info: ObjectInfo, size_bytes: int, digest: int, lend: Lend
+) -> bool:
+    """Return whether the object that HEAD found, ``info``, has exactly these bytes.
+
+    Args:
+        store: Where the object is.
+        info: What ``head`` said of it.
+        size_bytes: What it must have.
+        digest: What it must have.
+        lend: Lends a buffer to read back into, where the store keeps no digests.
+    """
+    if info.size_bytes != size_bytes:
+        return False
+    if store.keeps_digests:
+        return info.digest == digest
+    return _digest_read_back(store, info.key, size_bytes, lend) == digest
+
+
+def frames_read_back(
+    store: ObjectStore, info: ObjectInfo, content: Content, lend: Lend
+) -> Stored | None:
+    """Read a compressed object that we have no record of, and return what it is.
+
+    None if it is not frames of exactly the blocks of ``content``.
+    """
+    count = blocks_of(content.size_bytes)
+    table_at = info.size_bytes - table_bytes(count)
+    codec, element_size = codec_found(info.metadata)
+    if table_at < 0 or count != len(content.block_digests):
+        return None
+    table = bytearray(table_bytes(count))
+    store.read_into(info.key, table_at, memoryview(table))
+    try:
+        sizes = decode_table(table, content.size_bytes)
+        if sum(sizes) != table_at or max(sizes, default=0) > FRAME_LIMIT_BYTES:
+            return None
+        frames = _frames_of(store, info.key, sizes, content, element_size, lend)
+    except IntegrityError:
+        return None
+    digest = digest_of(table, joined((frame.digest, frame.size_bytes) for frame in frames))
+    return Stored(codec, info.size_bytes, digest, frames, element_size)
+
+
+def _frames_of(
+    store: ObjectStore,
+    key: str,
+    sizes: Sequence[int],
+    content: Content,
+    element_size: int,
+    lend: Lend,
+) -> tuple[StoredFrame, ...]:
+    """Decode every frame.
+
+    Raises:
+        IntegrityError: One is not its block.
+    """
+    decoder, start, found = FrameDecoder(), 0, []
+    blocks = zip(block_lengths(content.size_bytes), content.block_digests, strict=True)
+    frames = zip(sizes, blocks, strict=True)
+    with lend(RANGE_BYTES) as buffer:
+        while group := list(islice(frames, RANGE_BYTES // FRAME_LIMIT_BYTES)):
+            rest = buffer[: sum(size for size, _ in group)]
+            store.read_into(key, start, rest)
+            start += len(rest)
+            for size, (raw_bytes, expected) in group:
+                if digest_of(decoder.decode(rest[:size], raw_bytes, element_size)) != expected:
+                    raise IntegrityError(f"{key} holds another block")
+                found.append(StoredFrame(size, digest_of(rest[:size])))
+                rest = rest[size:]
+    return tuple(found)
+
+
+def _digest_read_back(store: ObjectStore, key: str, size_bytes: int, lend: Lend) -> int:
+    digest = 0
+    with lend(min(RANGE_BYTES, size_bytes)) as buffer:
+        for start in range(0, size_bytes, RANGE_BYTES):
+            view = buffer[: min(RANGE_BYTES, size_bytes - start)]
+            store.read_into(key, start, view)
+            digest = digest_of(view, digest)
+    return digest

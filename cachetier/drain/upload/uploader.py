@@ -8,13 +8,11 @@ a read-side call has confirmed it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from cachetier_client.bucket_format.stored import Codec, Stored, is_worthwhile, limit_bytes
+from cachetier_client.bucket_format.stored import Stored, is_worthwhile, limit_bytes
 from cachetier_client.bucket_format.uploads import (
-    PART_BYTES,
     SINGLE_PUT_BYTES,
     UploadPartRange,
     compressed_metadata,
@@ -23,57 +21,23 @@ from cachetier_client.bucket_format.uploads import (
 )
 
 from cachetier.drain.upload import stopwatch
-from cachetier.drain.upload.buffers import Buffers
-from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.frame_packer import Packer
-from cachetier.drain.upload.multipart import Multipart
-from cachetier.drain.upload.part_sender import ROUNDS
+from cachetier.drain.upload.multipart import MultipartUpload
+from cachetier.drain.upload.part_sender import ROUNDS, UploadContext
 from cachetier.drain.upload.progress import UploadProgress
-from cachetier.drain.upload.server_copies import Ask, Copies, nobody
+from cachetier.drain.upload.server_copies import Ask, nobody
 from cachetier.drain.upload.source import ShardSource
-from cachetier.drain.upload.target import UploadTarget, look
-from cachetier.drain.upload.verify import is_verified
+from cachetier.drain.upload.target import UploadTarget, is_verified, look
 from cachetier.errors import PreconditionFailedError, RemoteDigestError, UploadGoneError
-from cachetier.remote.base import (
-    IF_ABSENT,
-    Condition,
-    Metadata,
-    ObjectStore,
-    UploadedPart,
-)
+from cachetier.remote.base import IF_ABSENT, Metadata, UploadedPart
 
 
 class Uploader:
     """Uploads shards to one store. Thread-safe."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        buffers: Buffers,
-        parts: Executor,
-        *,
-        stopping: Callable[[], bool] = lambda: False,
-        chooser: Chooser | None = None,
-        usual_upload_part_bytes: Callable[[], int] = lambda: PART_BYTES,
-        copies: Copies | None = None,
-    ) -> None:
-        """Make one; ``parts`` runs the parts of all its uploads.
-
-        ``chooser`` says how each shard is stored, raw without one; each upload that begins asks
-        ``usual_upload_part_bytes``; without ``copies`` every byte is sent.
-        """
-        self._store = store
-        self._chooser = chooser
-        self._buffers = buffers
-        self._multipart = Multipart(
-            store,
-            buffers,
-            parts,
-            stopping=stopping,
-            chooser=chooser,
-            usual_upload_part_bytes=usual_upload_part_bytes,
-            copies=copies,
-        )
+    def __init__(self, context: UploadContext) -> None:
+        self._context = context
+        self._store = context.store
 
     def upload(
         self, target: UploadTarget, source: ShardSource, progress: UploadProgress, ask: Ask = nobody
@@ -89,7 +53,7 @@ class Uploader:
         """
         if target.size_bytes <= SINGLE_PUT_BYTES:
             return self.put(target, source)
-        return self._multipart.send(target, source, progress, ask)
+        return MultipartUpload(self._context, target, source, progress, ask).send()
 
     def complete_streamed(
         self, target: UploadTarget, upload_id: str, parts: Sequence[UploadedPart]
@@ -101,13 +65,13 @@ class Uploader:
             RemoteDigestError: The object is not what it should be.
         """
         digest = target.content.digest
-        self._look(target)
+        lend, size_bytes = self._context.buffers.lend, target.size_bytes
+        look(self._store, target, lend)
         try:
             self._store.complete_upload(target.key, upload_id, parts, digest=digest)
         except UploadGoneError:
             pass  # perhaps completed by a call whose reply was lost
         info = self._store.head(target.key)
-        lend, size_bytes = self._buffers.lend, target.size_bytes
         there = info is not None and target.wrote(info)
         if info is None or not (there and is_verified(self._store, info, size_bytes, digest, lend)):
             raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
@@ -120,49 +84,41 @@ class Uploader:
         if info is not None and target.wrote(info):
             self._store.delete(target.key)
 
-    def _look(self, target: UploadTarget, sent: Stored | None = None) -> Stored | Condition:
-        return look(self._store, target, self._buffers.lend, sent)
-
     # --- in one put ------------------------------------------------------------------------------
 
     def put(self, target: UploadTarget, source: ShardSource) -> Stored:
         """Return as what a shard of at most one part is verified; raises as ``upload`` does."""
-        found: Stored | Condition = IF_ABSENT
+        condition = IF_ABSENT
         for _ in range(ROUNDS):
+            with self._body(target, source) as (view, sent, metadata):
+                # Perhaps our own success whose reply was lost; else the next round mends it.
+                with suppress(PreconditionFailedError, RemoteDigestError):
+                    self._store.put(
+                        target.key,
+                        view,
+                        digest=sent.digest,
+                        metadata=metadata,
+                        condition=condition,
+                        encoding=content_encoding(sent.codec),
+                    )
+            found = look(self._store, target, self._context.buffers.lend, sent)
             if isinstance(found, Stored):
                 return found
-            found = self._put_once(target, source, found)
-        if isinstance(found, Stored):
-            return found
+            condition = found
         raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
-
-    def _put_once(
-        self, target: UploadTarget, source: ShardSource, condition: Condition
-    ) -> Stored | Condition:
-        with self._body(target, source) as (view, sent, metadata):
-            # Perhaps our own success whose reply was lost; else the next round mends it.
-            with suppress(PreconditionFailedError, RemoteDigestError):
-                self._store.put(
-                    target.key,
-                    view,
-                    digest=sent.digest,
-                    metadata=metadata,
-                    condition=condition,
-                    encoding=content_encoding(sent.codec),
-                )
-        return self._look(target, sent)
 
     @contextmanager
     def _body(
         self, target: UploadTarget, source: ShardSource
     ) -> Iterator[tuple[memoryview, Stored, Metadata]]:
         """Yield what to put: frames where that pays, else the raw bytes."""
-        encoding = self._chooser.choose(target, source) if self._chooser is not None else None
-        if encoding is not None and encoding.codec is not Codec.RAW:
+        buffers, chooser = self._context.buffers, self._context.chooser
+        encoding = chooser.choose(target, source) if chooser is not None else None
+        if encoding is not None:
             room = min(
                 packed_upload_part_bytes_for(target.size_bytes), limit_bytes(target.size_bytes)
             )
-            with self._buffers.lend(room) as buffer:
+            with buffers.lend(room) as buffer:
                 packer = Packer(encoding, source, target.size_bytes)
                 with stopwatch.phase(stopwatch.COMPRESS):
                     packed = packer.next_part(buffer)
@@ -174,6 +130,6 @@ class Uploader:
                     yield packed.view, sent, metadata
                     return
         whole = UploadPartRange(1, 0, target.size_bytes)
-        with self._buffers.lend(target.size_bytes) as buffer:
+        with buffers.lend(target.size_bytes) as buffer:
             view, _ = source.read(whole, buffer)
             yield view, Stored.raw(target.content), target.metadata

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from cachetier.codec import planes
 from cachetier.codec.frames import FrameDecoder, FrameEncoder, stored_frame
 from cachetier.codec.seek_table import decode_table, encode_table
-from cachetier.drain.upload.verify import frames_read_back
+from cachetier.drain.upload.target import frames_read_back
 from cachetier.errors import IntegrityError
 from cachetier.restore.remote_shard import RemoteShard
 from tests.fakes.memory_store import MemoryObjectStore

@@ -73,11 +73,6 @@ def test_a_shard_is_small_up_to_a_mebibyte() -> None:
     assert not is_packable((1 << 20) + 1)
 
 
-def test_the_block_of_a_member_is_the_whole_of_it() -> None:
-    assert Member(1, "a", 10, 7).block_digests == (7,)
-    assert Member(1, "a", 0, 0).block_digests == ()
-
-
 def test_a_pack_is_named_by_rank_and_digest() -> None:
     assert pack_name(3, 255) == "pack-3-00000000000000ff"
 

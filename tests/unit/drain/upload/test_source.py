@@ -45,7 +45,7 @@ def test_every_part_is_read_whole_with_its_digest(
     found, digests = b"", []
     with source_of(path, blocks_of(data)) as source:
         if not direct:
-            source._direct = False
+            source.direct = False
         for part in pieces(size_bytes, PART_BYTES):
             with buffers.lend(part.size_bytes) as buffer:
                 view, digest = source.read(part, buffer)

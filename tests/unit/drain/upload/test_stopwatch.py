@@ -7,14 +7,14 @@ from threading import Thread
 
 import pytest
 from cachetier_client.bucket_format.uploads import UploadPartRange
-from cachetier_client.io.digests import digest_of
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.drain.upload import stopwatch
+from cachetier.drain.upload.compressor import Compressor, Recipe
 from cachetier.drain.upload.source import InlineSource
 from cachetier.drain.upload.stopwatch import (
     Stopwatch,
     TimedObjectStore,
-    TimedSource,
     elapsed,
     timed,
 )
@@ -60,13 +60,17 @@ def test_calls_before_the_first_byte_are_looking_and_those_after_it_verifying() 
     assert list(watch.phases()) == ["look", "send", "verify"]
 
 
-def test_a_source_is_timed_on_whatever_thread_reads_it(watch: Stopwatch) -> None:
-    source = TimedSource(InlineSource(b"abc", digest_of(b"abc")), watch)
-    part = UploadPartRange(1, 0, 3)
-    reading = Thread(target=source.read, args=(part, memoryview(bytearray(3))))
-    reading.start()
-    reading.join()
+def test_a_source_is_timed_whoever_reads_it_for_an_upload() -> None:
+    source = InlineSource(b"abc" * BLOCK_BYTES, digest_of(b"abc" * BLOCK_BYTES))
+    compressor = Compressor(1)
+    with timed() as watch:
+        source.read(UploadPartRange(1, 0, 3 * BLOCK_BYTES), memoryview(b""))
+        assert list(watch.phases()) == ["read"]
+    one = InlineSource(b"a" * BLOCK_BYTES, digest_of(b"a" * BLOCK_BYTES))
+    with timed() as watch:
+        compressor.submit(one, BLOCK_BYTES, 0, Recipe(1)).result()
     assert list(watch.phases()) == ["read"]
+    compressor.close()
 
 
 def test_a_thread_that_gets_the_context_is_timed_and_others_are_not() -> None:

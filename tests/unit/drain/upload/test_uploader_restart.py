@@ -16,6 +16,7 @@ from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import Decisions
 from cachetier.drain.upload.compression_model import Link
 from cachetier.drain.upload.compressor import Compressor
+from cachetier.drain.upload.part_sender import UploadContext
 from cachetier.drain.upload.progress import SentUploadPart
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
@@ -83,7 +84,7 @@ def uploader(store: Store) -> Iterator[Uploader]:
     compressor = Compressor(2)
     chooser = Chooser(compressor, Decisions(), store.link)
     with ThreadPoolExecutor(1) as parts:  # one part after the other
-        yield Uploader(store, Buffers(), parts, chooser=chooser)
+        yield Uploader(UploadContext(store, Buffers(), parts, chooser=chooser))
     compressor.close()
 
 

@@ -13,7 +13,7 @@ from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.upload.buffers import Buffers
-from cachetier.drain.upload.verify import frames_read_back
+from cachetier.drain.upload.target import frames_read_back
 from tests.fakes.memory_store import MemoryObjectStore
 
 BLOCKS = [random.Random(seed).randbytes(BLOCK_BYTES) for seed in range(4)] + [b"the rest"]
