@@ -10,7 +10,7 @@ from typing import Any, Self, SupportsIndex
 
 from cachetier_client.calls.caller import Caller, reaches
 from cachetier_client.errors import CachetierClientError, InvalidRequestError, inherited
-from cachetier_client.identity.names import SaveIds, checked_element_size
+from cachetier_client.identity.names import PutRequest, SaveIds, checked_element_size
 from cachetier_client.io.ring import Ring
 from cachetier_client.results import Receipt
 from cachetier_client.streams.writer import ShardWriter
@@ -89,15 +89,10 @@ class Checkpoint:
         """
         with self._calling("open_shard", name=name):
             seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+            elements = checked_element_size(element_size, size_bytes)
+            request = PutRequest(self._part, name, size_bytes, elements)
             writer = self._caller.open_writer(
-                self._part,
-                name,
-                "local",
-                seconds,
-                size_bytes=size_bytes,
-                element_size=checked_element_size(element_size, size_bytes),
-                ring=ring,
-                on_receipt=self._keep,
+                request, "local", seconds, ring=ring, on_receipt=self._keep
             )
         self._writers.append(writer)
         return writer

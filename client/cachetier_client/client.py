@@ -17,6 +17,7 @@ from cachetier_client.errors import InvalidRequestError
 from cachetier_client.fallback.policy import Fallback, lasting_transport
 from cachetier_client.identity import save_ids
 from cachetier_client.identity.names import (
+    PutRequest,
     SaveIds,
     checked_element_size,
     checked_step,
@@ -339,12 +340,6 @@ class Client(Reads):
         ring: Ring | None = None,
     ) -> ShardWriter:
         part, _ = self._part(run, step, rank, world_size, save_id, overwrite=overwrite)
-        return self._caller.open_writer(
-            part,
-            name,
-            checked_ack(ack),
-            timeout_seconds,
-            size_bytes=size_bytes,
-            element_size=checked_element_size(element_size, size_bytes),
-            ring=ring,
-        )
+        elements = checked_element_size(element_size, size_bytes)
+        request = PutRequest(part, name, size_bytes, elements)
+        return self._caller.open_writer(request, checked_ack(ack), timeout_seconds, ring=ring)

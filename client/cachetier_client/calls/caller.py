@@ -24,7 +24,7 @@ from cachetier_client.errors import (
     NotDurableError,
     ProtocolMismatchError,
 )
-from cachetier_client.identity.names import SaveIds, checked_element_size, checked_name
+from cachetier_client.identity.names import PutRequest, SaveIds, checked_element_size
 from cachetier_client.io.buffers import element_size_of, gathered, is_source
 from cachetier_client.io.ring import Ring
 from cachetier_client.io.workers import Workers
@@ -117,34 +117,30 @@ class Caller:
         self._has_written = True
         deadline = self.deadline(timeout_seconds)
         if is_source(data):
-            elements = checked_element_size(element_size, None)
-            return self._put_source(part, name, data, ack, timeout_seconds, elements)
+            request = PutRequest(part, name, None, checked_element_size(element_size, None))
+            return self._put_source(request, data, ack, timeout_seconds)
         shard = gathered(data)
         if element_size is None:
             elements = element_size_of(data)
         else:
             elements = checked_element_size(element_size, len(shard))
-        reply = self.transport.put(part, checked_name(name), shard, deadline, elements)
-        return self._acknowledged(reply, ack, deadline)
+        request = PutRequest(part, name, len(shard), elements)
+        return self._acknowledged(self.transport.put(request, shard, deadline), ack, deadline)
 
     def open_writer(
         self,
-        part: SaveIds,
-        name: str,
+        request: PutRequest,
         ack: str,
         timeout_seconds: float,
         *,
-        size_bytes: int | None = None,
-        element_size: int = 0,
         ring: Ring | None = None,
         on_receipt: Callable[[Receipt], None] = lambda _receipt: None,
     ) -> ShardWriter:
         """Open a stream that becomes a shard."""
-        if size_bytes is not None and size_bytes < 0:
-            raise InvalidRequestError(f"size_bytes {size_bytes} is not a number of bytes")
         self._has_written = True
         self.deadline(timeout_seconds)  # refuse what is none before the first byte comes
-        ids = {"run": part.run, "step": part.step, "rank": part.rank, "name": name}
+        part = request.ids
+        ids = {"run": part.run, "step": part.step, "rank": part.rank, "name": request.name}
 
         def finish(reply: Reply, deadline: Deadline) -> Receipt:
             receipt = self._acknowledged(reply, ack, deadline)
@@ -154,10 +150,7 @@ class Caller:
         return ShardWriter(
             Destination(
                 transport=self.transport,
-                part=part,
-                name=checked_name(name),
-                size_bytes=size_bytes,
-                element_size=element_size,
+                request=request,
                 workers=self.workers,
                 ring=ring,
                 guard=lambda: self.calling("open_shard", tells=False, **ids),
@@ -257,35 +250,21 @@ class Caller:
             return ()
 
     def _put_source(
-        self,
-        part: SaveIds,
-        name: str,
-        data: Any,
-        ack: str,
-        timeout_seconds: float,
-        element_size: int,
+        self, request: PutRequest, data: Any, ack: str, timeout_seconds: float
     ) -> Receipt:
         """Store what a file holds, read as it is written."""
-        if isinstance(data, os.PathLike):
-            with _opened(data) as file:
-                size_bytes = os.fstat(file.fileno()).st_size
-                elements = checked_element_size(element_size or None, size_bytes)
-                return self._copy(file, part, name, ack, timeout_seconds, size_bytes, elements)
-        return self._copy(data, part, name, ack, timeout_seconds, None, element_size)
+        if not isinstance(data, os.PathLike):
+            return self._copy(data, request, ack, timeout_seconds)
+        with _opened(data) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            checked_element_size(request.element_size or None, size_bytes)
+            sized = dataclasses.replace(request, size_bytes=size_bytes)
+            return self._copy(file, sized, ack, timeout_seconds)
 
     def _copy(
-        self,
-        file: BinaryIO,
-        part: SaveIds,
-        name: str,
-        ack: str,
-        timeout_seconds: float,
-        size_bytes: int | None,
-        element_size: int,
+        self, file: BinaryIO, request: PutRequest, ack: str, timeout_seconds: float
     ) -> Receipt:
-        with self.open_writer(
-            part, name, ack, timeout_seconds, size_bytes=size_bytes, element_size=element_size
-        ) as writer:
+        with self.open_writer(request, ack, timeout_seconds) as writer:
             while piece := file.read(1 << 20):
                 writer.write(piece)
         assert writer.receipt is not None

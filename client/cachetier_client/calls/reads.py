@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 from cachetier_client.calls.runs import Runs
-from cachetier_client.identity.names import checked_name, checked_step
+from cachetier_client.identity.names import ShardIds, checked_name, checked_step
 from cachetier_client.io.buffers import bytes_of
 from cachetier_client.streams.ranges import checked_ranges, read_ranges
 from cachetier_client.streams.reader import ShardReader
@@ -48,9 +48,9 @@ class Reads(Runs):
         with self._caller.calling("get_shard", run=run, step=step, name=name) as ids:
             into = None if out is None else bytes_of(out, writable=True)
             which_run = ids["run"] = self._run_of(run)
-            where = (which_run, checked_step(step), checked_name(name))
+            shard = ShardIds(which_run, checked_step(step), checked_name(name))
             deadline = self._caller.deadline(timeout_seconds)
-            return self._caller.transport.get(*where, into, deadline)
+            return self._caller.transport.get(shard, into, deadline)
 
     def read_ranges(
         self,
@@ -88,9 +88,8 @@ class Reads(Runs):
             deadline = caller.deadline(timeout_seconds)
 
             def open_source(name: str, blocks: int) -> Source:
-                return caller.transport.open_source(
-                    which_run, which_step, name, deadline, restore=False, blocks=blocks
-                )
+                shard = ShardIds(which_run, which_step, name)
+                return caller.transport.open_source(shard, deadline, restore=False, blocks=blocks)
 
             return read_ranges(open_source, wanted, caller.workers, deadline)
 
@@ -104,9 +103,9 @@ class Reads(Runs):
         restore: bool = False,
     ) -> ShardReader:
         caller, which_run = self._caller, self._run_of(run)
-        where = (which_run, checked_step(step), checked_name(name))
+        shard = ShardIds(which_run, checked_step(step), checked_name(name))
         return ShardReader(
-            caller.transport.open_source(*where, caller.deadline(timeout_seconds), restore=restore),
+            caller.transport.open_source(shard, caller.deadline(timeout_seconds), restore=restore),
             guard=lambda: caller.calling(
                 "open_shard", tells=False, run=which_run, step=step, name=name
             ),

@@ -34,7 +34,7 @@ from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.sink import DirectSink
 from cachetier_client.fallback.service_health import ServiceHealth
-from cachetier_client.identity.names import SaveIds
+from cachetier_client.identity.names import PutRequest, SaveIds
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import ConnectionLostError, Reply, Sink, Transport
@@ -93,38 +93,29 @@ class FallbackTransport:
 
     # --- shards ----------------------------------------------------------------------------------
 
-    def put(
-        self, part: SaveIds, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
-    ) -> Reply:
+    def put(self, request: PutRequest, data: Gathered, deadline: Deadline) -> Reply:
         def by_service(service: Transport) -> Reply:
-            reply = service.put(part, name, data, deadline, element_size)
-            self._held(part, name, reply)
+            reply = service.put(request, data, deadline)
+            self._held(request, reply)
             return reply
 
         def directly(engine: Engine, state: DirectRankPart) -> Reply:
-            reply = engine.put(state, name, data, deadline)
+            reply = engine.put(state, request.name, data, deadline)
             self.service_health.count(len(data))
             return reply
 
-        return self._routed(part, by_service, directly)
+        return self._routed(request.ids, by_service, directly)
 
-    def open_sink(
-        self,
-        part: SaveIds,
-        name: str,
-        size_bytes: int | None,
-        deadline: Deadline,
-        element_size: int = 0,
-    ) -> Sink:
+    def open_sink(self, request: PutRequest, deadline: Deadline) -> Sink:
         def by_service(service: Transport) -> Sink:
-            sink = service.open_sink(part, name, size_bytes, deadline, element_size)
-            return _NotingSink(sink, lambda reply: self._held(part, name, reply))
+            sink = service.open_sink(request, deadline)
+            return _NotingSink(sink, lambda reply: self._held(request, reply))
 
         def directly(engine: Engine, state: DirectRankPart) -> Sink:
-            sink = DirectSink(engine, state, name, size_bytes, deadline)
+            sink = DirectSink(engine, state, request.name, request.size_bytes, deadline)
             return _NotingSink(sink, lambda reply: self.service_health.count(reply["size_bytes"]))
 
-        return self._routed(part, by_service, directly)
+        return self._routed(request.ids, by_service, directly)
 
     @property
     def fallbacks(self) -> tuple[int, int]:
@@ -261,11 +252,11 @@ class FallbackTransport:
             state.held.clear()
         parts.THIS_PROCESS.ended(state)
 
-    def _held(self, part: SaveIds, name: str, reply: Reply) -> None:
+    def _held(self, request: PutRequest, reply: Reply) -> None:
         with suppress(KeyError, TypeError, ValueError):  # of another protocol: the caller will say
             size_bytes, digest = int(reply["size_bytes"]), str(reply["digest"])
-            held = HeldShard(name=name, size_bytes=size_bytes, digest=digest)
-            parts.THIS_PROCESS.of(part, self._clock.now()).held[name] = held
+            held = HeldShard(name=request.name, size_bytes=size_bytes, digest=digest)
+            parts.THIS_PROCESS.of(request.ids, self._clock.now()).held[request.name] = held
 
     # --- the service, once it is back ------------------------------------------------------------
 

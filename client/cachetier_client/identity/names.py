@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cachetier_client.errors import InvalidNameError, InvalidRequestError
 
@@ -66,6 +66,45 @@ class SaveIds:
             "save_id": self.save_id,
             "overwrite": self.overwrite,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class PutRequest:
+    """What is said of a shard before its bytes: whose it is, its name, what is known of its size.
+
+    ``size_bytes`` is None where nobody knows yet, ``element_size`` 0.
+
+    Raises:
+        InvalidNameError: The name is outside the grammar.
+        InvalidRequestError: The size is not that of a shard.
+    """
+
+    ids: SaveIds
+    name: str
+    size_bytes: int | None
+    element_size: int = 0
+
+    def __post_init__(self) -> None:
+        checked_name(self.name)
+        if self.size_bytes is not None and self.size_bytes < 0:
+            raise InvalidRequestError(f"size_bytes {self.size_bytes} is not a number of bytes")
+
+    def fields(self) -> dict[str, Any]:
+        """Return them as a request carries them."""
+        return {
+            **self.ids.fields(),
+            "name": self.name,
+            "size_bytes": self.size_bytes,
+            "element_size": self.element_size or None,
+        }
+
+
+class ShardIds(NamedTuple):
+    """Which shard is read: of which save is the service's to know."""
+
+    run: str
+    step: int
+    name: str
 
 
 def checked_run(run: object) -> str:

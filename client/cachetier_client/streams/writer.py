@@ -17,13 +17,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError, SizeMismatchError, inherited
-from cachetier_client.identity.names import SaveIds
+from cachetier_client.identity.names import PutRequest
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.buffers import bytes_of
 from cachetier_client.io.filling import Copy, Filling
@@ -40,15 +40,12 @@ BLOCKS_PER_STREAM = 4
 class Destination:
     """Where a stream goes, and what the client adds to each call on it.
 
-    ``size_bytes`` is None where nobody said, ``element_size`` 0. ``guard`` names failures,
-    ``deadline`` begins a call's time, ``finish`` turns the reply into a receipt.
+    ``guard`` names failures, ``deadline`` begins a call's time, ``finish`` turns the reply into a
+    receipt.
     """
 
     transport: Transport
-    part: SaveIds
-    name: str
-    size_bytes: int | None
-    element_size: int
+    request: PutRequest
     workers: Workers
     ring: Ring | None
     guard: Callable[[], AbstractContextManager[object]]
@@ -192,7 +189,9 @@ class ShardWriter:
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True) and not self._is_inherited():
-            warnings.warn(f"shard {self._to.name} was never closed", ResourceWarning, stacklevel=2)
+            warnings.warn(
+                f"shard {self._to.request.name} was never closed", ResourceWarning, stacklevel=2
+            )
             if self._to.workers.is_at_work():  # collected on a thread that an abort may wait for
                 threading.Thread(target=self.abort, name="cachetier-abort").start()
             else:
@@ -229,7 +228,7 @@ class ShardWriter:
             self._check_open()
             deadline = self._to.deadline()
             with self._aborting():
-                declared = self._to.size_bytes
+                declared = self._to.request.size_bytes
                 if declared is not None and self._size + size_bytes > declared:
                     raise self._mismatch(self._size + size_bytes)
                 yield deadline
@@ -244,7 +243,7 @@ class ShardWriter:
     def _has_grown(self, size_bytes: int, deadline: Deadline) -> None:
         """Count bytes; hand a full block over, unless it may be the whole shard."""
         self._size += size_bytes
-        goes_on = self._sink is not None or self._size < (self._to.size_bytes or 0)
+        goes_on = self._sink is not None or self._size < (self._to.request.size_bytes or 0)
         if self._filling is not None and not self._filling.room_bytes and goes_on:
             self._send(self._filling, deadline)
 
@@ -252,9 +251,7 @@ class ShardWriter:
         """Hand the filled block over to be written."""
         to, offset = self._to, self._size - filling.size_bytes
         if self._sink is None:
-            self._sink = to.transport.open_sink(
-                to.part, to.name, to.size_bytes, deadline, to.element_size
-            )
+            self._sink = to.transport.open_sink(to.request, deadline)
         sink, taken, number, let_go = self._sink, self._digests, len(self._digests), to.let_go
         sink.reserve(self._size, deadline)
         taken.append(0)
@@ -294,7 +291,7 @@ class ShardWriter:
         self._writing.popleft()
 
     def _commit(self, deadline: Deadline) -> Reply:
-        if self._to.size_bytes not in (None, self._size):
+        if self._to.request.size_bytes not in (None, self._size):
             raise self._mismatch(self._size)
         if self._sink is None:
             return self._put_whole(deadline)
@@ -311,7 +308,8 @@ class ShardWriter:
         if filling is not None:
             filling.settle()
             pieces.append(filling.data)
-        reply = to.transport.put(to.part, to.name, Gathered(pieces), deadline, to.element_size)
+        whole = replace(to.request, size_bytes=self._size)
+        reply = to.transport.put(whole, Gathered(pieces), deadline)
         if filling is not None:
             self._to.let_go(filling)
             self._filling = None
@@ -319,6 +317,6 @@ class ShardWriter:
 
     def _mismatch(self, size_bytes: int) -> SizeMismatchError:
         return SizeMismatchError(
-            f"{size_bytes} bytes were written of a shard of {self._to.size_bytes}",
+            f"{size_bytes} bytes were written of a shard of {self._to.request.size_bytes}",
             hint="Pass the size that is written as size_bytes=, or none.",
         )

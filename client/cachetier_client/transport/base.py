@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from cachetier_client.deadline import Deadline
-from cachetier_client.identity.names import SaveIds
+from cachetier_client.identity.names import PutRequest, ShardIds
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.scatter import Gathered
 
@@ -67,38 +67,20 @@ class Transport(Protocol):
 
     url: str
 
-    def put(
-        self, part: SaveIds, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
-    ) -> Reply:
-        """Store one shard, of elements of so many bytes (0: unknown); return the receipt."""
+    def put(self, request: PutRequest, data: Gathered, deadline: Deadline) -> Reply:
+        """Store one shard; return the receipt."""
 
-    def get(
-        self, run: str, step: int, name: str, out: memoryview | None, deadline: Deadline
-    ) -> memoryview:
+    def get(self, shard: ShardIds, out: memoryview | None, deadline: Deadline) -> memoryview:
         """Return the shard's bytes, verified, in ``out`` or in fresh memory."""
 
     def call(self, op: str, fields: dict[str, Any], deadline: Deadline) -> Reply:
         """Do any other operation of the protocol; return its reply."""
 
-    def open_sink(
-        self,
-        part: SaveIds,
-        name: str,
-        size_bytes: int | None,
-        deadline: Deadline,
-        element_size: int = 0,
-    ) -> Sink:
+    def open_sink(self, request: PutRequest, deadline: Deadline) -> Sink:
         """Begin a shard that comes block by block."""
 
     def open_source(
-        self,
-        run: str,
-        step: int,
-        name: str,
-        deadline: Deadline,
-        *,
-        restore: bool,
-        blocks: int | None = None,
+        self, shard: ShardIds, deadline: Deadline, *, restore: bool, blocks: int | None = None
     ) -> Source:
         """Open a shard for reading; one that is only remote is brought back first if ``restore``.
 

@@ -17,7 +17,7 @@ from cachetier_client.errors import (
     IntegrityError,
     ProtocolMismatchError,
 )
-from cachetier_client.identity.names import SaveIds
+from cachetier_client.identity.names import PutRequest, ShardIds
 from cachetier_client.io import digests
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
@@ -37,8 +37,6 @@ from cachetier_client.transport.http_routes import (
 from cachetier_client.transport.pool import ConnectionPool
 from cachetier_client.transport.sources import memory_for
 
-_BYTES = {"Content-Type": "application/octet-stream"}
-
 
 class HttpTransport:
     """A service reached by HTTP. Thread-safe and fork-safe."""
@@ -55,22 +53,17 @@ class HttpTransport:
         self._authorization = {"Authorization": f"Bearer {token}"} if token else {}
         self._noticed_incidents = False
 
-    def put(
-        self, part: SaveIds, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
-    ) -> Reply:
-        described = {"Content-Length": str(len(data)), DIGEST_HEADER: digests.to_hex(data.digest())}
-        described |= _elements(element_size)
+    def put(self, request: PutRequest, data: Gathered, deadline: Deadline) -> Reply:
+        described = {DIGEST_HEADER: digests.to_hex(data.digest())}
         with self.connections.lend(deadline) as connection:
-            self.start_put(connection, part, name, described, deadline)
+            self.start_put(connection, request, described, deadline)
             for block in data.blocks():
                 connection.send(block.joined(), deadline=deadline)
             return self.document("put", connection, deadline)
 
-    def get(
-        self, run: str, step: int, name: str, out: memoryview | None, deadline: Deadline
-    ) -> memoryview:
+    def get(self, shard: ShardIds, out: memoryview | None, deadline: Deadline) -> memoryview:
         with self.connections.lend(deadline) as connection:
-            self.start(connection, "GET", shard_target(run, step, name), {}, deadline)
+            self.start(connection, "GET", shard_target(*shard), {}, deadline)
             answer = self.answer(connection, deadline)
             size_bytes, expected = content_of(answer)
             into = memory_for(out, size_bytes)
@@ -95,27 +88,18 @@ class HttpTransport:
             connection.send(request.document or b"", deadline=deadline)
             return self.document(op, connection, deadline)
 
-    def open_sink(
-        self,
-        part: SaveIds,
-        name: str,
-        size_bytes: int | None,
-        deadline: Deadline,
-        element_size: int = 0,
-    ) -> HttpSink:
-        return HttpSink(self, part, name, size_bytes, deadline, element_size)
+    def open_sink(self, request: PutRequest, deadline: Deadline) -> HttpSink:
+        return HttpSink(self, request, deadline)
 
     def open_source(
         self,
-        run: str,
-        step: int,
-        name: str,
+        shard: ShardIds,
         deadline: Deadline,
         *,
         restore: bool,
         blocks: int | None = None,  # noqa: ARG002 - the service finds it out
     ) -> HttpSource:
-        target = shard_target(run, step, name)
+        target = shard_target(*shard)
         return HttpSource(self, f"{target}?restore=true" if restore else target, deadline)
 
     def noticed_incidents(self) -> bool:
@@ -139,14 +123,20 @@ class HttpTransport:
     def start_put(
         self,
         connection: HttpConnection,
-        part: SaveIds,
-        name: str,
+        request: PutRequest,
         described: dict[str, str],
         deadline: Deadline,
     ) -> None:
         """Send the head of a request that stores a shard."""
-        target = put_target(part, name, self._client_id, deadline.for_service())
-        self.start(connection, "PUT", target, {**_BYTES, **described}, deadline)
+        headers = {"Content-Type": "application/octet-stream", **described}
+        if request.size_bytes is None:
+            headers["Transfer-Encoding"] = "chunked"
+        else:
+            headers["Content-Length"] = str(request.size_bytes)
+        if request.element_size:
+            headers[ELEMENT_SIZE_HEADER] = str(request.element_size)
+        target = put_target(request, self._client_id, deadline.for_service())
+        self.start(connection, "PUT", target, headers, deadline)
 
     def answer(self, connection: HttpConnection, deadline: Deadline) -> http.client.HTTPResponse:
         """Return the answer's head; raise if the answer is an error."""
@@ -169,24 +159,13 @@ class HttpSink:
 
     parallel = False
 
-    def __init__(
-        self,
-        transport: HttpTransport,
-        part: SaveIds,
-        name: str,
-        size_bytes: int | None,
-        deadline: Deadline,
-        element_size: int = 0,
-    ) -> None:
+    def __init__(self, transport: HttpTransport, request: PutRequest, deadline: Deadline) -> None:
         self._transport = transport
-        self._target = shard_target(part.run, part.step, name)
-        self._chunked = size_bytes is None
+        self._target = shard_target(request.ids.run, request.ids.step, request.name)
+        self._chunked = request.size_bytes is None
         self._connection: HttpConnection | None = transport.connections.take(deadline)
-        chunked = {"Transfer-Encoding": "chunked"}
-        length = chunked if size_bytes is None else {"Content-Length": str(size_bytes)}
-        described = {**length, **_elements(element_size)}
         try:
-            transport.start_put(self._connection, part, name, described, deadline)
+            transport.start_put(self._connection, request, {}, deadline)
         except BaseException:
             self.abort(deadline)
             raise
@@ -263,10 +242,6 @@ class HttpSource:
 
     def close(self) -> None:
         """Nothing is held between reads."""
-
-
-def _elements(element_size: int) -> dict[str, str]:
-    return {ELEMENT_SIZE_HEADER: str(element_size)} if element_size else {}
 
 
 def content_of(answer: http.client.HTTPResponse) -> tuple[int, int]:

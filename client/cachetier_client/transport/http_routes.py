@@ -20,7 +20,7 @@ from cachetier_client.errors import (
     NotFoundError,
     error_from,
 )
-from cachetier_client.identity.names import SaveIds
+from cachetier_client.identity.names import PutRequest
 from cachetier_client.transport.base import ConnectionLostError, Reply
 
 DIGEST_HEADER = "Cachetier-Digest"
@@ -84,11 +84,12 @@ def shard_target(run: str, step: int, name: str) -> str:
     return f"/v1/runs/{_quoted(run)}/steps/{step}/shards/{'/'.join(map(_quoted, name.split('/')))}"
 
 
-def put_target(part: SaveIds, name: str, client_id: str, timeout_seconds: float) -> str:
+def put_target(request: PutRequest, client_id: str, timeout_seconds: float) -> str:
     """Return the path and query that store a shard."""
-    fields = {**part.fields(), "client_id": client_id, _TIMEOUT: timeout_seconds}
+    fields = {**request.fields(), "client_id": client_id, _TIMEOUT: timeout_seconds}
     query = ("rank", "world_size", "save_id", "overwrite", _TIMEOUT, "client_id")
-    return _with_query(shard_target(part.run, part.step, name), fields, *query)
+    target = shard_target(request.ids.run, request.ids.step, request.name)
+    return _with_query(target, fields, *query)
 
 
 def reply_of(op: str, body: bytes) -> Reply:

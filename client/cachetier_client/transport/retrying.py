@@ -19,7 +19,7 @@ from cachetier_client.errors import (
     ServiceUnavailableError,
     StoppingError,
 )
-from cachetier_client.identity.names import SaveIds
+from cachetier_client.identity.names import PutRequest, ShardIds
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.transport.base import ConnectionLostError, Reply, Sink, Source, Transport
 
@@ -62,47 +62,23 @@ class RetryingTransport:
         self._patience_seconds = patience_seconds
         self._gives_up = gives_up
 
-    def put(
-        self, part: SaveIds, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
-    ) -> Reply:
-        return self._repeat(
-            lambda: self._inner.put(part, name, data, deadline, element_size), deadline
-        )
+    def put(self, request: PutRequest, data: Gathered, deadline: Deadline) -> Reply:
+        return self._repeat(lambda: self._inner.put(request, data, deadline), deadline)
 
-    def get(
-        self, run: str, step: int, name: str, out: memoryview | None, deadline: Deadline
-    ) -> memoryview:
-        return self._repeat(lambda: self._inner.get(run, step, name, out, deadline), deadline)
+    def get(self, shard: ShardIds, out: memoryview | None, deadline: Deadline) -> memoryview:
+        return self._repeat(lambda: self._inner.get(shard, out, deadline), deadline)
 
     def call(self, op: str, fields: dict[str, Any], deadline: Deadline) -> Reply:
         return self._repeat(lambda: self._inner.call(op, fields, deadline), deadline)
 
-    def open_sink(
-        self,
-        part: SaveIds,
-        name: str,
-        size_bytes: int | None,
-        deadline: Deadline,
-        element_size: int = 0,
-    ) -> Sink:
-        return self._repeat(
-            lambda: self._inner.open_sink(part, name, size_bytes, deadline, element_size), deadline
-        )
+    def open_sink(self, request: PutRequest, deadline: Deadline) -> Sink:
+        return self._repeat(lambda: self._inner.open_sink(request, deadline), deadline)
 
     def open_source(
-        self,
-        run: str,
-        step: int,
-        name: str,
-        deadline: Deadline,
-        *,
-        restore: bool,
-        blocks: int | None = None,
+        self, shard: ShardIds, deadline: Deadline, *, restore: bool, blocks: int | None = None
     ) -> Source:
         def open_it() -> Source:
-            return self._inner.open_source(
-                run, step, name, deadline, restore=restore, blocks=blocks
-            )
+            return self._inner.open_source(shard, deadline, restore=restore, blocks=blocks)
 
         return _RetryingSource(self._repeat(open_it, deadline), self._repeat)
 

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import IntegrityError, ProtocolMismatchError, SizeMismatchError
+from cachetier_client.identity.names import ShardIds
 from cachetier_client.io import digests
 from cachetier_client.io.aligned import aligned_memory
 from cachetier_client.io.block_file import BlockFile, io_errors
@@ -60,7 +61,7 @@ class OpenedShard:
 
     Args:
         opener: Where.
-        ids: Its ``run``, ``step`` and ``name``.
+        shard: Which.
         deadline: For opening it.
         restore: Have it brought back whole if it is only remote.
         blocks: How many blocks will be read, if that is known: with a quarter it is brought back.
@@ -69,14 +70,14 @@ class OpenedShard:
     def __init__(
         self,
         opener: Opener,
-        ids: Header,
+        shard: ShardIds,
         deadline: Deadline,
         *,
         restore: bool = True,
         blocks: int | None = None,
     ) -> None:
         self._opener = opener
-        self._ids = ids
+        self._ids = shard._asdict()
         self._restore = restore
         self._blocks = blocks
         self._lock = threading.Lock()

@@ -10,7 +10,7 @@ from typing import Any
 
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import ProtocolMismatchError
-from cachetier_client.identity.names import SaveIds
+from cachetier_client.identity.names import PutRequest, ShardIds
 from cachetier_client.io import digests
 from cachetier_client.io.block_file import BlockFile, BlockFiles, SystemFiles
 from cachetier_client.io.scatter import Gathered
@@ -44,20 +44,15 @@ class UnixTransport:
 
     # --- in --------------------------------------------------------------------------------------
 
-    def put(
-        self, part: SaveIds, name: str, data: Gathered, deadline: Deadline, element_size: int = 0
-    ) -> Reply:
+    def put(self, request: PutRequest, data: Gathered, deadline: Deadline) -> Reply:
         if len(data) <= self._service.inline_bytes:
             fields = {
-                **part.fields(),
-                "name": name,
-                "size_bytes": len(data),
+                **request.fields(),
                 "digest": digests.to_hex(data.digest()),
-                "element_size": element_size or None,
                 "timeout_seconds": deadline.for_service(),
             }
             return self.call("put", fields, deadline, data.joined())
-        sink = self.open_sink(part, name, len(data), deadline, element_size)
+        sink = self.open_sink(request, deadline)
         try:
             taken = sink.write_whole(data, self._workers, deadline)
             return sink.commit(len(data), taken, deadline)
@@ -65,20 +60,11 @@ class UnixTransport:
             sink.abort(deadline)
             raise
 
-    def open_sink(
-        self,
-        part: SaveIds,
-        name: str,
-        size_bytes: int | None,
-        deadline: Deadline,
-        element_size: int = 0,
-    ) -> DescriptorSink | StreamSink:
-        request = {"op": "begin", **part.fields(), "name": name, "size_bytes": size_bytes}
-        request["element_size"] = element_size or None
-        request["timeout_seconds"] = deadline.for_service()
+    def open_sink(self, request: PutRequest, deadline: Deadline) -> DescriptorSink | StreamSink:
+        timed = {"op": "begin", **request.fields(), "timeout_seconds": deadline.for_service()}
         connection = self._connections.take(deadline)
         try:
-            begun = connection.request(request, deadline)
+            begun = connection.request(timed, deadline)
         except BaseException:
             self._connections.give_back(connection)
             raise
@@ -102,10 +88,8 @@ class UnixTransport:
 
     # --- out -------------------------------------------------------------------------------------
 
-    def get(
-        self, run: str, step: int, name: str, out: memoryview | None, deadline: Deadline
-    ) -> memoryview:
-        source = OpenedShard(self, {"run": run, "step": step, "name": name}, deadline)
+    def get(self, shard: ShardIds, out: memoryview | None, deadline: Deadline) -> memoryview:
+        source = OpenedShard(self, shard, deadline)
         try:
             into = memory_for(out, source.size_bytes)
             source.read_whole(into, self._workers, deadline)
@@ -114,17 +98,9 @@ class UnixTransport:
             source.close()
 
     def open_source(
-        self,
-        run: str,
-        step: int,
-        name: str,
-        deadline: Deadline,
-        *,
-        restore: bool,
-        blocks: int | None = None,
+        self, shard: ShardIds, deadline: Deadline, *, restore: bool, blocks: int | None = None
     ) -> OpenedShard:
-        ids = {"run": run, "step": step, "name": name}
-        return OpenedShard(self, ids, deadline, restore=restore, blocks=blocks)
+        return OpenedShard(self, shard, deadline, restore=restore, blocks=blocks)
 
     def block_file(self, descriptor: int) -> BlockFile:
         return BlockFile(descriptor, self._workers.blocks, self._files)
