@@ -26,7 +26,7 @@ from cachetier.errors import (
     ThrottledError,
     TransientError,
 )
-from cachetier.remote import classify
+from cachetier.remote import boto_errors
 from cachetier.remote.base import IF_ABSENT, Condition, CopyRange, ObjectStore, if_match
 from cachetier.remote.settings import RemoteSettings
 
@@ -232,13 +232,13 @@ def _rules(probe: Probe) -> list[dict[str, object]] | None:
 
 def _may_not_ask(error: RemoteError) -> bool:
     refused = isinstance(error, RemoteRefusedError)
-    return refused and error.context.get("remote_code") not in classify.GENERAL_REFUSALS
+    return refused and error.context.get("remote_code") not in boto_errors.GENERAL_REFUSALS
 
 
 def _is_about_us(error: RemoteError) -> bool:
     """Whether a refusal is of who asks, not of what is asked."""
     code = error.context.get("remote_code")
-    return code is None or code in classify.GENERAL_REFUSALS or code in _DENIED
+    return code is None or code in boto_errors.GENERAL_REFUSALS or code in _DENIED
 
 
 SKEW_NOTED_SECONDS = 5.0

@@ -32,8 +32,7 @@ from cachetier.drain.upload.stopwatch import TimedObjectStore
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.drain.worker import Worker
 from cachetier.errors import StoppingError
-from cachetier.remote.batch import InBatches
-from cachetier.remote.bucket import Bucket
+from cachetier.remote.bucket import Bucket, InBatches
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 

@@ -32,7 +32,6 @@ from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.remote.base import IF_ABSENT, if_match
 from cachetier.remote.bucket import Remote
-from cachetier.remote.presence import holds
 
 AT_ONCE = 16
 _MAY_PUBLISH = (ClaimState.HOLD, ClaimState.CLAIM, ClaimState.REPLACE_WHEN_WHOLE)
@@ -187,7 +186,7 @@ class DocumentRepairs:
             key = bucket.layout.object_key(save.run, location, shard.name, stored.pack_name)
             objects[key] = shard, stored
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fsck") as threads:
-            there = threads.map(lambda of: holds(bucket, of[0], location, of[1]), objects.values())
+            there = threads.map(lambda of: bucket.holds(of[0], location, of[1]), objects.values())
             if not all(there):
                 raise LeftError("objects that its part names are not there: repair those first")
         self._put_part(remote, save, location, rank, encode(self._part(save, rank, shards)))

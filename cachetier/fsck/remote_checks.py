@@ -28,8 +28,7 @@ from cachetier.local.repair.open_catalog import CatalogView
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.names import DURABLE
 from cachetier.remote.base import ObjectInfo
-from cachetier.remote.bucket import Remote
-from cachetier.remote.presence import is_object_of
+from cachetier.remote.bucket import Remote, is_object_of
 
 AT_ONCE = 16
 

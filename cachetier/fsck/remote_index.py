@@ -22,7 +22,6 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
-from cachetier.remote.presence import holds
 
 Entries = Mapping[str, ShardSummary]
 
@@ -57,7 +56,7 @@ class RemoteIndex:
         """
         location = self._lookup.at(remote.name).location(save)
         stored = self.stored(shard, save, remote) or Stored.raw(shard.content)
-        if location is None or not holds(remote.bucket, shard, location, stored):
+        if location is None or not remote.bucket.holds(shard, location, stored):
             return False
         self.remember(shard, remote, stored)
         return True

@@ -39,7 +39,6 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.presence import is_object_of
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 
@@ -223,9 +222,8 @@ class PendingSeals:
         """Return whether the shards that went directly are in the bucket as they were verified."""
         for entry in pending.shards:
             key = self._bucket.layout.shard_key(save.run, location, entry.name)
-            info = self._bucket.objects.head(key)
-            content = entry.content()
-            if info is None or not is_object_of(info, save.save_id, content.digest, entry.stored()):
+            digest, stored = entry.content().digest, entry.stored()
+            if not self._bucket.has(key, save.save_id, digest, stored):
                 tell(log, events.PENDING_SEAL_UNSOUND, key=key)
                 return False
         return True

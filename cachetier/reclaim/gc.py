@@ -32,8 +32,7 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.abandoned import AbandonedSaves, Look
-from cachetier.remote.batch import InBatches
-from cachetier.remote.bucket import Remote
+from cachetier.remote.bucket import InBatches, Remote
 from cachetier.remote.ownership import owned_keys
 
 GRACE_SECONDS = 86_400.0

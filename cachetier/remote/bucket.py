@@ -1,4 +1,4 @@
-"""A bucket as checkpoints see it: manifests, parts and steps, by the rules of ``bucket_format``.
+"""A bucket as checkpoints see it: steps, manifests, parts and shards, as ``bucket_format`` says.
 
 Both sides use it: the drain to claim and publish, restore to find what is published.
 """
@@ -6,7 +6,11 @@ Both sides use it: the drain to claim and publish, restore to find what is publi
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol, TypeVar
 
 from cachetier_client.bucket_format.documents import (
     Manifest,
@@ -20,6 +24,8 @@ from cachetier_client.bucket_format.documents import (
 )
 from cachetier_client.bucket_format.layout import Layout, rank_of_part
 from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY
+from cachetier_client.bucket_format.stored import Stored
+from cachetier_client.bucket_format.uploads import DIGEST_KEY, SAVE_KEY
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import (
@@ -28,9 +34,14 @@ from cachetier.errors import (
     PreconditionFailedError,
     RemoteRefusedError,
 )
+from cachetier.model.shard import Shard
 from cachetier.remote.base import IF_ABSENT, ObjectInfo, ObjectStore, if_match
 
 _READS_OF_A_MOVING_MANIFEST = 5
+BATCH_CALLS = 64
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 
 class Bucket:
@@ -58,6 +69,28 @@ class Bucket:
         except RemoteRefusedError as refusal:
             self.objects.head(self.layout.manifest_key(run, step))
             return refusal
+
+    def has(self, key: str, save_id: str, digest: int, stored: Stored) -> bool:
+        """Return whether an object is there as it was verified: see ``is_object_of``."""
+        found = self.objects.head(key)
+        return found is not None and is_object_of(found, save_id, digest, stored)
+
+    def holds(self, shard: Shard, location: str, stored: Stored | None = None) -> bool:
+        """Return whether the object of ``shard`` is there now: same size, same digest, same save.
+
+        Of a packed one that is its pack.
+
+        Args:
+            shard: Which.
+            location: Where the objects of its save are.
+            stored: What was verified there; the raw bytes where it says nothing.
+
+        Raises:
+            RemoteError: The store cannot say.
+        """
+        stored = stored or Stored.raw(shard.content)
+        key = self.layout.object_key(shard.run, location, shard.name, stored.pack_name)
+        return self.has(key, shard.save_id, shard.content.digest, stored)
 
     def manifest(self, run: str, step: int) -> SeenManifest | None:
         """Read the step's manifest, whatever its state.
@@ -163,3 +196,38 @@ class Remote:
 
     name: str
     bucket: Bucket
+
+
+def is_object_of(found: ObjectInfo, save_id: str, digest: int, stored: Stored) -> bool:
+    """Return whether ``found`` is, as far as HEAD can say, the object that was verified before.
+
+    Where the store keeps no digest, the metadata that was written with the object stands in for it;
+    a shard that was streamed straight to the remote has none there, as it was not known yet.
+    """
+    holds = stored.pack or stored
+    if found.size_bytes != holds.size_bytes or found.digest not in (None, holds.digest):
+        return False
+    text = f"{stored.pack.digest if stored.pack is not None else digest:016x}"
+    return found.metadata.get(SAVE_KEY) == save_id and found.metadata.get(DIGEST_KEY, text) == text
+
+
+class Each(Protocol):
+    """``map``, or something that calls in parallel and keeps the order."""
+
+    def __call__(
+        self, function: Callable[[Item], Found], items: Iterable[Item], /
+    ) -> Iterator[Found]: ...
+
+
+class InBatches:
+    """``map`` on a pool: in parallel and in order, with a bounded number of calls under way."""
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+
+    def __call__(
+        self, function: Callable[[Item], Found], items: Iterable[Item], /
+    ) -> Iterator[Found]:
+        rest = iter(items)
+        while batch := list(islice(rest, BATCH_CALLS)):
+            yield from self._pool.map(function, batch)

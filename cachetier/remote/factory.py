@@ -14,13 +14,13 @@ from cachetier.remote.base import ObjectStore
 from cachetier.remote.boto_client import Profile, Timeouts
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.hedging import HedgingObjectStore
-from cachetier.remote.observed import MeasuredObjectStore, Observe
 from cachetier.remote.paced import Controller, PacedObjectStore
 from cachetier.remote.reconnecting import RenewedObjectStore
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch
+from cachetier.remote.wrapped import MeasuredObjectStore, Observe
 
 MAX_CONNECTIONS = 32
 

@@ -17,8 +17,7 @@ from cachetier_client.bucket_format.uploads import SAVE_KEY
 
 from cachetier.errors import IntegrityError, ObjectMissingError, RemoteRefusedError
 from cachetier.remote.base import ObjectInfo
-from cachetier.remote.batch import Each
-from cachetier.remote.bucket import Bucket
+from cachetier.remote.bucket import Bucket, Each
 from cachetier.telemetry.events import OfSave
 
 

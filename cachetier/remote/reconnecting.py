@@ -15,7 +15,6 @@ from concurrent.futures import Future
 
 from cachetier.errors import ConfigError, RemoteRefusedError
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.detached import alone
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
 PAUSE_SECONDS = 5.0  # a client takes a fifth of a second of processor time to make
@@ -98,3 +97,21 @@ class RenewedObjectStore(WrappedObjectStore):
             self._opening = None
         finally:
             self._not_before = self._clock() + PAUSE_SECONDS
+
+
+def alone(name: str, call: Callable[[], Answer]) -> Future[Answer]:
+    """Begin ``call`` on a thread of its own, which is left to die with the process if it hangs.
+
+    Raises:
+        RuntimeError: No thread is left.
+    """
+    answer = Future[Answer]()
+
+    def calling() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=calling, name=name, daemon=True).start()
+    return answer

@@ -7,6 +7,7 @@ under the time-out that is meant for connecting.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -21,12 +22,10 @@ from cachetier.errors import (
     SourceChangedError,
     UploadGoneError,
 )
-from cachetier.remote import classify
 from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, ObjectInfo, UploadedPart
-from cachetier.remote.bodies import ReadableView, first_byte, read_slices
 from cachetier.remote.boto_client import Credentials, Profile, Timeouts, connect, report_connections
-from cachetier.remote.boto_errors import translated_errors
-from cachetier.remote.checksums import from_base64, to_base64
+from cachetier.remote.boto_errors import GENERAL_REFUSALS, translated_errors
+from cachetier.remote.stall_guard import ReadableView, first_byte, read_slices
 
 Verify = Literal["checksum", "readback"]
 Answer = dict[str, Any]  # what a boto3 call returns
@@ -175,7 +174,7 @@ class S3ObjectStore:
             raise SourceChangedError(error.message, key=key) from error
         except RemoteRefusedError as error:
             # Without a code there was no answer: no credentials to sign with, say.
-            if error.context.get("remote_code") in {None, *classify.GENERAL_REFUSALS}:
+            if error.context.get("remote_code") in {None, *GENERAL_REFUSALS}:
                 raise
             raise CopiesRefusedError(error.message, key=key) from error
         stored = self._stored(key, source.size_bytes, answer, digest)
@@ -325,3 +324,13 @@ def _described(metadata: Metadata | None, encoding: str | None) -> dict[str, Any
 
 def _conditions(condition: Condition) -> dict[str, str]:
     return {"IfNoneMatch": "*"} if condition.absent else {"IfMatch": str(condition.etag)}
+
+
+def to_base64(digest: int) -> str:
+    """Write a digest as S3 does in a header: eight bytes, big-endian, in base64."""
+    return base64.b64encode(digest.to_bytes(8, "big")).decode()
+
+
+def from_base64(text: str) -> int | None:
+    """Read what ``to_base64`` wrote; None for a composite, which is no digest of the bytes."""
+    return None if "-" in text else int.from_bytes(base64.b64decode(text), "big")

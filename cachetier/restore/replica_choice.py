@@ -28,13 +28,14 @@ from cachetier.local.catalog import queries, replica_queries
 from cachetier.local.store import Store
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
-from cachetier.remote.presence import Looks
 from cachetier.restore.remote_shard import RemoteShard
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
 AWAY_SECONDS = 15.0
 DAMAGED_LIMIT = 1000
+MOMENT_SECONDS = 5.0
+REMEMBERED_PACKS = 256
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +129,36 @@ class Absences:
         """Return whether ``remote`` could not be reached lately."""
         with self._lock:
             return self._until.get(remote, 0.0) > self._clock.monotonic()
+
+
+class Looks:
+    """Asks for a pack once for all its members that go in the same moment. Thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen_at: dict[tuple[str, str, str], float] = {}
+
+    def holds(self, remote: Remote, shard: Shard, location: str, stored: Stored) -> bool:
+        """Return what ``Bucket.holds`` does, or for a pack what it said a moment ago.
+
+        Raises:
+            RemoteError: The store cannot say.
+        """
+        if stored.pack is None:
+            return remote.bucket.holds(shard, location, stored)
+        pack = remote.name, f"{shard.run}/{location}/{shard.save_id}", stored.pack.name
+        with self._lock:
+            if self._clock.monotonic() - self._seen_at.get(pack, -MOMENT_SECONDS) < MOMENT_SECONDS:
+                return True
+        there = remote.bucket.holds(shard, location, stored)
+        with self._lock:
+            self._seen_at.pop(pack, None)
+            if there:
+                self._seen_at[pack] = self._clock.monotonic()
+            if len(self._seen_at) > REMEMBERED_PACKS:
+                del self._seen_at[next(iter(self._seen_at))]
+        return there
 
 
 class Sources:

@@ -17,7 +17,7 @@ from cachetier.config.settings import Settings
 from cachetier.errors import ConfigError, RemoteError, RemoteRefusedError, TransientError
 from cachetier.local.recovery import CATALOG_NAME
 from cachetier.remote.bucket_properties import Inquiry
-from cachetier.remote.detached import alone
+from cachetier.remote.reconnecting import alone
 from cachetier.remote.settings import RemoteSettings
 from cachetier.telemetry.events import REMOTE_REFUSED, REMOTE_UNREACHABLE, tell
 

@@ -9,9 +9,9 @@ from itertools import count
 import pytest
 
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.observed import MeasuredObjectStore
 from cachetier.remote.reconnecting import RenewedObjectStore
 from cachetier.remote.retrying import RetryingObjectStore
+from cachetier.remote.wrapped import MeasuredObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore

@@ -13,8 +13,7 @@ from awscrt.checksums import crc64nvme
 from cachetier.errors import RemoteDigestError, RemoteRefusedError, ThrottledError, TransientError
 from cachetier.remote.base import ObjectStore, UploadedPart
 from cachetier.remote.boto_client import Credentials, Timeouts
-from cachetier.remote.checksums import to_base64
-from cachetier.remote.s3 import S3ObjectStore
+from cachetier.remote.s3 import S3ObjectStore, to_base64
 
 BODY = b"0123456789"
 SENT = to_base64(crc64nvme(BODY))

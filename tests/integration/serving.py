@@ -27,7 +27,7 @@ from cachetier.local.catalog import drain_writes, queries
 from cachetier.local.catalog.records import Backlog
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.observed import MeasuredObjectStore, Observe
+from cachetier.remote.wrapped import MeasuredObjectStore, Observe
 from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.memory_store import MemoryObjectStore

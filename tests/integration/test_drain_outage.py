@@ -11,8 +11,8 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.pace import remote_health
-from cachetier.remote.observed import MeasuredObjectStore
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
+from cachetier.remote.wrapped import MeasuredObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from tests.integration.drain_node import Node, patterned

@@ -25,7 +25,6 @@ from cachetier.model.shard import INLINE_BYTES, Receipt, Shard
 from cachetier.notifier import Changes
 from cachetier.reclaim.evict import Evictor, Watermarks
 from cachetier.reclaim.retention import Retention
-from cachetier.remote import presence
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
 from cachetier.restore.restore import Restore
@@ -160,7 +159,7 @@ class Node:
     def _still_remote(self, shard: Shard) -> bool:
         location = self.location_of(shard)
         stored = self.store.read(lambda sql: queries.stored_of(sql, shard.version, REMOTE))
-        return location is not None and presence.holds(self.bucket, shard, location, stored)
+        return location is not None and self.bucket.holds(shard, location, stored)
 
 
 def write(staged: Staged, data: bytes) -> None:

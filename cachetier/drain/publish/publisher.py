@@ -27,10 +27,8 @@ from cachetier_client.clock import Clock
 from cachetier.drain.publish.own_writes import OwnWrites
 from cachetier.errors import RemoteRefusedError, TransientError
 from cachetier.model.checkpoint import SaveState
-from cachetier.remote.batch import Each
-from cachetier.remote.bucket import Bucket
+from cachetier.remote.bucket import Bucket, Each
 from cachetier.remote.ownership import owned_keys
-from cachetier.remote.presence import is_object_of
 
 SWEEPS = 5
 
@@ -231,19 +229,17 @@ class Publisher:
 
         A pack is asked for once, whatever number of them it holds.
         """
-        held = {self._object_key(save, location, shard): shard for shard in shards}
-        found = self._each(lambda held: self._is_there(save, *held), held.items())
-        there = dict(zip(held, found, strict=True))
-        return [s.name for s in shards if not there[self._object_key(save, location, s)]]
+        held: dict[str, list[ShardEntry]] = {}
+        for shard in shards:
+            key = self._bucket.layout.object_key(save.run, location, shard.name, shard.pack_name)
+            held.setdefault(key, []).append(shard)
 
-    def _object_key(self, save: Claimant, location: str, shard: ShardEntry) -> str:
-        return self._bucket.layout.object_key(save.run, location, shard.name, shard.pack_name)
+        def is_there(key: str) -> bool:
+            digest, stored = int(held[key][0].digest, 16), held[key][0].stored()
+            return self._bucket.has(key, save.save_id, digest, stored)
 
-    def _is_there(self, save: Claimant, key: str, shard: ShardEntry) -> bool:
-        info = self._bucket.objects.head(key)
-        return info is not None and is_object_of(
-            info, save.save_id, int(shard.digest, 16), shard.stored()
-        )
+        found = zip(held.values(), self._each(is_there, held), strict=True)
+        return [shard.name for group, there in found if not there for shard in group]
 
     def _publish_own(self, save: Claimant, location: str) -> bool:
         """Publish over our own claim what we wrote all of; False where it has to be looked at."""

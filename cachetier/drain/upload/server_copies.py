@@ -21,7 +21,7 @@ from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import CopiesRefusedError
 from cachetier.model.composing import DONOR_FROM_BYTES, DonorFrames
 from cachetier.remote.base import ObjectInfo, ObjectStore
-from cachetier.remote.presence import is_object_of
+from cachetier.remote.bucket import is_object_of
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 

@@ -9,8 +9,13 @@ from typing import Self
 import pytest
 
 from cachetier.errors import TransientError
-from cachetier.remote.bodies import SLICE_BYTES, SLOWEST_BYTES_PER_SECOND, ReadableView, read_slices
-from cachetier.remote.checksums import from_base64, to_base64
+from cachetier.remote.s3 import from_base64, to_base64
+from cachetier.remote.stall_guard import (
+    LEAST_BYTES_PER_SECOND,
+    SLICE_BYTES,
+    ReadableView,
+    read_slices,
+)
 
 
 class Stream:
@@ -90,7 +95,7 @@ def test_a_body_that_ends_early_is_an_error_and_closes_the_connection() -> None:
 
 def test_a_body_that_drips_is_given_up_when_it_falls_behind_the_slowest_rate() -> None:
     ticks = count()  # a second for each look at the clock
-    size_bytes = 10 * SLOWEST_BYTES_PER_SECOND  # may take ten seconds, and the patience of five
+    size_bytes = 10 * LEAST_BYTES_PER_SECOND  # may take ten seconds, and the patience of five
     stream = Stream([b"x"] * 100)
 
     with pytest.raises(TransientError):

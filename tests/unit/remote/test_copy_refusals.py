@@ -8,7 +8,7 @@ from botocore.stub import Stubber
 from cachetier.errors import CopiesRefusedError, RemoteRefusedError
 from cachetier.remote.base import CopyRange
 from cachetier.remote.boto_client import Credentials
-from cachetier.remote.classify import GENERAL_REFUSALS, KIND_OF_CODE
+from cachetier.remote.boto_errors import GENERAL_REFUSALS, KIND_OF_CODE
 from cachetier.remote.s3 import S3ObjectStore
 
 

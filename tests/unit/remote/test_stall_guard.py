@@ -8,8 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from cachetier.remote.bodies import ReadableView
-from cachetier.remote.stall_guard import LEAST_BYTES_PER_SECOND, CallProgress, StallWatch
+from cachetier.remote.stall_guard import (
+    LEAST_BYTES_PER_SECOND,
+    CallProgress,
+    ReadableView,
+    StallWatch,
+)
 from tests.fakes.fake_clock import FakeClock
 
 PATIENCE_SECONDS = 30.0

@@ -11,7 +11,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
-from cachetier.remote.presence import MOMENT_SECONDS, Looks, holds
+from cachetier.restore.replica_choice import MOMENT_SECONDS, Looks
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
@@ -63,10 +63,10 @@ def world() -> World:
 
 
 def test_a_packed_shard_is_there_while_its_pack_is(world: World) -> None:
-    assert holds(world.bucket, FIRST, "7", PLACES[0])
-    assert holds(world.bucket, SECOND, "7", PLACES[1])
+    assert world.bucket.holds(FIRST, "7", PLACES[0])
+    assert world.bucket.holds(SECOND, "7", PLACES[1])
     world.objects.delete(world.key)
-    assert not holds(world.bucket, FIRST, "7", PLACES[0])
+    assert not world.bucket.holds(FIRST, "7", PLACES[0])
 
 
 @pytest.mark.parametrize(("body", "save_id"), [(WHOLE[:-1], "save"), (WHOLE, "other")])
@@ -75,11 +75,11 @@ def test_another_object_in_its_place_is_not_its_pack(
 ) -> None:
     world.put(body, save_id)
 
-    assert not holds(world.bucket, FIRST, "7", PLACES[0])
+    assert not world.bucket.holds(FIRST, "7", PLACES[0])
 
 
 def test_other_bytes_of_the_same_size_are_not_its_pack(world: World) -> None:
-    assert not holds(world.bucket, FIRST, "7", packed(0, 5, digest=7))
+    assert not world.bucket.holds(FIRST, "7", packed(0, 5, digest=7))
 
 
 def test_a_pack_is_asked_for_once_in_a_moment(world: World) -> None:

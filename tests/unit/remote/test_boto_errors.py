@@ -21,8 +21,7 @@ from cachetier.errors import (
     TransientError,
     UploadGoneError,
 )
-from cachetier.remote.boto_errors import translated_errors
-from cachetier.remote.classify import (
+from cachetier.remote.boto_errors import (
     KIND_OF_CODE,
     KIND_OF_EXCEPTION,
     KIND_OF_STATUS,
@@ -30,6 +29,7 @@ from cachetier.remote.classify import (
     kind_of_answer,
     kind_of_exception,
     retry_after_seconds,
+    translated_errors,
 )
 
 WORDS: dict[str, Any] = {"error": "a cause", "endpoint_url": "http://127.0.0.1:1"}

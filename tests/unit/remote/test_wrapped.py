@@ -8,8 +8,7 @@ import pytest
 from awscrt.checksums import crc64nvme
 
 from cachetier.errors import ObjectMissingError, RemoteDigestError
-from cachetier.remote.observed import MeasuredObjectStore
-from cachetier.remote.wrapped import Operation
+from cachetier.remote.wrapped import MeasuredObjectStore, Operation
 from tests.fakes.memory_store import MemoryObjectStore
 
 Seen = list[tuple[Operation, float, int, str]]
