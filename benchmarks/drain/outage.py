@@ -27,7 +27,7 @@ from benchmarks.drain.sizes import outage_seconds, sizes_of
 from benchmarks.measures import Result, at_most
 from benchmarks.node import node
 from benchmarks.scratch import Bench
-from cachetier.testing.throttled_bucket import Simulation, TokenBucket, crowd, shares
+from benchmarks.drain.throttled_bucket import Simulation, TokenBucket, crowd, shares
 
 RUN = "outage"
 SHARDS = 16

@@ -1,6 +1,6 @@
 """Eight nodes before one throttling store: do they share it evenly, and use all of it?
 
-Simulated with the real pace of each node: ``cachetier.testing.throttled_bucket``. The nodes start
+Simulated with the real pace of each node: ``benchmarks.drain.throttled_bucket``. The nodes start
 within twenty seconds, at different distances from the store, and know nothing of each other. What
 they get is counted over the second half of ten minutes.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from benchmarks.drain.sizes import sizes_of
 from benchmarks.measures import Result, at_least, median_of
 from benchmarks.scratch import Bench
-from cachetier.testing.throttled_bucket import Simulation, TokenBucket, crowd, shares
+from benchmarks.drain.throttled_bucket import Simulation, TokenBucket, crowd, shares
 
 NODES = 8
 RATE = 100.0

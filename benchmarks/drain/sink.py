@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks.drain.link import Link
 from benchmarks.drain.objects import SLOW_DOWN, Answer, Body, Objects, Request
 from cachetier.testing.http_wire import Head, WireError
-from cachetier.testing.throttled_bucket import TokenBucket
+from benchmarks.drain.throttled_bucket import TokenBucket
 
 RECEIVE_BYTES = 1 << 20
 SOCKET_BYTES = 4 << 20

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from cachetier.testing.throttled_bucket import Simulation, TokenBucket, crowd, shares
+from benchmarks.drain.throttled_bucket import Simulation, TokenBucket, crowd, shares
 
 
 def test_a_bucket_lets_its_depth_through_at_once_and_then_its_rate() -> None:
