@@ -24,10 +24,10 @@ from benchmarks.drain.remote import (
     sink,
 )
 from benchmarks.drain.sizes import outage_seconds, sizes_of
+from benchmarks.drain.throttled_bucket import Simulation, TokenBucket, crowd, shares
 from benchmarks.measures import Result, at_most
 from benchmarks.node import node
 from benchmarks.scratch import Bench
-from benchmarks.drain.throttled_bucket import Simulation, TokenBucket, crowd, shares
 
 RUN = "outage"
 SHARDS = 16

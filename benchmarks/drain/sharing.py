@@ -8,9 +8,9 @@ they get is counted over the second half of ten minutes.
 from __future__ import annotations
 
 from benchmarks.drain.sizes import sizes_of
+from benchmarks.drain.throttled_bucket import Simulation, TokenBucket, crowd, shares
 from benchmarks.measures import Result, at_least, median_of
 from benchmarks.scratch import Bench
-from benchmarks.drain.throttled_bucket import Simulation, TokenBucket, crowd, shares
 
 NODES = 8
 RATE = 100.0

@@ -29,8 +29,8 @@ from typing import Any
 
 from benchmarks.drain.link import Link
 from benchmarks.drain.objects import SLOW_DOWN, Answer, Body, Objects, Request
-from cachetier.testing.http_wire import Head, WireError
 from benchmarks.drain.throttled_bucket import TokenBucket
+from cachetier.testing.http_wire import Head, WireError
 
 RECEIVE_BYTES = 1 << 20
 SOCKET_BYTES = 4 << 20

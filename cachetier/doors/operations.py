@@ -11,7 +11,6 @@ from cachetier.reclaim.gc import Garbage
 from cachetier.restore.restore import Restore
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
-from cachetier.steps.pins import Pins
 from cachetier.training_hints import Phases
 
 
@@ -32,7 +31,6 @@ class Operations:
     checkpoints: Checkpoints
     incidents: Incidents
     phases: Phases
-    pins: Pins
     garbage: Garbage
     status: Callable[[], dict[str, Any]]
     refuse_when_stopping: Callable[[], None]

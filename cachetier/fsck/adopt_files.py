@@ -16,11 +16,11 @@ from cachetier_client.bucket_format.documents import Manifest, ManifestState, ma
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
+from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import Finding, FindingKind, RepairOutcome
-from cachetier.fsck.resend import content_of
 from cachetier.local.catalog import local_copies, puts, queries, repair_writes
 from cachetier.local.catalog.records import NewShard
 from cachetier.local.lost_and_found import (
@@ -228,9 +228,18 @@ class FileReclaimer:
 
 
 def _content(lost: LostAndFound, file_id: str, size_bytes: int) -> Content:
-    """Describe the bytes of a file; raises IntegrityError if it has another size."""
-    descriptor = os.open(lost.path(file_id), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return content_of(descriptor, size_bytes)
-    finally:
-        os.close(descriptor)
+    """Describe the bytes of a file.
+
+    Raises:
+        IntegrityError: It has another size.
+    """
+    with open(lost.path(file_id), "rb", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size != size_bytes:
+            raise IntegrityError("the file has another size than it says")
+        return content_of(size_bytes, lambda at: os.pread(file.fileno(), BLOCK_BYTES, at))
+
+
+def content_of(size_bytes: int, block: Callable[[int], bytes]) -> Content:
+    """Describe bytes: a digest for each block, and of the whole; ``block`` reads from an offset."""
+    blocks = tuple(digest_of(block(at)) for at in range(0, size_bytes, BLOCK_BYTES))
+    return Content(size_bytes, combine(blocks, size_bytes), blocks)

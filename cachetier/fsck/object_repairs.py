@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from cachetier_client.bucket_format.stored import Stored
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored
+from cachetier_client.bucket_format.uploads import (
+    SAVE_KEY,
+    SINGLE_PUT_BYTES,
+    object_metadata,
+    upload_part_bytes_for,
+)
+from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CachetierError
 from cachetier.fsck.catalog_lookup import CatalogLookup
@@ -10,13 +21,13 @@ from cachetier.fsck.findings import Finding, FindingKind, LeftError
 from cachetier.fsck.local_checks import doubtful_copies
 from cachetier.fsck.local_repairs import LocalRepairs
 from cachetier.fsck.remote_index import RemoteIndex
-from cachetier.fsck.resend import CannotResendError, Resender
 from cachetier.local.catalog import drain_writes, replica_writes
-from cachetier.local.store import Store
+from cachetier.local.store import LocalCopy, Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
+from cachetier.remote.base import IF_ABSENT, Condition, UploadedPart, if_match
 from cachetier.remote.bucket import Remote
 
 ANOTHERS = "another node put it: run fsck --repair there"
@@ -137,3 +148,133 @@ class ObjectRepairs:
         if state is ShardState.DIRTY:
             return "it is dirty again: the drain sends it"
         return f"the drain sends it to {remote} again"
+
+
+# --- sending again -------------------------------------------------------------------------------
+
+
+class CannotResendError(LeftError):
+    """The bytes here do not make the object that is described."""
+
+
+class Resender:
+    """Sends objects of one store to one remote again, exactly as the published documents say.
+
+    What a part document names may not change any more, so another way of storing the same shard
+    would not do. The local bytes are read and checked first; an object that is somebody else's is
+    left alone.
+    """
+
+    def __init__(self, store: Store, remote: Remote) -> None:
+        self._store = store
+        self._remote = remote
+
+    def resend(self, shards: Sequence[Shard], stored: Stored, key: str) -> None:
+        """Put the object of a shard (or the pack of several) back, and see that it is there.
+
+        Args:
+            shards: Whose bytes are here; of a pack all that it held, in the order of its bytes.
+            stored: As what the remote held one of them.
+            key: The object's.
+
+        Raises:
+            CannotResendError: It was compressed, its bytes are not all here, or not sound.
+            RemoteError: The remote does not take it.
+        """
+        condition = self._condition(shards[0], key)
+        if stored.pack is not None:
+            self._put_pack(shards, stored.pack, key, condition)
+        elif stored.codec is not Codec.RAW:
+            raise CannotResendError("it was stored compressed: save the step again to replace it")
+        else:
+            self._put_raw(shards[0], key, condition)
+        expected = stored.pack or stored
+        info = self._remote.bucket.objects.head(key)
+        if info is None or info.size_bytes != expected.size_bytes:
+            raise CannotResendError("it was sent, and is not there")
+        if info.digest not in (None, expected.digest):
+            raise CannotResendError("it was sent, and arrived as something else")
+
+    def _condition(self, shard: Shard, key: str) -> Condition:
+        found = self._remote.bucket.objects.head(key)
+        if found is None:
+            return IF_ABSENT
+        if found.metadata.get(SAVE_KEY) != shard.save_id:
+            raise CannotResendError(f"{key} is somebody else's object")
+        return if_match(found.etag)
+
+    def _put_raw(self, shard: Shard, key: str, condition: Condition) -> None:
+        content = shard.content
+        metadata = object_metadata(shard.save_id, self._store.store_id, shard.version, content)
+        objects = self._remote.bucket.objects
+        with self._opened(shard) as copy:
+            if content.size_bytes <= SINGLE_PUT_BYTES:
+                body = _read(copy, 0, content.size_bytes)
+                objects.put(
+                    key, body, digest=content.digest, metadata=metadata, condition=condition
+                )
+                return
+            upload_id = objects.create_upload(key, metadata)
+            try:
+                parts = [
+                    self._send_part(copy, key, upload_id, at) for at in _starts(content.size_bytes)
+                ]
+                objects.complete_upload(key, upload_id, parts, digest=content.digest)
+            except CachetierError:
+                objects.abort_upload(key, upload_id)
+                raise
+
+    def _send_part(self, copy: LocalCopy, key: str, upload_id: str, start: int) -> UploadedPart:
+        size_bytes = copy.shard.content.size_bytes
+        part_bytes = upload_part_bytes_for(size_bytes)
+        body = _read(copy, start, min(part_bytes, size_bytes - start))
+        return self._remote.bucket.objects.upload_part(
+            key, upload_id, start // part_bytes + 1, body, digest=digest_of(body)
+        )
+
+    def _put_pack(
+        self, shards: Sequence[Shard], pack: InPack, key: str, condition: Condition
+    ) -> None:
+        body = bytearray()
+        for shard in shards:
+            with self._opened(shard) as copy:
+                body += _read(copy, 0, shard.content.size_bytes)
+        digest = digest_of(body)
+        if (len(body), digest) != (pack.size_bytes, pack.digest):
+            raise CannotResendError("other shards of its pack are not here")
+        content = Content(len(body), digest, ())
+        metadata = object_metadata(shards[0].save_id, self._store.store_id, 0, content)
+        self._remote.bucket.objects.put(
+            key, bytes(body), digest=digest, metadata=metadata, condition=condition
+        )
+
+    @contextmanager
+    def _opened(self, shard: Shard) -> Iterator[LocalCopy]:
+        """Lend the local bytes of a shard, read and checked to the end."""
+        try:
+            copy = self._store.local_copy(shard)
+        except FileNotFoundError:
+            copy = None
+        if copy is None:
+            raise CannotResendError(f"the bytes of {shard.name} are not here")
+        try:
+            if not copy.reads_right():
+                raise CannotResendError(f"the bytes of {shard.name} here are damaged")
+            yield copy
+        finally:
+            copy.close()
+
+
+def _starts(size_bytes: int) -> range:
+    return range(0, size_bytes, upload_part_bytes_for(size_bytes))
+
+
+def _read(copy: LocalCopy, start: int, length: int) -> bytes:
+    if copy.descriptor is None:
+        assert copy.body is not None
+        return copy.body[start : start + length]
+    pieces = []
+    while length and (piece := os.pread(copy.descriptor, length, start)):
+        pieces.append(piece)
+        start, length = start + len(piece), length - len(piece)
+    return b"".join(pieces)

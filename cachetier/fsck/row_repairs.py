@@ -9,10 +9,11 @@ from pathlib import Path
 
 from cachetier_client.bucket_format.documents import ShardEntry
 from cachetier_client.bucket_format.stored import Content
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import CachetierError, IntegrityError
+from cachetier.fsck.adopt_files import content_of
 from cachetier.fsck.findings import Finding, FindingKind, LeftError, RepairOutcome
-from cachetier.fsck.resend import content_of, content_of_body
 from cachetier.local.catalog import queries, repair_writes, rows
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.files.data_files import DiskFiles
@@ -116,13 +117,17 @@ class _RowRepairs:
     def _content(self, finding: Finding, row: DamagedRow) -> Content | None:
         """Describe the bytes here, if there are any, whatever they are."""
         if finding.file_id is None:
-            return content_of_body(row.body) if row.body is not None else None
+            body = row.body
+            if body is None:
+                return None
+            return content_of(len(body), lambda at: body[at : at + BLOCK_BYTES])
         try:
             descriptor = self._files.open(finding.file_id)
         except FileNotFoundError:
             return None
         try:
-            return content_of(descriptor, os.fstat(descriptor).st_size)
+            size_bytes = os.fstat(descriptor).st_size
+            return content_of(size_bytes, lambda at: os.pread(descriptor, BLOCK_BYTES, at))
         finally:
             os.close(descriptor)
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
+from cachetier_client.trace_context import traceparent
 
 from cachetier.errors import BackpressureError
 from cachetier.ingest.ingest import Ingest, RemoteStage
@@ -17,7 +18,6 @@ from cachetier.model.shard import Receipt
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 from cachetier.telemetry.metrics import Metrics
-from cachetier.telemetry.trace_context import traceparent
 
 log = logging.getLogger(__name__)
 

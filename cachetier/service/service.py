@@ -22,7 +22,7 @@ from cachetier.config.settings import Settings
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.door import UnixDoor
 from cachetier.drain.serve.base import Drain, OpenDrain
-from cachetier.errors import StoppingError
+from cachetier.errors import CachetierError, StoppingError
 from cachetier.ingest.ingest import Ingest, NodeIngest, OpenRemoteStage
 from cachetier.ingest.instrumented import InstrumentedIngest
 from cachetier.ingest.pending_seals import PendingSeals
@@ -33,6 +33,8 @@ from cachetier.local.files.filesystem import checked_mount
 from cachetier.local.recovery import Recovered, open_store
 from cachetier.local.store import Store
 from cachetier.model.backpressure import WhenFull
+from cachetier.model.checkpoint import SaveState
+from cachetier.model.levels import Level
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.notifier import Changes
@@ -44,7 +46,6 @@ from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryPolicy
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
 from cachetier.restore.restore import Restore, RestoreListener
-from cachetier.service.leaving import leave
 from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import garbage_of, locked, open_drains, policy_of, remote_for_clients
 from cachetier.status.prometheus import points_of_catalog, points_of_service
@@ -52,7 +53,6 @@ from cachetier.status.report import Addresses, Course, Door, NodeReport
 from cachetier.status.warnings import Machine
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
-from cachetier.steps.pins import Pins
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.metrics import Metrics
@@ -210,7 +210,6 @@ class Service:
             checkpoints=self._checkpoints(),
             incidents=self._incidents,
             phases=self._drain.queue.phases,
-            pins=Pins(store, self._clock),
             garbage=garbage_of(settings, store, self._bucket, self._replicas, self._drain.nudge),
             status=self._report.status,
             refuse_when_stopping=self._refuse_when_stopping,
@@ -312,7 +311,7 @@ class Service:
     def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGTERM or SIGINT, then stop; a second signal ends the process at once.
 
-        SIGTERM leaves the node first: see ``leave``. Who is told by ``on_ready`` may send signals.
+        SIGTERM leaves the node first: see ``leave``. What ``on_ready`` informs may send signals.
         """
         with ending_signals() as first_signal:
             on_ready()
@@ -324,11 +323,32 @@ class Service:
                 self.stop()
 
     def leave(self) -> None:
-        """Take no more puts, and flush for up to ``notice_seconds``, if they are set."""
+        """Take no more puts, and flush for up to ``notice_seconds``, if they are set.
+
+        Of each run whose newest complete step is local-only, that step is sent as well: who leaves
+        takes along what the job would resume from.
+
+        Source: docs/leaving.md.
+        """
         notice_seconds = self._settings.notice_seconds
-        if notice_seconds and not self._course.stopping and not self.store.fenced:
-            self._course.leaving = True
-            leave(self.operations.checkpoints, notice_seconds)
+        if not notice_seconds or self._course.stopping or self.store.fenced:
+            return
+        self._course.leaving = True
+        tell(log, events.NODE_LEAVING, notice_seconds=notice_seconds)
+        checkpoints = self.operations.checkpoints
+        for run in checkpoints.runs():
+            try:
+                newest = checkpoints.latest(run, Level.LOCAL)
+                if newest is not None and newest.state == SaveState.LOCAL_ONLY:
+                    checkpoints.flush(run, newest.step, 0.0)
+            except CachetierError as error:  # deleted at this very moment, or its rows are damaged
+                tell(log, events.NODE_STEP_BEHIND, run=run, reason=error.message)
+        left = checkpoints.flush(None, None, notice_seconds)
+        if left:
+            shards, size_bytes = left.shards, left.size_bytes
+            tell(log, events.NODE_BEHIND, left=str(left), shards=shards, size_bytes=size_bytes)
+        else:
+            tell(log, events.NODE_LEFT)
 
     def stop(self) -> None:
         """Take no new work, let what is in flight end within the grace time, and close in order.

@@ -1,8 +1,14 @@
-"""Operations on whole steps, the same for every door: seal, look, wait, flush, delete.
+"""Operations on whole steps, the same for every door: seal, look, wait, flush, delete, pin.
 
 ``latest`` at ``local`` is this node's truth: the newest step whose every rank expected here has
 sealed and whose bytes are sound. ``latest`` at ``durable`` is the bucket's: the newest published
 manifest. At ``replicated`` it is what the remotes that answer say together, and this node.
+
+A pin keeps what is on the node there until the person who pinned it lets it go, whatever room is
+wanted and whatever ``keep_local`` says, and no call deletes the step. It brings nothing back that
+has gone before.
+
+Source for pins: docs/design/0013-pins.md.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ from collections.abc import Callable
 from cachetier_client.clock import Clock
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
+from cachetier_client.trace_context import traceparent
 
 from cachetier.errors import (
     AbortedError,
@@ -27,6 +34,7 @@ from cachetier.errors import (
     StepPublishedError,
 )
 from cachetier.local.catalog import adopt, deletes, pins, puts, queries, replica_queries, statements
+from cachetier.local.catalog.pins import Pin
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState, visible_save
 from cachetier.model.levels import Level
@@ -49,7 +57,6 @@ from cachetier.steps.views import (
 )
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
-from cachetier.telemetry.trace_context import traceparent
 
 log = logging.getLogger(__name__)
 
@@ -155,6 +162,25 @@ class Checkpoints:
             )
         elif must_exist:
             raise NotFoundError(f"run {run} has no step {step}", run=run, step=step)
+
+    # --- pinning ---------------------------------------------------------------------------------
+
+    def pin(self, run: str, step: int) -> Pin:
+        """Keep a step on this node until it is unpinned; return what is here of it.
+
+        Raises:
+            NotFoundError: This node knows no such step.
+        """
+        where = names.checked_run(run), names.checked_step(step)
+        return self._store.write(pins.pin, *where, self._clock.now())
+
+    def unpin(self, run: str, step: int) -> bool:
+        """Let a step go again; return whether it was pinned."""
+        return self._store.write(pins.unpin, names.checked_run(run), names.checked_step(step))
+
+    def pins(self) -> list[Pin]:
+        """Return the pinned steps, by run and step."""
+        return self._store.read(pins.pins)
 
     # --- looking ---------------------------------------------------------------------------------
 

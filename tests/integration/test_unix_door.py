@@ -30,7 +30,6 @@ from cachetier.errors import StoppingError
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.gc import Garbage
 from cachetier.remote.bucket import Remote
-from cachetier.steps.pins import Pins
 from cachetier.training_hints import Phases
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
@@ -95,7 +94,6 @@ class Door:
             checkpoints=self.node.checkpoints,
             incidents=self.node.incidents,
             phases=self.phases,
-            pins=Pins(self.node.store, SystemClock()),
             garbage=Garbage(
                 self.node.store,
                 directory / "cache",

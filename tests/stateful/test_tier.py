@@ -38,7 +38,6 @@ from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
 from cachetier.reclaim.gc import Garbage, GarbageKind
 from cachetier.remote.bucket import Remote
-from cachetier.steps.pins import Pins
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.faults.counting import count
@@ -189,13 +188,13 @@ class Tier(RuleBasedStateMachine):
 
     @rule(run=runs, step=steps)
     def pin(self, run: str, step: int) -> None:
-        pins = Pins(self.node.store, self.clock)
+        pins = self.node.checkpoints
         self._same(self.model.pin(run, step), lambda: pins.pin(run, step))
 
     @rule(run=runs, step=steps)
     def unpin(self, run: str, step: int) -> None:
         was_pinned = (run, step) in self.model.pinned
-        assert Pins(self.node.store, self.clock).unpin(run, step) is was_pinned
+        assert self.node.checkpoints.unpin(run, step) is was_pinned
         self.model.pinned.discard((run, step))
 
     @rule(run=runs, step=steps)
@@ -356,7 +355,7 @@ class Tier(RuleBasedStateMachine):
     @invariant()
     def pins_are_those_that_were_set(self) -> None:
         if hasattr(self, "node"):
-            pinned = {(pin.run, pin.step) for pin in Pins(self.node.store, self.clock).all()}
+            pinned = {(pin.run, pin.step) for pin in self.node.checkpoints.pins()}
             assert pinned == self.model.pinned
 
     @invariant()

@@ -10,6 +10,8 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable
 
+from cachetier_client.trace_context import FIELD as TRACEPARENT
+from cachetier_client.trace_context import called_by
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -32,9 +34,8 @@ from cachetier.errors import (
     InvalidRequestError,
     StoppingError,
 )
-from cachetier.telemetry import events, trace_context
+from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
-from cachetier.telemetry.trace_context import called_by
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Guard:
         self._requests += 1
         try:
             async with asyncio.timeout(self._limits.request_seconds):
-                with called_by(Headers(scope=scope).get(trace_context.FIELD)):
+                with called_by(Headers(scope=scope).get(TRACEPARENT)):
                     await self._serve(scope, exchange)
         except CachetierError as error:
             await exchange.answer_error(error)

@@ -99,18 +99,18 @@ def keeping_routes(node: Operations, pools: Pools) -> APIRouter:
 
     @router.get("/v1/pins", response_model=schemas.PinsModel)
     async def pins() -> dict[str, Any]:
-        return {"pins": [asdict(pin) for pin in await pools.quick(node.pins.all)]}
+        return {"pins": [asdict(pin) for pin in await pools.quick(node.checkpoints.pins)]}
 
     @router.put("/v1/runs/{run}/steps/{step}/pin", response_model=schemas.Pinned)
     async def pin(run: str, step: str) -> dict[str, Any]:
         node.refuse_when_stopping()
-        pinned = await pools.quick(node.pins.pin, run, names.parsed_step(step))
+        pinned = await pools.quick(node.checkpoints.pin, run, names.parsed_step(step))
         return {"pin": asdict(pinned)}
 
     @router.delete("/v1/runs/{run}/steps/{step}/pin")
     async def unpin(run: str, step: str) -> schemas.Unpinned:
         node.refuse_when_stopping()
-        was = await pools.quick(node.pins.unpin, run, names.parsed_step(step))
+        was = await pools.quick(node.checkpoints.unpin, run, names.parsed_step(step))
         return schemas.Unpinned(was_pinned=was)
 
     @router.post("/v1/collect")

@@ -18,6 +18,8 @@ from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 from cachetier_client.io.digests import BLOCK_BYTES
+from cachetier_client.trace_context import FIELD as TRACEPARENT
+from cachetier_client.trace_context import called_by
 from cachetier_client.transport.wire import (
     PROTOCOL,
     ConnectionClosedError,
@@ -36,9 +38,8 @@ from cachetier.ingest.ingest import RemoteStage
 from cachetier.local.store import Staged
 from cachetier.model.shard import INLINE_BYTES, Receipt
 from cachetier.restore.restore import Opened
-from cachetier.telemetry import events, trace_context
+from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
-from cachetier.telemetry.trace_context import called_by
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class Session:
             self._block(frame)
             return
         try:
-            with called_by(frame.header.get(trace_context.FIELD)):
+            with called_by(frame.header.get(TRACEPARENT)):
                 reply = self._dispatch(frame)
         except CachetierError as error:
             self._answer_error(error)
@@ -357,14 +358,14 @@ class Session:
 
     def _pin(self, step: Step) -> Reply:
         self._node.refuse_when_stopping()
-        return Reply({"pin": asdict(self._node.pins.pin(*step))})
+        return Reply({"pin": asdict(self._node.checkpoints.pin(*step))})
 
     def _unpin(self, step: Step) -> Reply:
         self._node.refuse_when_stopping()
-        return Reply({"was_pinned": self._node.pins.unpin(*step)})
+        return Reply({"was_pinned": self._node.checkpoints.unpin(*step)})
 
     def _pins(self, _header: Header) -> Reply:
-        return Reply({"pins": [asdict(pin) for pin in self._node.pins.all()]})
+        return Reply({"pins": [asdict(pin) for pin in self._node.checkpoints.pins()]})
 
     def _collect(self, header: Header) -> Reply:
         self._node.refuse_when_stopping()

@@ -18,7 +18,6 @@ from cachetier.model.names import DURABLE
 from cachetier.reclaim.abandoned import AbandonedSaves, Look
 from cachetier.reclaim.gc import Collection, Garbage, GarbageKind
 from cachetier.remote.bucket import Remote
-from cachetier.steps.pins import Pins
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes, judge_rows
@@ -150,7 +149,7 @@ def test_a_pin_or_a_seal_while_the_bucket_is_asked_keeps_the_save(
         seen = look(of, save)
         assert seen.hopeless
         if act == "pin":
-            Pins(node.store, clock).pin("run", 1)
+            node.checkpoints.pin("run", 1)
         else:
             node.checkpoints.seal(ids(1, 0), 1)
         return seen

@@ -13,7 +13,6 @@ from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.gc import Collection, Garbage, GarbageKind
 from cachetier.remote.bucket import Remote
-from cachetier.steps.pins import Pins
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes, judge_rows
@@ -74,9 +73,9 @@ def test_what_is_young_pinned_damaged_or_the_newest_stays(node: Node, clock: Fak
     collector = garbage(node, clock)
 
     assert collector.collect(10 * HOUR, dry_run=True).rubbish == ()
-    Pins(node.store, clock).pin("run", 1)
+    node.checkpoints.pin("run", 1)
     assert collector.collect(HOUR, dry_run=False).rubbish == ()
-    Pins(node.store, clock).unpin("run", 1)
+    node.checkpoints.unpin("run", 1)
     node.put(ids(1), "bad", LARGE)
     bad = next(row for row in node.rows() if row.name == "bad")
     node.store.write(local_copies.record_damage, bad.version, None, 0.0)

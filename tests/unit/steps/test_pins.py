@@ -12,7 +12,6 @@ from cachetier.local.catalog import drain_writes, schema
 from cachetier.local.catalog.pins import PinTotals, totals
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import Policy
-from cachetier.steps.pins import Pins
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes, judge_rows
@@ -25,7 +24,7 @@ def states(node: Node, step: int) -> set[ShardState]:
 
 
 def test_a_pinned_step_is_not_evicted_and_an_unpinned_one_is(node: Node, clock: FakeClock) -> None:
-    pins = Pins(node.store, clock)
+    pins = node.checkpoints
     save_step(node, 1)
     save_step(node, 2)
     node.drain.drain_all()
@@ -46,7 +45,7 @@ def test_room_is_made_from_other_steps(node: Node, clock: FakeClock) -> None:
     for step in range(1, 9):
         save_step(node, step)
     node.drain.drain_all()
-    Pins(node.store, clock).pin("run", 1)
+    node.checkpoints.pin("run", 1)
 
     assert node.store.space.reserve(600_000, 0.0, lambda: _ignore(node.evictor.make_room()))
 
@@ -65,7 +64,7 @@ def test_a_pin_that_arrives_while_the_remote_is_asked_still_holds(
     save_step(node, 1)
     node.drain.drain_all()
     row = node.rows()[0]
-    Pins(node.store, clock).pin("run", 1)
+    node.checkpoints.pin("run", 1)
 
     with pytest.raises(PinnedError):
         node.store.evict(row)
@@ -80,20 +79,20 @@ def test_keep_local_leaves_a_pinned_step_beside_those_it_keeps(
     for step in (1, 2, 3, 4, 5):
         save_step(node, step)
     node.drain.drain_all()
-    Pins(node.store, clock).pin("run", 1)  # local-only: it is nowhere else
+    node.checkpoints.pin("run", 1)  # local-only: it is nowhere else
 
     node.retention.trim()
 
     assert {row.step for row in node.rows() if row.state is not ShardState.EVICTED} == {1, 3, 5}
     assert node.get("run", 1, "rank-1") == LARGE
-    Pins(node.store, clock).unpin("run", 1)
+    node.checkpoints.unpin("run", 1)
     node.retention.trim()
     assert states(node, 1) == set()
     node.close()
 
 
 def test_a_pinned_step_is_not_deleted(node: Node, clock: FakeClock) -> None:
-    pins = Pins(node.store, clock)
+    pins = node.checkpoints
     save_step(node, 1)
     pins.pin("run", 1)
 
@@ -106,13 +105,13 @@ def test_a_pinned_step_is_not_deleted(node: Node, clock: FakeClock) -> None:
 
 
 def test_a_step_that_nobody_knows_cannot_be_pinned(node: Node, clock: FakeClock) -> None:
-    assert code_of(lambda: Pins(node.store, clock).pin("run", 9)) == "not_found"
-    assert code_of(lambda: Pins(node.store, clock).pin("../run", 9)) == "invalid_name"
-    assert Pins(node.store, clock).all() == []
+    assert code_of(lambda: node.checkpoints.pin("run", 9)) == "not_found"
+    assert code_of(lambda: node.checkpoints.pin("../run", 9)) == "invalid_name"
+    assert node.checkpoints.pins() == []
 
 
 def test_a_pin_says_what_is_here_and_since_when(node: Node, clock: FakeClock) -> None:
-    pins = Pins(node.store, clock)
+    pins = node.checkpoints
     save_step(node, 1)
     node.drain.drain_all()
     node.evict(next(row for row in node.rows() if row.name == "rank-1"))
@@ -134,7 +133,7 @@ def test_a_pin_outlives_a_restart_and_a_new_save_of_the_step(
     node = Node(tmp_path / "n", remote, clock, vfs=vfs)
     save_step(node, 1)
     node.drain.drain_all()
-    Pins(node.store, clock).pin("run", 1)
+    node.checkpoints.pin("run", 1)
     node.die()
 
     node = Node(tmp_path / "n", remote, clock, vfs=vfs)
@@ -151,7 +150,7 @@ def test_a_step_that_was_deleted_elsewhere_takes_its_pin_along(
     from cachetier.model.checkpoint import SaveState
 
     save_step(node, 1)
-    Pins(node.store, clock).pin("run", 1)
+    node.checkpoints.pin("run", 1)
     number = node.store.read(lambda sql: sql.execute("SELECT number FROM saves").get)
 
     node.store.drop(
@@ -160,7 +159,7 @@ def test_a_step_that_was_deleted_elsewhere_takes_its_pin_along(
         )
     )
 
-    assert Pins(node.store, clock).all() == []
+    assert node.checkpoints.pins() == []
     save_step(node, 1, save="another")
     assert not node.checkpoints.step("run", 1)[0].pinned
 
@@ -174,7 +173,7 @@ def test_a_catalog_of_the_first_version_learns_of_pins_and_keeps_its_shards(
     _made_old(tmp_path / "n" / "catalog.db")
 
     node = Node(tmp_path / "n", remote, clock, vfs=vfs)
-    Pins(node.store, clock).pin("run", 1)
+    node.checkpoints.pin("run", 1)
     node.drain.drain_all()
     assert node.get("run", 1, "rank-1") == LARGE
     assert not any(node.evict(row) for row in node.rows())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cachetier_client.trace_context import called_by, traceparent
 
 from cachetier.telemetry.spans import FirstCallers
-from cachetier.telemetry.trace_context import called_by, traceparent
 
 SPAN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 OTHER = "00-1af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -8,8 +8,6 @@ import pytest
 
 from cachetier.local.catalog.node_totals import NodeTotals, node_totals
 from cachetier.model.policy import Policy
-from cachetier.steps.pins import Pins
-from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 from tests.unit.steps.test_operations import LARGE, ids, save_step
 
@@ -49,7 +47,7 @@ def clean_and_pinned(node: Node) -> None:
     save_step(node, 1)
     save_step(node, 2)
     node.drain.drain_all()
-    Pins(node.store, FakeClock()).pin("run", 1)
+    node.checkpoints.pin("run", 1)
 
 
 def unwanted(node: Node) -> None:
@@ -63,7 +61,7 @@ def kept_by_a_policy(node: Node) -> None:
 
 def kept_and_pinned(node: Node) -> None:
     kept(node, 1, 2, 3)
-    Pins(node.store, FakeClock()).pin("run", 1)
+    node.checkpoints.pin("run", 1)
 
 
 def kept_and_never_sealed(node: Node) -> None:
