@@ -13,11 +13,13 @@ from cachetier_client.clock import SystemClock
 from cachetier_client.io.buffers import bytes_of
 from cachetier_client.io.ring import Ring
 from cachetier_client.torch import CachetierWriter
-from cachetier_client.torch.devices import Copy, HostPassage, Passage
-from cachetier_client.torch.extents import TRAILER, Item, decode_index, index_length
+from cachetier_client.torch.devices import Copy, Devices, Passage
+from cachetier_client.torch.extents import TRAILER, Item
 from cachetier_client.torch.sending import claimant
 from cachetier_client.torch.snapshot import StagedState
 from torch import Tensor
+
+from tests.frameworks.shard_index import decode_index, index_length
 
 SECONDS = 20.0
 
@@ -79,7 +81,7 @@ class Save:
                     self.stored[name] = bytes(bytes_of(tensor))
                 else:
                     self._before(name)
-                    self.stored[name] = copied(snapshot.copy_of(name, tensor), tensor)
+                    self.stored[name] = copied(snapshot.copy_of(tensor), tensor)
             snapshot.all_copied()
             snapshot.check()
         except BaseException as error:
@@ -114,7 +116,7 @@ def items_of(shard: memoryview) -> dict[str, tuple[Item, bytes]]:
     return {each.name: (each, bytes(shard[each.at : each.at + each.length])) for each in items}
 
 
-class FakeDevice(HostPassage):
+class FakeDevice(Passage, Devices):
     """A device with a stream for copies: what is asked for is copied when somebody waits for it.
 
     ``hold`` is where a device would wait; this one does what is left.

@@ -10,12 +10,12 @@ from cachetier_client.errors import IntegrityError
 from cachetier_client.torch.extents import (
     TRAILER,
     Item,
-    decode_index,
     encode_index,
-    index_length,
     place_after,
 )
 from cachetier_client.torch.layout import Piece, ShardLayout, lay_out
+
+from tests.frameworks.shard_index import decode_index, index_length
 
 LARGE_ELEMENTS = (9 << 20) // 4
 

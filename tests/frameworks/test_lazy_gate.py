@@ -178,7 +178,7 @@ def test_training_goes_on_when_the_copies_take_too_long(model: Model) -> None:
 def test_copies_that_end_after_training_went_on_are_not_kept(model: Model) -> None:
     stager = LazyStager(model.optimizer, ring_bytes=RING_BYTES, gate_seconds=0.0)
     state = stager.stage({"first": model.first})
-    copy_first = state.snapshot.copy_of("first", state["first"])
+    copy_first = state.snapshot.copy_of(state["first"])
 
     copy_first(memoryview(bytearray(32)), 0)
     model.optimizer.step()
@@ -325,7 +325,7 @@ def test_training_waits_only_until_the_copies_of_a_device_are_enqueued(model: Mo
     before = bits(model.first)
     state = stager.stage({"first": model.first})
     into = bytearray(len(before))
-    wait = state.snapshot.copy_of("first", state["first"])(memoryview(into), 0)
+    wait = state.snapshot.copy_of(state["first"])(memoryview(into), 0)
     state.snapshot.all_copied()
 
     model.optimizer.step()

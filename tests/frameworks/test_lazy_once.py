@@ -219,8 +219,8 @@ def test_a_save_that_waits_for_its_remote_holds_up_no_other(
 
     def store(_part: Any, name: str, state: Any, _deadline: Any, *, seals: bool) -> Any:
         assert seals
-        for each, tensor in state.items():
-            copied(state.snapshot.copy_of(each, tensor), tensor)
+        for _, tensor in state.items():  # which says that this thread saves
+            copied(state.snapshot.copy_of(tensor), tensor)
         state.snapshot.all_copied()
         state.snapshot.ended(None)
         assert name != "first" or durable.wait(SECONDS)

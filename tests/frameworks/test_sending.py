@@ -16,10 +16,11 @@ from cachetier_client.io.aligned import address_of
 from cachetier_client.io.buffers import bytes_of
 from cachetier_client.io.ring import Ring
 from cachetier_client.torch import sending
-from cachetier_client.torch.devices import HostDevices
+from cachetier_client.torch.devices import Devices, Passage
 from cachetier_client.torch.layout import Piece, ShardLayout
 from cachetier_client.torch.plans import resolve
 from cachetier_client.torch.sending import claim, enter, give_up, send
+from cachetier_client.torch.snapshot import Snapshot
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
@@ -64,11 +65,11 @@ class FakeCheckpoint:
         return self.stream.getvalue() if self.stream else b"".join(map(bytes, self.put_buffers))
 
 
-class FakeCopier:
-    """Copies what it has claimed, and notes what it is told."""
+class FakeCopier(Snapshot):
+    """Copies what it has claimed, and notes the length of each, and what it is told."""
 
     def __init__(self, fails: bool = False) -> None:
-        self.ring = Ring(1)
+        super().__init__(Ring(1), Passage())
         self.fails = fails
         self.told: list[Any] = []
 
@@ -78,16 +79,18 @@ class FakeCopier:
     def guards(self, tensor: Tensor) -> bool:
         return False
 
-    def copy_of(self, name: str, tensor: Tensor) -> Callable[[memoryview, int], None]:
+    def copy_of(self, tensor: Tensor) -> Callable[[memoryview, int], None]:
         def copy(into: memoryview, at: int) -> None:
             if self.fails:
                 raise RuntimeError("no copy")
             into[:] = bytes_of(tensor)[at : at + len(into)]
+            if at + len(into) == len(bytes_of(tensor)):
+                self.copied(tensor)
 
         return copy
 
-    def tensor_copied(self, name: str, tensor: Tensor) -> None:
-        self.told.append(name)
+    def copied(self, tensor: Tensor) -> None:
+        self.told.append(len(tensor))
 
     def all_copied(self) -> None:
         self.told.append("all")
@@ -151,7 +154,7 @@ def test_claimed_tensors_come_first_and_their_copier_is_told_how_far_it_is() -> 
     layout = sent(checkpoint, [Piece("a", (0,), plain), Piece("z", (0,), guarded)])
 
     assert [each.piece.name for each in layout.placed] == ["z", "a"]
-    assert copier.told == ["z", "all", "check", None]
+    assert copier.told == [700, "all", "check", None]
     assert checkpoint.options["ring"] is copier.ring
     assert_holds(checkpoint, layout)
 
@@ -173,14 +176,14 @@ class SlowCopier(FakeCopier):
         super().__init__()
         self.clock = clock
 
-    def tensor_copied(self, name: str, tensor: Tensor) -> None:
-        super().tensor_copied(name, tensor)
+    def copied(self, tensor: Tensor) -> None:
+        super().copied(tensor)
         self.clock.sleep(1)
 
 
 def test_the_deadline_is_for_all_claimed_tensors_together() -> None:
     clock = FakeClock()
-    copier, tensors = SlowCopier(clock), [torch.ones(3) for _ in range(9)]
+    copier, tensors = SlowCopier(clock), [torch.ones(length) for length in range(1, 10)]
     for tensor in tensors:
         claim(tensor, copier)
     pieces = [Piece(f"x{number}", (0,), tensor) for number, tensor in enumerate(tensors)]
@@ -188,7 +191,7 @@ def test_the_deadline_is_for_all_claimed_tensors_together() -> None:
     with pytest.raises(DeadlineError) as failed:
         send(cast("Checkpoint", FakeCheckpoint()), "s", pieces, Deadline(3, clock))
 
-    assert copier.told == ["x0", "x1", "x2", failed.value]
+    assert copier.told == [1, 2, 3, failed.value]
 
 
 def test_who_entered_a_save_without_claims_is_told_that_nothing_is_left_to_copy() -> None:
@@ -204,7 +207,7 @@ def test_who_entered_a_save_without_claims_is_told_that_nothing_is_left_to_copy(
     assert copier.told[-1] is error
 
 
-class Unpinnable(HostDevices):
+class Unpinnable(Devices):
     """A driver that refuses to pin memory."""
 
     def pin(self, ring: Ring) -> None:

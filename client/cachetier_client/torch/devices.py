@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,11 +26,12 @@ Copy = Callable[[memoryview, int], Callable[[], None] | None]
 """Puts a tensor's bytes, from an offset on, into memory; what it returns waits until they are."""
 
 
-class Passage(Protocol):
-    """How the tensors of one snapshot come to the host."""
+class Passage:
+    """How the tensors of one snapshot come to the host: from host memory, copied at once."""
 
     def early(self, tensor: Tensor) -> Tensor:
         """Return a copy on the host of what the tensor is now; filled after ``settle``."""
+        return tensor.detach().clone()
 
     def mark(self) -> None:
         """Have all later copies be of what training's streams have come to now."""
@@ -40,58 +41,6 @@ class Passage(Protocol):
 
     def copy_of(self, tensor: Tensor) -> Copy:
         """Return how a tensor's bytes are copied, after the mark."""
-
-    def arrive(self) -> None:
-        """Wait until the copies that were asked for so far are there."""
-
-    def hold(self) -> None:
-        """Have training's streams wait for the copies that were asked for so far."""
-
-
-class Devices(Protocol):
-    """What lasts from snapshot to snapshot."""
-
-    def pin(self, ring: Ring) -> None:
-        """Have copies into the ring go at full speed; raises if that is refused."""
-
-    def unpin(self) -> None:
-        """Let the ring's memory go; may be called twice."""
-
-    def passage(self) -> Passage:
-        """Begin a snapshot."""
-
-
-def devices() -> Devices:
-    """Return this machine's devices."""
-    return CudaDevices() if torch.cuda.is_available() else HostDevices()
-
-
-class HostDevices:
-    """A machine whose tensors are all in host memory."""
-
-    def pin(self, ring: Ring) -> None:
-        """Nothing to do."""
-
-    def unpin(self) -> None:
-        """Nothing to do."""
-
-    def passage(self) -> Passage:
-        return HostPassage()
-
-
-class HostPassage:
-    """Copies at once."""
-
-    def early(self, tensor: Tensor) -> Tensor:
-        return tensor.detach().clone()
-
-    def mark(self) -> None:
-        """Nothing to do."""
-
-    def settle(self) -> None:
-        """Nothing to do."""
-
-    def copy_of(self, tensor: Tensor) -> Copy:
         if not tensor.is_contiguous():
             return lambda into, at: _copy_range(tensor, into, at)
         address = tensor.data_ptr()
@@ -102,13 +51,32 @@ class HostPassage:
         return copy
 
     def arrive(self) -> None:
-        """Nothing to do."""
+        """Wait until the copies that were asked for so far are there."""
 
     def hold(self) -> None:
-        """Nothing to do."""
+        """Have training's streams wait for the copies that were asked for so far."""
 
 
-class CudaDevices:
+class Devices:
+    """What lasts from snapshot to snapshot: on a machine without devices, nothing."""
+
+    def pin(self, ring: Ring) -> None:
+        """Have copies into the ring go at full speed; raises if that is refused."""
+
+    def unpin(self) -> None:
+        """Let the ring's memory go; may be called twice."""
+
+    def passage(self) -> Passage:
+        """Begin a snapshot."""
+        return Passage()
+
+
+def devices() -> Devices:
+    """Return this machine's devices."""
+    return CudaDevices() if torch.cuda.is_available() else Devices()
+
+
+class CudaDevices(Devices):
     """A machine with CUDA devices: a stream for copies on each that training uses."""
 
     def __init__(self) -> None:
@@ -121,7 +89,7 @@ class CudaDevices:
         Raises:
             InvalidRequestError: CUDA refuses so much memory.
         """
-        refused = int(_runtime().cudaHostRegister(ring.address, ring.size_bytes, 0))
+        refused = int(cuda_runtime().cudaHostRegister(ring.address, ring.size_bytes, 0))
         if refused:
             raise InvalidRequestError(
                 f"CUDA does not pin {shown_size(ring.size_bytes)} of host memory (error {refused})",
@@ -135,7 +103,7 @@ class CudaDevices:
         if pinned_at:
             for side in self._sides.values():
                 side.synchronize()
-            _runtime().cudaHostUnregister(pinned_at)
+            cuda_runtime().cudaHostUnregister(pinned_at)
 
     def passage(self) -> Passage:
         return CudaPassage(self.side)
@@ -149,7 +117,7 @@ class CudaDevices:
         return self._sides[index]
 
 
-class CudaPassage:
+class CudaPassage(Passage):
     """Copies beside the training streams.
 
     Args:
@@ -158,24 +126,23 @@ class CudaPassage:
 
     def __init__(self, side: Callable[[torch.device], Any]) -> None:
         self._side = side
-        self._host = HostPassage()
         self._early: list[Any] = []
         self._marks: dict[torch.device, Any] = {}
         self._copied: dict[torch.device, Any] = {}
 
     def early(self, tensor: Tensor) -> Tensor:
         if not tensor.is_cuda:
-            return self._host.early(tensor)
+            return super().early(tensor)
         copy = pinned_like(tensor)
         copy.copy_(tensor.detach(), non_blocking=True)
-        self._early.append(_event_on(torch.cuda.current_stream(tensor.device)))
+        self._early.append(event_on(torch.cuda.current_stream(tensor.device)))
         return copy
 
     def mark(self) -> None:
         for number in range(torch.cuda.device_count()):
             device = torch.device("cuda", number)
             if torch.cuda.memory_reserved(device):  # leaves alone what this process does not use
-                self._marks[device] = _event_on(torch.cuda.current_stream(device))
+                self._marks[device] = event_on(torch.cuda.current_stream(device))
 
     def settle(self) -> None:
         for event in self._early:
@@ -184,7 +151,7 @@ class CudaPassage:
 
     def copy_of(self, tensor: Tensor) -> Copy:
         if not tensor.is_cuda:
-            return self._host.copy_of(tensor)
+            return super().copy_of(tensor)
         side, mark = self._side(tensor.device), self._marks.get(tensor.device)
         if mark is not None:
             side.wait_event(mark)
@@ -192,7 +159,7 @@ class CudaPassage:
         def copy(into: memoryview, at: int) -> Callable[[], None]:
             with torch.cuda.stream(side):
                 _copy_range(tensor, into, at, non_blocking=True)
-            event = self._copied[tensor.device] = _event_on(side)
+            event = self._copied[tensor.device] = event_on(side)
             wait: Callable[[], None] = event.synchronize
             return wait
 
@@ -212,7 +179,7 @@ def pinned_like(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
 
-def _event_on(stream: Any) -> Any:
+def event_on(stream: Any) -> Any:
     """Return an event that comes when a stream has done what it was given so far."""
     new_event: Any = torch.cuda.Event
     event = new_event(blocking=True)  # who waits for it sleeps, and leaves the CPU alone
@@ -220,7 +187,8 @@ def _event_on(stream: Any) -> Any:
     return event
 
 
-def _runtime() -> Any:
+def cuda_runtime() -> Any:
+    """Return CUDA's own functions."""
     runtime: Any = torch.cuda.cudart
     return runtime()
 

@@ -40,7 +40,7 @@ class Gated:
                 for group in optimizer.param_groups:
                     for parameter in group["params"]:
                         self._add(parameter)
-                for tensor in _tensors_in(optimizer.state):
+                for tensor in tensors_in(optimizer.state):
                     self._add(tensor)
 
     def owners_of(self, local: Tensor) -> list[Tensor] | None:
@@ -115,12 +115,12 @@ class _Staging:
             return tensor.detach().clone()
         owners = self._gated.owners_of(local)
         if owners is None:
-            return _around(tensor, self._passage.early(local))
+            return around(tensor, self._passage.early(local))
         alias = local.detach()
         own = (tensor,) if tensor is local else (tensor, local)
         self._snapshot.watch(path, (*own, *owners))
         self._snapshot.guard(alias)
-        return _around(tensor, alias)
+        return around(tensor, alias)
 
 
 def local_of(tensor: Tensor) -> Tensor | None:
@@ -134,7 +134,7 @@ def local_of(tensor: Tensor) -> Tensor | None:
     return tensor if is_plain and (tensor.is_cpu or tensor.is_cuda) else None
 
 
-def _around(tensor: Tensor, local: Tensor) -> Tensor:
+def around(tensor: Tensor, local: Tensor) -> Tensor:
     """Return ``local`` as this rank's part of a tensor that is spread like ``tensor``."""
     if not isinstance(tensor, DTensor):
         return local
@@ -155,15 +155,16 @@ def _extent_of(tensor: Tensor) -> tuple[int, int]:
     return first * tensor.element_size(), (last + 1) * tensor.element_size()
 
 
-def _tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a state, however deep."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
         for each in value.values():
-            yield from _tensors_in(each)
+            yield from tensors_in(each)
     elif isinstance(value, list | tuple):
         for each in value:
-            yield from _tensors_in(each)
+            yield from tensors_in(each)
 
 
 def _named(path: tuple[object, ...]) -> str:

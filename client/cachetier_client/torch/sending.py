@@ -4,8 +4,9 @@ Contiguous tensors in CPU memory go as one put from where they lie. As soon as o
 or not contiguously and large, the shard is a stream instead: its bytes pass through a bounded ring,
 and full blocks are written while later ones are copied.
 
-A stager that hands out tensors training will change (``LazyStager``) *claims* them: they come
-first, through its own ring, so that it knows when they are safe to change.
+A stager that hands out tensors training will change (``LazyStager``) *claims* them for a
+``Snapshot``, the *copier*: they come first, through its own ring, so that it knows when they are
+safe to change.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
@@ -25,64 +26,38 @@ from cachetier_client.errors import InvalidRequestError
 from cachetier_client.io.buffers import bytes_of
 from cachetier_client.io.ring import Ring
 from cachetier_client.streams.writer import ShardWriter
-from cachetier_client.torch.devices import Copy, Devices, Passage, devices
+from cachetier_client.torch.devices import Devices, Passage, devices
 from cachetier_client.torch.layout import Piece, Placed, ShardLayout, lay_out
 
+if TYPE_CHECKING:
+    from cachetier_client.torch.snapshot import Snapshot
+
 _EAGER_BYTES = 32 << 20
-
-
-class Copier(Protocol):
-    """Who copies the tensors it has claimed, and wants to know how far that is."""
-
-    @property
-    def ring(self) -> Ring:
-        """The blocks that the shard goes through."""
-
-    def saves_here(self) -> bool:
-        """Return whether this thread does its save."""
-
-    def guards(self, tensor: Tensor) -> bool:
-        """Return whether a tensor lies in memory of what it has claimed: a planner's view, say."""
-
-    def copy_of(self, name: str, tensor: Tensor) -> Copy:
-        """Return how the bytes of a claimed tensor are copied."""
-
-    def tensor_copied(self, name: str, tensor: Tensor) -> None:
-        """Note that every piece of a tensor was asked for; may raise to fail the save."""
-
-    def all_copied(self) -> None:
-        """Note that all claimed tensors of the shard are; may raise to fail the save."""
-
-    def check(self) -> None:
-        """Raise to fail the save, now that its last byte is handed over."""
-
-    def ended(self, error: BaseException | None) -> None:
-        """Note that the shard is stored, or failed."""
 
 
 _claims: Any = WeakIdKeyDictionary()
 _saving = threading.local()
 
 
-def claim(tensor: Tensor, copier: Copier) -> None:
+def claim(tensor: Tensor, copier: Snapshot) -> None:
     """Have ``copier`` copy this very tensor object when a save comes to it."""
     _claims[tensor] = copier
 
 
-def claimant(tensor: Tensor) -> Copier | None:
+def claimant(tensor: Tensor) -> Snapshot | None:
     """Return who claimed a tensor."""
-    found: Copier | None = _claims.get(tensor)
+    found: Snapshot | None = _claims.get(tensor)
     return found
 
 
-def enter(copier: Copier) -> None:
+def enter(copier: Snapshot) -> None:
     """Have ``copier`` told of the save that this thread does next, whatever that claims of it."""
     _saving.copier = copier
 
 
-def entered() -> Copier | None:
+def entered() -> Snapshot | None:
     """Return who entered this thread's save, once."""
-    copier: Copier | None = getattr(_saving, "copier", None)
+    copier: Snapshot | None = getattr(_saving, "copier", None)
     _saving.copier = None
     return copier if copier is not None and copier.saves_here() else None
 
@@ -147,8 +122,8 @@ def _stream(
     checkpoint: Checkpoint,
     name: str,
     layout: ShardLayout,
-    copiers: Mapping[str, Copier],
-    listeners: Sequence[Copier],
+    copiers: Mapping[str, Snapshot],
+    listeners: Sequence[Snapshot],
     deadline: Deadline,
 ) -> None:
     passage = _devices().passage()
@@ -177,12 +152,11 @@ def _stream(
             copier.check()
 
 
-def _write_claimed(writer: ShardWriter, placed: Placed, copier: Copier) -> None:
+def _write_claimed(writer: ShardWriter, placed: Placed, copier: Snapshot) -> None:
     piece, tensor = placed.piece, placed.piece.content
     assert isinstance(tensor, Tensor)  # only tensors are claimed
     writer.write(placed.padding)
-    writer.write_later(piece.length, copier.copy_of(piece.name, tensor))
-    copier.tensor_copied(piece.name, tensor)
+    writer.write_later(piece.length, copier.copy_of(tensor))
 
 
 def _write(writer: ShardWriter, placed: Placed, passage: Passage) -> None:
@@ -220,7 +194,7 @@ def _lies_in_memory(piece: Piece) -> bool:
     return content.device.type == "cpu" and content.is_contiguous()
 
 
-def _copiers_of(pieces: Sequence[Piece], here: Copier | None) -> dict[str, Copier]:
+def _copiers_of(pieces: Sequence[Piece], here: Snapshot | None) -> dict[str, Snapshot]:
     """Return who copies the pieces that are claimed; ``here`` does the save."""
     found = {}
     for piece in pieces:
@@ -232,5 +206,5 @@ def _copiers_of(pieces: Sequence[Piece], here: Copier | None) -> dict[str, Copie
     return found
 
 
-def _each_of(copiers: Sequence[Copier]) -> list[Copier]:
+def _each_of(copiers: Sequence[Snapshot]) -> list[Snapshot]:
     return list({id(copier): copier for copier in copiers}.values())

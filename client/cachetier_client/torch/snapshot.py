@@ -86,7 +86,7 @@ class _Watched:
 class Snapshot:
     """One state on its way into a shard: what the writer and the gate know of each other.
 
-    The first half is for training's thread, the second, ``sending.Copier``, for the one that saves.
+    The first half is for training's thread; the second is for the one that saves, in ``sending``.
     """
 
     def __init__(self, ring: Ring, passage: Passage) -> None:
@@ -209,7 +209,7 @@ class Snapshot:
         """The blocks that the shard goes through."""
         return self._ring
 
-    def copy_of(self, name: str, tensor: Tensor) -> Copy:  # noqa: ARG002 - the protocol's
+    def copy_of(self, tensor: Tensor) -> Copy:
         """Return how the bytes of a gated tensor are copied."""
         copy = self._passage.copy_of(tensor)
 
@@ -224,9 +224,6 @@ class Snapshot:
             return copy(into, at)
 
         return while_copying
-
-    def tensor_copied(self, name: str, tensor: Tensor) -> None:
-        """Nothing to do: changes are looked for at the end."""
 
     def all_copied(self) -> None:
         """Let training pass.

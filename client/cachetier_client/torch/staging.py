@@ -12,7 +12,7 @@ import copy
 import mmap
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -23,7 +23,9 @@ from cachetier_client.clock import SystemClock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import DeadlineError, InvalidRequestError
 from cachetier_client.io.aligned import PAGE_BYTES, address_of, aligned_memory, view_at
+from cachetier_client.torch.devices import cuda_runtime, event_on
 from cachetier_client.torch.extents import ALIGNED_FROM_BYTES, SMALL_ALIGNMENT
+from cachetier_client.torch.gated import around, tensors_in
 
 SAVES_UNDER_WAY = 2
 
@@ -49,7 +51,7 @@ class HostStager:
             DeadlineError: The memory is still in use by earlier saves.
             InvalidRequestError: A value cannot be copied.
         """
-        tensors = {id(tensor): tensor for tensor in _tensors_of(state_dict)}
+        tensors = {id(tensor): tensor for tensor in tensors_in(state_dict) if _is_plain(tensor)}
         locals_of = {number: _local(tensor) for number, tensor in tensors.items()}
         size_bytes = sum(_room_for(local) for local in locals_of.values())
         memory = self._take(size_bytes)
@@ -59,7 +61,7 @@ class HostStager:
             for number, local in locals_of.items():
                 target = _place(local, memory[end:])
                 target.copy_(local, non_blocking=local.is_cuda)
-                staged[number] = _like(tensors[number], target)
+                staged[number] = around(tensors[number], target)
                 end += _room_for(local)
             _wait_for(locals_of.values())
             try:
@@ -133,31 +135,14 @@ class _Arena:
 
     def close(self) -> None:
         if self._pinned:
-            _cudart().cudaHostUnregister(self.address)
+            cuda_runtime().cudaHostUnregister(self.address)
             self._pinned = False
         self._memory = None
 
 
-def _cudart() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
-
-
 def _registered(address: int, size_bytes: int) -> bool:
     """Pin memory; where the driver refuses, copies are slower and nothing else."""
-    return int(_cudart().cudaHostRegister(address, size_bytes, 0)) == 0
-
-
-def _tensors_of(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a state that can be staged in memory of ours."""
-    if isinstance(value, Tensor):
-        if _is_plain(value):
-            yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors_of(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors_of(each)
+    return int(cuda_runtime().cudaHostRegister(address, size_bytes, 0)) == 0
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -174,12 +159,6 @@ def _local(tensor: Tensor) -> Tensor:
     local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     waiting = getattr(local, "trigger_wait", None)
     return (waiting() if waiting is not None else local).detach()
-
-
-def _like(tensor: Tensor, local: Tensor) -> Tensor:
-    if isinstance(tensor, DTensor):
-        return DTensor(local, tensor._spec, requires_grad=False)  # type: ignore[no-untyped-call]
-    return local
 
 
 def _room_for(tensor: Tensor) -> int:
@@ -201,7 +180,4 @@ def _place(tensor: Tensor, memory: memoryview) -> Tensor:
 def _wait_for(tensors: Iterable[Tensor]) -> None:
     """Wait for the copies from CUDA devices, without stopping the devices."""
     for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
-        new_event: Any = torch.cuda.Event
-        event = new_event(blocking=True)  # who waits for it sleeps, and leaves the CPU alone
-        event.record(torch.cuda.current_stream(device))
-        event.synchronize()
+        event_on(torch.cuda.current_stream(device)).synchronize()
