@@ -71,18 +71,6 @@ class SourceChangedError(RemoteError):
     code = "remote_source_changed"
 
 
-class PreconditionFailedError(RemoteError):
-    """A conditional write lost: someone (perhaps we ourselves, reply lost) wrote first."""
-
-    code = "remote_precondition"
-
-
-class UploadGoneError(RemoteError):
-    """The multipart upload id is unknown to the store: start that upload again."""
-
-    code = "remote_upload_gone"
-
-
 class RemoteDigestError(RemoteError):
     """The store received, or returned, bytes that do not match their digest."""
 

@@ -9,11 +9,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.identity.names import RESERVED_SEGMENT
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import RemoteError
-from cachetier.remote.base import ObjectInfo, ObjectStore
+from cachetier.remote.base import ObjectStore
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.remote.settings import RemoteSettings
 

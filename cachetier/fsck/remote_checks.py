@@ -14,7 +14,7 @@ from cachetier_client.bucket_format.documents import (
 )
 from cachetier_client.bucket_format.layout import SPREAD_MARK, is_pending
 from cachetier_client.bucket_format.stored import Stored
-from cachetier_client.bucket_format.uploads import SAVE_KEY
+from cachetier_client.bucket_format.uploads import SAVE_KEY, ObjectInfo, is_object_of
 from cachetier_client.identity.names import RESERVED_SEGMENT
 
 from cachetier.errors import IntegrityError, RemoteError, RemoteRefusedError
@@ -27,8 +27,7 @@ from cachetier.local.repair.check_queries import PAGE_ROWS
 from cachetier.local.repair.open_catalog import CatalogView
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.names import DURABLE
-from cachetier.remote.base import ObjectInfo
-from cachetier.remote.bucket import Remote, is_object_of
+from cachetier.remote.bucket import Remote
 
 AT_ONCE = 16
 

@@ -11,26 +11,12 @@ name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
+from cachetier_client.bucket_format.uploads import ObjectInfo
+
 Metadata = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
-    """What a store says of one object.
-
-    ``digest`` is None where the store keeps no CRC-64/NVME; ``complete_upload`` tells neither
-    metadata nor ``encoding``, which is the object's ``Content-Encoding``.
-    """
-
-    key: str
-    size_bytes: int
-    etag: str
-    digest: int | None
-    metadata: Metadata = field(default_factory=dict)
-    encoding: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

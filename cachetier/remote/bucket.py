@@ -25,7 +25,7 @@ from cachetier_client.bucket_format.documents import (
 from cachetier_client.bucket_format.layout import Layout, rank_of_part
 from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY
 from cachetier_client.bucket_format.stored import Stored
-from cachetier_client.bucket_format.uploads import DIGEST_KEY, SAVE_KEY
+from cachetier_client.bucket_format.uploads import ObjectInfo, is_object_of
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import (
@@ -35,7 +35,7 @@ from cachetier.errors import (
     RemoteRefusedError,
 )
 from cachetier.model.shard import Shard
-from cachetier.remote.base import IF_ABSENT, ObjectInfo, ObjectStore, if_match
+from cachetier.remote.base import IF_ABSENT, ObjectStore, if_match
 
 _READS_OF_A_MOVING_MANIFEST = 5
 BATCH_CALLS = 64
@@ -196,19 +196,6 @@ class Remote:
 
     name: str
     bucket: Bucket
-
-
-def is_object_of(found: ObjectInfo, save_id: str, digest: int, stored: Stored) -> bool:
-    """Return whether ``found`` is, as far as HEAD can say, the object that was verified before.
-
-    Where the store keeps no digest, the metadata that was written with the object stands in for it;
-    a shard that was streamed straight to the remote has none there, as it was not known yet.
-    """
-    holds = stored.pack or stored
-    if found.size_bytes != holds.size_bytes or found.digest not in (None, holds.digest):
-        return False
-    text = f"{stored.pack.digest if stored.pack is not None else digest:016x}"
-    return found.metadata.get(SAVE_KEY) == save_id and found.metadata.get(DIGEST_KEY, text) == text
 
 
 class Each(Protocol):

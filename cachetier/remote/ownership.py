@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from cachetier_client.bucket_format.documents import PartDocument, decode
 from cachetier_client.bucket_format.layout import rank_of_part
-from cachetier_client.bucket_format.uploads import SAVE_KEY
+from cachetier_client.bucket_format.uploads import SAVE_KEY, ObjectInfo
 
 from cachetier.errors import IntegrityError, ObjectMissingError, RemoteRefusedError
-from cachetier.remote.base import ObjectInfo
 from cachetier.remote.bucket import Bucket, Each
 from cachetier.telemetry.events import OfSave
 

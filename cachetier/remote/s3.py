@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from awscrt.checksums import crc64nvme
+from cachetier_client.bucket_format.uploads import ObjectInfo
 
 from cachetier.errors import (
     CopiesRefusedError,
@@ -22,7 +23,7 @@ from cachetier.errors import (
     SourceChangedError,
     UploadGoneError,
 )
-from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, ObjectInfo, UploadedPart
+from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, UploadedPart
 from cachetier.remote.boto_client import Credentials, Profile, Timeouts, connect, report_connections
 from cachetier.remote.boto_errors import GENERAL_REFUSALS, translated_errors
 from cachetier.remote.stall_guard import ReadableView, first_byte, read_slices

@@ -8,16 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar
 
+from cachetier_client.bucket_format.uploads import ObjectInfo
+
 from cachetier.errors import CachetierError
-from cachetier.remote.base import (
-    Condition,
-    CopyRange,
-    Listing,
-    Metadata,
-    ObjectInfo,
-    ObjectStore,
-    UploadedPart,
-)
+from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, ObjectStore, UploadedPart
 
 Operation = Literal[
     "head",

@@ -402,6 +402,18 @@ class RemoteRefusedError(RemoteError, GiveUpError):
     hint = "Mend the bucket, its policy or the credentials. Everything is kept; draining resumes."
 
 
+class PreconditionFailedError(RemoteError):
+    """A conditional write lost: someone (perhaps we ourselves, reply lost) wrote first."""
+
+    code = "remote_precondition"
+
+
+class UploadGoneError(RemoteError):
+    """The multipart upload id is unknown to the store: start that upload again."""
+
+    code = "remote_upload_gone"
+
+
 _BY_CODE: dict[str, type[CachetierClientError]] = {
     kind.code: kind
     for group in (WaitError, FixCallError, LookAtRunError, GiveUpError)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cachetier_client import Client
 from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.clock import SystemClock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
@@ -19,8 +20,7 @@ from cachetier_client.errors import (
     ServiceUnavailableError,
 )
 from cachetier_client.fallback.direct import parts
-from cachetier_client.fallback.direct.objects import Found
-from cachetier_client.fallback.direct.publisher import is_there
+from cachetier_client.fallback.direct.uploads import is_there
 from cachetier_client.identity.names import SaveIds
 
 from tests.client.fake_bucket import FakeBucket, error
@@ -258,8 +258,8 @@ def test_a_part_that_follows_can_be_taken_back_with_its_document(
 def test_where_the_store_keeps_no_digest_the_metadata_tells_other_bytes() -> None:
     entry = Content(3, 5, (5,))
 
-    def found(**metadata: str) -> Found:
-        return Found(3, "etag", None, {"cachetier-save": "s", **metadata})
+    def found(**metadata: str) -> ObjectInfo:
+        return ObjectInfo("key", 3, "etag", None, {"cachetier-save": "s", **metadata})
 
     assert is_there(found(), "s", entry)  # of a stream
     assert is_there(found(**{"cachetier-digest": f"{5:016x}"}), "s", entry)

@@ -14,6 +14,7 @@ from cachetier_client.bucket_format.uploads import (
     upload_part_bytes_for,
     usual_upload_part_bytes,
 )
+from cachetier_client.fallback.direct.sink import stream_part_bytes
 from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.model.composing import pieces
@@ -157,3 +158,10 @@ def test_an_object_under_our_key_is_ours_older_newer_or_foreign(
     found: dict[str, str], size_bytes: int, verdict: Existing
 ) -> None:
     assert judge_existing(found, size_bytes, OURS, 10) is verdict
+
+
+def test_the_parts_of_a_stream_grow_so_that_ten_thousand_hold_any_shard() -> None:
+    sizes = [stream_part_bytes(sent) for sent in range(10_000)]
+    assert sizes[0] == sizes[999] == 16 << 20
+    assert sizes == sorted(sizes)
+    assert sum(sizes) > 10_000 * (64 << 20)

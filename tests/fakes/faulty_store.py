@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from cachetier_client.bucket_format.uploads import ObjectInfo
+
 from cachetier.errors import RemoteError, TransientError
-from cachetier.remote.base import Condition, Metadata, ObjectInfo, ObjectStore, UploadedPart
+from cachetier.remote.base import Condition, Metadata, ObjectStore, UploadedPart
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
 

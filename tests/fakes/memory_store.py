@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from awscrt.checksums import crc64nvme
+from cachetier_client.bucket_format.uploads import ObjectInfo
 
 from cachetier.errors import (
     ObjectMissingError,
@@ -18,7 +19,7 @@ from cachetier.errors import (
     SourceChangedError,
     UploadGoneError,
 )
-from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, ObjectInfo, UploadedPart
+from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, UploadedPart
 
 S3_MINIMUM_PART_BYTES = 5 << 20
 

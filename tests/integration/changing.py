@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.remote.base import CopyRange, Metadata, ObjectInfo, UploadedPart
+from cachetier.remote.base import CopyRange, Metadata, UploadedPart
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.integration.drain_node import Node
 

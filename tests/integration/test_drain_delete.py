@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import RemoteRefusedError
-from cachetier.remote.base import ObjectInfo
 from tests.fakes.faulty_store import FaultyObjectStore, fail
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned

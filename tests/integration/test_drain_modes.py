@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from cachetier_client.bucket_format.documents import ShardSummary
 from cachetier_client.bucket_format.stored import Codec
-from cachetier_client.bucket_format.uploads import CODEC_KEY, ELEMENT_SIZE_KEY
+from cachetier_client.bucket_format.uploads import CODEC_KEY, ELEMENT_SIZE_KEY, ObjectInfo
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.codec import planes
 from cachetier.errors import IntegrityError
-from cachetier.remote.base import ObjectInfo
 from tests.fakes.faulty_store import FaultyObjectStore, fail
 from tests.integration.compressing import (
     SIZE,

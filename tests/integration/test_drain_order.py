@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.messages import Size
@@ -17,7 +18,6 @@ from cachetier.errors import LocalOnlyError
 from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.policy import DRAIN_ALL, Policy
-from cachetier.remote.base import ObjectInfo
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned
 from tests.integration.serving import serving

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.stored import Content, Stored
-from cachetier_client.bucket_format.uploads import codec_found
+from cachetier_client.bucket_format.uploads import ObjectInfo, codec_found, is_object_of
 from cachetier_client.clock import Clock
 
 from cachetier.drain.messages import DonorShard, ReportCopies
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import CopiesRefusedError
 from cachetier.model.composing import DONOR_FROM_BYTES, DonorFrames
-from cachetier.remote.base import ObjectInfo, ObjectStore
-from cachetier.remote.bucket import is_object_of
+from cachetier.remote.base import ObjectStore
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 

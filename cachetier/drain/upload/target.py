@@ -24,6 +24,7 @@ from cachetier_client.bucket_format.uploads import (
     STORE_KEY,
     VERSION_KEY,
     Existing,
+    ObjectInfo,
     codec_found,
     judge_existing,
 )
@@ -33,14 +34,7 @@ from cachetier.codec.frames import FrameDecoder
 from cachetier.codec.seek_table import decode_table
 from cachetier.errors import IntegrityError
 from cachetier.model.compression import OFF, Mode
-from cachetier.remote.base import (
-    IF_ABSENT,
-    Condition,
-    Metadata,
-    ObjectInfo,
-    ObjectStore,
-    if_match,
-)
+from cachetier.remote.base import IF_ABSENT, Condition, Metadata, ObjectStore, if_match
 
 RANGE_BYTES = 16 << 20
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from cachetier_client.bucket_format import stored
-from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, Codec, Content
+from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, Codec, Content, Stored
 from cachetier_client.identity.names import ELEMENT_SIZES
-from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
+from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, to_hex
 
 PART_LIMIT = 10_000
 PART_BYTES = 16 << 20
@@ -26,6 +26,22 @@ DIGEST_KEY = "cachetier-digest"
 CODEC_KEY = "cachetier-codec"
 RAW_BYTES_KEY = "cachetier-raw-bytes"
 ELEMENT_SIZE_KEY = "cachetier-element-size"  # of planes
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a store says of one object.
+
+    ``digest`` is None where the store keeps no CRC-64/NVME; ``complete_upload`` tells neither
+    metadata nor ``encoding``, which is the object's ``Content-Encoding``.
+    """
+
+    key: str
+    size_bytes: int
+    etag: str
+    digest: int | None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    encoding: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +108,7 @@ def object_metadata(save_id: str, store_id: str, version: int, content: Content)
         SAVE_KEY: save_id,
         STORE_KEY: store_id,
         VERSION_KEY: str(version),
-        DIGEST_KEY: f"{content.digest:016x}",
+        DIGEST_KEY: to_hex(content.digest),
     }
 
 
@@ -150,7 +166,27 @@ def judge_existing(
     raw_bytes = found.get(RAW_BYTES_KEY) if is_compressed(found) else str(found_size_bytes)
     if found.get(DIGEST_KEY) == ours[DIGEST_KEY] and raw_bytes == str(size_bytes):
         return Existing.OURS
-    version = found.get(VERSION_KEY, "")
-    if found.get(STORE_KEY) != ours[STORE_KEY] or not version.isascii() or not version.isdigit():
+    version = own_version(found, ours)
+    if version is None:
         return Existing.FOREIGN
-    return Existing.OLDER if int(version) < int(ours[VERSION_KEY]) else Existing.NEWER
+    return Existing.OLDER if version < int(ours[VERSION_KEY]) else Existing.NEWER
+
+
+def own_version(found: Mapping[str, str], ours: Mapping[str, str]) -> int | None:
+    """Return the version of a put by the same store of the same save; None if it is another's."""
+    version = found.get(VERSION_KEY, "")
+    own = all(found.get(key) == ours[key] for key in (SAVE_KEY, STORE_KEY))
+    return int(version) if own and version.isascii() and version.isdigit() else None
+
+
+def is_object_of(found: ObjectInfo, save_id: str, digest: int, stored: Stored) -> bool:
+    """Return whether ``found`` is, as far as HEAD can say, the object that was verified before.
+
+    Where the store keeps no digest, the metadata that was written with the object stands in for it;
+    a shard that was streamed straight to the remote has none there, as it was not known yet.
+    """
+    holds = stored.pack or stored
+    if found.size_bytes != holds.size_bytes or found.digest not in (None, holds.digest):
+        return False
+    text = to_hex(stored.pack.digest if stored.pack is not None else digest)
+    return found.metadata.get(SAVE_KEY) == save_id and found.metadata.get(DIGEST_KEY, text) == text

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY
-from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
+from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES, ObjectInfo
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.errors import RemoteRefusedError, TransientError
 from cachetier.fsck.findings import Finding, FindingKind
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
-from cachetier.remote.base import ObjectInfo
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.fsck.damage import Patient

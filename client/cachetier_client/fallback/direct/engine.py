@@ -22,8 +22,8 @@ from cachetier_client.deadline import Deadline
 from cachetier_client.errors import IncompleteError, SealedError
 from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.parts import DirectRankPart
-from cachetier_client.fallback.direct.publisher import DirectPublisher, is_there
-from cachetier_client.fallback.direct.uploads import DirectTarget, Uploads, content_of
+from cachetier_client.fallback.direct.publisher import DirectPublisher
+from cachetier_client.fallback.direct.uploads import DirectTarget, Uploads, content_of, is_there
 from cachetier_client.io.digests import to_hex
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers

@@ -11,14 +11,16 @@ import http.client
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     DeadlineError,
+    PreconditionFailedError,
     RemoteRefusedError,
     RemoteUnavailableError,
+    UploadGoneError,
 )
 from cachetier_client.fallback.direct.address import RemoteAddress
 from cachetier_client.fallback.direct.requests import Answer, Piece, Requests
@@ -37,24 +39,6 @@ _TRANSIENT_CODES = frozenset(
     }
 )
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-
-
-class PreconditionFailedError(Exception):
-    """The object is not, or no longer, as the write expected it."""
-
-
-class UploadGoneError(Exception):
-    """The store does not know the upload: it was completed, or aborted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What HEAD said; ``digest`` is None where the store keeps none."""
-
-    size_bytes: int
-    etag: str
-    digest: int | None
-    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 class Objects:
@@ -87,7 +71,7 @@ class Objects:
         self._clock = clock
         self._jitter = jitter
 
-    def head(self, key: str, deadline: Deadline) -> Found | None:
+    def head(self, key: str, deadline: Deadline) -> ObjectInfo | None:
         mode = {"x-amz-checksum-mode": "ENABLED"} if self.keeps_digests else {}
         answer = self._call("HEAD", key, deadline, headers=mode)
         if answer.status == 404:
@@ -100,7 +84,8 @@ class Objects:
         }
         kept = headers.get(_CHECKSUM) if self.keeps_digests else None
         digest = None if kept is None or "-" in kept else _from_base64(kept)
-        return Found(int(headers["content-length"]), headers.get("etag", ""), digest, metadata)
+        size_bytes, etag = int(headers["content-length"]), headers.get("etag", "")
+        return ObjectInfo(key, size_bytes, etag, digest, metadata)
 
     def get(self, key: str, deadline: Deadline) -> tuple[bytes, str] | None:
         """Return a small object with its ETag; None if there is none."""

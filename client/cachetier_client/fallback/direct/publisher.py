@@ -30,21 +30,21 @@ from cachetier_client.bucket_format.publication import (
     Claimant,
     ClaimState,
 )
-from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     AbortedError,
     CachetierClientError,
     IntegrityError,
+    PreconditionFailedError,
     RemoteUnavailableError,
     SaveSupersededError,
     SealedError,
     StepPublishedError,
 )
-from cachetier_client.fallback.direct.objects import Found, Objects, PreconditionFailedError
+from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.identity.names import SaveIds
-from cachetier_client.io.digests import digest_of, to_hex
+from cachetier_client.io.digests import digest_of
 
 
 class DirectPublisher:
@@ -226,21 +226,6 @@ class DirectPublisher:
                 return None
             parts.append(read_part(found[0], save.run, rank, key))
         return parts if publication.are_of(save, parts) else None
-
-
-def is_there(found: Found | None, save_id: str, content: Content) -> bool:
-    """Return whether ``found`` is, as far as HEAD can say, the shard that was verified before.
-
-    Where the store keeps no digest, the metadata stands in for it; a stream's has none.
-    """
-    if found is None or found.size_bytes != content.size_bytes:
-        return False
-    text = to_hex(content.digest)
-    return (
-        found.digest in (None, content.digest)
-        and found.metadata.get("cachetier-save") == save_id
-        and found.metadata.get("cachetier-digest", text) == text
-    )
 
 
 def _refuse_ended(save: Claimant, claim_state: ClaimState, seen: Manifest | None) -> None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cachetier_client.bucket_format.stored import Content
-from cachetier_client.deadline import Deadline
-from cachetier_client.errors import InvalidRequestError, RemoteUnavailableError
-from cachetier_client.fallback.direct.engine import Engine
-from cachetier_client.fallback.direct.objects import UploadGoneError
-from cachetier_client.fallback.direct.parts import DirectRankPart
-from cachetier_client.fallback.direct.uploads import (
+from cachetier_client.bucket_format.uploads import (
+    DIGEST_KEY,
+    PART_BYTES,
     PART_LIMIT,
-    DirectTarget,
     upload_part_bytes_for,
-    version_to_replace,
 )
+from cachetier_client.deadline import Deadline
+from cachetier_client.errors import InvalidRequestError, RemoteUnavailableError, UploadGoneError
+from cachetier_client.fallback.direct.engine import Engine
+from cachetier_client.fallback.direct.parts import DirectRankPart
+from cachetier_client.fallback.direct.uploads import DirectTarget, version_to_replace
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.digests import combine, digest_of
 from cachetier_client.transport.base import Reply
+
+GROW_EVERY = 1_000  # parts of a stream, whose end nobody knows, double after so many
 
 
 class DirectSink:
@@ -48,11 +50,18 @@ class DirectSink:
         self._upload_id: str | None = None
         self._parts: list[tuple[str, int]] = []
 
+    @property
+    def _part_bytes(self) -> int:
+        """Size of the next part."""
+        if self._size_bytes is not None:
+            return upload_part_bytes_for(self._size_bytes)
+        return stream_part_bytes(len(self._parts))
+
     def reserve(self, total_bytes: int, deadline: Deadline) -> None:
         """Nothing is reserved in a bucket."""
 
     def write(self, block: Block, size_bytes: int, offset: int, deadline: Deadline) -> None:  # noqa: ARG002 - blocks come in order
-        if self._collected_bytes >= upload_part_bytes_for(self._size_bytes, len(self._parts)):
+        if self._collected_bytes >= self._part_bytes:
             self._send_part(deadline)
         self._pieces.append(bytes(block.view[:size_bytes]))
         self._collected_bytes += size_bytes
@@ -116,5 +125,11 @@ class DirectSink:
         target = DirectTarget.of(self._key, self._state.part, nobody_knows_yet)
         objects = self._engine.objects
         version_to_replace(target, objects.head(self._key, deadline))
-        self._upload_id = objects.create_upload(self._key, target.metadata_of_stream, deadline)
+        known = {name: text for name, text in target.metadata.items() if name != DIGEST_KEY}
+        self._upload_id = objects.create_upload(self._key, known, deadline)
         return self._upload_id
+
+
+def stream_part_bytes(parts: int) -> int:
+    """Return the size of the part after so many of a stream: they grow as it does."""
+    return PART_BYTES << (parts // GROW_EVERY)

@@ -9,42 +9,41 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.stored import Content, Stored
+from cachetier_client.bucket_format.uploads import (
+    SAVE_KEY,
+    SINGLE_PUT_BYTES,
+    STORE_KEY,
+    VERSION_KEY,
+    ObjectInfo,
+    is_object_of,
+    object_metadata,
+    own_version,
+    upload_part_bytes_for,
+)
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     CachetierClientError,
     IntegrityError,
+    PreconditionFailedError,
     RemoteRefusedError,
     RemoteUnavailableError,
-)
-from cachetier_client.fallback.direct.objects import (
-    Found,
-    Objects,
-    PreconditionFailedError,
     UploadGoneError,
 )
+from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.requests import Piece
 from cachetier_client.identity.names import SaveIds
-from cachetier_client.io.digests import BLOCK_BYTES, combine, joined, to_hex
+from cachetier_client.io.digests import BLOCK_BYTES, combine, joined
 from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
 
-SINGLE_PUT_BYTES = 16 << 20
-PART_BYTES = 16 << 20
-PART_LIMIT = 10_000
-GROW_EVERY = 1_000  # parts of a stream, whose end nobody knows, double after so many
 ATTEMPTS = 3
 _ABORT_SECONDS = 5.0
-
-SAVE_KEY = "cachetier-save"
-STORE_KEY = "cachetier-store"
-VERSION_KEY = "cachetier-version"
-DIGEST_KEY = "cachetier-digest"
 
 _Send = Callable[[str | None], None]
 
@@ -57,25 +56,14 @@ class DirectTarget:
     """Where a shard goes, and as what."""
 
     key: str
-    save_id: str
-    store: str
+    metadata: Mapping[str, str]
     content: Content
-    version: int
 
     @classmethod
     def of(cls, key: str, part: SaveIds, content: Content) -> DirectTarget:
         """Return a target newer than any before."""
-        return cls(key, part.save_id, _store_of(part.rank), content, next(_versions))
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """What the object says of itself."""
-        return {**self.metadata_of_stream, DIGEST_KEY: to_hex(self.content.digest)}
-
-    @property
-    def metadata_of_stream(self) -> dict[str, str]:
-        """What it says where its digest is not known in time."""
-        return {SAVE_KEY: self.save_id, STORE_KEY: self.store, VERSION_KEY: str(self.version)}
+        store = _store_of(part.rank)
+        return cls(key, object_metadata(part.save_id, store, next(_versions), content), content)
 
 
 def _store_of(rank: int) -> str:
@@ -241,21 +229,22 @@ class Uploads:
 
     # --- judging ---------------------------------------------------------------------------------
 
-    def _is_verified(self, target: DirectTarget, found: Found | None, deadline: Deadline) -> bool:
-        if found is None or found.metadata.get(SAVE_KEY) != target.save_id:
-            return False
-        text = to_hex(target.content.digest)
-        if (found.size_bytes, found.metadata.get(DIGEST_KEY, text)) != (
-            target.content.size_bytes,
-            text,
-        ):
+    def _is_verified(
+        self, target: DirectTarget, found: ObjectInfo | None, deadline: Deadline
+    ) -> bool:
+        if found is None or not is_there(found, target.metadata[SAVE_KEY], target.content):
             return False
         if self._objects.keeps_digests:
             return found.digest == target.content.digest
         return self._objects.digest_read_back(target.key, deadline) == target.content.digest
 
 
-def version_to_replace(target: DirectTarget, found: Found | None) -> str | None:
+def is_there(found: ObjectInfo | None, save_id: str, content: Content) -> bool:
+    """Return whether ``found`` is, as far as HEAD can say, a shard that was put here before."""
+    return found is not None and is_object_of(found, save_id, content.digest, Stored.raw(content))
+
+
+def version_to_replace(target: DirectTarget, found: ObjectInfo | None) -> str | None:
     """Return the ETag of an older put of ours, which may go; None where there is nothing.
 
     Raises:
@@ -263,25 +252,11 @@ def version_to_replace(target: DirectTarget, found: Found | None) -> str | None:
     """
     if found is None:
         return None
-    metadata, version = found.metadata, found.metadata.get(VERSION_KEY, "")
-    ours = metadata.get(SAVE_KEY) == target.save_id and metadata.get(STORE_KEY) == target.store
-    if ours and version.isdigit() and int(version) <= target.version:
+    version = own_version(found.metadata, target.metadata)
+    if version is not None and version <= int(target.metadata[VERSION_KEY]):
         return found.etag
-    rank = target.store.rpartition("-")[2]
+    rank = target.metadata[STORE_KEY].rpartition("-")[2]
     raise RemoteRefusedError(
         f"{target.key} holds other bytes, which rank {rank} of this process did not put there",
         hint="Save the step again under a save_id of its own, or move that object away.",
     )
-
-
-def upload_part_bytes_for(size_bytes: int | None, parts: int = 0) -> int:
-    """Return the size of the next part: the usual one, or what keeps a shard to 10,000 parts.
-
-    Args:
-        size_bytes: The shard's; None where nobody knows: then parts grow as it does.
-        parts: How many were sent already.
-    """
-    if size_bytes is None:
-        return PART_BYTES << (parts // GROW_EVERY)
-    least = -(-size_bytes // PART_LIMIT)
-    return max(PART_BYTES, -(-least // BLOCK_BYTES) * BLOCK_BYTES)

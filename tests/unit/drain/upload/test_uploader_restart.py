@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from cachetier_client.bucket_format.stored import Codec, Content, Stored
-from cachetier_client.bucket_format.uploads import object_metadata
+from cachetier_client.bucket_format.uploads import ObjectInfo, object_metadata
 from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 
 from cachetier.drain.upload.buffers import Buffers
@@ -22,7 +22,7 @@ from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import UploadGoneError
 from cachetier.model.compression import AUTO
-from cachetier.remote.base import ObjectInfo, UploadedPart
+from cachetier.remote.base import UploadedPart
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.drain.shards import NOISE, Memory
 
