@@ -139,10 +139,7 @@ class ShardReports:
             code="integrity",
             message=f"shard {shard.name} is damaged on this node and was not sent: {what}",
             hint="Save the step again, or restore another one.",
-            run=shard.run,
-            step=shard.step,
-            name=shard.name,
-            rank=shard.rank,
+            **shard.context,
         )
         now = self._context.clock.now()
         before = self._store.write(local_copies.record_damage, shard.version, incident, now)
