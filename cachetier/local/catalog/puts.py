@@ -95,6 +95,28 @@ def commit_remote(
     return Committed(shard)
 
 
+def take_over(
+    sql: apsw.Connection,
+    policy: Policy,
+    ids: SaveIds,
+    name: str,
+    content: Content,
+    remote: str,
+    now: float,
+) -> Committed:
+    """Commit a shard as ``commit_remote`` does, in place of other bytes under its name.
+
+    Those are of a put whose answer the client never got: what it put afterwards counts. It is one
+    transaction: readers see the one or the other shard, never none.
+    """
+    try:
+        return commit_remote(sql, policy, ids, name, content, remote, now)
+    except BackpressureError:
+        replaced = take_back(sql, ids, [name])
+        taken = commit_remote(sql, policy, ids, name, content, remote, now)
+        return Committed(taken.shard, tuple(replaced))
+
+
 def seal(
     sql: apsw.Connection,
     policy: Policy,
