@@ -1,4 +1,4 @@
-"""What a test costs, by ``pytest --costs=FILE``, and less of it: memory goes back, imports are kept.
+"""What a test costs, by ``pytest --costs=FILE``, and less of it: memory is given back.
 
 A line is: seconds by the wall, seconds of CPU (children that ended included), MiB of memory that
 this worker has gained, MiB that it holds now, the test. Where the machine is shared, judge by CPU.
@@ -43,7 +43,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Have the collector pass over what is there for good: a million objects of modules and tests."""
+    """Have the collector pass over what stays: a million objects of modules and tests."""
     gc.collect()
     gc.freeze()
 

@@ -31,7 +31,7 @@ def call(target: str, arguments: dict[str, Any]) -> dict[str, Any]:
 def main(
     target: str, arguments: dict[str, Any], environment: Mapping[str, str], result: Path
 ) -> None:
-    """Call ``target``, a ``module:function``, in ``environment``; write the answer to ``result``."""
+    """Call ``target``, a ``module:function``, in ``environment``; its answer is in ``result``."""
     os.environ.clear()
     os.environ.update(environment)
     told = call(target, arguments)
