@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
             del os.environ[name]
     os.environ.update(HERMETIC)
     # Each client of boto3 reads megabytes of JSON anew, a tenth of a second; here they share it.
-    botocore.session.create_loader = functools.cache(botocore.session.create_loader)  # type: ignore[attr-defined]
+    botocore.session.create_loader = functools.cache(botocore.session.create_loader)
     slices.choose_slice()
     hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
