@@ -14,6 +14,7 @@ from cachetier_client.bucket_format.stored import SHARD_LIMIT_BYTES, Content
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds, checked_element_size
 from cachetier_client.io import digests
+from cachetier_client.results import Receipt
 from cachetier_client.units import shown_size
 
 from cachetier.errors import (
@@ -27,7 +28,7 @@ from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import admitted_save
 from cachetier.model.levels import Level
-from cachetier.model.shard import INLINE_BYTES, Receipt, Shard
+from cachetier.model.shard import INLINE_BYTES, Shard
 
 GROWTH_BYTES = 64 << 20
 
@@ -145,7 +146,7 @@ class NodeIngest:
         else:
             shard, level = staged.commit(content), Level.DURABLE
         self._on_committed(shard)
-        return receipt_of(shard, level)
+        return _receipt_of(shard, level)
 
     def refused_by_disk(self, error: OSError) -> BackpressureError:
         """Return what a put says when the disk does not take what a door writes for it."""
@@ -184,7 +185,7 @@ class NodeIngest:
             return self._put_through(ids, name, body, content)
         shard = self._store.commit_inline(ids, name, content, body).shard
         self._on_committed(shard)
-        return receipt_of(shard, Level.LOCAL)
+        return _receipt_of(shard, Level.LOCAL)
 
     def _put_through(self, ids: SaveIds, name: str, body: bytes, content: Content) -> Receipt:
         if self._when_full is not WhenFull.WRITE_THROUGH or self._open_remote_stage is None:
@@ -207,14 +208,14 @@ class NodeIngest:
         )
 
 
-def receipt_of(shard: Shard, level: Level) -> Receipt:
+def _receipt_of(shard: Shard, level: Level) -> Receipt:
     return Receipt(
         run=shard.run,
         step=shard.step,
         name=shard.name,
         save_id=shard.save_id,
         size_bytes=shard.content.size_bytes,
-        digest=shard.content.digest,
+        digest=digests.to_hex(shard.content.digest),
         level=level,
     )
 

@@ -9,12 +9,12 @@ from collections import OrderedDict
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
-from cachetier_client.trace_context import traceparent
+from cachetier_client.results import Receipt
+from cachetier_client.trace_context import brought_along
 
 from cachetier.errors import BackpressureError
 from cachetier.ingest.ingest import Ingest, RemoteStage
 from cachetier.local.store import Staged
-from cachetier.model.shard import Receipt
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 from cachetier.telemetry.metrics import Metrics
@@ -105,7 +105,7 @@ class InstrumentedIngest:
             if len(self._parts) > PARTS_REMEMBERED:
                 self._parts.popitem(last=False)
         who = {"rank": ids.rank, "world_size": ids.world_size}
-        tell(log, events.PART_BEGUN, **of(ids), **who, traceparent=traceparent())
+        tell(log, events.PART_BEGUN, **of(ids), **who, **brought_along())
 
     def _committed(
         self, receipt: Receipt, ids: SaveIds, begun_at: float, commits_at: float
@@ -114,7 +114,7 @@ class InstrumentedIngest:
         now = self._clock.monotonic()
         self._metrics.put_seconds.observe(now - begun_at)
         self._metrics.put_bytes.inc(receipt.size_bytes)
-        took = {"seconds": now - begun_at, "traceparent": traceparent()}
+        took = {"seconds": now - begun_at, **brought_along()}
         steps = {"stage_seconds": commits_at - begun_at, "commit_seconds": now - commits_at}
         what = {"name": receipt.name, "size_bytes": receipt.size_bytes, "reached": receipt.level}
         tell(log, events.SHARD_COMMITTED, **of(ids), rank=ids.rank, **what, **took, **steps)

@@ -388,7 +388,9 @@ class Store:
         if size_bytes != declared or size_bytes > reserved:
             raise SizeMismatchError(
                 f"{declared} bytes declared and {reserved} reserved, but the file has {size_bytes}",
-                **ids.context,
+                run=ids.run,
+                step=ids.step,
+                rank=ids.rank,
                 name=name,
             )
         try:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from cachetier_client.bucket_format.stored import Content
 
-from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 
 INLINE_BYTES = 64 << 10
@@ -32,21 +30,3 @@ class Shard:
     file_id: str | None
     inline: bool
     committed_at: float
-
-    @property
-    def context(self) -> dict[str, Any]:
-        """What an error says that it concerns."""
-        return {"run": self.run, "step": self.step, "rank": self.rank, "name": self.name}
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """The promise given for one shard."""
-
-    run: str
-    step: int
-    name: str
-    save_id: str
-    size_bytes: int
-    digest: int
-    level: Level

@@ -76,7 +76,10 @@ def local_damage(shard: Shard) -> IncidentRecord:
         code="integrity",
         message=f"the local bytes of shard {shard.name} fail their digest",
         hint="Save the step again, or restore an older one.",
-        **shard.context,
+        run=shard.run,
+        step=shard.step,
+        name=shard.name,
+        rank=shard.rank,
     )
 
 
@@ -313,5 +316,8 @@ class Restore:
 
 def _quarantined(shard: Shard) -> IntegrityError:
     return IntegrityError(
-        f"shard {shard.name} is damaged on this node and was not yet durable", **shard.context
+        f"shard {shard.name} is damaged on this node and was not yet durable",
+        run=shard.run,
+        step=shard.step,
+        name=shard.name,
     )

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from cachetier_client.clock import Clock
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
-from cachetier_client.trace_context import traceparent
+from cachetier_client.trace_context import brought_along
 
 from cachetier.errors import (
     AbortedError,
@@ -122,7 +122,7 @@ class Checkpoints:
         here = self._store.read(queries.summary_named, ids)
         who = {"rank": ids.rank, "world_size": ids.world_size, "sealed": sealed}
         what = {"shards": here.shards, "size_bytes": here.size_bytes, "seconds": seconds}
-        tell(log, events.PART_SEALED, **of(ids), **who, **what, traceparent=traceparent())
+        tell(log, events.PART_SEALED, **of(ids), **who, **what, **brought_along())
 
     def abort_rank(self, ids: SaveIds) -> None:
         """Take back what a rank put, unless it sealed."""

@@ -1,8 +1,10 @@
 """The span of the caller's own trace, which calls made inside of it bring along.
 
-It is the header ``traceparent`` of W3C Trace Context, and the field of that name in a request over
-the socket. A door of the service notes it around each request; what happens inside may ask for it:
-it becomes the parent of the checkpoint's trace, if the service traces (docs/logs.md, "Traces").
+A client sends it with each request, a door of the service notes it around each: what happens inside
+may ask for it. It is the header ``traceparent`` of W3C Trace Context, and the field of that name in
+a request over the socket.
+
+The service makes it the parent of the checkpoint's trace, if it traces (docs/logs.md, "Traces").
 """
 
 from __future__ import annotations
@@ -36,21 +38,16 @@ def traced(traceparent: str) -> Iterator[None]:
 
 @contextmanager
 def called_by(traceparent: object) -> Iterator[None]:
-    """Do a request inside that brought ``traceparent``; what is none counts as not sent."""
-    sent = isinstance(traceparent, str) and _FORM.fullmatch(traceparent) is not None
-    token = _traceparent.set(str(traceparent) if sent else None)
+    """Do inside what belongs to a span of the caller's; what is no span counts as none."""
+    is_span = isinstance(traceparent, str) and _FORM.fullmatch(traceparent) is not None
+    token = _traceparent.set(str(traceparent) if is_span else None)
     try:
         yield
     finally:
         _traceparent.reset(token)
 
 
-def traceparent() -> str | None:
-    """Return the caller's span, or None."""
-    return _traceparent.get()
-
-
 def brought_along() -> dict[str, str]:
-    """Return what a request says of its caller: nothing, unless the caller said so."""
-    caller = traceparent()
-    return {} if caller is None else {FIELD: caller}
+    """Return what a request or an event says of its caller: nothing, unless the caller said so."""
+    traceparent = _traceparent.get()
+    return {} if traceparent is None else {FIELD: traceparent}

@@ -13,6 +13,7 @@ from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import block_lengths, combine, digest_of
+from cachetier_client.results import Receipt
 
 from cachetier.ingest.ingest import NodeIngest
 from cachetier.local.catalog import queries
@@ -21,7 +22,7 @@ from cachetier.local.recovery import lock_directory, open_store
 from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.policy import DRAIN_ALL, Policy
-from cachetier.model.shard import INLINE_BYTES, Receipt, Shard
+from cachetier.model.shard import INLINE_BYTES, Shard
 from cachetier.notifier import Changes
 from cachetier.reclaim.evict import Evictor, Watermarks
 from cachetier.reclaim.retention import Retention

@@ -6,9 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict, replace
 
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
+from cachetier_client.results import Receipt
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -26,7 +28,7 @@ from cachetier.doors.http.waiting import wait_for_level
 from cachetier.doors.operations import Operations
 from cachetier.errors import BusyError, InvalidRequestError
 from cachetier.model.levels import Level, checked_level, covers
-from cachetier.model.shard import INLINE_BYTES, Receipt, Shard
+from cachetier.model.shard import INLINE_BYTES, Shard
 from cachetier.restore.restore import Opened, Source
 
 PUT_PARAMETERS = (
@@ -75,13 +77,13 @@ class Shards:
         client_id = self._listen(query, target.run)
         tap = scope.get("extensions", {}).get(TAP, {}).get("tap")
         receipt = await self._take(put, Body(receive, self._limits, tap))
-        if not covers(receipt.level, ack):
+        if not covers(Level(receipt.level), ack):
             left = max(0.0, put.timeout_seconds - (time.monotonic() - started_at))
             await wait_for_level(
                 self._node, self._pools, receipt.run, receipt.step, receipt.name, ack, left
             )
-            receipt = _raised(receipt, ack)
-        answer = JSONResponse(receipt_json(receipt), status_code=201)
+            receipt = replace(receipt, level=ack)
+        answer = JSONResponse(asdict(receipt), status_code=201)
         waiting = self._node.incidents.pending(client_id)
         if waiting:
             answer.headers["Cachetier-Incidents"] = str(waiting)
@@ -252,27 +254,3 @@ def _matches(text: str | None, etag: str) -> bool:
     return text.strip() == "*" or etag in [
         tag.strip().removeprefix("W/") for tag in text.split(",")
     ]
-
-
-def _raised(receipt: Receipt, level: Level) -> Receipt:
-    return Receipt(
-        run=receipt.run,
-        step=receipt.step,
-        name=receipt.name,
-        save_id=receipt.save_id,
-        size_bytes=receipt.size_bytes,
-        digest=receipt.digest,
-        level=level,
-    )
-
-
-def receipt_json(receipt: Receipt) -> dict[str, str | int]:
-    return {
-        "run": receipt.run,
-        "step": receipt.step,
-        "name": receipt.name,
-        "save_id": receipt.save_id,
-        "size_bytes": receipt.size_bytes,
-        "digest": digests.to_hex(receipt.digest),
-        "level": str(receipt.level),
-    }

@@ -11,6 +11,7 @@ from cachetier_client.bucket_format.stored import Content
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 from cachetier_client.io.digests import BLOCK_BYTES
+from cachetier_client.results import Receipt
 
 from cachetier.doors.http.body import Blocks, Body
 from cachetier.doors.http.pools import Pools
@@ -18,7 +19,6 @@ from cachetier.errors import DigestMismatchError, SizeMismatchError
 from cachetier.ingest.ingest import GROWTH_BYTES, Ingest, RemoteStage
 from cachetier.local.files.data_files import ALIGNMENT_BYTES
 from cachetier.local.store import Staged
-from cachetier.model.shard import Receipt
 
 
 @dataclass(frozen=True, slots=True)

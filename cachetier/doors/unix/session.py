@@ -36,7 +36,7 @@ from cachetier.doors.unix import requests
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
 from cachetier.ingest.ingest import RemoteStage
 from cachetier.local.store import Staged
-from cachetier.model.shard import INLINE_BYTES, Receipt
+from cachetier.model.shard import INLINE_BYTES
 from cachetier.restore.restore import Opened
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -197,7 +197,7 @@ class Session:
             request.timeout_seconds,
             element_size=request.element_size,
         )
-        return _receipt(receipt)
+        return Reply(asdict(receipt))
 
     def _begin(self, request: requests.Begin) -> Reply:
         self._node.refuse_when_leaving()
@@ -249,7 +249,7 @@ class Session:
         except CachetierError:
             self._node.ingest.abort(put.stage)
             raise
-        return _receipt(self._node.ingest.commit(put.stage, put.ids, put.name, content))
+        return Reply(asdict(self._node.ingest.commit(put.stage, put.ids, put.name, content)))
 
     def _abort(self, header: Header) -> Reply:
         self._node.ingest.abort(self._staged_put(header.get("staging"), end=True).stage)
@@ -390,20 +390,6 @@ class Session:
     def _rank(self) -> str:
         """What tells this client from others."""
         return self._client_id or f"connection-{id(self)}"
-
-
-def _receipt(receipt: Receipt) -> Reply:
-    return Reply(
-        {
-            "run": receipt.run,
-            "step": receipt.step,
-            "name": receipt.name,
-            "save_id": receipt.save_id,
-            "size_bytes": receipt.size_bytes,
-            "digest": digests.to_hex(receipt.digest),
-            "level": str(receipt.level),
-        }
-    )
 
 
 def _opened(opened: Opened) -> Reply:

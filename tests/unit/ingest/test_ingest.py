@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from cachetier_client.bucket_format.stored import SHARD_LIMIT_BYTES, Content
 from cachetier_client.identity.names import SaveIds
-from cachetier_client.io.digests import digest_of
+from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.errors import BackpressureError, CachetierError
 from cachetier.ingest.ingest import GROWTH_BYTES, NodeIngest
@@ -47,7 +47,7 @@ def test_a_put_is_promised_at_local_and_reads_back(node: Node, size: int) -> Non
 
     receipt = node.put(IDS, "a", data)
 
-    assert (receipt.size_bytes, receipt.digest) == (size, content_of(data).digest)
+    assert (receipt.size_bytes, receipt.digest) == (size, to_hex(content_of(data).digest))
     assert (receipt.run, receipt.step, receipt.name, receipt.save_id) == ("run", 1, "a", "save")
     assert receipt.level is Level.LOCAL
     assert node.get("run", 1, "a") == data

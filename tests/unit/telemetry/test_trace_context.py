@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cachetier_client.trace_context import called_by, traceparent
+from cachetier_client.trace_context import FIELD, brought_along, called_by
 
 from cachetier.telemetry.spans import FirstCallers
 
@@ -14,10 +14,10 @@ OTHER = "00-1af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_the_caller_is_known_inside_of_the_request_alone() -> None:
-    assert traceparent() is None
+    assert brought_along() == {}
     with called_by(SPAN):
-        assert traceparent() == SPAN
-    assert traceparent() is None
+        assert brought_along() == {FIELD: SPAN}
+    assert brought_along() == {}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_the_caller_is_known_inside_of_the_request_alone() -> None:
 )
 def test_what_is_no_traceparent_counts_as_not_sent(sent: object) -> None:
     with called_by(sent):
-        assert traceparent() is None
+        assert brought_along() == {}
 
 
 def test_the_first_caller_of_a_save_counts_also_after_a_restart(tmp_path: Path) -> None:
