@@ -2,7 +2,8 @@
 
 PYTHON  ?= python3
 VENV    ?= .venv
-WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
+# One more than there are cores: some tests wait.
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
 TESTS   ?= tests
 ARGS    ?=
 
@@ -17,7 +18,7 @@ SOURCES := cachetier client tests benchmarks examples tools
 export PYTHONUNBUFFERED = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick test faults prometheus acceptance demo near bench paired docs house serve dev wheels lock clean
+.PHONY: help setup check quick test soak faults prometheus acceptance demo near bench paired docs house serve dev wheels lock clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -36,6 +37,9 @@ test: setup prometheus  ## Run the whole test suite (TESTS=path, ARGS='-k word',
 
 quick: setup  ## Run the tests for the loop of a person at work: unit, client, conformance
 	@$(PY) -m pytest -n $(WORKERS) $(ARGS) tests/unit tests/client tests/conformance
+
+soak: setup prometheus  ## Run the tests that repeat at length, and every bench once: a tenth of them in make test
+	@FAULT_SLICE=all $(PY) -m pytest -n $(WORKERS) $(ARGS) -m soak tests
 
 faults: setup  ## Run every fault, 20 minutes, and write docs/faults-report.md (PART=kill: one part)
 	@$(PY) -m tests.faults --workers $(WORKERS) $(if $(PART),--part $(PART))

@@ -79,8 +79,16 @@ def pytest_report_header() -> str:
     return slices.described()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with the folder it lives in, and skip acceptance unless asked for."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test with the folder it lives in, and skip acceptance unless asked for.
+
+    Of the tests that mostly repeat, at length, what others check, a run takes a rotating tenth.
+    """
+    repeating = [item for item in items if item.get_closest_marker("soak")]
+    left_out = set(repeating).difference(slices.share_of(repeating)) if repeating else set()
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     wanted = os.environ.get(ACCEPTANCE) == "1"
     skipped = pytest.mark.skip(reason=f"needs containers: set {ACCEPTANCE}=1 to run it")
     # The long ones first: workers that end with short ones end together.

@@ -27,6 +27,8 @@ from tests.stateful.invariants import ViolationError
 from tests.stateful.node import MakeDrain
 from tests.stateful.unsynced import unsynced
 
+pytestmark = pytest.mark.soak
+
 
 def caught(place: Path, make_drain: MakeDrain = FakeDrain) -> str:
     """Sweep lives until the harness reports; return what it says."""

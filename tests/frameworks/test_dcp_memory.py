@@ -90,6 +90,7 @@ def save_often() -> dict[str, Any]:
     return {"traced": traced, "resident": grown}
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_nothing_grows_over_fifty_saves(node: Node) -> None:
     (grown,) = run_ranks(save_often, 1, environment=node.environment, gloo=False)

@@ -1,6 +1,6 @@
 """Every benchmark works, at a tiny size. Speed is judged by ``make bench``, never here.
 
-A run takes a rotating tenth of them: all take seven minutes, by ``make bench ARGS=--quick``.
+A run takes a rotating tenth of them: all take some minutes, by ``make soak``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from benchmarks import torch as torch_group
 from benchmarks.__main__ import main
 from benchmarks.core import demo
 from benchmarks.measures import Result, at_least, at_most, median_of
-from tests.faults.slices import share_of
 
 KEYS = {"group", "measure", "value", "unit", "bar", "holds", "runs"}
 TRAINED = {"stored_size", "time_to_durable"}  # with states of a model that torch trains
@@ -52,8 +51,9 @@ def on_its_own_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return scratch
 
 
+@pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.parametrize(("group", "name"), share_of(WITHOUT_DEMO))
+@pytest.mark.parametrize(("group", "name"), WITHOUT_DEMO)
 def test_a_benchmark_measures_and_leaves_nothing_behind(
     group: str, name: str, tmp_path: Path, on_its_own_disk_space: Path
 ) -> None:

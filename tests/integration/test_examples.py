@@ -84,6 +84,7 @@ def test_the_steady_job_goes_on_while_s3_is_away(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["step 2", "step 3"]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(300)
@@ -110,6 +111,7 @@ def test_fsdp_training_goes_on_from_its_last_save_as_if_it_had_never_ended(dev_u
     assert after[-2].startswith("step 12: loss")
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @needs_weed
