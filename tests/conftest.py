@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import botocore.session
 import hypothesis
 import pytest
 
@@ -71,6 +73,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if foreign and name not in KEPT_NAMES:
             del os.environ[name]
     os.environ.update(HERMETIC)
+    # Each client of boto3 reads megabytes of JSON anew, a tenth of a second; here they share it.
+    botocore.session.create_loader = functools.cache(botocore.session.create_loader)
     slices.choose_slice()
     hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 

@@ -15,6 +15,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
@@ -23,10 +24,16 @@ from cachetier_client.transport.wire import Frame, FrameError, receive_frame, se
 from cachetier.drain import messages
 from cachetier.drain.messages import AnyRequest, ReplyT, Request
 from cachetier.errors import CachetierError, NotFoundError
+from cachetier.notifier import Changes
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
 log = logging.getLogger(__name__)
+
+ANSWER_THREADS = 8
+# Between two wake-ups: thousands of puts a second must not each cost a switch of threads.
+QUIET_SECONDS = 0.1
+LOOK_SECONDS = 5.0
 
 
 class ChannelClosedError(Exception):
@@ -37,14 +44,6 @@ class RefusedReportError(Exception):
     """``serve`` could not record a report: the work is to be tried again later."""
 
 
-class _PendingReply:
-    """A request on its way, and where its sender waits."""
-
-    def __init__(self) -> None:
-        self.answered = threading.Event()
-        self.frame: Frame | None = None
-
-
 class AskingEnd:
     """The drain's end: requests from many threads, answers by id."""
 
@@ -53,7 +52,7 @@ class AskingEnd:
         self._sending = threading.Lock()
         self._lock = threading.Lock()
         self._numbers = count(1)
-        self._waiting: dict[int, _PendingReply] = {}
+        self._waiting: dict[int, Future[Frame | None]] = {}
         self._closed = False
 
     def listen(self, on_wake: Callable[[], None]) -> None:
@@ -78,16 +77,15 @@ class AskingEnd:
             ChannelClosedError: No answer will come.
         """
         name, body = messages.encode_request(request)
-        number, waiting = next(self._numbers), _PendingReply()
+        number, reply = next(self._numbers), Future[Frame | None]()
         with self._lock:
             if self._closed:
                 raise ChannelClosedError
-            self._waiting[number] = waiting
+            self._waiting[number] = reply
         self._send(name, body, number)
-        waiting.answered.wait()
-        if waiting.frame is None:
+        frame = reply.result()
+        if frame is None:
             raise ChannelClosedError
-        frame = waiting.frame
         if not frame.header.get("refused"):
             return messages.decode_reply(type(request), frame.body, frame.descriptor)
         refusal = messages.decode_refusal(frame.body)
@@ -117,19 +115,18 @@ class AskingEnd:
             on_wake()
             return
         with self._lock:
-            waiting = self._waiting.pop(number, None)
-        if waiting is None:
+            reply = self._waiting.pop(number, None)
+        if reply is None:
             _close_descriptor(frame)
             return
-        waiting.frame = frame
-        waiting.answered.set()
+        reply.set_result(frame)
 
     def _fail_all(self) -> None:
         with self._lock:
             self._closed = True
             abandoned, self._waiting = self._waiting, {}
-        for waiting in abandoned.values():
-            waiting.answered.set()
+        for reply in abandoned.values():
+            reply.set_result(None)
 
 
 class AnsweringEnd:
@@ -180,6 +177,66 @@ class AnsweringEnd:
 
     def close(self) -> None:
         _hang_up(self._socket)
+
+
+class DrainLink:
+    """Serves one drain by its socket, from ``start`` until it hangs up or ``close``.
+
+    ``answer`` does what it asks; it is woken when something changes.
+    """
+
+    def __init__(
+        self, sock: socket.socket, answer: Callable[[AnyRequest], object], changes: Changes
+    ) -> None:
+        self._channel = AnsweringEnd(sock)
+        self._answer = answer
+        self._changes = changes
+        self._closed = threading.Event()
+        self._pool = ThreadPoolExecutor(ANSWER_THREADS, thread_name_prefix="drain-answer")
+        self._threads = [
+            threading.Thread(target=self._receive, name="drain-requests", daemon=True),
+            threading.Thread(target=self._wake, name="drain-wake", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Begin to answer.
+
+        Raises:
+            RuntimeError: No thread is left; ``close`` ends what was begun.
+        """
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Hang up; returns when no request is being answered any more."""
+        self._closed.set()
+        self._channel.close()
+        self._changes.ring()  # the waking thread waits there
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+        self._pool.shutdown()
+
+    def _receive(self) -> None:
+        while (frame := self._channel.receive()) is not None:
+            try:
+                self._pool.submit(self._channel.reply, frame, self._answer)
+            except RuntimeError as error:  # no thread is left, and nobody knows if it was taken
+                tell(
+                    log,
+                    events.DRAIN_REQUEST_FAILED,
+                    operation=str(frame.header.get("request")),
+                    error=error,
+                )
+                self._channel.close()  # the drain ends with it, and the next one asks again
+
+    def _wake(self) -> None:
+        seen = 0
+        while not self._closed.wait(QUIET_SECONDS):
+            rings = self._changes.next_ring(seen, LOOK_SECONDS)
+            if rings != seen:
+                seen = rings
+                self._channel.wake()
 
 
 def _attempt(

@@ -27,14 +27,12 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import from_hex
 
 from cachetier.errors import (
-    BackpressureError,
     CachetierError,
     IntegrityError,
     ObjectMissingError,
     RemoteError,
 )
 from cachetier.local.catalog import drain_queries, drain_writes, puts, queries
-from cachetier.local.catalog.puts import Committed
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.names import DURABLE
@@ -245,24 +243,13 @@ class PendingSeals:
         self._on_sealed()
 
     def _take_over(self, ids: SaveIds, entry: ShardEntry) -> None:
-        store = self._store
-        try:
-            taken = self._commit(ids, entry)
-        except BackpressureError:
-            # Other bytes are here, of a put whose answer the client never got: the ones it put
-            # afterwards count.
-            store.drop(store.write(puts.take_back, ids, [entry.name]))
-            taken = self._commit(ids, entry)
+        store, now, remote = self._store, self._clock.now(), self._remote
+        content = entry.content()
+        taken = store.write(puts.take_over, store.policy, ids, entry.name, content, remote, now)
+        store.drop(taken.replaced)
         if taken.repeated:
-            version, remote = taken.shard.version, self._remote
-            stored = Stored.raw(entry.content())
-            now = self._clock.now()
+            version, stored = taken.shard.version, Stored.raw(content)
             store.write(drain_writes.record_verified, version, remote, [remote], now, stored)
-
-    def _commit(self, ids: SaveIds, entry: ShardEntry) -> Committed:
-        store, now = self._store, self._clock.now()
-        content, remote = entry.content(), self._remote
-        return store.write(puts.commit_remote, store.policy, ids, entry.name, content, remote, now)
 
 
 def _ids_of(pending: PendingSeal, save: Save, rank: int, key: str) -> SaveIds:

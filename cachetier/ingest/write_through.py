@@ -158,11 +158,7 @@ class _Repeat:
         remotely = shard.state in (ShardState.CLEAN, ShardState.EVICTED)
         if shard.content != content or not remotely:
             raise BackpressureError(
-                f"shard {shard.name} can only be replaced once there is room",
-                run=shard.run,
-                step=shard.step,
-                rank=shard.rank,
-                name=shard.name,
+                f"shard {shard.name} can only be replaced once there is room", **shard.context
             )
         return shard
 
@@ -332,4 +328,4 @@ def _ended(ended: Ended, ids: SaveIds) -> CachetierError:
     }
     kind = kinds.get(ended.state, AbortedError)
     message = ended.message or f"save {ids.save_id} of step {ids.step} is {ended.state}"
-    return kind(message, run=ids.run, step=ids.step, rank=ids.rank)
+    return kind(message, **ids.context)

@@ -197,10 +197,7 @@ def _report_lost(store: Store, version: int, file_id: str, clock: Clock) -> None
         code="integrity",
         message=f"the data file {file_id} of shard {shard.name} is missing or has another size",
         hint="Restore the step from its remote, or save it again.",
-        run=shard.run,
-        step=shard.step,
-        name=shard.name,
-        rank=shard.rank,
+        **shard.context,
     )
     before = store.write(local_copies.record_damage, version, incident, clock.now())
     if before.state is ShardState.CLEAN:

@@ -388,9 +388,7 @@ class Store:
         if size_bytes != declared or size_bytes > reserved:
             raise SizeMismatchError(
                 f"{declared} bytes declared and {reserved} reserved, but the file has {size_bytes}",
-                run=ids.run,
-                step=ids.step,
-                rank=ids.rank,
+                **ids.context,
                 name=name,
             )
         try:

@@ -120,10 +120,7 @@ def admitted_save(saves: Sequence[Save], ids: SaveIds) -> Save | None:
     published = [save for save in saves if save.state is SaveState.PUBLISHED]
     if published and not ids.overwrite:
         raise StepPublishedError(
-            f"step {ids.step} is published already (save {published[0].save_id})",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
+            f"step {ids.step} is published already (save {published[0].save_id})", **ids.context
         )
     return None
 
@@ -133,31 +130,18 @@ def _still_writable(save: Save, ids: SaveIds) -> Save:
         raise InvalidRequestError(
             f"save {save.save_id} has world_size {save.world_size}, not {ids.world_size}",
             hint="Give each save of a job an id of its own: see docs/save-identity.md.",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
+            **ids.context,
         )
     if save.state is SaveState.SUPERSEDED:
         raise SaveSupersededError(
-            f"save {save.save_id} of step {save.step} was superseded by a newer save",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
+            f"save {save.save_id} of step {save.step} was superseded by a newer save", **ids.context
         )
     if save.state is SaveState.REFUSED:
         raise StepPublishedError(
-            f"step {save.step} was published by another save before {save.save_id}",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
+            f"step {save.step} was published by another save before {save.save_id}", **ids.context
         )
     if save.state is SaveState.DELETED:
-        raise AbortedError(
-            f"save {save.save_id} of step {save.step} was deleted",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
-        )
+        raise AbortedError(f"save {save.save_id} of step {save.step} was deleted", **ids.context)
     return save
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from cachetier_client.bucket_format.stored import Content
 
@@ -30,3 +31,8 @@ class Shard:
     file_id: str | None
     inline: bool
     committed_at: float
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What an error says that it concerns."""
+        return {"run": self.run, "step": self.step, "rank": self.rank, "name": self.name}

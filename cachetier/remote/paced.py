@@ -82,11 +82,11 @@ class PacedObjectStore(WrappedObjectStore):
 
     def _wait_for_turn(self, size_bytes: int, *, reads: bool) -> Any:
         with self._changed:
-            while wait_seconds := self._seconds_to_wait(size_bytes, reads=reads):
+            while True:
+                now = self._clock.monotonic()
+                wait_seconds = self._controller.wait_seconds(now, size_bytes, reads=reads)
+                if not wait_seconds:
+                    return self._controller.begin(now, size_bytes, reads=reads)
                 if self._stopping():
                     raise StoppingError("the drain stops")
                 self._changed.wait(min(wait_seconds, LOOK_SECONDS))
-            return self._controller.begin(self._clock.monotonic(), size_bytes, reads=reads)
-
-    def _seconds_to_wait(self, size_bytes: int, *, reads: bool) -> float:
-        return self._controller.wait_seconds(self._clock.monotonic(), size_bytes, reads=reads)

@@ -181,7 +181,7 @@ class Refill:
                 # and training keeps its page cache.
                 os.posix_fadvise(staged.writer, offset, len(block), os.POSIX_FADV_DONTNEED)
         except IntegrityError as error:
-            raise _bad_remote_copy(shard, error.message) from error
+            raise IntegrityError(error.message, **shard.context) from error
 
 
 class SingleFlight(Generic[Key]):
@@ -211,16 +211,6 @@ class SingleFlight(Generic[Key]):
                 with self._landed:
                     self._flying.discard(key)
                     self._landed.notify_all()
-
-
-def _bad_remote_copy(shard: Shard, message: str) -> IntegrityError:
-    return IntegrityError(
-        message,
-        run=shard.run,
-        step=shard.step,
-        rank=shard.rank,
-        name=shard.name,
-    )
 
 
 def _write_all(descriptor: int, data: memoryview, offset: int) -> None:

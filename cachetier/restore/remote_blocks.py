@@ -67,8 +67,6 @@ class RemoteBlocks:
         try:
             block = self.sources.first(shard, of_copy)
         except IntegrityError as error:
-            raise IntegrityError(
-                error.message, run=shard.run, step=shard.step, rank=shard.rank, name=shard.name
-            ) from error
+            raise IntegrityError(error.message, **shard.context) from error
         self.on_read(len(block))
         return block

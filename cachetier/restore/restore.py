@@ -76,10 +76,7 @@ def local_damage(shard: Shard) -> IncidentRecord:
         code="integrity",
         message=f"the local bytes of shard {shard.name} fail their digest",
         hint="Save the step again, or restore an older one.",
-        run=shard.run,
-        step=shard.step,
-        name=shard.name,
-        rank=shard.rank,
+        **shard.context,
     )
 
 
@@ -316,8 +313,5 @@ class Restore:
 
 def _quarantined(shard: Shard) -> IntegrityError:
     return IntegrityError(
-        f"shard {shard.name} is damaged on this node and was not yet durable",
-        run=shard.run,
-        step=shard.step,
-        name=shard.name,
+        f"shard {shard.name} is damaged on this node and was not yet durable", **shard.context
     )

@@ -21,7 +21,7 @@ from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.door import UnixDoor
-from cachetier.drain.serve.base import Drain, OpenDrain
+from cachetier.drain.serve.drains import Drain, OpenDrain
 from cachetier.errors import CachetierError, StoppingError
 from cachetier.ingest.ingest import Ingest, NodeIngest, OpenRemoteStage
 from cachetier.ingest.instrumented import InstrumentedIngest

@@ -11,8 +11,7 @@ from cachetier_client.clock import Clock, SystemClock
 from cachetier.config.settings import Settings
 from cachetier.cpus import default_threads, parsed_cpus
 from cachetier.drain.messages import Size
-from cachetier.drain.serve.base import Drain
-from cachetier.drain.serve.drains import Drains
+from cachetier.drain.serve.drains import Drain, Drains
 from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.errors import ConfigError
 from cachetier.local.recovery import lock_directory

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from cachetier_client.clock import Clock
 
-from cachetier.drain.serve.base import Drain
+from cachetier.drain.serve.drains import Drain
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.store import Store
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot, snapshot_of

@@ -5,11 +5,17 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+# What the tests' modules import, once for all ranks: see ``ranks.FORKS``.
+import cachetier_client.torch  # noqa: F401
+import pytest  # noqa: F401
 import torch.distributed as dist
+import torch.distributed.checkpoint  # noqa: F401
+
+import cachetier.service.service  # noqa: F401
 
 
 def call(target: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -22,15 +28,15 @@ def call(target: str, arguments: dict[str, Any]) -> dict[str, Any]:
         return {"error": {"kind": type(error).__name__, "message": str(error)}}
 
 
-def main() -> None:
-    told = call(sys.argv[1], json.loads(sys.argv[2]))
-    path = Path(os.environ["RANK_RESULT"])
-    partial = path.with_suffix(".partial")
+def main(
+    target: str, arguments: dict[str, Any], environment: Mapping[str, str], result: Path
+) -> None:
+    """Call ``target``, a ``module:function``, in ``environment``; its answer is in ``result``."""
+    os.environ.clear()
+    os.environ.update(environment)
+    told = call(target, arguments)
+    partial = result.with_suffix(".partial")
     partial.write_text(json.dumps(told), encoding="utf-8")
-    partial.rename(path)
+    partial.rename(result)
     if dist.is_initialized() and "error" not in told:
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -8,10 +8,9 @@ at the error of each.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -19,8 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.frameworks import rank
+
 SECONDS = 90.0
+# A process that has imported torch forks each rank: to import it anew takes each some seconds.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([rank.__name__])
 
 
 @dataclass(frozen=True)
@@ -55,36 +58,39 @@ class Job:
             "GLOO_SOCKET_IFNAME": "lo",
             "RANK_GLOO": "1" if gloo else "",
         }
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.frameworks.rank", target, json.dumps(arguments)],
-                cwd=ROOT,
-                env={
-                    **common,
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "RANK_RESULT": str(self._results / f"{rank}.json"),
-                },
+        self._processes = [
+            FORKS.Process(
+                target=rank.main,
+                args=(
+                    target,
+                    arguments,
+                    {**common, "RANK": str(number), "LOCAL_RANK": str(number)},
+                    self._results / f"{number}.json",
+                ),
             )
-            for rank in range(world_size)
+            for number in range(world_size)
         ]
+        for process in self._processes:
+            process.start()
 
     def results(self, seconds: float = SECONDS) -> list[Any]:
         """Wait for all ranks, and return what each returned, or ``Failed``."""
         ends_at = time.monotonic() + seconds
         try:
-            for process in self.processes:
-                process.wait(max(0.1, ends_at - time.monotonic()))
+            for process in self._processes:
+                process.join(max(0.1, ends_at - time.monotonic()))
+                if process.exitcode is None:
+                    raise TimeoutError(f"{process.name} did not end in {seconds:.0f} s")
         finally:
-            for process in self.processes:
+            for process in self._processes:
                 process.kill()
-                process.wait()
-        return [self._result(rank) for rank in range(len(self.processes))]
+                process.join()
+        return [self._result(number) for number in range(len(self._processes))]
 
-    def _result(self, rank: int) -> Any:
-        path = self._results / f"{rank}.json"
+    def _result(self, number: int) -> Any:
+        path = self._results / f"{number}.json"
         if not path.exists():
-            return Failed("exit", f"code {self.processes[rank].returncode}")
+            return Failed("exit", f"code {self._processes[number].exitcode}")
         told = json.loads(path.read_text(encoding="utf-8"))
         return Failed(**told["error"]) if "error" in told else told["result"]
 

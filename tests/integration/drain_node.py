@@ -18,16 +18,16 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 from cachetier_client.results import Receipt
 
-from cachetier.drain.channel import AskingEnd
+from cachetier.drain.channel import AskingEnd, DrainLink
 from cachetier.drain.loop import DrainLoop, Signals
 from cachetier.drain.messages import DrainOrders, Size
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.schedule.fair_queue import EQUAL, Weights
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.schedule.tasks import Work
-from cachetier.drain.serve.base import Drain
 from cachetier.drain.serve.context import DrainContext
-from cachetier.drain.serve.dispatcher import Dispatcher, DrainLink
+from cachetier.drain.serve.dispatcher import Dispatcher
+from cachetier.drain.serve.drains import Drain
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
 from cachetier.drain.upload.stopwatch import Phases
@@ -221,7 +221,7 @@ class Node:
         """Drain on threads of this process; ``abruptly`` hangs up in the end, as a dying serve."""
         ours, theirs = socket.socketpair()
         dispatcher = Dispatcher(self.context, NO_ORDERS, Rules.parsed(compression, rules))
-        link = DrainLink(ours, dispatcher, self.changes)
+        link = DrainLink(ours, dispatcher.answer, self.changes)
         link.start()
         channel, signals = AskingEnd(theirs), Signals()
         receiver = signals.listen(channel)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from cachetier_client.identity.names import SaveIds
 
+from cachetier.drain import channel
 from cachetier.drain.pace.remote_health import PROBE_SECONDS
-from cachetier.drain.serve import dispatcher
 from cachetier.errors import RemoteError, RemoteRefusedError, TransientError
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from tests.fakes.fake_clock import FakeClock
@@ -58,7 +58,7 @@ class Outage:
 def test_nobody_notices_an_outage_and_it_is_made_up_for_at_once(
     tmp_path: Path, error: type[RemoteError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatcher, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(channel, "QUIET_SECONDS", 0.0)
     outage = Outage(tmp_path)
     node, objects = outage.node, outage.objects
     with node.draining():

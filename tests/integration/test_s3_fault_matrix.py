@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cachetier.drain import channel
 from cachetier.drain.pace import remote_health
-from cachetier.drain.serve import dispatcher
 from cachetier.drain.upload import multipart, uploader
 from cachetier.remote import s3, stall_guard
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -54,7 +54,7 @@ def stage(seaweed_s3: S3Endpoint) -> Iterator[Stage]:
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> Iterator[None]:
-    monkeypatch.setattr(dispatcher, "QUIET_SECONDS", 0.002)
+    monkeypatch.setattr(channel, "QUIET_SECONDS", 0.002)
     monkeypatch.setattr(remote_health, "PROBE_SECONDS", 0.02)
     monkeypatch.setattr(stall_guard, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(s3, "LONG_ANSWERS", {})

@@ -133,8 +133,5 @@ def _read(opened: Opened, number: int, block: memoryview) -> bool:
 
 def _damaged(shard: Shard) -> IntegrityError:
     return IntegrityError(
-        f"the local bytes of shard {shard.name} fail their digest",
-        run=shard.run,
-        step=shard.step,
-        name=shard.name,
+        f"the local bytes of shard {shard.name} fail their digest", **shard.context
     )

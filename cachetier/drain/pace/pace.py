@@ -4,7 +4,8 @@ Pure: every method is told the time, and nothing waits. ``remote.paced`` puts it
 
 - **Concurrency** grows by one for each window of successes, up to the limit, and is cut when the
   store throttles.
-- **Rates**, one of writes and one of reads as stores limit the two apart, are ``rate.Rate``.
+- **Rates**, one of writes and one of reads as stores limit the two apart, grow by each success and
+  are cut by throttling.
 - **Bytes** are metered where a limit is set: what is sent now puts off what comes next.
 
 Source: docs/drain.md, "Pace".
@@ -13,12 +14,112 @@ Source: docs/drain.md, "Pace".
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cachetier.drain.pace.aimd import LEAD_SECONDS, Rate
-
 FIRST_CONCURRENCY = 4
+GROWTH_PER_SECOND = 0.025  # what a success adds to the rate
+GENTLE_CUT, HARD_CUT = 0.9, 0.5
+FAR_OFF = 0.5  # throttled share of the last requests above which the rate is cut hard
+MEMORY = 1 / 8  # how much the last request weighs in that share
+CALM_SECONDS = 40.0  # without throttling, until a success adds twice as much
+LIFT_SECONDS = 300.0
+BACK_AFTER_STORM = 1.5  # what each success multiplies the rate by, up to where it held before
+LEAST_RATE = 0.5  # requests a second: a node always finds out when things get better
+LOOK_BACK_SECONDS = 5.0
+LEAST_SPAN_SECONDS = 0.25
+EVIDENCE = 16  # requests seen lately, below which a first refusal sets no rate
+LEAD_SECONDS = 0.05  # how far requests may run ahead of an even spacing
+
+
+class Rate:
+    """An AIMD rate of requests; ``cuts`` counts how often it was cut.
+
+    It is unlimited until the store throttles and there is something to judge by: a lone refusal
+    after a pause says little. Then it is what was getting through; from there on each success adds
+    the same to it, and throttling cuts it by a share. Every node adds alike, and meets throttling
+    in proportion to its rate: so nodes that share a prefix drift to equal shares without a word
+    between them.
+
+    Cuts with no success between them are one storm: what is known to hold is what held before it,
+    and once requests get through again the rate goes back there in a few of them. The longer
+    nothing is throttled, the more a success adds, until the rate is lifted.
+    """
+
+    def __init__(self) -> None:
+        self.cuts = 0
+        self.allows_at = 0.0
+        self._rate = math.inf
+        self._held_rate = 0.0
+        self._was_short = False
+        self._cut_at = 0.0
+        self._throttled_share = 0.0
+        self._successes_since_cut = 0
+        self._got_through_at: deque[float] = deque()
+
+    @property
+    def per_second(self) -> float | None:
+        """The limit; None without one."""
+        return None if self._rate == math.inf else self._rate
+
+    def begin(self, now: float) -> int:
+        """Count a request that begins now; return how many cuts there were before it."""
+        if self._rate < math.inf:
+            spaced_from = now - LEAD_SECONDS
+            self._was_short = self.allows_at >= spaced_from
+            self.allows_at = max(self.allows_at, spaced_from) + 1.0 / self._rate
+        return self.cuts
+
+    def succeeded(self, now: float) -> None:
+        """A request got through."""
+        self._successes_since_cut += 1
+        self._throttled_share *= 1.0 - MEMORY
+        self._got_through_at.append(now)
+        self._forget_before(now - LOOK_BACK_SECONDS)
+        if self._rate < math.inf:
+            self._speed_up(now - self._cut_at)
+
+    def cut(self, now: float) -> float:
+        """A request was throttled that began after the last cut; return by how much to cut."""
+        self._throttled_share += MEMORY * (1.0 - self._throttled_share)
+        self._forget_before(now - LOOK_BACK_SECONDS)
+        far_off = self._throttled_share > FAR_OFF
+        factor = HARD_CUT if far_off else GENTLE_CUT
+        self.cuts += 1
+        self._cut_at = now
+        if self._rate == math.inf and (far_off or len(self._got_through_at) >= EVIDENCE):
+            self._rate = self._seen(now)
+        if self._rate < math.inf:
+            self._slow_down(factor)
+            self.allows_at = now + 1.0 / self._rate
+        self._successes_since_cut = 0
+        return factor
+
+    def _slow_down(self, factor: float) -> None:
+        self._rate = max(LEAST_RATE, self._rate * factor)
+        if self._successes_since_cut:
+            self._held_rate = self._rate
+
+    def _speed_up(self, calm_seconds: float) -> None:
+        if calm_seconds > LIFT_SECONDS:
+            self._rate = math.inf
+        elif self._rate < self._held_rate:
+            self._rate = min(self._held_rate, self._rate * BACK_AFTER_STORM)
+        elif self._was_short:  # one that nobody used up is not known to hold
+            eagerness = 1.0 + (calm_seconds / CALM_SECONDS) ** 2
+            self._rate += GROWTH_PER_SECOND * eagerness
+
+    def _forget_before(self, instant: float) -> None:
+        while self._got_through_at and self._got_through_at[0] < instant:
+            self._got_through_at.popleft()
+
+    def _seen(self, now: float) -> float:
+        """Return the rate at which requests got through lately."""
+        seen = self._got_through_at
+        if not seen:
+            return 1.0
+        return len(seen) / max(LEAST_SPAN_SECONDS, now - seen[0])
 
 
 @dataclass(frozen=True, slots=True)

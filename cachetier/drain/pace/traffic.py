@@ -1,24 +1,90 @@
-"""The traffic between this node and one remote: its pace, its present limits, its counts."""
+"""The traffic between this node and one remote: its pace, its limits, its counts, its speed.
+
+What the link takes is estimated from how fast single upload parts went. While as many parts are
+under way as may be, their share times their number is what it takes. With fewer nobody can tell
+whether the link or we were the limit: their speed times the number that there may be is an upper
+bound, and what was found when the link was full counts as long as it is fresh. So a guess that is
+too good fills the link, and thereby corrects itself.
+"""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 
 from cachetier_client.bucket_format.uploads import LARGE_PART_BYTES, usual_upload_part_bytes
 from cachetier_client.clock import Clock
 
 from cachetier.drain.messages import ReportTraffic
 from cachetier.drain.pace.pace import Pace, PaceState
-from cachetier.drain.pace.throughput import Throughput
 from cachetier.drain.upload.compression_model import Link
 from cachetier.errors import ThrottledError
 from cachetier.model.bandwidth import Bandwidth
 
 UNLIMITED = Bandwidth()
-WEIGHT = 0.2  # of the last part in what parts get on average
+# What is smaller takes as long as its round trip, and tells nothing of the link.
+LEAST_BYTES = 1 << 20
+FULL_SHARE = 0.75
+FRESH_SECONDS = 30.0
+WEIGHT = 0.3
+PART_WEIGHT = 0.2  # of the last part in what parts get on average
+
+
+@dataclass(slots=True)
+class _Mean:
+    value: float = 0.0
+    at: float | None = None
+
+    def note(self, value: float, now: float) -> None:
+        fresh = self.is_fresh(now)
+        self.value = self.value + WEIGHT * (value - self.value) if fresh else value
+        self.at = now
+
+    def is_fresh(self, now: float) -> bool:
+        return self.at is not None and now - self.at <= FRESH_SECONDS
+
+
+class Throughput:
+    """What is known of one link. Pure: it is told the time."""
+
+    def __init__(self) -> None:
+        self._full = _Mean()
+        self._bound = _Mean()
+        self._seen = _Mean()
+
+    def note(self, size_bytes: int, seconds: float, in_flight: int, most: int, now: float) -> None:
+        """Count a part that was sent in ``seconds``, beside others, up to ``most`` in all.
+
+        Args:
+            size_bytes: The size of the part.
+            seconds: How long it took.
+            in_flight: How many requests were under way when it ended, itself included.
+            most: How many there may be.
+            now: Monotonic.
+        """
+        if size_bytes < LEAST_BYTES:
+            return
+        speed = size_bytes / max(seconds, 1e-6)
+        self._seen.note(speed * in_flight, now)
+        if in_flight >= FULL_SHARE * most:
+            self._full.note(speed * in_flight, now)
+        else:
+            self._bound.note(speed * most, now)
+
+    def link(self, now: float) -> Link | None:
+        """Return what the link takes, or None while nobody knows."""
+        guess = self._guess(now)
+        return Link(guess, min(guess, self._seen.value)) if guess is not None else None
+
+    def _guess(self, now: float) -> float | None:
+        known = [mean for mean in (self._full, self._bound) if mean.at is not None]
+        fresh = [mean.value for mean in known if mean.is_fresh(now)]
+        if fresh:
+            return min(fresh)
+        latest = max(known, key=lambda mean: mean.at or 0.0, default=None)
+        return latest.value if latest is not None else None
 
 
 class Traffic:
@@ -53,7 +119,9 @@ class Traffic:
                 self._note_part(size_bytes / max(1e-6, seconds))
             if operation in ("upload_part", "put") and outcome == "ok":
                 self._sent_bytes += size_bytes
-                self._note_link(size_bytes, seconds)
+                pace, now = self.pace.state(), self._clock.monotonic()
+                most = min(pace.concurrency, self._parts)
+                self._throughput.note(size_bytes, seconds, pace.in_flight, most, now)
             self._requests += 1
             self._throttled += outcome == ThrottledError.code
 
@@ -82,15 +150,11 @@ class Traffic:
             link = Link(*(min(limit, speed) for speed in astuple(known)))
         return link
 
-    def _note_link(self, size_bytes: int, seconds: float) -> None:
-        pace = self.pace.state()
-        most = min(pace.concurrency, self._parts)
-        now = self._clock.monotonic()
-        self._throughput.note(size_bytes, seconds, pace.in_flight, most, now)
-
     def _note_part(self, bytes_per_second: float) -> None:
         known = self._part_bytes_per_second
-        weighed = bytes_per_second if known is None else known + WEIGHT * (bytes_per_second - known)
+        weighed = (
+            bytes_per_second if known is None else known + PART_WEIGHT * (bytes_per_second - known)
+        )
         self._part_bytes_per_second = weighed
 
     def news(self) -> ReportTraffic | None:

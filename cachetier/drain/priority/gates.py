@@ -38,11 +38,23 @@ class ComputeSlots:
     @contextmanager
     def slot(self) -> Iterator[None]:
         """Work inside; waits until there is room, and for as long as ``allow`` said."""
-        self._enter()
+        with self._changed:
+            while self._used >= self._allowed:
+                self._wait(None, slowed=self._allowed < self.limit)
+            self._used += 1
+            self._pause()
+            if not self._working:
+                self._working_since = self._monotonic()
+            self._working += 1
         try:
             yield
         finally:
-            self._leave()
+            with self._changed:
+                self._used -= 1
+                self._working -= 1
+                if not self._working:
+                    self._worked_seconds += self._monotonic() - self._working_since
+                self._changed.notify_all()
 
     def allow(self, count: int, pause_seconds: float = 0.0) -> None:
         """Let ``count`` threads through, between one and the limit; it counts at once.
@@ -77,16 +89,6 @@ class ComputeSlots:
         with self._changed:
             return self._slowed_seconds
 
-    def _enter(self) -> None:
-        with self._changed:
-            while self._used >= self._allowed:
-                self._wait(None, slowed=self._allowed < self.limit)
-            self._used += 1
-            self._pause()
-            if not self._working:
-                self._working_since = self._monotonic()
-            self._working += 1
-
     def _pause(self) -> None:
         began_at = self._monotonic()
         while (left := began_at + self._pause_seconds - self._monotonic()) > 0:
@@ -97,14 +99,6 @@ class ComputeSlots:
         self._changed.wait(timeout_seconds)
         if slowed:
             self._slowed_seconds += self._monotonic() - began_at
-
-    def _leave(self) -> None:
-        with self._changed:
-            self._used -= 1
-            self._working -= 1
-            if not self._working:
-                self._worked_seconds += self._monotonic() - self._working_since
-            self._changed.notify_all()
 
 
 def unlimited() -> ComputeSlots:

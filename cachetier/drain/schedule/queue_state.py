@@ -78,13 +78,15 @@ class QueueState:
         """Return the work in flight as task ``number``."""
         return self._in_flight.get(number)
 
-    def finish(self, number: int) -> None:
-        """Take a task off the list, done or not."""
+    def finish(self, number: int, *, done: bool = False) -> None:
+        """Take a task off the list; once it is done its failures count no more, unless put off."""
         with self._changed:
             work = self._in_flight.pop(number, None)
             if work is not None:
                 self._busy.discard(work.key)
                 self._changed.notify_all()
+                if done and work.key not in self._not_before:
+                    self._rounds.pop(work.key, None)
 
     def forget_tasks(self) -> None:
         """The drain is gone, and with it everything it had in flight."""
@@ -145,12 +147,6 @@ class QueueState:
         with self._changed:
             self._not_before.pop(key, None)
             self._rounds.pop(key, None)
-
-    def succeeded(self, key: Key) -> None:
-        """Forget the failures of ``key``, unless it was put off while it was being done."""
-        with self._changed:
-            if key not in self._not_before:
-                self._rounds.pop(key, None)
 
     def forgive_all(self) -> None:
         """Let everything be tried at once: the remote is back."""

@@ -35,11 +35,6 @@ class DrainContext:
     remote_state: RemoteState
     packing: bool = False
 
-    @property
-    def remote(self) -> str:
-        """The name of the remote."""
-        return self.remote_state.remote
-
     def shard(self, version: int) -> Shard:
         """Return a shard, or raise NotFoundError."""
         shard = self.store.read(queries.shard_by_version, version)

@@ -8,13 +8,9 @@ sent.
 from __future__ import annotations
 
 import logging
-import socket
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import assert_never
 
 from cachetier.drain import messages
-from cachetier.drain.channel import AnsweringEnd
 from cachetier.drain.messages import AnyRequest, DrainOrders, Handout, replied
 from cachetier.drain.priority.policy import Training
 from cachetier.drain.schedule import scheduler
@@ -23,25 +19,20 @@ from cachetier.drain.schedule.tasks import CONFLICT, Task, Work, task_of
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.save_reports import SaveReports
 from cachetier.drain.serve.shard_reports import ShardReports
-from cachetier.drain.serve.snapshot import out_of_reach, unfinished
+from cachetier.drain.serve.snapshot import unfinished
 from cachetier.errors import (
     CatalogDamagedError,
     FencedError,
 )
 from cachetier.local.catalog import drain_writes, queries
-from cachetier.model.checkpoint import Save
+from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.compression import UNCOMPRESSED, Rules
-from cachetier.notifier import Changes
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 
 log = logging.getLogger(__name__)
 
 CONFLICT_SECONDS = 30.0
-ANSWER_THREADS = 8
-# Between two wake-ups: thousands of puts a second must not each cost a switch of threads.
-QUIET_SECONDS = 0.1
-LOOK_SECONDS = 5.0
 
 
 class Dispatcher:
@@ -73,7 +64,7 @@ class Dispatcher:
             case messages.NextWork():
                 return replied(request, self._next_work(request.count))
             case messages.FinishTask():
-                self._finish(request)
+                self._queue.finish(request.task, done=request.done)
             case messages.FailTask():
                 self._failed(request)
             case messages.ReportCourtesy():
@@ -115,11 +106,13 @@ class Dispatcher:
             beside_packs=self._queue.names_in_flight if self._context.packing else None,
             copying=self._stats.copies == "on",
         )
-        lost = out_of_reach(remote_state, views)
-        for save in lost:
-            if remote_state.give_up(save.number, self._context.clock.now()):
-                self._stats.gave_up(save)
-        return [view for view in views if view.save not in lost]
+        for view in views[:]:
+            save = view.save
+            if save.state is SaveState.OPEN and remote_state.out_of_reach(save):
+                views.remove(view)
+                if remote_state.give_up(save.number, self._context.clock.now()):
+                    self._stats.gave_up(save)
+        return views
 
     def _row_damaged(self, save: Save, error: CatalogDamagedError) -> None:
         if self._stats.conflict(-save.number, error.message) and self._context.remote_state.decides:
@@ -133,12 +126,6 @@ class Dispatcher:
         name = work.shard.name if work.shard is not None else ""
         mode = self._rules.mode_of(work.save.run, name)
         return task_of(number, work, replaced, mode)
-
-    def _finish(self, request: messages.FinishTask) -> None:
-        work = self._queue.work(request.task)
-        if work is not None and request.done:
-            self._queue.succeeded(work.key)
-        self._queue.finish(request.task)
 
     # --- failures --------------------------------------------------------------------------------
 
@@ -189,58 +176,3 @@ class Dispatcher:
         if request.retry:
             self._queue.forgive_all()
         self._context.changes.ring()
-
-
-class DrainLink:
-    """Serves one drain by its socket, from ``start`` until it hangs up or ``close``."""
-
-    def __init__(self, sock: socket.socket, dispatcher: Dispatcher, changes: Changes) -> None:
-        self._channel = AnsweringEnd(sock)
-        self._dispatcher = dispatcher
-        self._changes = changes
-        self._closed = threading.Event()
-        self._pool = ThreadPoolExecutor(ANSWER_THREADS, thread_name_prefix="drain-answer")
-        self._threads = [
-            threading.Thread(target=self._receive, name="drain-requests", daemon=True),
-            threading.Thread(target=self._wake, name="drain-wake", daemon=True),
-        ]
-
-    def start(self) -> None:
-        """Begin to answer.
-
-        Raises:
-            RuntimeError: No thread is left; ``close`` ends what was begun.
-        """
-        for thread in self._threads:
-            thread.start()
-
-    def close(self) -> None:
-        """Hang up; returns when no request is being answered any more."""
-        self._closed.set()
-        self._channel.close()
-        self._changes.ring()  # the waking thread waits there
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
-        self._pool.shutdown()
-
-    def _receive(self) -> None:
-        while (frame := self._channel.receive()) is not None:
-            try:
-                self._pool.submit(self._channel.reply, frame, self._dispatcher.answer)
-            except RuntimeError as error:  # no thread is left, and nobody knows if it was taken
-                tell(
-                    log,
-                    events.DRAIN_REQUEST_FAILED,
-                    operation=str(frame.header.get("request")),
-                    error=error,
-                )
-                self._channel.close()  # the drain ends with it, and the next one asks again
-
-    def _wake(self) -> None:
-        seen = 0
-        while not self._closed.wait(QUIET_SECONDS):
-            rings = self._changes.next_ring(seen, LOOK_SECONDS)
-            if rings != seen:
-                seen = rings
-                self._channel.wake()

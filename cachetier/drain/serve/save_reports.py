@@ -34,6 +34,7 @@ class SaveReports:
         self._context = context
         self._store = context.store
         self._remote_state = context.remote_state
+        self._remote = context.remote_state.remote
 
     def answer(self, request: SaveRequest) -> object:
         """Do what ``request`` asks, and return the reply that it names."""
@@ -65,11 +66,8 @@ class SaveReports:
 
     def _page(self, request: messages.ReadPart) -> PartPage:
         """Return the next shards of a rank; a version goes with each, to ask for the next."""
-        number, rank, after = request.save, request.rank, request.after
-        remote = self._context.remote
-        found = self._store.read(
-            queries.stored_shards_of_rank, number, rank, remote, after, PAGE_SHARDS
-        )
+        which = request.save, request.rank, self._remote, request.after, PAGE_SHARDS
+        found = self._store.read(queries.stored_shards_of_rank, *which)
         shards: list[tuple[int, str, Content, Stored | None]] = []
         digests = 0
         for shard, stored in found:
@@ -95,7 +93,7 @@ class SaveReports:
             shards=request.shards,
             size_bytes=request.size_bytes,
             seconds=request.seconds,
-            remote=self._context.remote,
+            remote=self._remote,
             age_seconds=self._age_seconds(save),
         )
         self._context.queue.forgive((request.save, TaskKind.PUBLISH, ""))
@@ -120,7 +118,7 @@ class SaveReports:
             tell(log, events.SAVE_DELETED, **self._ends(save))
         if save is not None and request.left:
             left = {"count": request.left, "key": request.example}
-            tell(log, events.OBJECTS_LEFT, **of(save), remote=self._context.remote, **left)
+            tell(log, events.OBJECTS_LEFT, **of(save), remote=self._remote, **left)
         self._context.announce()
 
     def _tell_end(self, save: Save, request: messages.SaveEnded) -> None:
@@ -137,7 +135,7 @@ class SaveReports:
 
     def _ends(self, save: Save) -> dict[str, Any]:
         """Return what is told of any end; where it ``decides`` it ends the save."""
-        where = {"remote": self._context.remote, "decides": self._remote_state.decides}
+        where = {"remote": self._remote, "decides": self._remote_state.decides}
         return {**of(save), **where, "age_seconds": self._age_seconds(save)}
 
     def _age_seconds(self, save: Save) -> float:

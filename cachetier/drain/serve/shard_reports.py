@@ -32,6 +32,7 @@ class ShardReports:
         self._context = context
         self._store = context.store
         self._remote_state = context.remote_state
+        self._remote = context.remote_state.remote
         self._stats = context.stats
 
     def answer(self, request: ShardRequest) -> object:
@@ -46,9 +47,9 @@ class ShardReports:
             case messages.UploadBegun():
                 self._upload_begun(request)
             case messages.UploadGone():
-                self._store.write(drain_writes.forget_upload, request.version, self._context.remote)
+                self._store.write(drain_writes.forget_upload, request.version, self._remote)
             case messages.PartsDone():
-                version, remote = request.version, self._context.remote
+                version, remote = request.version, self._remote
                 self._store.write(drain_writes.record_parts, version, remote, request.parts)
                 self._stats.progressed()
             case messages.ShardVerified():
@@ -83,7 +84,7 @@ class ShardReports:
         )
 
     def _recorded(self, version: int) -> UploadRecord:
-        return self._store.read(queries.progress_of, version, self._context.remote)
+        return self._store.read(queries.progress_of, version, self._remote)
 
     def _local_copy(self, shard: Shard) -> LocalCopy:
         try:
@@ -98,7 +99,7 @@ class ShardReports:
 
     def donor(self, version: int) -> DonorShard | None:
         """Return what lies at the remote that a shard may be put together from."""
-        shard, remote = self._context.shard(version), self._context.remote
+        shard, remote = self._context.shard(version), self._remote
         found = self._store.read(drain_queries.donor_of, shard, remote)
         if found is None:
             return None
@@ -117,7 +118,7 @@ class ShardReports:
         self._store.write(
             drain_writes.begin_upload,
             request.version,
-            self._context.remote,
+            self._remote,
             request.upload_id,
             request.part_bytes,
             request.codec,
@@ -138,10 +139,7 @@ class ShardReports:
             code="integrity",
             message=f"shard {shard.name} is damaged on this node and was not sent: {what}",
             hint="Save the step again, or restore another one.",
-            run=shard.run,
-            step=shard.step,
-            name=shard.name,
-            rank=shard.rank,
+            **shard.context,
         )
         now = self._context.clock.now()
         before = self._store.write(local_copies.record_damage, shard.version, incident, now)

@@ -60,12 +60,6 @@ def unfinished(
     return views
 
 
-def out_of_reach(remote_state: RemoteState, views: list[SaveView]) -> list[Save]:
-    """Return the saves among ``views`` that the remote can never get whole."""
-    open_saves = (view.save for view in views if view.save.state is SaveState.OPEN)
-    return [save for save in open_saves if remote_state.out_of_reach(save)]
-
-
 def _view(
     store: Store,
     remote_state: RemoteState,

@@ -19,13 +19,14 @@ from pathlib import Path
 
 from cachetier_client.clock import Clock
 
+from cachetier.drain.channel import DrainLink
 from cachetier.drain.messages import DrainOrders, Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.process import LOCK_NAME
 from cachetier.drain.schedule.fair_queue import Weights
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.context import DrainContext
-from cachetier.drain.serve.dispatcher import Dispatcher, DrainLink
+from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.eta import etas
 from cachetier.drain.serve.remote_state import DurableRemoteState, RemoteState, ReplicaRemoteState
 from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
@@ -187,7 +188,7 @@ class Supervisor:
         """
         cgroup.sweep()  # what was left when a service was killed
         ours, theirs = socket.socketpair()
-        link = DrainLink(ours, self._dispatcher, self._changes)
+        link = DrainLink(ours, self._dispatcher.answer, self._changes)
         process = None
         try:
             with theirs:

@@ -86,17 +86,35 @@ def commit_remote(
     _check_replaceable(sql, save, ids, name, existing)
     if existing is not None:
         raise BackpressureError(
-            f"shard {name} can only be replaced once there is room",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
-            name=name,
+            f"shard {name} can only be replaced once there is room", **ids.context, name=name
         )
     copy = RemoteCopy(remote, Stored.raw(content))
     new = NewShard(name, ids.rank, content, state=ShardState.EVICTED, copies=(copy,))
     shard = statements.insert_shard(sql, save, new, now)
     statements.want(sql, save.number)  # begun remotely, so the rest of it follows
     return Committed(shard)
+
+
+def take_over(
+    sql: apsw.Connection,
+    policy: Policy,
+    ids: SaveIds,
+    name: str,
+    content: Content,
+    remote: str,
+    now: float,
+) -> Committed:
+    """Commit a shard as ``commit_remote`` does, in place of other bytes under its name.
+
+    Those are of a put whose answer the client never got: what it put afterwards counts. It is one
+    transaction: readers see the one or the other shard, never none.
+    """
+    try:
+        return commit_remote(sql, policy, ids, name, content, remote, now)
+    except BackpressureError:
+        replaced = take_back(sql, ids, [name])
+        taken = commit_remote(sql, policy, ids, name, content, remote, now)
+        return Committed(taken.shard, tuple(replaced))
 
 
 def seal(
@@ -120,9 +138,7 @@ def seal(
         raise InvalidRequestError(
             "rank 0 cannot follow rank 0",
             hint="Seal rank 0 without follows, once everything of the save is put.",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
+            **ids.context,
         )
     waits = follows and not is_final(sql, number, LEADER)
     sql.execute(
@@ -152,9 +168,7 @@ def abort_rank(sql: apsw.Connection, ids: SaveIds) -> list[Shard]:
         raise SealedError(
             f"rank {ids.rank} has sealed its part of step {ids.step}; it cannot be aborted",
             hint="Delete the step instead.",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
+            **ids.context,
         )
     shards = [s for s in queries.shards_of(sql, save.number) if s.rank == ids.rank]
     sql.execute("DELETE FROM shards WHERE save = ? AND rank = ?", (save.number, ids.rank))
@@ -251,25 +265,11 @@ def _check_replaceable(
         raise SealedError(
             f"shard {name} of step {ids.step} belongs to rank {existing.rank}, with other bytes",
             hint="Give each rank's shards names of their own.",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
+            **ids.context,
             name=name,
         )
     if is_final(sql, save.number, ids.rank):
-        raise SealedError(
-            f"rank {ids.rank} has sealed step {ids.step}",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
-            name=name,
-        )
+        raise SealedError(f"rank {ids.rank} has sealed step {ids.step}", **ids.context, name=name)
     if save.state not in OPEN_STATES:
-        raise SealedError(
-            f"step {ids.step} is {save.state} already",
-            run=ids.run,
-            step=ids.step,
-            rank=ids.rank,
-            name=name,
-        )
+        raise SealedError(f"step {ids.step} is {save.state} already", **ids.context, name=name)
     _reopen(sql, save.number, ids.rank, PartState.OPEN)

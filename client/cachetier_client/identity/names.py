@@ -56,6 +56,11 @@ class SaveIds:
         checked_save_id(self.save_id)
         checked_place(self.rank, self.world_size)
 
+    @property
+    def context(self) -> dict[str, Any]:
+        """What an error says that it concerns."""
+        return {"run": self.run, "step": self.step, "rank": self.rank}
+
     def fields(self) -> dict[str, Any]:
         """Return the ids as a request carries them."""
         return {

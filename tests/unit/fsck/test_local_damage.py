@@ -236,6 +236,7 @@ def test_a_dirty_shard_gets_the_file_back_that_its_row_forgot(
     file_id = "a" + (row.file_id or "")[1:]
     path = patient.cache_dir / "data" / file_id[:2] / file_id
     path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     patient.path(row).rename(path)
     patient.sql("UPDATE shards SET file_id = ? WHERE version = ?", file_id, row.version)
     patient.sql(f"UPDATE shards SET {change} WHERE version = ?", row.version)
@@ -316,6 +317,7 @@ def test_repairing_without_a_catalog_begins_no_empty_one(patient: Patient) -> No
 def stray(patient: Patient, *, mark: bytes | None) -> Path:
     file_id = secrets.token_hex(16)
     path = patient.cache_dir / "data" / file_id[:2] / file_id
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(LARGE)
     if mark is not None:
         os.setxattr(path, IDENTITY_ATTRIBUTE, mark)

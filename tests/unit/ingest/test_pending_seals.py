@@ -158,6 +158,29 @@ def test_other_bytes_of_a_put_without_an_answer_give_way_to_those_in_the_bucket(
     assert shard.content.digest == digest_of(THERE)
 
 
+def test_a_reader_finds_the_old_or_the_new_bytes_of_a_shard_while_they_change(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past.node.put(IDS, "here", HERE)
+    past.node.put(IDS, "there", b"the client never heard of these")
+    past.claim()
+    past.put_there()
+    past.leave()
+    seen: list[int | None] = []
+    write = past.node.store.write
+
+    def look_and_write(*args: Any, **kwargs: Any) -> Any:
+        written = write(*args, **kwargs)
+        seen.append(past.digest_of("there"))
+        return written
+
+    monkeypatch.setattr(past.node.store, "write", look_and_write)
+    past.seals.look()
+
+    assert digest_of(THERE) in seen
+    assert None not in seen
+
+
 def test_bytes_without_an_answer_give_way_where_another_save_of_the_step_is_published(
     past: Past,
 ) -> None:

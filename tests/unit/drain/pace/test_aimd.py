@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachetier.drain.pace.aimd import (
+from cachetier.drain.pace.pace import (
     BACK_AFTER_STORM,
     FAR_OFF,
     GENTLE_CUT,

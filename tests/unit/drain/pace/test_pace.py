@@ -7,8 +7,14 @@ import math
 import pytest
 
 from benchmarks.drain.throttled_bucket import SimulatedNode, Simulation, TokenBucket
-from cachetier.drain.pace.aimd import GENTLE_CUT, LEAST_RATE, LIFT_SECONDS
-from cachetier.drain.pace.pace import FIRST_CONCURRENCY, Pace, Ticket
+from cachetier.drain.pace.pace import (
+    FIRST_CONCURRENCY,
+    GENTLE_CUT,
+    LEAST_RATE,
+    LIFT_SECONDS,
+    Pace,
+    Ticket,
+)
 
 
 def begin(pace: Pace, now: float, size_bytes: int = 1) -> Ticket:

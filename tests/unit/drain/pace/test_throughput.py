@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachetier.drain.pace.throughput import FRESH_SECONDS, LEAST_BYTES, Throughput
+from cachetier.drain.pace.traffic import FRESH_SECONDS, LEAST_BYTES, Throughput
 
 PART = 16 << 20
 

@@ -196,14 +196,27 @@ def test_links_and_foreign_files_in_the_data_directory_are_not_ours(
     disk: DiskFiles, tmp_path: Path
 ) -> None:
     (tmp_path / "secret").write_text("secret")
-    planted = "ab" + "0" * 30
-    (tmp_path / "data" / "ab" / planted).symlink_to(tmp_path / "secret")
-    (tmp_path / "data" / "ab" / "notes.txt").write_text("x")
+    planted = "0b" + "0" * 30
+    (tmp_path / "data" / "0b" / planted).symlink_to(tmp_path / "secret")
+    (tmp_path / "data" / "0b" / "notes.txt").write_text("x")
     (tmp_path / "data" / "README").write_text("x")
 
     assert list(disk.all()) == []
     with pytest.raises(OSError, match="symbolic links"):
         disk.open(planted)
+
+
+def test_files_in_a_folder_that_is_not_made_any_more_are_ours_too(
+    disk: DiskFiles, tmp_path: Path
+) -> None:
+    older = "ab" + "0" * 30
+    (tmp_path / "data" / "ab").mkdir()
+    (tmp_path / "data" / "ab" / older).write_bytes(b"x")
+
+    assert list(disk.all()) == [(older, 1)]
+    os.close(disk.open(older))
+    disk.remove(older)
+    assert list(disk.all()) == []
 
 
 def test_directories_are_prepared_again_without_harm(disk: DiskFiles, tmp_path: Path) -> None:
