@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from cachetier_client.bucket_format.documents import PendingSeal, ShardEntry, decode
+from cachetier_client.bucket_format.documents import PendingSeal, ShardEntry, decode, read_part
 from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.clock import Clock
 from cachetier_client.identity import names
@@ -164,7 +164,7 @@ class PendingSeals:
         body = self._get(key)
         if body is None:
             return False
-        part, _ = self._bucket.part_of(body, save.run, location, rank)
+        part, _ = read_part(body, save.run, rank, key)
         if any(shard.codec is not Codec.RAW or shard.pack is not None for shard in part.shards):
             return False  # a drain's, of an earlier life of this cache
         sealed = PendingSeal(

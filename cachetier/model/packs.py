@@ -61,11 +61,6 @@ def next_pack(members: Iterable[Member]) -> list[Member]:
     return chosen
 
 
-def pack_name(rank: int, digest: int) -> str:
-    """Return the name of a pack, under ``.cachetier/``."""
-    return f"pack-{rank}-{digest:016x}"
-
-
 class PackedExtent(NamedTuple):
     """Where one evicted member of a pack lies."""
 

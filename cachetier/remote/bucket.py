@@ -183,11 +183,7 @@ class Bucket:
             body = self.objects.get(key)
         except ObjectMissingError:
             raise IntegrityError(f"{key} is missing", run=run, rank=rank) from None
-        return self.part_of(body, run, location, rank)
-
-    def part_of(self, body: bytes, run: str, location: str, rank: int) -> ReadPart:
-        """Read a part that was fetched, or written, before; raises as ``part`` does."""
-        return read_part(body, run, rank, self.layout.part_key(run, location, rank))
+        return read_part(body, run, rank, key)
 
 
 @dataclass(frozen=True, slots=True)

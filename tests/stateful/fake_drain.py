@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from cachetier_client.bucket_format.documents import ShardEntry
+from cachetier_client.bucket_format.layout import pack_name
 from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored, StoredFrame
 from cachetier_client.bucket_format.uploads import (
@@ -29,7 +30,7 @@ from cachetier.model.checkpoint import PartState, Save, SaveState, claimant_of
 from cachetier.model.composing import pieces
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
-from cachetier.model.packs import Member, is_packable, next_pack, pack_name
+from cachetier.model.packs import Member, is_packable, next_pack
 from cachetier.model.shard import Shard
 from cachetier.remote.base import IF_ABSENT, UploadedPart, if_match
 from cachetier.remote.bucket import Bucket

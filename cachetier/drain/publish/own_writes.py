@@ -11,9 +11,10 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from cachetier_client.bucket_format.documents import SeenManifest
+from cachetier_client.bucket_format.documents import PartDocument, ReadPart, SeenManifest
 from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.clock import Clock
+from cachetier_client.io.digests import digest_of, to_hex
 
 CLAIMS = 256
 PART_LIMIT_BYTES, PARTS_BYTES = 2 << 20, 8 << 20
@@ -25,7 +26,8 @@ _Place = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class _OwnRankPart:
-    body: bytes
+    part: ReadPart
+    size_bytes: int
     written_at: float
 
 
@@ -52,24 +54,28 @@ class OwnWrites:
             seen = self._claims.get((save.run, save.step))
             return seen if seen is not None and seen.manifest.save_id == save.save_id else None
 
-    def wrote_part(self, run: str, location: str, rank: int, body: bytes) -> None:
-        """Remember a part that is in the bucket now; a large one is not worth the memory."""
+    def wrote_part(self, location: str, part: PartDocument, body: bytes) -> None:
+        """Remember a part that is in the bucket now as ``body``.
+
+        A large one is not worth the memory.
+        """
         if len(body) > PART_LIMIT_BYTES:
             return
+        place, now = (part.run, location, part.rank), self._clock.monotonic()
         with self._lock:
-            self._forget_part((run, location, rank))
-            self._parts[run, location, rank] = _OwnRankPart(body, self._clock.monotonic())
+            self._forget_part(place)
+            self._parts[place] = _OwnRankPart((part, to_hex(digest_of(body))), len(body), now)
             self._parts_bytes += len(body)
             while self._parts_bytes > PARTS_BYTES:
                 self._forget_part(next(iter(self._parts)))
 
-    def part(self, run: str, location: str, rank: int) -> bytes | None:
+    def part(self, run: str, location: str, rank: int) -> ReadPart | None:
         """Return a part as it was written, or None where it is to be read."""
         with self._lock:
             found = self._parts.get((run, location, rank))
             if found is None or self._clock.monotonic() - found.written_at > FRESH_SECONDS:
                 return None
-            return found.body
+            return found.part
 
     def forget(self, save: Claimant, location: str) -> None:
         """Forget a save that ended, or whose claim is out of date."""
@@ -83,4 +89,4 @@ class OwnWrites:
     def _forget_part(self, place: _Place) -> None:
         found = self._parts.pop(place, None)
         if found is not None:
-            self._parts_bytes -= len(found.body)
+            self._parts_bytes -= found.size_bytes

@@ -113,7 +113,7 @@ class Publisher:
             raise LostShardsError(lost)
         part = publication.part_of(save, rank, shards)
         body = self._bucket.put_part(part, location)
-        self._own.wrote_part(save.run, location, rank, body)
+        self._own.wrote_part(location, part, body)
 
     def publish(self, save: Claimant, location: str) -> Ended | None:
         """Publish ``save`` if its every rank's part is there; None while it is not whole.
@@ -243,12 +243,13 @@ class Publisher:
 
     def _publish_own(self, save: Claimant, location: str) -> bool:
         """Publish over our own claim what we wrote all of; False where it has to be looked at."""
-        seen, ranks = self._own.claim(save), range(save.world_size)
-        own = (self._own.part(save.run, location, rank) for rank in ranks)
-        if seen is None or any(body is None for body in own):
-            return False
-        parts = [self._part(save, location, rank) for rank in ranks]
-        if not publication.are_of(save, parts):
+        seen, parts = self._own.claim(save), []
+        for rank in range(save.world_size):
+            part = self._own.part(save.run, location, rank)
+            if part is None:
+                return False
+            parts.append(part)
+        if seen is None or not publication.are_of(save, parts):
             return False
         self._own.forget(save, location)
         return (
@@ -257,10 +258,8 @@ class Publisher:
         )
 
     def _part(self, save: Claimant, location: str, rank: int) -> ReadPart:
-        body = self._own.part(save.run, location, rank)
-        if body is None:
-            return self._bucket.part_with_digest(save.run, location, rank)
-        return self._bucket.part_of(body, save.run, location, rank)
+        own = self._own.part(save.run, location, rank)
+        return own or self._bucket.part_with_digest(save.run, location, rank)
 
     def _whole(self, save: Claimant, location: str) -> list[ReadPart] | None:
         """Return every rank's part, or None; those of another save do not count."""

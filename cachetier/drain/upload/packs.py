@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format.layout import pack_name
 from cachetier_client.bucket_format.stored import Content, InPack, Stored
 from cachetier_client.bucket_format.uploads import UploadPartRange, object_metadata
 from cachetier_client.io import digests
@@ -24,7 +25,7 @@ from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.source import DamagedError, opened_source
 from cachetier.drain.upload.target import UploadTarget, look
 from cachetier.errors import NotFoundError, PreconditionFailedError, RemoteDigestError
-from cachetier.model.packs import PACKED_UP_TO_BYTES, Member, pack_name
+from cachetier.model.packs import PACKED_UP_TO_BYTES, Member
 from cachetier.remote.base import IF_ABSENT, Condition
 from cachetier.remote.bucket import Bucket
 

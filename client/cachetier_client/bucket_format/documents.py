@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Annotated, TypeVar
 
 from cachetier_client.bucket_format import strict_json
+from cachetier_client.bucket_format.layout import PACK_NAME
 from cachetier_client.bucket_format.stored import (
     SHARD_LIMIT_BYTES,
     Codec,
@@ -38,7 +39,7 @@ ShardBytes = Annotated[int, between(0, SHARD_LIMIT_BYTES)]
 HexDigest = Annotated[str, matching(r"[0-9a-f]{16}")]
 HexDigests = Annotated[str, matching(r"(?:[0-9a-f]{16})*")]
 HexSizes = Annotated[str, matching(r"(?:[0-9a-f]{8})*")]
-PackName = Annotated[str, matching(r"pack-[0-9]+-[0-9a-f]{16}")]
+PackName = Annotated[str, matching(PACK_NAME)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

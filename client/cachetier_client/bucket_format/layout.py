@@ -30,7 +30,7 @@ from cachetier_client.identity.names import GENERATION_MARK, RESERVED_SEGMENT, p
 
 _PART = re.compile(r"rank-(0|[1-9][0-9]*)\.json", re.ASCII)
 _PENDING = re.compile(r"pending-(0|[1-9][0-9]*)\.json", re.ASCII)
-
+PACK_NAME = r"pack-[0-9]+-[0-9a-f]{16}"
 
 SPREAD_MARK = GENERATION_MARK * 2  # no save id begins or ends with it
 SPREAD_DIGITS = "0123456789abcdef"
@@ -122,6 +122,11 @@ class Layout:
             except InvalidNameError:
                 continue  # another save's location, or somebody else's folder
         return sorted(steps)
+
+
+def pack_name(rank: int, digest: int) -> str:
+    """Return the name of a pack, under ``.cachetier/``."""
+    return f"pack-{rank}-{digest:016x}"
 
 
 def is_pending(key: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from cachetier_client.bucket_format.layout import pack_name
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,6 @@ from cachetier.model.packs import (
     PackedExtent,
     is_packable,
     next_pack,
-    pack_name,
     read_along,
 )
 

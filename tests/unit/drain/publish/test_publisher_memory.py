@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 from cachetier_client.bucket_format.documents import ManifestState, SeenManifest
-from cachetier_client.bucket_format.publication import claim
+from cachetier_client.bucket_format.publication import claim, part_of
+from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.drain.publish import own_writes
 from cachetier.drain.publish.own_writes import CLAIMS, FRESH_SECONDS, PARTS_BYTES, OwnWrites
@@ -153,14 +154,15 @@ def test_parts_are_remembered_up_to_a_number_of_bytes() -> None:
     own = OwnWrites(FakeClock())
     body = bytes(PARTS_BYTES // 4)
     for rank in range(5):
-        own.wrote_part("run", "7", rank, body)
+        own.wrote_part("7", part_of(save_of("a"), rank, ()), body)
 
     assert [own.part("run", "7", rank) is None for rank in range(5)] == [True] + [False] * 4
 
 
 def test_a_large_part_is_not_remembered() -> None:
     own = OwnWrites(FakeClock())
-    own.wrote_part("run", "7", 0, bytes(own_writes.PART_LIMIT_BYTES + 1))
+    part = part_of(save_of("a"), 0, ())
+    own.wrote_part("7", part, bytes(own_writes.PART_LIMIT_BYTES + 1))
 
     assert own.part("run", "7", 0) is None
 
@@ -178,10 +180,11 @@ def test_claims_are_remembered_up_to_a_number() -> None:
 def test_a_save_that_ended_is_forgotten() -> None:
     own, save = OwnWrites(FakeClock()), save_of("a")
     own.claimed(SeenManifest(claim(save, None, "nonce"), "etag"))
-    own.wrote_part("run", "7", 0, b"part")
-    own.wrote_part("run", "8", 0, b"part")
+    part = part_of(save, 0, ())
+    own.wrote_part("7", part, b"part")
+    own.wrote_part("8", part, b"part")
     own.forget(save, "7")
 
     assert own.claim(save) is None
     assert own.part("run", "7", 0) is None
-    assert own.part("run", "8", 0) == b"part"
+    assert own.part("run", "8", 0) == (part, to_hex(digest_of(b"part")))
