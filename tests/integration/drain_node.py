@@ -22,8 +22,7 @@ from cachetier.drain.channel import AskingEnd, DrainLink
 from cachetier.drain.loop import DrainLoop, Signals
 from cachetier.drain.messages import DrainOrders, Size
 from cachetier.drain.pace.traffic import Traffic
-from cachetier.drain.schedule.fair_queue import EQUAL, Weights
-from cachetier.drain.schedule.queue_state import QueueState
+from cachetier.drain.schedule.queue_state import EQUAL, QueueState, Weights
 from cachetier.drain.schedule.tasks import Work
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import Dispatcher

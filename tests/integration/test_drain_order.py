@@ -12,7 +12,7 @@ from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.messages import Size
-from cachetier.drain.schedule.fair_queue import EQUAL, Weights
+from cachetier.drain.schedule.queue_state import EQUAL, Weights
 from cachetier.drain.serve.eta import etas
 from cachetier.errors import LocalOnlyError
 from cachetier.local.catalog import queries

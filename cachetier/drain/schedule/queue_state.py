@@ -1,4 +1,4 @@
-"""The queue's state in memory: which work is in flight, backed off, or hurried.
+"""The queue's state in memory: what is in flight, backed off or hurried, and each run's share.
 
 Attempts of uploads are counted in the catalog as well; forgetting when to try again only makes the
 next attempt come sooner.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import count
 
 from cachetier_client.clock import Clock
 
-from cachetier.drain.schedule.fair_queue import EQUAL, Fairness, Weights
-from cachetier.drain.schedule.scheduler import Situation
 from cachetier.drain.schedule.tasks import Key, TaskKind, Work, name_key
 from cachetier.errors import BackpressureError
 from cachetier.model.checkpoint import Save
@@ -22,9 +23,81 @@ from cachetier.training_hints import Phases
 
 BACKOFF_LIMIT_SECONDS = 30.0
 HURRY_SECONDS = 600.0
+# What an item costs beside its bytes: a request takes its time whatever it carries.
+ITEM_BYTES = 1 << 20
 RECHECKED = (TaskKind.FOLLOW, TaskKind.PUBLISH)  # these look what other nodes have done meanwhile
 
 Wish = tuple[str | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How far each flow has got; ``now`` is the virtual time, ``ends`` when each is through.
+
+    Start-time fair queueing by bytes handed out: each *flow* (a run, or a class of work) has a
+    weight. An item of a flow starts when its last item finished, in virtual time, or now if the
+    flow was idle; the flow that starts first is next. Over any span in which two flows have work,
+    the bytes they get differ from the ratio of their weights by no more than an item each; who was
+    idle neither saves up nor owes.
+
+    Source: P. Goyal, H. Vin, H. Cheng, "Start-time Fair Queuing", SIGCOMM 1996.
+    """
+
+    now: float = 0.0
+    ends: Mapping[str, float] = field(default_factory=dict)
+
+    def start(self, flow: str) -> float:
+        """Return when the next item of ``flow`` starts: the lowest is next."""
+        return max(self.now, self.ends.get(flow, 0.0))
+
+    def after(self, flow: str, size_bytes: int, weight: float) -> Shares:
+        """Return the shares once ``flow`` was handed an item of ``size_bytes``."""
+        now = self.start(flow)
+        ends = {name: end for name, end in self.ends.items() if end > now}
+        ends[flow] = now + (size_bytes + ITEM_BYTES) / weight
+        return Shares(now, ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The share of each run: that of the first pattern it matches, 1 if there is none."""
+
+    patterns: tuple[tuple[str, float], ...] = ()
+
+    def of(self, run: str) -> float:
+        return next((weight for glob, weight in self.patterns if fnmatchcase(run, glob)), 1.0)
+
+
+EQUAL = Weights()
+
+
+@dataclass(frozen=True, slots=True)
+class Fairness:
+    """What was handed out so far: to each run, and of what is urgent to each of its classes."""
+
+    runs: Shares = field(default_factory=Shares)
+    urgent: Shares = field(default_factory=Shares)
+
+
+def _nobody_waits(_save: Save) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything else that bears on the decision.
+
+    ``not_before`` are monotonic instants, for work that failed or found nothing to do yet.
+    """
+
+    now: float
+    monotonic: float
+    in_flight: AbstractSet[Key] = frozenset()
+    not_before: Mapping[Key, float] = field(default_factory=dict)
+    hurried: Callable[[Save], bool] = _nobody_waits
+    wants_room: bool = False
+    fairness: Fairness = field(default_factory=Fairness)
+    weights: Weights = EQUAL
 
 
 def backoff_seconds(attempt: int, fraction: float) -> float:

@@ -23,12 +23,12 @@ Where small shards are packed, those of a sealed rank go together, one pack afte
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from cachetier.drain.schedule.fair_queue import EQUAL, Fairness, Weights
-from cachetier.drain.schedule.tasks import Key, TaskKind, Work, name_key
+from cachetier.drain.schedule.queue_state import Fairness, Situation
+from cachetier.drain.schedule.tasks import TaskKind, Work, name_key
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState, sealed_here
 from cachetier.model.composing import Twins, twins_of
 from cachetier.model.packs import Packable
@@ -63,27 +63,6 @@ class SaveView:
     unsound: frozenset[int] = frozenset()
     packable: tuple[Packable, ...] = ()
     twins: frozenset[Twins] = frozenset()
-
-
-def _nobody_waits(_save: Save) -> bool:
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """Everything else that bears on the decision.
-
-    ``not_before`` are monotonic instants, for work that failed or found nothing to do yet.
-    """
-
-    now: float
-    monotonic: float
-    in_flight: AbstractSet[Key] = frozenset()
-    not_before: Mapping[Key, float] = field(default_factory=dict)
-    hurried: Callable[[Save], bool] = _nobody_waits
-    wants_room: bool = False
-    fairness: Fairness = field(default_factory=Fairness)
-    weights: Weights = EQUAL
 
 
 @dataclass(frozen=True, slots=True)

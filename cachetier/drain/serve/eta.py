@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cachetier.drain.schedule.fair_queue import Weights
+from cachetier.drain.schedule.queue_state import Weights
 from cachetier.local.catalog.records import Backlog
 from cachetier.model.checkpoint import Save, SaveState
 

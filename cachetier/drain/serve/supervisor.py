@@ -23,8 +23,7 @@ from cachetier.drain.channel import DrainLink
 from cachetier.drain.messages import DrainOrders, Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.process import LOCK_NAME
-from cachetier.drain.schedule.fair_queue import Weights
-from cachetier.drain.schedule.queue_state import QueueState
+from cachetier.drain.schedule.queue_state import QueueState, Weights
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.eta import etas

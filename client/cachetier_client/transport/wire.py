@@ -170,11 +170,11 @@ def _receive_exactly(sock: socket.socket, size_bytes: int, deadline: Deadline | 
 def _timed(sock: socket.socket, deadline: Deadline | None) -> socket.socket:
     """Have the next call on ``sock`` take no longer than what is left.
 
-    The system is told anew only when that has changed by ``_LATE_SECONDS``: an exchange of small
-    frames is over before, and telling costs as much as sending.
+    Its limit is set anew only when that has changed by ``_LATE_SECONDS``: an exchange of small
+    frames is over before, and setting it costs as much as sending.
     """
     if deadline is not None:
-        left, told = deadline.require("the exchange"), sock.gettimeout()
-        if told is None or not left <= told <= left + _LATE_SECONDS:
+        left, limit = deadline.require("the exchange"), sock.gettimeout()
+        if limit is None or not left <= limit <= left + _LATE_SECONDS:
             sock.settimeout(left)
     return sock

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachetier.drain.schedule.fair_queue import ITEM_BYTES, Shares, Weights
+from cachetier.drain.schedule.queue_state import ITEM_BYTES, Shares, Weights
 
 MIB = 1 << 20
 

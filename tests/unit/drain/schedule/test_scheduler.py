@@ -7,13 +7,8 @@ from dataclasses import replace
 import pytest
 from cachetier_client.bucket_format.stored import Content
 
-from cachetier.drain.schedule.scheduler import (
-    OVERDUE_SECONDS,
-    UNSEALED_SECONDS,
-    SaveView,
-    Situation,
-    plan,
-)
+from cachetier.drain.schedule.queue_state import Situation
+from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, UNSEALED_SECONDS, SaveView, plan
 from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState

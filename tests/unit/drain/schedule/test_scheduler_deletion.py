@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.schedule.scheduler import SaveView, Situation, plan
+from cachetier.drain.schedule.queue_state import Situation
+from cachetier.drain.schedule.scheduler import SaveView, plan
 from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.snapshot import unfinished

@@ -9,8 +9,8 @@ from cachetier_client.bucket_format.stored import Content
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachetier.drain.schedule.fair_queue import EQUAL, ITEM_BYTES, Fairness, Weights
-from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, Situation, plan
+from cachetier.drain.schedule.queue_state import EQUAL, ITEM_BYTES, Fairness, Situation, Weights
+from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, plan
 from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, Situation, plan
+from cachetier.drain.schedule.queue_state import Situation
+from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, plan
 from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.model.packs import Packable
 from tests.unit.drain.schedule.test_scheduler import (

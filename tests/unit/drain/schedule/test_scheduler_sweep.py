@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, Situation, plan
+from cachetier.drain.schedule.queue_state import Situation
+from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, plan
 from cachetier.drain.schedule.tasks import TaskKind, Work, name_key
 from cachetier.local.catalog import adopt, drain_writes, puts, queries
 from cachetier.local.store import Store

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from cachetier_client.bucket_format.stored import Content
 
-from cachetier.drain.schedule.scheduler import SaveView, Situation, plan
+from cachetier.drain.schedule.queue_state import Situation
+from cachetier.drain.schedule.scheduler import SaveView, plan
 from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.model.composing import DONOR_FROM_BYTES, contents_of_twins, twins_of
 from cachetier.model.shard import Shard

@@ -6,7 +6,7 @@ import pytest
 from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.clock import Clock
 
-from cachetier.drain.schedule.fair_queue import EQUAL, Weights
+from cachetier.drain.schedule.queue_state import EQUAL, Weights
 from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.drain.serve.eta import WINDOW_SECONDS, FinishedUpload, etas, measured_rate
 from cachetier.drain.serve.stats import DrainStats
