@@ -90,7 +90,7 @@ class NodeIngest:
         when_full: WhenFull,
         make_room: Callable[[], None],
         open_remote_stage: OpenRemoteStage | None = None,
-        on_committed: Callable[[Shard], None] = lambda _shard: None,
+        on_committed: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._when_full = when_full
@@ -145,7 +145,7 @@ class NodeIngest:
             shard, level = self._store.commit(staged, ids, name, content).shard, Level.LOCAL
         else:
             shard, level = staged.commit(content), Level.DURABLE
-        self._on_committed(shard)
+        self._on_committed()
         return _receipt_of(shard, level)
 
     def refused_by_disk(self, error: OSError) -> BackpressureError:
@@ -184,7 +184,7 @@ class NodeIngest:
         if not self._admit(len(body), timeout_seconds):
             return self._put_through(ids, name, body, content)
         shard = self._store.commit_inline(ids, name, content, body).shard
-        self._on_committed(shard)
+        self._on_committed()
         return _receipt_of(shard, Level.LOCAL)
 
     def _put_through(self, ids: SaveIds, name: str, body: bytes, content: Content) -> Receipt:

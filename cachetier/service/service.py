@@ -172,7 +172,7 @@ class Service:
             when_full=settings.when_full,
             make_room=self._make_room,
             open_remote_stage=self._write_through(),
-            on_committed=self._committed,
+            on_committed=self._changes.ring,
         )
         self._pending_seals = PendingSeals(store, self._bucket, clock, on_sealed=self._changes.ring)
         self._passed_over = PassedOverCopies(self.metrics.passed_over)
@@ -396,9 +396,6 @@ class Service:
 
     def _fenced(self, reason: str) -> None:
         tell(log, events.SERVICE_FENCED, reason=reason)
-        self._changes.ring()
-
-    def _committed(self, _shard: Shard) -> None:
         self._changes.ring()
 
     def _fell_back(self, shards: int, size_bytes: int) -> None:

@@ -76,7 +76,7 @@ class Client(Reads):
         )
         lasting = lasting_transport(single, fallback, clock, workers)
         self.url = single.url
-        super().__init__(Caller(single, lasting, hello, clock, workers), run)
+        super().__init__(Caller(single, lasting, hello, clock, workers, run))
 
     # --- shards ----------------------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class Client(Reads):
     ) -> tuple[SaveIds, int | None]:
         """Return the part that a put or a seal belongs to, and how many ranks this node has."""
         place = place_of(os.environ, rank, world_size)
-        which_run, which_step = self._run_of(run), checked_step(step)
+        which_run, which_step = self._caller.run_of(run), checked_step(step)
         if save_id is None:
             save_id = save_ids.THIS_PROCESS.derive(os.environ, place)
             if overwrite:

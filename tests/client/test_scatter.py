@@ -13,8 +13,8 @@ import pytest
 import torch
 from cachetier_client import Client, InvalidRequestError
 from cachetier_client.io.aligned import PAGE_BYTES, address_of, aligned_memory
+from cachetier_client.io.buffers import Gathered
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
-from cachetier_client.io.scatter import Gathered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

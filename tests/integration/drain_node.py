@@ -146,7 +146,7 @@ class Node:
             when_full=when_full,
             make_room=self.changes.ring,
             open_remote_stage=self.through.open,
-            on_committed=lambda _shard: self.changes.ring(),
+            on_committed=self.changes.ring,
         )
 
     @property

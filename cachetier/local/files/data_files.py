@@ -29,6 +29,7 @@ ALIGNMENT_BYTES = 4096
 WRITER_PATIENCE_TRIES = 10
 WRITER_PATIENCE_SECONDS = 0.005
 # New files go to these few: to make and to sync hundreds took most of a first start.
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDERS = tuple(f"{number:02x}" for number in range(16))
 _FOLDER = re.compile(r"[0-9a-f]{2}", re.ASCII)
 
@@ -132,7 +133,7 @@ class DiskFiles:
             raise FencedError(f"syncing a data file failed: {error.strerror}") from error
 
     def sync_name(self, file_id: str) -> None:
-        descriptor = _open_directory(self._path(file_id).parent)
+        descriptor = os.open(self._path(file_id).parent, _DIRECTORY)
         try:
             os.fsync(descriptor)
         except OSError as error:
@@ -290,13 +291,9 @@ def _allocate(descriptor: int, size_bytes: int) -> None:
                 raise
 
 
-def _open_directory(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
 def sync_directory(path: Path) -> None:
     """Make the names in a directory survive the loss of power."""
-    descriptor = _open_directory(path)
+    descriptor = os.open(path, _DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:

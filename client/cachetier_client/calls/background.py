@@ -26,6 +26,8 @@ FAILED_STATUS = 1
 class Background:
     """The incidents of one client that nobody was told of yet. Thread-safe.
 
+    ``unraised`` are those; only ``take`` hands them out.
+
     Args:
         fetch: Asks the service for what is new, within so many seconds; raises nothing.
     """
@@ -33,28 +35,26 @@ class Background:
     def __init__(self, fetch: Callable[[float], Sequence[Incident]]) -> None:
         self._fetch = fetch
         self._lock = threading.Lock()
-        self._unraised: list[Incident] = []
+        self.unraised: list[Incident] = []
         _live.add(self)
 
     def collect(self, timeout_seconds: float) -> None:
         """Fetch what is new."""
         found = self._fetch(timeout_seconds)
         with self._lock:
-            self._unraised.extend(found)
+            self.unraised.extend(found)
 
     def take(self) -> BackgroundError | None:
         """Return what is unraised as an error for the caller to raise; None if there is nothing."""
-        if not self._unraised:
-            return None
         with self._lock:
-            incidents, self._unraised = self._unraised, []
+            incidents, self.unraised = self.unraised, []
         return _error_of(incidents) if incidents else None
 
     def forget(self) -> None:
         """Look no more: the client is closed, or belongs to the parent process."""
         _live.discard(self)
         self._lock = threading.Lock()
-        self._unraised = []
+        self.unraised = []
 
 
 _live: weakref.WeakSet[Background] = weakref.WeakSet()

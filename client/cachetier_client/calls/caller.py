@@ -24,7 +24,7 @@ from cachetier_client.errors import (
     NotDurableError,
     ProtocolMismatchError,
 )
-from cachetier_client.identity.names import PutRequest, SaveIds, checked_element_size
+from cachetier_client.identity.names import PutRequest, SaveIds, checked_element_size, checked_run
 from cachetier_client.io.buffers import element_size_of, gathered, is_source
 from cachetier_client.io.ring import Ring
 from cachetier_client.io.workers import Workers
@@ -55,12 +55,14 @@ class Caller:
         hello: Header,
         clock: Clock,
         workers: Workers,
+        run: str | None = None,
     ) -> None:
         self.transport = lasting
         self.clock = clock
         self.workers = workers
         self.closed = False
         self._single = single
+        self._run = run
         self._hello = hello
         self._has_written = False
         self.background = Background(self._fetch_incidents)
@@ -82,9 +84,10 @@ class Caller:
         """
         if self.closed:
             raise InvalidRequestError("the client is closed", hint="Make a new Client.")
-        failed_before = self.background.take() if tells else None
-        if failed_before is not None:
-            raise failed_before
+        if tells and self.background.unraised:
+            failed_before = self.background.take()
+            if failed_before is not None:
+                raise failed_before
         try:
             yield ids
         except CachetierClientError as error:
@@ -101,6 +104,16 @@ class Caller:
     def deadline(self, timeout_seconds: float) -> Deadline:
         """Begin a call's time."""
         return Deadline(timeout_seconds, self.clock)
+
+    def run_of(self, run: str | None) -> str:
+        """Return the run that a call is about: the one it names, else the client's."""
+        chosen = run or self._run or os.environ.get("CACHETIER_RUN")
+        if not chosen:
+            raise InvalidRequestError(
+                "no run was named",
+                hint="Pass run=, to the call or to Client, or set CACHETIER_RUN.",
+            )
+        return checked_run(chosen)
 
     # --- shards ----------------------------------------------------------------------------------
 

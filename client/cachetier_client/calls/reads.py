@@ -47,7 +47,7 @@ class Reads(Runs):
         """
         with self._caller.calling("get_shard", run=run, step=step, name=name) as ids:
             into = None if out is None else bytes_of(out, writable=True)
-            which_run = ids["run"] = self._run_of(run)
+            which_run = ids["run"] = self._caller.run_of(run)
             shard = ShardIds(which_run, checked_step(step), checked_name(name))
             deadline = self._caller.deadline(timeout_seconds)
             return self._caller.transport.get(shard, into, deadline)
@@ -83,7 +83,7 @@ class Reads(Runs):
         """
         with self._caller.calling("read_ranges", run=run, step=step) as ids:
             wanted = checked_ranges(ranges)
-            which_run = ids["run"] = self._run_of(run)
+            which_run = ids["run"] = self._caller.run_of(run)
             which_step, caller = checked_step(step), self._caller
             deadline = caller.deadline(timeout_seconds)
 
@@ -102,7 +102,7 @@ class Reads(Runs):
         timeout_seconds: float = GET_SECONDS,
         restore: bool = False,
     ) -> ShardReader:
-        caller, which_run = self._caller, self._run_of(run)
+        caller, which_run = self._caller, self._caller.run_of(run)
         shard = ShardIds(which_run, checked_step(step), checked_name(name))
         return ShardReader(
             caller.transport.open_source(shard, caller.deadline(timeout_seconds), restore=restore),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, SupportsIndex
 
 from cachetier_client.calls.caller import Caller, understood
-from cachetier_client.errors import InvalidRequestError
 from cachetier_client.identity.names import checked_name, checked_run, checked_step
 from cachetier_client.results import Level, LevelReached, PinInfo, StepInfo
 from cachetier_client.transport.base import Reply
@@ -20,9 +18,8 @@ DAY_SECONDS = 86_400.0
 class Runs:
     """The part of ``Client`` that is about runs and steps rather than shards."""
 
-    def __init__(self, caller: Caller, run: str | None) -> None:
+    def __init__(self, caller: Caller) -> None:
         self._caller = caller
-        self._run = run
 
     def runs(self, *, timeout_seconds: float = LOOK_SECONDS) -> list[str]:
         """Return the names of the runs this node knows."""
@@ -38,7 +35,7 @@ class Runs:
     ) -> list[StepInfo]:
         """Return a run's steps, ascending: those restorable at ``level``, or all known here."""
         with self._caller.calling("steps", run=run), understood():
-            fields = {"run": self._run_of(run), "level": level}
+            fields = {"run": self._caller.run_of(run), "level": level}
             listed = self._ask("steps", fields, timeout_seconds)["steps"]
             return [StepInfo.from_reply(described) for described in listed]
 
@@ -54,7 +51,7 @@ class Runs:
         ``durable`` is the bucket's truth, the same on every node; ``local`` is this node's alone.
         """
         with self._caller.calling("latest", run=run), understood():
-            fields = {"run": self._run_of(run), "level": level}
+            fields = {"run": self._caller.run_of(run), "level": level}
             described = self._ask("latest", fields, timeout_seconds)["step"]
             return None if described is None else StepInfo.from_reply(described)
 
@@ -67,7 +64,7 @@ class Runs:
             NotFoundError: There is none.
         """
         with self._caller.calling("step", run=run, step=step), understood():
-            fields = {"run": self._run_of(run), "step": checked_step(step)}
+            fields = {"run": self._caller.run_of(run), "step": checked_step(step)}
             return StepInfo.from_reply(self._ask("step", fields, timeout_seconds)["step"])
 
     def wait(
@@ -88,7 +85,7 @@ class Runs:
         """
         with self._caller.calling("wait", run=run, step=step, name=name):
             shard = None if name is None else checked_name(name)
-            where = (self._run_of(run), checked_step(step), shard)
+            where = (self._caller.run_of(run), checked_step(step), shard)
             return self._caller.wait(*where, level, timeout_seconds)
 
     def flush(
@@ -115,7 +112,7 @@ class Runs:
     ) -> int:
         """Delete a step, here at once and remotely in the background; return how many shards."""
         with self._caller.calling("delete_step", run=run, step=step), understood():
-            fields = {"run": self._run_of(run), "step": checked_step(step)}
+            fields = {"run": self._caller.run_of(run), "step": checked_step(step)}
             return int(self._ask("delete_step", fields, timeout_seconds)["deleted_shards"])
 
     def pin(
@@ -127,7 +124,7 @@ class Runs:
             NotFoundError: The node knows no such step.
         """
         with self._caller.calling("pin", run=run, step=step), understood():
-            fields = {"run": self._run_of(run), "step": checked_step(step)}
+            fields = {"run": self._caller.run_of(run), "step": checked_step(step)}
             return PinInfo.from_reply(self._ask("pin", fields, timeout_seconds)["pin"])
 
     def unpin(
@@ -135,7 +132,7 @@ class Runs:
     ) -> bool:
         """Let a step go again; return whether it was pinned."""
         with self._caller.calling("unpin", run=run, step=step), understood():
-            fields = {"run": self._run_of(run), "step": checked_step(step)}
+            fields = {"run": self._caller.run_of(run), "step": checked_step(step)}
             return bool(self._ask("unpin", fields, timeout_seconds)["was_pinned"])
 
     def pins(self, *, timeout_seconds: float = LOOK_SECONDS) -> list[PinInfo]:
@@ -166,12 +163,3 @@ class Runs:
 
     def _ask(self, op: str, fields: dict[str, Any], timeout_seconds: float) -> Reply:
         return self._caller.transport.call(op, fields, self._caller.deadline(timeout_seconds))
-
-    def _run_of(self, run: str | None) -> str:
-        chosen = run or self._run or os.environ.get("CACHETIER_RUN")
-        if not chosen:
-            raise InvalidRequestError(
-                "no run was named",
-                hint="Pass run=, to the call or to Client, or set CACHETIER_RUN.",
-            )
-        return checked_run(chosen)

@@ -35,7 +35,7 @@ from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.sink import DirectSink
 from cachetier_client.fallback.service_health import ServiceHealth
 from cachetier_client.identity.names import PutRequest, SaveIds
-from cachetier_client.io.scatter import Gathered
+from cachetier_client.io.buffers import Gathered
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import ConnectionLostError, Reply, Sink, Transport
 from cachetier_client.transport.retrying import RetryingTransport

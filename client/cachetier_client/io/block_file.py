@@ -26,7 +26,7 @@ from cachetier_client.io.aligned import (
     switch_to_buffered,
     switch_to_direct,
 )
-from cachetier_client.io.scatter import Stretch
+from cachetier_client.io.buffers import Stretch
 
 
 class BlockFiles(Protocol):

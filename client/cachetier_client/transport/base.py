@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from cachetier_client.deadline import Deadline
 from cachetier_client.identity.names import PutRequest, ShardIds
 from cachetier_client.io.aligned import Block
-from cachetier_client.io.scatter import Gathered
+from cachetier_client.io.buffers import Gathered
 
 Reply = dict[str, Any]
 

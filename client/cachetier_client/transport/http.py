@@ -20,8 +20,8 @@ from cachetier_client.errors import (
 from cachetier_client.identity.names import PutRequest, ShardIds
 from cachetier_client.io import digests
 from cachetier_client.io.aligned import Block
+from cachetier_client.io.buffers import Gathered
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
-from cachetier_client.io.scatter import Gathered
 from cachetier_client.trace_context import brought_along
 from cachetier_client.transport.base import Reply
 from cachetier_client.transport.http_connection import PIECE_BYTES, HttpConnection

@@ -20,7 +20,7 @@ from cachetier_client.errors import (
     StoppingError,
 )
 from cachetier_client.identity.names import PutRequest, ShardIds
-from cachetier_client.io.scatter import Gathered
+from cachetier_client.io.buffers import Gathered
 from cachetier_client.transport.base import ConnectionLostError, Reply, Sink, Source, Transport
 
 FIRST_PAUSE_SECONDS = 0.05

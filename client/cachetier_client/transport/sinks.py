@@ -21,8 +21,8 @@ from cachetier_client.errors import (
 from cachetier_client.io import digests
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.block_file import BlockFile, io_errors
+from cachetier_client.io.buffers import Gathered
 from cachetier_client.io.digests import BLOCK_BYTES
-from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import ConnectionLostError, Reply
 from cachetier_client.transport.connection import Connection

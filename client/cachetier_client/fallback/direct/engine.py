@@ -24,8 +24,8 @@ from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.publisher import DirectPublisher
 from cachetier_client.fallback.direct.uploads import DirectTarget, Uploads, content_of, is_there
+from cachetier_client.io.buffers import Gathered
 from cachetier_client.io.digests import to_hex
-from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import Reply
 

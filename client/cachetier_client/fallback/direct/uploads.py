@@ -38,8 +38,8 @@ from cachetier_client.errors import (
 from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.requests import Piece
 from cachetier_client.identity.names import SaveIds
+from cachetier_client.io.buffers import Gathered
 from cachetier_client.io.digests import BLOCK_BYTES, combine, joined
-from cachetier_client.io.scatter import Gathered
 from cachetier_client.io.workers import Workers
 
 ATTEMPTS = 3
