@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# What the tests' modules import, once for all ranks: see ``ranks.FORKS``.
-import cachetier_client.torch  # noqa: F401
+# What the tests' modules import, and optimizers later, once for all ranks: see ``ranks.FORKS``.
 import pytest  # noqa: F401
+import torch._dynamo  # noqa: F401
 import torch.distributed as dist
-import torch.distributed.checkpoint  # noqa: F401
 
-import cachetier.service.service  # noqa: F401
+import tests.frameworks.training
+import tests.integration.serving  # noqa: F401
 
 
 def call(target: str, arguments: dict[str, Any]) -> dict[str, Any]:
