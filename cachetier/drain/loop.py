@@ -23,7 +23,7 @@ from cachetier.drain.publish.publisher import Publisher
 from cachetier.drain.schedule.tasks import Task
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.compression_choice import Chooser
-from cachetier.drain.upload.compression_log import Decisions
+from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.compressor import Compressor
 from cachetier.drain.upload.packs import PackSender
 from cachetier.drain.upload.part_sender import UploadContext
@@ -115,7 +115,7 @@ class DrainLoop:
         self._remote_health = RemoteHealth(probe, self._report_health, clock)
         publisher = Publisher(bucket, clock, each=InBatches(self._parts))
         self._compressor = Compressor(size.threads, self.gates.compute.slot)
-        self._decisions = Decisions()
+        self._decisions = CompressionLog()
         self._copies = Copies(bucket.objects, clock, enabled=size.block_copies)
         self._worker = Worker(
             channel,

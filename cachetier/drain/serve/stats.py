@@ -19,7 +19,7 @@ from cachetier_client.clock import Clock
 from cachetier.drain.messages import FailTask, ReportCompression, ReportCopies, ReportTraffic
 from cachetier.drain.schedule.tasks import Work
 from cachetier.drain.serve.eta import WINDOW_UPLOADS, FinishedUpload, measured_rate
-from cachetier.drain.upload.compression_log import Decided
+from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.local.catalog.records import Summary
 from cachetier.model.checkpoint import Save
@@ -131,7 +131,7 @@ class DrainStats:
         self._metrics = metrics
         self._lock = threading.Lock()
         self._now = DrainSnapshot(RemoteSnapshot(remote, since=clock.now()))
-        self._decided = Decided()
+        self._compression = CompressionLog()
         self._conflicts: OrderedDict[int, str] = OrderedDict()
         self._uploads: deque[FinishedUpload] = deque(maxlen=WINDOW_UPLOADS)
 
@@ -247,8 +247,7 @@ class DrainStats:
 
     def decided(self, report: ReportCompression) -> None:
         """Record what ``auto`` decided."""
-        with self._lock:
-            self._decided.hear(report)
+        self._compression.hear(report)
 
     def quarantined(self, shard: Shard, reason: str, *, lost: bool) -> None:
         """Hear of a shard whose local bytes are damaged; one is ``lost`` if no remote has it."""
@@ -328,7 +327,7 @@ class DrainStats:
         rate = self.rate(in_flight)
         with self._lock:
             now = deepcopy(self._now)
-            now.compression = self._decided.as_json()
+            now.compression = self._compression.as_json()
             now.conflicts = list(self._conflicts.values())
         now.rate_bytes_per_second = rate
         now.in_flight = len(in_flight)

@@ -13,7 +13,7 @@ from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
 from cachetier_client.identity.names import ELEMENT_SIZES
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 
-from cachetier.drain.upload.compression_log import Decisions
+from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.compression_model import CompressionSample, Link, Means, judge, together
 from cachetier.drain.upload.compressor import Compressor, Recipe
 from cachetier.drain.upload.encoding import SAMPLED, AutoEncoding, Encoding
@@ -32,7 +32,7 @@ class Chooser:
     def __init__(
         self,
         compressor: Compressor,
-        decisions: Decisions,
+        decisions: CompressionLog,
         link: Callable[[], Link | None] = lambda: None,
         allowed: Callable[[], tuple[int, float]] | None = None,
     ) -> None:

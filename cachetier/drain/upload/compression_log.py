@@ -13,60 +13,51 @@ from cachetier.drain.upload.compression_model import Verdict
 RUNS_KEPT = 32
 
 
-class Decisions:
-    """Collects what to tell ``serve``: counts, and of each run the last decision. Thread-safe."""
+class CompressionLog:
+    """Counts of blocks, and the last decision of each of the last runs. Thread-safe.
+
+    The drain has one of what ``serve`` has not heard, and ``serve`` one of all that it heard.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._frames = {"compressed": 0, "stored": 0}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._blocks = {"compressed": 0, "stored": 0}
         self._runs: OrderedDict[str, Verdict] = OrderedDict()
 
     def note(self, run: str, verdict: Verdict) -> None:
         """Remember what was decided for ``run``."""
         with self._lock:
-            _keep(self._runs, run, verdict)
+            self._runs.pop(run, None)
+            self._runs[run] = verdict
+            if len(self._runs) > RUNS_KEPT:
+                self._runs.popitem(last=False)
 
     def count(self, *, compressed: bool, blocks: int = 1) -> None:
         """Count blocks that were compressed, or stored as they are."""
         with self._lock:
-            self._frames["compressed" if compressed else "stored"] += blocks
+            self._blocks["compressed" if compressed else "stored"] += blocks
 
     def news(self) -> ReportCompression | None:
         """Return what is new since the last time; None if nothing is."""
         with self._lock:
-            if not self._runs and not any(self._frames.values()):
+            if not self._runs and not any(self._blocks.values()):
                 return None
-            news = ReportCompression(self._frames, dict(self._runs))
-            self._frames = {"compressed": 0, "stored": 0}
-            self._runs = OrderedDict()
+            news = ReportCompression(self._blocks, self._runs)
+            self._begin()
             return news
 
-
-class Decided:
-    """What ``serve`` heard since it started; not thread-safe."""
-
-    def __init__(self) -> None:
-        self._blocks = {"compressed": 0, "stored": 0}
-        self._runs: OrderedDict[str, Verdict] = OrderedDict()
-
     def hear(self, news: ReportCompression) -> None:
-        """Take what ``Decisions.news`` returned."""
-        for kind, count in news.blocks.items():
-            self._blocks[kind] += count
+        """Take what another's ``news`` returned."""
+        for kind in ("compressed", "stored"):
+            self.count(compressed=kind == "compressed", blocks=news.blocks[kind])
         for run, verdict in news.runs.items():
-            _keep(self._runs, run, verdict)
+            self.note(run, verdict)
 
     def as_json(self) -> dict[str, Any]:
         """Return the status object's ``drain.compression``."""
-        return {
-            "blocks": dict(self._blocks),
-            "runs": {run: asdict(verdict) for run, verdict in self._runs.items()},
-        }
-
-
-def _keep(runs: OrderedDict[str, Verdict], run: str, verdict: Verdict) -> None:
-    """Keep the last decision of each of the last runs."""
-    runs.pop(run, None)
-    runs[run] = verdict
-    if len(runs) > RUNS_KEPT:
-        runs.popitem(last=False)
+        with self._lock:
+            runs = {run: asdict(verdict) for run, verdict in self._runs.items()}
+            return {"blocks": dict(self._blocks), "runs": runs}

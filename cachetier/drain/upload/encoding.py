@@ -14,7 +14,7 @@ from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 
-from cachetier.drain.upload.compression_log import Decisions
+from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.compression_model import CompressionSample, Means, Verdict, judge
 from cachetier.drain.upload.compressor import Compressor, Made, Recipe
 from cachetier.drain.upload.source import ShardSource
@@ -87,7 +87,7 @@ class AutoEncoding(Encoding):
         compressor: Compressor,
         target: UploadTarget,
         means: Callable[[], Means],
-        decisions: Decisions,
+        decisions: CompressionLog,
         sample: CompressionSample | None = None,
     ) -> None:
         """Make one for an upload of ``target``; without a sample the first block is one."""

@@ -13,7 +13,7 @@ from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 from cachetier.codec.frames import FrameDecoder
 from cachetier.drain.messages import ReportCompression
 from cachetier.drain.upload.compression_choice import Chooser
-from cachetier.drain.upload.compression_log import RUNS_KEPT, Decided, Decisions
+from cachetier.drain.upload.compression_log import RUNS_KEPT, CompressionLog
 from cachetier.drain.upload.compression_model import CompressionSample, Link, Means, judge
 from cachetier.drain.upload.compressor import Compressor
 from cachetier.drain.upload.encoding import (
@@ -36,7 +36,7 @@ class World:
     """A chooser, and what it goes by."""
 
     compressor: Compressor
-    decisions: Decisions
+    decisions: CompressionLog
     link: Link | None = None
 
     def chooser(self) -> Chooser:
@@ -55,7 +55,7 @@ class World:
 @pytest.fixture
 def world() -> Iterator[World]:
     compressor = Compressor(2)
-    yield World(compressor, Decisions())
+    yield World(compressor, CompressionLog())
     compressor.close()
 
 
@@ -253,7 +253,7 @@ def test_an_upload_keeps_the_codec_it_began_with(world: World, mode: str) -> Non
 
 
 def test_only_what_is_new_is_told_and_of_few_runs() -> None:
-    decisions, decided = Decisions(), Decided()
+    decisions, decided = CompressionLog(), CompressionLog()
     verdict = judge(CompressionSample(0.5, 1e-9), Means(SLOW, 2))
     for number in range(RUNS_KEPT + 5):
         decisions.note(f"run-{number}", verdict)

@@ -13,7 +13,7 @@ from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.compression_choice import Chooser
-from cachetier.drain.upload.compression_log import Decisions
+from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.compression_model import Link
 from cachetier.drain.upload.compressor import Compressor
 from cachetier.drain.upload.part_sender import UploadContext
@@ -82,7 +82,7 @@ class Progress:
 @contextmanager
 def uploader(store: Store) -> Iterator[Uploader]:
     compressor = Compressor(2)
-    chooser = Chooser(compressor, Decisions(), store.link)
+    chooser = Chooser(compressor, CompressionLog(), store.link)
     with ThreadPoolExecutor(1) as parts:  # one part after the other
         yield Uploader(UploadContext(store, Buffers(), parts, chooser=chooser))
     compressor.close()
