@@ -61,28 +61,6 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """The end of a put; its content is read once the put is known, which ends with it anyhow."""
-
-    staging: object
-    header: Header
-    block_digests: bytearray
-
-    @classmethod
-    def parse(cls, frame: Frame) -> Commit:
-        return cls(frame.header.get("staging"), frame.header, frame.body)
-
-    def content(self, element_size: int) -> Content:
-        """Return what the client declares of the bytes that it has written."""
-        try:
-            blocks = digests.unpack(self.block_digests)
-        except ValueError as error:
-            raise SizeMismatchError(str(error)) from None
-        size_bytes, digest = count_of(self.header, "size_bytes"), digest_of(self.header)
-        return Content(size_bytes, digest, blocks, element_size)
-
-
-@dataclass(frozen=True, slots=True)
 class Open:
     """A shard to read; ``blocks`` says how many of it, where it need not be brought here whole."""
 
@@ -222,6 +200,16 @@ def element_size_of(header: Header) -> int:
     """Return what a put says of its elements: 2, 4, 8, or 0."""
     size_bytes = optional_count_of(header, "size_bytes")
     return checked_element_size(header.get("element_size"), size_bytes)
+
+
+def content_of(frame: Frame, element_size: int) -> Content:
+    """Return what the client declares, at commit, of the bytes that it has written."""
+    try:
+        blocks = digests.unpack(frame.body)
+    except ValueError as error:
+        raise SizeMismatchError(str(error)) from None
+    size_bytes, digest = count_of(frame.header, "size_bytes"), digest_of(frame.header)
+    return Content(size_bytes, digest, blocks, element_size)
 
 
 def digest_of(header: Header) -> int:

@@ -240,12 +240,13 @@ class Session:
         except CachetierError as error:
             put.failure = error
 
-    def _commit(self, request: requests.Commit) -> Reply:
-        put = self._staged_put(request.staging, end=True)
+    def _commit(self, frame: Frame) -> Reply:
+        """End a put; what is declared is read once the put is known, which ends with it anyhow."""
+        put = self._staged_put(frame.header.get("staging"), end=True)
         try:
             if put.failure is not None:
                 raise put.failure
-            content = request.content(put.element_size)
+            content = requests.content_of(frame, put.element_size)
         except CachetierError:
             self._node.ingest.abort(put.stage)
             raise
@@ -430,7 +431,7 @@ _OPERATIONS: dict[str, _Operation] = {
     "put": _on(requests.Put.parse, Session._put),
     "begin": _on(requests.Begin.parse, Session._begin),
     "extend": _on(_header, Session._extend),
-    "commit": _on(requests.Commit.parse, Session._commit),
+    "commit": Session._commit,
     "abort": _on(_header, Session._abort),
     "open": _on(requests.Open.parse, Session._open),
     "read_block": _on(requests.ReadBlock.parse, Session._read_block),

@@ -70,12 +70,11 @@ class Content:
             SizeMismatchError: They do not cover the size.
             DigestMismatchError: They do not combine to the digest.
         """
-        blocks = blocks_of(self.size_bytes)
-        if blocks != len(self.block_digests):
-            raise SizeMismatchError(
-                f"{self.size_bytes} bytes have {blocks} blocks, not {len(self.block_digests)}"
-            )
-        if digests.combine(self.block_digests, self.size_bytes) != self.digest:
+        try:
+            whole = digests.combine(self.block_digests, self.size_bytes)
+        except ValueError as error:
+            raise SizeMismatchError(str(error)) from None
+        if whole != self.digest:
             raise DigestMismatchError("the block digests do not combine to the shard's digest")
         return self
 

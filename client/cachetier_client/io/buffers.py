@@ -15,6 +15,7 @@ import os
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cachetier_client.errors import InvalidRequestError
@@ -28,14 +29,12 @@ _COMPLEX = frozenset({"Zf", "Zd"})
 _CONTIGUOUS_HINT = "Pass data.contiguous() (torch) or numpy.ascontiguousarray(data)."
 
 
+@dataclass(slots=True, eq=False)
 class Stretch:
     """Some bytes in a row, in one piece of memory or in several."""
 
-    __slots__ = ("pieces", "size_bytes")
-
-    def __init__(self, pieces: Sequence[memoryview], size_bytes: int) -> None:
-        self.pieces = pieces
-        self.size_bytes = size_bytes
+    pieces: Sequence[memoryview]
+    size_bytes: int
 
     def digest(self) -> int:
         """Return the digest of the bytes."""

@@ -38,12 +38,12 @@ def combine(digests: Sequence[int], size_bytes: int) -> int:
     Raises:
         ValueError: The number of digests is not the number of blocks.
     """
-    lengths = block_lengths(size_bytes)
-    if len(lengths) != len(digests):
+    blocks = blocks_of(size_bytes)  # before a list of so many is made
+    if blocks != len(digests):
         raise ValueError(
-            f"{size_bytes} bytes have {len(lengths)} blocks, but {len(digests)} digests came"
+            f"{size_bytes} bytes have {blocks} blocks, but {len(digests)} digests came"
         )
-    return joined(zip(digests, lengths, strict=True))
+    return joined(zip(digests, block_lengths(size_bytes), strict=True))
 
 
 def joined(pieces: Iterable[tuple[int, int]]) -> int:
