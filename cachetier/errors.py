@@ -12,7 +12,6 @@ from cachetier_client.errors import (
     GiveUpError,
     RemoteError,
     RemoteRefusedError,
-    RemoteUnavailableError,
 )
 
 CachetierError = CachetierClientError  # the base of all, as the service calls it
@@ -42,22 +41,6 @@ class DirectoryInUseError(GiveUpError):
 # --- remote: decided on by the drain ----------------------------------------------------------
 
 
-class ThrottledError(RemoteUnavailableError):
-    """503 SlowDown, 429 and kin: the request was fine, the pace was not."""
-
-    code = "remote_throttled"
-
-
-class TransientError(RemoteUnavailableError):
-    """A reset, a time-out or a 5xx: the request may succeed again, and may have already."""
-
-
-class ObjectMissingError(RemoteError):
-    """No object under this key."""
-
-    code = "remote_missing"
-
-
 class CopiesRefusedError(RemoteRefusedError):
     """The store does not copy ranges of its objects, or not for us: send the bytes instead."""
 
@@ -69,12 +52,6 @@ class SourceChangedError(RemoteError):
     """The object to copy from is gone, or is not the version that was looked at: send the bytes."""
 
     code = "remote_source_changed"
-
-
-class RemoteDigestError(RemoteError):
-    """The store received, or returned, bytes that do not match their digest."""
-
-    code = "remote_digest"
 
 
 def error_codes() -> frozenset[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cachetier_client.io.digests import digest_of
+from cachetier_client.s3_errors import GENERAL_REFUSALS
 from cachetier_client.units import shown_span, shown_time
 
 from cachetier.doctor.findings import CheckResult, fail, ok, skipped, warn
@@ -26,7 +27,6 @@ from cachetier.errors import (
     ThrottledError,
     TransientError,
 )
-from cachetier.remote import boto_errors
 from cachetier.remote.base import IF_ABSENT, Condition, CopyRange, ObjectStore, if_match
 from cachetier.remote.settings import RemoteSettings
 
@@ -232,13 +232,13 @@ def _rules(probe: Probe) -> list[dict[str, object]] | None:
 
 def _may_not_ask(error: RemoteError) -> bool:
     refused = isinstance(error, RemoteRefusedError)
-    return refused and error.context.get("remote_code") not in boto_errors.GENERAL_REFUSALS
+    return refused and error.context.get("remote_code") not in GENERAL_REFUSALS
 
 
 def _is_about_us(error: RemoteError) -> bool:
     """Whether a refusal is of who asks, not of what is asked."""
     code = error.context.get("remote_code")
-    return code is None or code in boto_errors.GENERAL_REFUSALS or code in _DENIED
+    return code is None or code in GENERAL_REFUSALS or code in _DENIED
 
 
 SKEW_NOTED_SECONDS = 5.0

@@ -7,12 +7,13 @@ under the time-out that is meant for connecting.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from awscrt.checksums import crc64nvme
 from cachetier_client.bucket_format.uploads import ObjectInfo
+from cachetier_client.io.digests import from_base64, to_base64
+from cachetier_client.s3_errors import GENERAL_REFUSALS
 
 from cachetier.errors import (
     CopiesRefusedError,
@@ -25,7 +26,7 @@ from cachetier.errors import (
 )
 from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, UploadedPart
 from cachetier.remote.boto_client import Credentials, Profile, Timeouts, connect, report_connections
-from cachetier.remote.boto_errors import GENERAL_REFUSALS, translated_errors
+from cachetier.remote.boto_errors import translated_errors
 from cachetier.remote.stall_guard import ReadableView, first_byte, read_slices
 
 Verify = Literal["checksum", "readback"]
@@ -325,13 +326,3 @@ def _described(metadata: Metadata | None, encoding: str | None) -> dict[str, Any
 
 def _conditions(condition: Condition) -> dict[str, str]:
     return {"IfNoneMatch": "*"} if condition.absent else {"IfMatch": str(condition.etag)}
-
-
-def to_base64(digest: int) -> str:
-    """Write a digest as S3 does in a header: eight bytes, big-endian, in base64."""
-    return base64.b64encode(digest.to_bytes(8, "big")).decode()
-
-
-def from_base64(text: str) -> int | None:
-    """Read what ``to_base64`` wrote; None for a composite, which is no digest of the bytes."""
-    return None if "-" in text else int.from_bytes(base64.b64decode(text), "big")

@@ -402,6 +402,22 @@ class RemoteRefusedError(RemoteError, GiveUpError):
     hint = "Mend the bucket, its policy or the credentials. Everything is kept; draining resumes."
 
 
+class ThrottledError(RemoteUnavailableError):
+    """503 SlowDown, 429 and kin: the request was fine, the pace was not."""
+
+    code = "remote_throttled"
+
+
+class TransientError(RemoteUnavailableError):
+    """A reset, a time-out or a 5xx: the request may succeed again, and may have already."""
+
+
+class ObjectMissingError(RemoteError):
+    """No object under this key."""
+
+    code = "remote_missing"
+
+
 class PreconditionFailedError(RemoteError):
     """A conditional write lost: someone (perhaps we ourselves, reply lost) wrote first."""
 
@@ -412,6 +428,12 @@ class UploadGoneError(RemoteError):
     """The multipart upload id is unknown to the store: start that upload again."""
 
     code = "remote_upload_gone"
+
+
+class RemoteDigestError(RemoteError):
+    """The store received, or returned, bytes that do not match their digest."""
+
+    code = "remote_digest"
 
 
 _BY_CODE: dict[str, type[CachetierClientError]] = {

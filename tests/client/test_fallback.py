@@ -232,6 +232,19 @@ def test_what_s3_refuses_is_not_repeated(alone: Client, bucket: FakeBucket) -> N
     assert "p/r/1/b" not in bucket.objects
 
 
+def test_a_code_wins_over_the_status_as_it_does_for_the_drain(
+    alone: Client, bucket: FakeBucket
+) -> None:
+    alone.put_shard(b"x", name="a", **IDS)
+    bucket.troubles = [("PUT", error(503, "QuotaExceeded"))]
+    with pytest.raises(ServiceUnavailableError, match="QuotaExceeded"):
+        alone.put_shard(b"x", name="b", **IDS)
+    large = bytes(17 << 20)
+    bucket.troubles = [("PUT", error(400, "InvalidPart"))]  # mended by a new upload
+    assert alone.put_shard(large, name="c", **IDS).level == "durable"
+    assert bucket.objects["p/r/1/c"].body == large
+
+
 def test_a_call_that_s3_took_all_the_time_of_names_both_too(
     alone: Client, bucket: FakeBucket, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

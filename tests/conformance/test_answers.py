@@ -9,11 +9,12 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from awscrt.checksums import crc64nvme
+from cachetier_client.io.digests import to_base64
 
 from cachetier.errors import RemoteDigestError, RemoteRefusedError, ThrottledError, TransientError
 from cachetier.remote.base import ObjectStore, UploadedPart
 from cachetier.remote.boto_client import Credentials, Timeouts
-from cachetier.remote.s3 import S3ObjectStore, to_base64
+from cachetier.remote.s3 import S3ObjectStore
 
 BODY = b"0123456789"
 SENT = to_base64(crc64nvme(BODY))

@@ -8,6 +8,7 @@ Source: docs/protocol.md, "Frames".
 
 from __future__ import annotations
 
+import base64
 import functools
 import struct
 from collections.abc import Iterable, Sequence
@@ -83,6 +84,16 @@ def from_hex(text: str) -> int:
     if len(text) != 16 or not all(character in "0123456789abcdef" for character in text):
         raise ValueError(f"a digest is 16 lower-case hex digits, got {text!r}")
     return int(text, 16)
+
+
+def to_base64(digest: int) -> str:
+    """Write a digest as S3 does in a header: eight bytes, big-endian, in base64."""
+    return base64.b64encode(digest.to_bytes(8, "big")).decode()
+
+
+def from_base64(text: str) -> int | None:
+    """Read what ``to_base64`` wrote; None for a composite, which is no digest of the bytes."""
+    return None if "-" in text else int.from_bytes(base64.b64decode(text), "big")
 
 
 @functools.cache

@@ -7,9 +7,9 @@ from itertools import count
 from typing import Self
 
 import pytest
+from cachetier_client.io.digests import from_base64, to_base64
 
 from cachetier.errors import TransientError
-from cachetier.remote.s3 import from_base64, to_base64
 from cachetier.remote.stall_guard import (
     LEAST_BYTES_PER_SECOND,
     SLICE_BYTES,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from botocore.stub import Stubber
+from cachetier_client.s3_errors import GENERAL_REFUSALS, KIND_OF_CODE
 
 from cachetier.errors import CopiesRefusedError, RemoteRefusedError
 from cachetier.remote.base import CopyRange
 from cachetier.remote.boto_client import Credentials
-from cachetier.remote.boto_errors import GENERAL_REFUSALS, KIND_OF_CODE
 from cachetier.remote.s3 import S3ObjectStore
 
 

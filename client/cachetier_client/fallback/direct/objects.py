@@ -5,40 +5,34 @@ The service has the same in ``remote/``, over boto3.
 
 from __future__ import annotations
 
-import base64
 import html
 import http.client
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     DeadlineError,
+    ObjectMissingError,
     PreconditionFailedError,
+    RemoteDigestError,
     RemoteRefusedError,
     RemoteUnavailableError,
     UploadGoneError,
 )
 from cachetier_client.fallback.direct.address import RemoteAddress
 from cachetier_client.fallback.direct.requests import Answer, Piece, Requests
-from cachetier_client.io.digests import digest_of
+from cachetier_client.io.digests import digest_of, from_base64, to_base64
+from cachetier_client.s3_errors import ErrorKind, kind_of_answer, retry_after_seconds
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 _CHECKSUM = "x-amz-checksum-crc64nvme"
 _META = "x-amz-meta-"
-_TRANSIENT_CODES = frozenset(
-    {
-        *("BadDigest", "IncompleteBody", "InvalidDigest", "MalformedXML"),  # damaged on the way
-        *("InternalError", "InternalFailure", "OperationAborted", "RequestTimeout"),
-        *("ServerBusy", "ServiceUnavailable", "SlowDown", "Throttling"),
-        "XAmzContentChecksumMismatch",
-    }
-)
-_TRANSIENT_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
 class Objects:
@@ -73,8 +67,9 @@ class Objects:
 
     def head(self, key: str, deadline: Deadline) -> ObjectInfo | None:
         mode = {"x-amz-checksum-mode": "ENABLED"} if self.keeps_digests else {}
-        answer = self._call("HEAD", key, deadline, headers=mode)
-        if answer.status == 404:
+        try:
+            answer = self._call("HEAD", key, deadline, ObjectMissingError, headers=mode)
+        except ObjectMissingError:
             return None
         headers = answer.headers
         metadata = {
@@ -83,14 +78,17 @@ class Objects:
             if name.startswith(_META)
         }
         kept = headers.get(_CHECKSUM) if self.keeps_digests else None
-        digest = None if kept is None or "-" in kept else _from_base64(kept)
+        digest = from_base64(kept) if kept else None
         size_bytes, etag = int(headers["content-length"]), headers.get("etag", "")
         return ObjectInfo(key, size_bytes, etag, digest, metadata)
 
     def get(self, key: str, deadline: Deadline) -> tuple[bytes, str] | None:
         """Return a small object with its ETag; None if there is none."""
-        answer = self._call("GET", key, deadline)
-        return None if answer.status == 404 else (answer.body, answer.headers.get("etag", ""))
+        try:
+            answer = self._call("GET", key, deadline, ObjectMissingError)
+        except ObjectMissingError:
+            return None
+        return answer.body, answer.headers.get("etag", "")
 
     def digest_read_back(self, key: str, deadline: Deadline) -> int | None:
         """Return the digest of what the store gives back; None if it gives nothing."""
@@ -105,7 +103,11 @@ class Objects:
             digest = 0
             return self.requests.send("GET", key, deadline, on_data=take)
 
-        return None if self._repeat(attempt, "GET", key, deadline).status == 404 else digest
+        try:
+            self._repeat(attempt, f"GET {key}", deadline, ObjectMissingError)
+        except ObjectMissingError:
+            return None
+        return digest
 
     def put(
         self,
@@ -132,9 +134,9 @@ class Objects:
             found = self.head(key, deadline)
             if (None if found is None else found.etag) != over:
                 raise PreconditionFailedError(key)
-        answer = self._call("PUT", key, deadline, headers=headers, body=body)
-        if answer.status in (404, 412):  # the former to If-Match where there is nothing at all
-            raise PreconditionFailedError(key)
+        # If-Match may be answered so where there is nothing at all.
+        missing = PreconditionFailedError
+        answer = self._call("PUT", key, deadline, missing, headers=headers, body=body)
         return answer.headers.get("etag", "")
 
     def create_upload(self, key: str, metadata: Mapping[str, str], deadline: Deadline) -> str:
@@ -162,9 +164,9 @@ class Objects:
         """
         query = {"partNumber": str(number), "uploadId": upload_id}
         headers = self._checksum(digest)
-        answer = self._call("PUT", key, deadline, query=query, headers=headers, body=body)
-        if answer.status == 404:
-            raise UploadGoneError(key)
+        answer = self._call(
+            "PUT", key, deadline, UploadGoneError, query=query, headers=headers, body=body
+        )
         return answer.headers.get("etag", "")
 
     def complete_upload(
@@ -184,7 +186,7 @@ class Objects:
         """
         entries = []
         for number, (etag, part_digest) in enumerate(parts, 1):
-            checksum = f"<ChecksumCRC64NVME>{_to_base64(part_digest)}</ChecksumCRC64NVME>"
+            checksum = f"<ChecksumCRC64NVME>{to_base64(part_digest)}</ChecksumCRC64NVME>"
             entries.append(
                 f"<Part><PartNumber>{number}</PartNumber><ETag>{html.escape(etag)}</ETag>"
                 f"{checksum if self.keeps_digests else ''}</Part>"
@@ -199,15 +201,15 @@ class Objects:
             headers |= {"x-amz-mp-object-size": str(size_bytes)}
         query = {"uploadId": upload_id}
         body = [document.encode()]
-        answer = self._call("POST", key, deadline, query=query, headers=headers, body=body)
-        if answer.status == 404:
-            raise UploadGoneError(key)
+        self._call("POST", key, deadline, UploadGoneError, query=query, headers=headers, body=body)
 
     def abort_upload(self, key: str, upload_id: str, deadline: Deadline) -> None:
-        self._call("DELETE", key, deadline, query={"uploadId": upload_id})
+        with suppress(UploadGoneError):
+            self._call("DELETE", key, deadline, UploadGoneError, query={"uploadId": upload_id})
 
     def delete(self, key: str, deadline: Deadline) -> None:
-        self._call("DELETE", key, deadline)
+        with suppress(ObjectMissingError):
+            self._call("DELETE", key, deadline, ObjectMissingError)
 
     def list(self, prefix: str, deadline: Deadline) -> list[str]:
         """Return all keys that begin with ``prefix``."""
@@ -215,8 +217,6 @@ class Objects:
         query = {"list-type": "2", "prefix": prefix}
         while True:
             answer = self._call("GET", "", deadline, query=query)
-            if answer.status == 404:
-                raise RemoteRefusedError(f"there is no bucket {self.address.bucket}")
             text = answer.body.decode()
             keys += [html.unescape(key) for key in re.findall(r"<Key>(.*?)</Key>", text, re.DOTALL)]
             more = re.search(r"<NextContinuationToken>(.*?)</NextContinuationToken>", text)
@@ -235,6 +235,7 @@ class Objects:
         method: str,
         key: str,
         deadline: Deadline,
+        missing: ErrorKind = RemoteRefusedError,
         *,
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
@@ -245,12 +246,22 @@ class Objects:
                 method, key, deadline, query=query, headers=headers, body=body
             )
 
-        return self._repeat(attempt, method, key, deadline)
+        return self._repeat(attempt, f"{method} {key}", deadline, missing)
 
     def _repeat(
-        self, attempt: Callable[[], Answer], method: str, key: str, deadline: Deadline
+        self, attempt: Callable[[], Answer], what: str, deadline: Deadline, missing: ErrorKind
     ) -> Answer:
-        """Return the answer if it is good, 404 or 412; repeat what may pass."""
+        """Return the answer if it is good; repeat what may pass.
+
+        Args:
+            attempt: Makes the call once.
+            what: The call, in words.
+            deadline: Until when.
+            missing: The error that it is if the object is missing.
+
+        Raises:
+            PreconditionFailedError, UploadGoneError: The store says so.
+        """
         attempts = 0
         cause: Exception | None = None
         while True:
@@ -259,9 +270,7 @@ class Objects:
             try:
                 answer = attempt()
             except DeadlineError as error:
-                raise _unavailable(self.address, f"{method} {key}", "no answer in time") from (
-                    cause or error
-                )
+                raise _unavailable(self.address, what, "no answer in time") from (cause or error)
             except (OSError, http.client.HTTPException) as error:
                 cause, answered = error, f"{type(error).__name__}"
             else:
@@ -269,28 +278,29 @@ class Objects:
                 if answer.status < 300 and code is None:
                     return answer
                 answered = f"{code or 'an answer without a code'}, {answer.status}"
-                self._refuse_or_return(answer, code, f"{method} {key}", answered)
-                if answer.status in (404, 412):
-                    return answer
-                after_seconds = _seconds(answer.headers.get("retry-after"))
+                kind = kind_of_answer(code or "", answer.status)
+                self._check_passes(missing if kind is ObjectMissingError else kind, what, answered)
+                header, now = answer.headers.get("retry-after"), self._clock.now()
+                after_seconds = retry_after_seconds(header, now) or 0.0
             longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(attempts, 10))
             pause = max(self._jitter() * longest, after_seconds)
             if pause >= deadline.remaining() or self._gives_up():
-                raise _unavailable(self.address, f"{method} {key}", answered) from cause
+                raise _unavailable(self.address, what, answered) from cause
             self._clock.sleep(pause)
 
-    def _refuse_or_return(self, answer: Answer, code: str | None, what: str, answered: str) -> None:
-        missing = answer.status == 404 and code != "NoSuchBucket"
-        transient = code in _TRANSIENT_CODES or answer.status in _TRANSIENT_STATUSES
-        if missing or transient or answer.status == 412 or answer.status < 300:
+    def _check_passes(self, kind: ErrorKind, what: str, answered: str) -> None:
+        """Return if a call that was answered so is worth repeating."""
+        if issubclass(kind, RemoteUnavailableError | RemoteDigestError):  # damaged on the way, too
             return
+        if issubclass(kind, ObjectMissingError | PreconditionFailedError | UploadGoneError):
+            raise kind(f"{what} ({answered})")
         raise RemoteRefusedError(
             f"{self.address.url} refuses {what} ({answered})",
             hint="Mend the bucket, its policy or this process's AWS credentials.",
         )
 
     def _checksum(self, digest: int) -> dict[str, str]:
-        return {_CHECKSUM: _to_base64(digest)} if self.keeps_digests else {}
+        return {_CHECKSUM: to_base64(digest)} if self.keeps_digests else {}
 
 
 def _described(metadata: Mapping[str, str] | None) -> dict[str, str]:
@@ -314,15 +324,3 @@ def _only(answer: Answer, tag: str) -> str:
 
 def _unavailable(address: RemoteAddress, what: str, answered: str) -> RemoteUnavailableError:
     return RemoteUnavailableError(f"{address.url} does not take {what} ({answered})")
-
-
-def _seconds(header: str | None) -> float:
-    return float(header) if header and header.isascii() and header.isdigit() else 0.0
-
-
-def _to_base64(digest: int) -> str:
-    return base64.b64encode(digest.to_bytes(8, "big")).decode()
-
-
-def _from_base64(text: str) -> int:
-    return int.from_bytes(base64.b64decode(text), "big")
