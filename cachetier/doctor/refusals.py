@@ -6,10 +6,16 @@ from cachetier.doctor.findings import CheckResult, fail, warn
 from cachetier.errors import CachetierError, ThrottledError, TransientError
 from cachetier.remote.settings import RemoteSettings
 
-_KEYS = "Correct the credentials: AWS_ACCESS_KEY_ID and its kin, the profile, or the role."
+_KEYS = (
+    "Correct the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profile, or the "
+    "role of the machine."
+)
+_ELSEWHERE = "the bucket is in another region", "Set remote_region to the bucket's region."
 _BY_CODE = {
     "InvalidAccessKeyId": ("the store does not know the access key", _KEYS),
     "SignatureDoesNotMatch": ("the secret key does not fit the access key", _KEYS),
+    "InvalidSecurity": ("the store does not take the credentials", _KEYS),
+    "NotSignedUp": ("the store does not take the credentials", _KEYS),
     "InvalidToken": ("the session token is not valid", _KEYS),
     "ExpiredToken": (
         "the credentials have expired",
@@ -19,10 +25,8 @@ _BY_CODE = {
         "this machine's clock is too far from the store's",
         "Set the clock and keep it: run chronyd or systemd-timesyncd.",
     ),
-    "PermanentRedirect": (
-        "the bucket is in another region",
-        "Set remote_region to the bucket's region.",
-    ),
+    "PermanentRedirect": _ELSEWHERE,
+    "IllegalLocationConstraintException": _ELSEWHERE,
     "AuthorizationHeaderMalformed": (
         "the request was signed for another region",
         "Set remote_region to the bucket's region.",
@@ -32,7 +36,7 @@ _BY_CODE = {
 }
 _UNKNOWN_CALL = {"NotImplemented", "MethodNotAllowed", "501", "405"}
 _DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "UnauthorizedAccess"}
-_NO_BUCKET = {"NoSuchBucket", "404"}
+_NO_BUCKET = {"NoSuchBucket", "InvalidBucketName", "404"}
 _BY_CAUSE = {
     "NoCredentialsError": (
         "no credentials were found",
@@ -56,18 +60,19 @@ def judge_refusal(error: CachetierError, remote: RemoteSettings, right: str = ""
     if isinstance(error, ThrottledError):
         fix = "Try again when it is quieter; `cachetier objbench` finds the rate it takes."
         return warn("the store throttles at the moment", fix, remote_code=code)
-    summary, fix = _reason(error, code, remote, right)
+    summary, fix = reason_of(error, remote, right)
     return fail(summary, fix, remote_code=code)
 
 
-def _reason(
-    error: CachetierError, code: str, remote: RemoteSettings, right: str
-) -> tuple[str, str]:
+def reason_of(error: CachetierError, remote: RemoteSettings, right: str = "") -> tuple[str, str]:
+    """Return why a call failed and what to do about it."""
+    code = str(error.context.get("remote_code") or "")
     if code in _BY_CODE:
         summary, fix = _BY_CODE[code]
         return f"{summary} ({code})", fix
     if code in _NO_BUCKET:
-        return f"there is no bucket {remote.bucket}", "Create it, or correct `remote`."
+        fix = "Create it, or correct `remote` and `remote_endpoint`."
+        return f"there is no bucket {remote.bucket} ({code})", fix
     if code in _DENIED:
         fix = f"Allow {right or 'the call'} on {arn_of(remote, right)}, or as the store words it."
         return f"access denied: {right or code}", fix
@@ -76,17 +81,26 @@ def _reason(
             f"the store does not know this call ({code})",
             "Use a store that does, or a newer release of it.",
         )
-    cause = error.__cause__
-    for base in type(cause).__mro__ if cause is not None else ():
-        if base.__name__ in _BY_CAUSE:
-            summary, fix = _BY_CAUSE[base.__name__]
-            return summary.format(where=remote.endpoint or "AWS"), fix
+    if (cause := lower_cause_of(error)) is not None:
+        summary, fix = _BY_CAUSE[cause]
+        return summary.format(where=remote.endpoint or "AWS"), fix
     if isinstance(error, TransientError):
         return (
             f"no usable answer: {error.message}",
             "Look at the network and at the store's log, then run this again.",
         )
     return error.message, error.hint
+
+
+def lower_cause_of(error: CachetierError) -> str | None:
+    """Return the class of what went wrong below HTTP, as botocore calls it; None if unknown."""
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        for base in type(cause).__mro__:
+            if base.__name__ in _BY_CAUSE:
+                return base.__name__
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def arn_of(remote: RemoteSettings, right: str) -> str:

@@ -8,12 +8,12 @@ may be nowhere else, and the drain says what it is refused.
 from __future__ import annotations
 
 import logging
-import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
+from cachetier.doctor.refusals import lower_cause_of, reason_of
 from cachetier.errors import ConfigError, RemoteError, RemoteRefusedError, TransientError
 from cachetier.local.recovery import CATALOG_NAME
 from cachetier.remote.bucket_properties import Inquiry
@@ -24,35 +24,24 @@ from cachetier.telemetry.events import REMOTE_REFUSED, REMOTE_UNREACHABLE, tell
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 20.0
-_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError")  # botocore's
-
-_NO_BUCKET = "there is no such bucket", "Create it, or correct `remote` and `remote_endpoint`."
-_NO_KEYS = (
-    "the store does not take our credentials",
-    "Correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profile, or the role of the machine.",
-)
-_NOBODY = (
-    "the AWS chain has no credentials for us",
-    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile, or give the machine a role.",
-)
-_ELSEWHERE = "the bucket is in another region", "Set `remote_region` to the bucket's."
-_UNTRUSTED = (
-    "its certificate is not trusted here",
-    "Name the authority that signed it in AWS_CA_BUNDLE, or correct `remote_endpoint`.",
-)
 # What no waiting mends. Other refusals may: a token that ended, a clock, a quota, a missing right
 # that is not needed.
-_WRONG = {
-    "NoSuchBucket": _NO_BUCKET,
-    "InvalidBucketName": _NO_BUCKET,
-    "InvalidAccessKeyId": _NO_KEYS,
-    "InvalidSecurity": _NO_KEYS,
-    "NotSignedUp": _NO_KEYS,
-    "SignatureDoesNotMatch": _NO_KEYS,
-    "AuthorizationHeaderMalformed": _ELSEWHERE,
-    "IllegalLocationConstraintException": _ELSEWHERE,
-    "PermanentRedirect": _ELSEWHERE,
-}
+_LASTING = frozenset(
+    {
+        "NoSuchBucket",
+        "InvalidBucketName",
+        "InvalidAccessKeyId",
+        "InvalidSecurity",
+        "NotSignedUp",
+        "SignatureDoesNotMatch",
+        "AuthorizationHeaderMalformed",
+        "IllegalLocationConstraintException",
+        "PermanentRedirect",
+    }
+)
+# Without an answer: the connection was not trusted, or there was nothing to sign with. Credentials
+# that could not be had just now may be there later: that is no mistyped name.
+_LASTING_CAUSES = ("SSLError", "NoCredentialsError", "PartialCredentialsError")
 
 
 def refuse_wrong_remote(settings: Settings) -> None:
@@ -75,11 +64,8 @@ def _refuse_wrong(remote: RemoteSettings, look: Callable[[RemoteSettings], objec
     try:
         _look(remote, look)
     except RemoteError as error:
-        wrong = _wrong(error)
-        if wrong is not None:
-            what, hint = wrong
-            code = error.context.get("remote_code")
-            reason = f"{what} ({code})" if code else what
+        if _lasts(error):
+            reason, hint = reason_of(error, remote)
             raise ConfigError(f"{_named(remote)}: {reason}", hint=hint) from error
         refused = isinstance(error, RemoteRefusedError)
         event = REMOTE_REFUSED if refused else REMOTE_UNREACHABLE
@@ -113,32 +99,13 @@ def _look(remote: RemoteSettings, look: Callable[[RemoteSettings], object]) -> N
         raise TransientError(f"the first look at the bucket: {why}") from error
 
 
-def _wrong(error: RemoteError) -> tuple[str, str] | None:
-    """Return what is wrong and what to do about it, None where waiting may mend it."""
-    if not isinstance(error, RemoteRefusedError) or _is_the_servers_own(error):
-        return None
+def _lasts(error: RemoteError) -> bool:
+    """Return whether no waiting mends it. What a server in trouble says of the bucket may pass."""
+    of_server = int(error.context.get("remote_status") or 0) >= 500
+    if of_server or not isinstance(error, RemoteRefusedError):
+        return False
     code = error.context.get("remote_code")
-    if code:
-        return _WRONG.get(str(code))
-    # There was no answer: the connection was not trusted, or there was nothing to sign with.
-    causes = list(_causes(error))
-    if any(isinstance(each, ssl.SSLError) for each in causes):
-        return _UNTRUSTED
-    # Credentials that could not be had just now may be there later: that is no mistyped name.
-    nobody = any(type(each).__name__ in _NO_CREDENTIALS for each in causes)
-    return _NOBODY if nobody else None
-
-
-def _is_the_servers_own(error: RemoteError) -> bool:
-    """Whether a server in trouble said it: what it says of the bucket may not be so."""
-    return int(error.context.get("remote_status") or 0) >= 500
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__
+    return code in _LASTING if code else lower_cause_of(error) in _LASTING_CAUSES
 
 
 def _named(remote: RemoteSettings) -> str:

@@ -56,7 +56,7 @@ def test_a_wrong_bucket_ends_up_and_the_log_has_one_line_for_each_try(stack: Sta
     said = {re.sub(r"^\S+ \S+ ", "", line) for line in lines if line}  # without the time
     expected = (
         "critical service.not_started cannot start: s3://nowhere/demo at http://seaweedfs:8333: "
-        "there is no such bucket (NoSuchBucket) "
+        "there is no bucket nowhere (NoSuchBucket) "
         "hint=Create it, or correct `remote` and `remote_endpoint`. code=config"
     )
     assert said == {expected}
@@ -65,7 +65,7 @@ def test_a_wrong_bucket_ends_up_and_the_log_has_one_line_for_each_try(stack: Sta
 def test_a_wrong_secret_is_one_line(stack: Stack) -> None:
     line = refusal_of(stack, "--env", "AWS_SECRET_ACCESS_KEY=not-the-secret")
 
-    assert "the store does not take our credentials (SignatureDoesNotMatch)" in line
+    assert "the secret key does not fit the access key (SignatureDoesNotMatch)" in line
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])

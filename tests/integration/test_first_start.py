@@ -89,10 +89,10 @@ def settings_for(endpoint: str, cache_dir: Path) -> Settings:
 @pytest.mark.parametrize(
     ("status", "code", "what", "hint"),
     [
-        (404, "NoSuchBucket", "no such bucket", "`remote`"),
-        (403, "InvalidAccessKeyId", "does not take our credentials", "AWS_ACCESS_KEY_ID"),
-        (403, "SignatureDoesNotMatch", "does not take our credentials", "AWS_SECRET_ACCESS_KEY"),
-        (301, "PermanentRedirect", "another region", "`remote_region`"),
+        (404, "NoSuchBucket", "there is no bucket bucket", "`remote`"),
+        (403, "InvalidAccessKeyId", "does not know the access key", "AWS_ACCESS_KEY_ID"),
+        (403, "SignatureDoesNotMatch", "secret key does not fit", "AWS_SECRET_ACCESS_KEY"),
+        (301, "PermanentRedirect", "another region", "remote_region"),
     ],
 )
 def test_what_was_mistyped_ends_the_first_start(
@@ -177,7 +177,7 @@ def test_no_credentials_at_all_are_told_as_such(
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
 
-    with pytest.raises(ConfigError, match="the AWS chain has no credentials"):
+    with pytest.raises(ConfigError, match="no credentials were found"):
         refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
 
 
@@ -420,7 +420,7 @@ def test_a_certificate_that_nobody_trusts_is_one_line_of_the_log(
 
     said = only_line(serve(tmp_path, store.url.replace("http:", "https:")))
 
-    assert "its certificate is not trusted here" in said["message"]
+    assert "the certificate of the store is not trusted" in said["message"]
     assert "AWS_CA_BUNDLE" in said["hint"]
 
 
