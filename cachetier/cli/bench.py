@@ -17,7 +17,7 @@ from cachetier.cli.output import (
     ended_by_signal,
     print_json,
     reach,
-    refuse,
+    read_option,
     reported,
     table,
     tell_progress,
@@ -76,11 +76,8 @@ def bench(
 def _plan(size: str, ranks: int, rounds: int, as_json: bool) -> NodeBenchOptions:
     from cachetier.doctor.nodebench import NodeBenchOptions
 
-    try:
-        pages = max(1, parsed_size(size) // _PAGE_BYTES)
-    except ValueError as error:
-        refuse(f"--size: {error}", "Give a size such as '256 MiB'.", as_json=as_json)
-    return NodeBenchOptions(pages * _PAGE_BYTES, ranks, rounds)
+    size_bytes = read_option("size", size, parsed_size, "Give a size such as '256 MiB'.", as_json)
+    return NodeBenchOptions(max(1, size_bytes // _PAGE_BYTES) * _PAGE_BYTES, ranks, rounds)
 
 
 def _own(directory: Path) -> Path | None:

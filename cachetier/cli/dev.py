@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cachetier.cli.output import AsJson, print_json, refuse, reported
+from cachetier.cli.output import AsJson, print_json, read_option, reported
 from cachetier.cli.serve import set_up_logging
 
 BUCKET = "checkpoints"
@@ -55,20 +55,14 @@ def dev(
 
     JSON: `state` (ready), `url`, `http`, `s3`, `bucket`, once it takes requests.
     """
-    _check_level(log_level, as_json)
+    from cachetier.config.settings import SETTINGS
+
+    level_of = SETTINGS["log_level"].kind.read
+    read_option("log-level", log_level, level_of, "Choose one of them.", as_json)
     with reported(as_json), _scratch(cache_dir) as directory:
         set_up_logging(log_level)
         given = {"cache_dir": directory, "capacity": capacity, "http": http, "log_level": log_level}
         _run(given, s3_port, as_json)
-
-
-def _check_level(word: str, as_json: bool) -> None:
-    from cachetier.config.settings import SETTINGS
-
-    try:
-        SETTINGS["log_level"].kind.read(word)
-    except ValueError as error:
-        refuse(f"--log-level: {error}", "Choose one of them.", as_json=as_json)
 
 
 def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:

@@ -8,18 +8,19 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from cachetier_client.units import parsed_size
 
 from cachetier.cli.output import (
     FAILED,
     AsJson,
     ended_by_signal,
     print_json,
-    refuse,
+    read_option,
     reported,
 )
 from cachetier.cli.settings_options import OF_REMOTE, Flags, taking_settings
@@ -69,21 +70,14 @@ def doctor(
         from cachetier.doctor.checks import checked_names, examine
 
         names = checked_names(only or ())
-        size_bytes = _size(checkpoint_size, as_json)
+        hint, size_bytes = "Give a size such as '400 GB'.", None
+        if checkpoint_size is not None:
+            size_bytes = read_option("checkpoint-size", checkpoint_size, parsed_size, hint, as_json)
         subject = _subject(load(flags, config=config), size_bytes, skip_remote=skip_remote)
         with closing(examine(subject, names)) as found:
             failed = _print_json(found) if as_json else _print(found)
     if failed:
         raise typer.Exit(FAILED)
-
-
-def _size(text: str | None, as_json: bool) -> int | None:
-    from cachetier_client.units import parsed_size
-
-    try:
-        return None if text is None else parsed_size(text)
-    except ValueError as error:
-        refuse(f"--checkpoint-size: {error}", "Give a size such as '400 GB'.", as_json=as_json)
 
 
 def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: bool) -> Subject:
@@ -131,18 +125,7 @@ def _print_json(found: Iterable[tuple[str, CheckResult]]) -> bool:
 
     findings = list(found)
     state = worst(finding for _, finding in findings)
-    described = [
-        {
-            "name": finding.name,
-            "group": group,
-            "remote": finding.remote,
-            "state": str(finding.state),
-            "measured": finding.measured,
-            "fix": finding.fix,
-            "values": finding.values,
-        }
-        for group, finding in findings
-    ]
+    described = [{**asdict(finding), "group": group} for group, finding in findings]
     print_json({"state": str(state), "findings": described})
     return state is State.FAIL
 

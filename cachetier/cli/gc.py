@@ -7,7 +7,16 @@ from typing import Annotated, Any
 import typer
 from cachetier_client.units import counted, parsed_span, shown_size
 
-from cachetier.cli.output import AsJson, Url, console, print_json, reach, refuse, reported, table
+from cachetier.cli.output import (
+    AsJson,
+    Url,
+    console,
+    print_json,
+    reach,
+    read_option,
+    reported,
+    table,
+)
 
 LISTED = 20
 COLLECT_SECONDS = 300.0
@@ -39,10 +48,8 @@ def gc(
     `why`, `run`, `step`, `save_id`, `remote`, `shards`, `size_bytes`, `objects`), `left` (the first
     1000: `what`, `why`, `run`, `step`, `save_id`, `command`), `unanswered`.
     """
-    try:
-        older_than_seconds = parsed_span(older_than)
-    except ValueError as error:
-        refuse(f"--older-than: {error}", "Write 30min, 12h or 7d.", as_json=as_json)
+    hint = "Write 30min, 12h or 7d."
+    older_than_seconds = read_option("older-than", older_than, parsed_span, hint, as_json)
     with reported(as_json), reach(url, seconds=COLLECT_SECONDS) as client:
         found = client.collect(
             dry_run=not yes,

@@ -13,6 +13,7 @@ from cachetier.cli.output import (
     console,
     ended_by_signal,
     print_json,
+    read_option,
     refuse,
     reported,
     table,
@@ -73,10 +74,8 @@ def objbench(
 def _plan(seconds: float, size: str, streams: int, as_json: bool) -> RemoteBenchOptions:
     from cachetier.doctor.objbench import RemoteBenchOptions
 
-    try:
-        return RemoteBenchOptions(seconds, parsed_size(size), streams)
-    except ValueError as error:
-        refuse(f"--size: {error}", "Give a size such as '4 GiB'.", as_json=as_json)
+    size_bytes = read_option("size", size, parsed_size, "Give a size such as '4 GiB'.", as_json)
+    return RemoteBenchOptions(seconds, size_bytes, streams)
 
 
 def _measured(bench: ObjectBench) -> Measured:

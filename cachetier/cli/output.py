@@ -10,9 +10,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
+
+Value = TypeVar("Value")
 
 FAILED, USAGE, NOT_DURABLE, UNREACHABLE, INTEGRITY, FULL = range(1, 7)
 EXITS = {
@@ -93,6 +95,16 @@ def reported(as_json: bool) -> Iterator[None]:
 def refuse(message: str, hint: str, *, as_json: bool = False) -> NoReturn:
     """End with a usage error."""
     _fail(as_json, "invalid_request", message, hint)
+
+
+def read_option(
+    option: str, text: str, read: Callable[[str], Value], hint: str, as_json: bool
+) -> Value:
+    """Return what an option says, as ``read`` reads it; end with a usage error if it cannot."""
+    try:
+        return read(text)
+    except ValueError as error:
+        refuse(f"--{option}: {error}", hint, as_json=as_json)
 
 
 def _in_options(hint: str) -> str:

@@ -28,8 +28,7 @@ from cachetier.fsck.remote_checks import RemoteChecks
 from cachetier.fsck.repairs import ABOUT_TO, AT_START, Repairs
 from cachetier.fsck.row_repairs import repaired_rows
 from cachetier.local.recovery import lock_directory, open_store
-from cachetier.local.repair import rebuild as rebuilding
-from cachetier.local.repair.open_catalog import viewed
+from cachetier.local.repair.open_catalog import begin_anew, viewed
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Remote
@@ -197,7 +196,7 @@ def _begun_anew(
             hint="Leave out --rebuild; --repair mends what is wrong.",
         )
     say("rebuild: begin a new catalog, and keep the old one beside it")
-    kept = rebuilding.begin_anew(cache_dir, now)
+    kept = begin_anew(cache_dir, now)
     for finding in damaged:
         yield RepairOutcome(finding, True, f"begun anew; what was left of it is kept as {kept}")
 

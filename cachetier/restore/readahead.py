@@ -1,4 +1,8 @@
-"""Read ahead in a pack: a shard's neighbours come back in the same ranged read.
+"""Read less of a remote shard than all of it, or its neighbours in a pack along with it.
+
+Whoever wants a tensor out of a large shard should not wait for the rest of it, nor push other
+shards out of the cache. But blocks read so are not kept, and cost a request each; so a shard of
+which a quarter has been read in this way is restored after all. No reader has to know beforehand.
 
 Who reads one shard of a pack pays for little more than that; who goes on gets windows that grow
 until all of the pack comes at once. Neighbours are only taken along: whatever goes wrong with them
@@ -14,8 +18,9 @@ from dataclasses import dataclass, replace
 
 from cachetier_client.bucket_format.stored import InPack, Stored
 from cachetier_client.clock import Clock
+from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 
-from cachetier.errors import CachetierError
+from cachetier.errors import CachetierError, IntegrityError
 from cachetier.local.catalog import drain_queries
 from cachetier.local.store import Store
 from cachetier.model.packs import PackedExtent, is_packable, read_along
@@ -30,6 +35,8 @@ WINDOWS = ((1 << 20, 16), (4 << 20, 64), (16 << 20, 512), (32 << 20, 2048))
 WINDOWS_AT_ONCE = 2
 FORGET_SECONDS = 60.0
 REMEMBERED_PACKS = 1024
+RESTORED_FROM = 0.25
+REMEMBERED_SHARDS = 4096
 
 Neighbours = tuple[tuple[Shard, RemoteShard], ...]
 
@@ -141,3 +148,56 @@ class _Held(WrappedObjectStore):
     def read_into(self, _key: str, start: int, view: memoryview) -> None:
         at = start - self._start
         view[:] = self._data[at : at + len(view)]
+
+
+# --- a few blocks --------------------------------------------------------------------------------
+
+
+class RangeReads:
+    """Remembers how much of which shard was read in ranges. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._read_bytes: dict[int, int] = {}  # by version; those read last at the end
+
+    def leave_remote(self, shard: Shard, blocks: int) -> bool:
+        """Return whether to read so many more blocks of ``shard`` without restoring it."""
+        with self._lock:
+            read_bytes = self._read_bytes.pop(shard.version, 0) + blocks * BLOCK_BYTES
+            if read_bytes >= shard.content.size_bytes * RESTORED_FROM:
+                return False
+            self._read_bytes[shard.version] = read_bytes
+            if len(self._read_bytes) > REMEMBERED_SHARDS:
+                del self._read_bytes[next(iter(self._read_bytes))]
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteBlocks:
+    """A shard read block by block from the nearest sound copy; nothing is kept here."""
+
+    shard: Shard
+    sources: Sources
+    on_read: Callable[[int], None] = lambda _size_bytes: None
+
+    def read(self, number: int) -> bytes | bytearray | memoryview:
+        """Return one block, verified.
+
+        Raises:
+            IntegrityError, NotFoundError: There is no sound remote copy.
+            RemoteError: None that can be reached.
+        """
+        shard = self.shard
+        if not 0 <= number < blocks_of(shard.content.size_bytes):
+            raise IndexError(f"shard {shard.name} has no block {number}")
+
+        def of_copy(copy: RemoteShard) -> bytes | bytearray | memoryview:
+            ((_offset, block),) = copy.read(copy.blocks(number, 1))
+            return block
+
+        try:
+            block = self.sources.first(shard, of_copy)
+        except IntegrityError as error:
+            raise IntegrityError(error.message, **shard.context) from error
+        self.on_read(len(block))
+        return block

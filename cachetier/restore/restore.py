@@ -31,7 +31,7 @@ from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.adopt import Adoption
 from cachetier.restore.fill import Refill
 from cachetier.restore.published import PublishedSteps
-from cachetier.restore.remote_blocks import RangeReads, RemoteBlocks
+from cachetier.restore.readahead import RangeReads, RemoteBlocks
 from cachetier.restore.replica_choice import AWAY_SECONDS, NO_REPLICAS, Replicas, Sources
 
 Source = Literal["local", "remote"]

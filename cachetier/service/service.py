@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cachetier_client.clock import Clock, Countdown, SystemClock
 
@@ -94,8 +94,8 @@ class Service:
         self._course = Course()
         self.metrics = Metrics(
             {
-                "service": lambda: points_of_service(self._report.service()),
-                "catalog": lambda: points_of_catalog(self._report.node()),
+                "service": lambda: points_of_service(self.report.service()),
+                "catalog": lambda: points_of_catalog(self.report.node()),
             },
             [DURABLE, *(each.name for each in self._replica_settings)],
             version=__version__,
@@ -190,7 +190,7 @@ class Service:
                 on_range_read=self.metrics.range_read_bytes.inc,
             ),
         )
-        self._report = NodeReport(
+        self.report = NodeReport(
             store,
             clock,
             self._machine,
@@ -211,7 +211,7 @@ class Service:
             incidents=self._incidents,
             phases=self._drain.queue.phases,
             garbage=garbage_of(settings, store, self._bucket, self._replicas, self._drain.nudge),
-            status=self._report.status,
+            status=self.report.status,
             refuse_when_stopping=self._refuse_when_stopping,
             refuse_when_leaving=self._refuse_when_leaving,
             fell_back=self._fell_back,
@@ -264,7 +264,7 @@ class Service:
         if self._http is not None:
             self._http.start()
         doors: list[Door] = [self._unix, *([] if self._http is None else [self._http])]
-        self._report.doors_are_open(doors, Addresses(self.socket, self.url))
+        self.report.doors_are_open(doors, Addresses(self.socket, self.url))
 
     def _http_door(self) -> HttpDoor | None:
         address, token = self._settings.http_address, self._settings.token
@@ -277,7 +277,7 @@ class Service:
             address,
             self.operations,
             token=token.reveal() if token is not None else None,
-            not_ready=self._report.not_ready,
+            not_ready=self.report.not_ready,
             exposition=self.metrics.exposition,
         )
 
@@ -377,14 +377,6 @@ class Service:
         self._refuse_when_stopping()
         if self._course.leaving:
             raise StoppingError("the node is being left: it takes no more shards")
-
-    def status(self) -> dict[str, Any]:
-        """Return the status object; see docs/http.md."""
-        return self._report.status()
-
-    def not_ready(self) -> str | None:
-        """Return why no work is taken, or None."""
-        return self._report.not_ready()
 
     # --- what happens ----------------------------------------------------------------------------
 

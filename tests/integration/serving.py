@@ -201,7 +201,7 @@ class Served:
 
     @property
     def cache_dir(self) -> Path:
-        return Path(self.service.status()["disk"]["directory"])
+        return Path(self.service.operations.status()["disk"]["directory"])
 
     def data_files(self) -> list[Path]:
         return [path for path in (self.cache_dir / "data").rglob("*") if path.is_file()]

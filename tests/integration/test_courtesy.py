@@ -203,7 +203,7 @@ def _courtesy_with(service: Service, busy_ranks: int) -> dict[str, Any]:
     """Wait until the drain has heard of so many ranks; return what it says of itself."""
 
     def said() -> dict[str, Any]:
-        found: dict[str, Any] = service.status()["drain"]["courtesy"]
+        found: dict[str, Any] = service.operations.status()["drain"]["courtesy"]
         return found
 
     changes = service._changes

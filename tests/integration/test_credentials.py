@@ -255,7 +255,7 @@ def test_a_node_with_dirty_bytes_starts_without_credentials_and_says_what_it_lac
         client.seal("run", 1)
         wait_until(lambda: remote_of_status(client)["state"] == "refused")
         assert source.reason in remote_of_status(client)["reason"]
-        assert service.not_ready() is None
+        assert service.report.not_ready() is None
 
         source.come()
         client.wait("run", 1, level="durable", timeout_seconds=TO_COME)

@@ -138,7 +138,7 @@ def test_what_is_flushed_overtakes_and_the_rest_follows(
 
 def test_the_settings_reach_the_schedule_and_the_policy(tmp_path: Path) -> None:
     with serving(durable_every=3, run_weights='{"big-*": 4}') as served:
-        assert served.service.status()["local_only"]["durable_every"] == 3
+        assert served.service.operations.status()["local_only"]["durable_every"] == 3
         drain = served.service._supervisor(
             served.service.store,
             served.service._changes,

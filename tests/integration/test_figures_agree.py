@@ -120,13 +120,13 @@ def test_status_and_metrics_agree_on_every_figure(frozen: Node) -> None:
 
 def disagreements(node: Node) -> dict[str, tuple[Points, Points]]:
     """Return the series that are told in two ways, with both; a report may come in between."""
-    status, metrics = node.service.status(), scraped(node.service)
+    status, metrics = node.service.operations.status(), scraped(node.service)
     pairs = {each.name: (said(each, status), metrics[each.name]) for each in TOLD}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def test_the_frozen_node_has_something_of_everything_to_agree_on(frozen: Node) -> None:
-    status = frozen.service.status()
+    status = frozen.service.operations.status()
     figures = {each.name: said(each, status) for each in TOLD}
 
     empty = {name for name, points in figures.items() if not any(points.values())}

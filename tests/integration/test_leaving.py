@@ -34,7 +34,7 @@ def leaving(served: Served) -> Iterator[None]:
     thread.start()
     try:
         deadline = time.monotonic() + 10
-        while served.service.status()["state"] != "leaving":
+        while served.service.operations.status()["state"] != "leaving":
             assert time.monotonic() < deadline
             time.sleep(0.01)
         yield
@@ -63,7 +63,7 @@ def test_without_a_notice_time_nothing_is_flushed() -> None:
     with serving() as served:
         served.service.leave()
 
-        assert served.service.status()["state"] == "ready"
+        assert served.service.operations.status()["state"] == "ready"
         assert served.drain.hurried == []
 
 
@@ -76,7 +76,7 @@ def test_the_newest_local_only_step_is_sent_when_the_node_is_left() -> None:
         with leaving(served):
             pass
 
-        pending = served.service.status()["pending"]
+        pending = served.service.operations.status()["pending"]
         assert [(each["step"], each["state"]) for each in pending] == [(2, "sealed")]
         assert served.drain.hurried == [("r", 2), (None, None)]
 

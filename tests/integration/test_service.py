@@ -58,9 +58,9 @@ def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
     with serving(tmp_path / "cache") as served:
         served.put("small", small)
         served.put("large", large)
-        store_id = served.service.status()["store_id"]
+        store_id = served.service.operations.status()["store_id"]
     with serving(tmp_path / "cache") as served:
-        assert served.service.status()["store_id"] == store_id
+        assert served.service.operations.status()["store_id"] == store_id
         assert served.call("GET", shard_path("small")).body == small
         assert served.call("GET", shard_path("large")).body == large
         assert served.service.store.space.used_bytes == len(small) + len(large)
@@ -120,7 +120,7 @@ def test_the_real_parts_are_put_together_from_settings(tmp_path: Path) -> None:
     service = Service(settings, open_drain=lambda *_parts: IdleDrain())
     service.start()
     try:
-        status = service.status()
+        status = service.operations.status()
         assert service.url is None
         assert status["remotes"][0]["url"] == "s3://bucket/a/b"
         assert status["remotes"][0]["verify"] == "readback"
@@ -148,7 +148,7 @@ def test_a_stopping_service_refuses_new_work_and_ends_its_waits(served: Served) 
     waiting.join()
     assert time.monotonic() - started_at < 10
     assert ended
-    assert served.service.not_ready() == "the service is stopping"
+    assert served.service.report.not_ready() == "the service is stopping"
     with pytest.raises(Exception) as caught:
         served.service.operations.refuse_when_stopping()
     assert getattr(caught.value, "code", "") == StoppingError.code

@@ -10,7 +10,7 @@ from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
-from cachetier.restore.remote_blocks import REMEMBERED_SHARDS, RangeReads
+from cachetier.restore.readahead import REMEMBERED_SHARDS, RangeReads
 
 BLOCKS = 40
 SHARD = Shard(
