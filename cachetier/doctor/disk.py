@@ -13,28 +13,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from cachetier_client.units import shown_size, shown_time
+
 from cachetier.doctor import rawdisk
-from cachetier.doctor.device import Device, device_at
-from cachetier.doctor.findings import CheckResult, fail, skipped
+from cachetier.doctor.device import Device, DeviceKind, device_at
+from cachetier.doctor.findings import CheckResult, fail, ok, skipped, warn
+from cachetier.doctor.rawdisk import Times
 from cachetier.doctor.scratch import scratch
 from cachetier.doctor.subject import Subject
 from cachetier.errors import CachetierError, ConfigError
 from cachetier.local.files import data_files
-from cachetier.local.files.filesystem import Mount, mount_of
+from cachetier.local.files.filesystem import Mount, mount_of, refuse_unsafe
 from cachetier.remote.retrying import RetryPolicy
 
 if TYPE_CHECKING:
     from cachetier_client.bucket_format.documents import Manifest
 
     from cachetier.remote.bucket import Bucket
-
-
-from cachetier_client.units import shown_size, shown_time
-
-from cachetier.doctor.device import DeviceKind
-from cachetier.doctor.findings import ok, warn
-from cachetier.doctor.rawdisk import Times
-from cachetier.local.files.filesystem import refuse_unsafe
 
 Measured = TypeVar("Measured")
 MOUNTINFO = Path("/proc/self/mountinfo")

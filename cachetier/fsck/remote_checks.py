@@ -67,7 +67,7 @@ class RemoteChecks:
         location = self._saves.location(save)
         if location is None:
             if self._is_published(save):
-                message = f"it is published at {self._remote.name}, and its row does not say where"
+                message = "it is published, and its row does not say where"
                 yield self._of(FindingKind.ROW_CONTRADICTS, save, message)
             return
         if self._is_published(save):
@@ -104,14 +104,13 @@ class RemoteChecks:
         try:
             seen = self._bucket.manifest(save.run, save.step)
         except IntegrityError as error:
-            message = f"at {self._remote.name}: {error.message}"
-            return self._of(FindingKind.MANIFEST_DAMAGED, save, message), None
+            return self._of(FindingKind.MANIFEST_DAMAGED, save, error.message), None
         manifest = manifest_of(seen)
         wrong = _wrong_manifest(save, manifest)
         if wrong is None:
             return None, manifest
         kind, message = wrong
-        return self._of(kind, save, f"at {self._remote.name}: {message}"), None
+        return self._of(kind, save, message), None
 
     def _parts(
         self, save: Save, location: str, manifest: Manifest, known: set[str]
@@ -123,8 +122,7 @@ class RemoteChecks:
             try:
                 found = self._bucket.part(save.run, location, part.rank, part.digest)
             except IntegrityError as error:
-                message = f"at {self._remote.name}: {error.message}"
-                yield self._of(FindingKind.PART_DAMAGED, save, message, rank=part.rank)
+                yield self._of(FindingKind.PART_DAMAGED, save, error.message, rank=part.rank)
             else:
                 yield from self._otherwise(save, found)
         yield from self._elsewhere(save, location, manifest, known)
@@ -139,7 +137,7 @@ class RemoteChecks:
             shard, stored = row
             if stored != entry.stored() or not is_same(shard, entry):
                 self._rows_in_doubt.add(shard.version)
-                message = f"at {remote}: the catalog and the step disagree on what its object is"
+                message = "the catalog and the step disagree on what its object is"
                 wrong = self._of(
                     FindingKind.ROW_CONTRADICTS, save, message, name=entry.name, rank=entry.rank
                 )
@@ -160,7 +158,6 @@ class RemoteChecks:
                 message = f"the part of rank {part.rank} is one of save {found.save_id}"
             now = self._view.read(queries.save_by_number, save.number)
             if now is not None and now.state in OPEN_STATES:
-                message = f"at {self._remote.name}: {message}"
                 yield self._of(FindingKind.PART_DAMAGED, save, message, rank=part.rank)
 
     def _elsewhere(
@@ -231,8 +228,7 @@ class RemoteChecks:
             if kind is not None and self._is_still(blank):
                 ours = any(part.rank == blank.rank for part in self._saves.parts(save))
                 whose = "" if ours else "; another node put it"
-                text = f"at {self._remote.name}: {message}{whose}"
-                yield replace(blank, kind=kind, message=text)
+                yield replace(blank, kind=kind, message=f"{blank.message}{message}{whose}")
 
     def _is_still(self, finding: Finding) -> bool:
         """Return whether a row still says that the remote has the shard."""
@@ -255,14 +251,12 @@ class RemoteChecks:
 
     def _stray(self, save: Save, key: str, seen: ObjectInfo | RemoteRefusedError) -> Finding:
         if isinstance(seen, RemoteRefusedError):
-            message = (
-                f"at {self._remote.name}: {key} is left alone, as a look is refused: {seen.message}"
-            )
+            message = f"{key} is left alone, as a look is refused: {seen.message}"
             return self._of(FindingKind.OBJECT_NOT_OURS, save, message, key=key)
         if seen.metadata.get(SAVE_KEY) == save.save_id or f"/{RESERVED_SEGMENT}/" in key:
-            message = f"at {self._remote.name}: the save does not name the object {key}"
+            message = f"the save does not name the object {key}"
             return self._of(FindingKind.OBJECT_UNNAMED, save, message, key=key)
-        message = f"at {self._remote.name}: {key} is not cachetier's; it is left alone"
+        message = f"{key} is not cachetier's; it is left alone"
         return self._of(FindingKind.OBJECT_NOT_OURS, save, message, key=key)
 
     def _uploads(self, run: str) -> Iterator[Finding]:
@@ -280,7 +274,7 @@ class RemoteChecks:
             for key, upload_id in found:
                 save = self._view.read(gc_queries.save_of_upload, ended, key, prefix)
                 if save is not None:
-                    message = f"at {self._remote.name}: an upload of {key} was never finished"
+                    message = f"an upload of {key} was never finished"
                     yield self._of(
                         FindingKind.UPLOAD_STALE, save, message, key=key, file_id=upload_id
                     )
@@ -296,9 +290,9 @@ class RemoteChecks:
         file_id: str | None = None,
         rank: int | None = None,
     ) -> Finding:
-        remote = self._remote.name
+        remote, text = self._remote.name, f"at {self._remote.name}: {message}"
         return Finding(
-            kind, message, save.run, save.step, name, remote, key, file_id, 0, save.number, rank
+            kind, text, save.run, save.step, name, remote, key, file_id, 0, save.number, rank
         )
 
 

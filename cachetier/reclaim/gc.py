@@ -24,6 +24,7 @@ from typing import Any
 
 from cachetier_client.bucket_format.layout import SPREAD_MARK
 from cachetier_client.clock import Clock
+from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import IntegrityError, InvalidRequestError, RemoteError
 from cachetier.local.catalog import deletes, drain_writes, gc_queries, queries
@@ -159,8 +160,7 @@ class Garbage:
     # --- saves -----------------------------------------------------------------------------------
 
     def _incomplete(self, turn: _Turn) -> Iterator[Rubbish]:
-        before = turn.before
-        saves = self._store.read(gc_queries.incomplete_saves, before)
+        saves = self._store.read(gc_queries.incomplete_saves, turn.before)
         return self._asked(turn, saves, self._collect_incomplete)
 
     def _collect_incomplete(self, turn: _Turn, save: Save) -> Rubbish | None:
@@ -195,8 +195,7 @@ class Garbage:
         return shards is not None
 
     def _replaced(self, turn: _Turn) -> Iterator[Rubbish]:
-        before = turn.before
-        saves = self._store.read(gc_queries.replaced_saves, before)
+        saves = self._store.read(gc_queries.replaced_saves, turn.before)
         return self._asked(turn, saves, self._taken)
 
     def _taken(self, turn: _Turn, save: Save) -> Rubbish | None:
@@ -268,17 +267,8 @@ class Garbage:
                 self._lost.remove(file.file_id)
             ids = identity.ids
             what = f"{ids.run}/{ids.step}/{identity.name} in lost+found/{file.file_id[:8]}…"
-            yield Rubbish(
-                GarbageKind.SET_ASIDE,
-                what,
-                why,
-                ids.run,
-                ids.step,
-                ids.save_id,
-                None,
-                1,
-                file.size_bytes,
-            )
+            found = _of_save(GarbageKind.SET_ASIDE, identity.ids, why)
+            yield replace(found, what=what, shards=1, size_bytes=file.size_bytes)
 
     # --- uploads ---------------------------------------------------------------------------------
 
@@ -319,6 +309,6 @@ def _delete(save: Save) -> str:
     return f"cachetier delete {shlex.quote(save.run)} {save.step}"
 
 
-def _of_save(kind: GarbageKind, save: Save, why: str) -> Rubbish:
+def _of_save(kind: GarbageKind, save: Save | SaveIds, why: str) -> Rubbish:
     what = f"{save.run}/{save.step}, save {save.save_id}"
     return Rubbish(kind, what, why, save.run, save.step, save.save_id)

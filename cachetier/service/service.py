@@ -39,6 +39,7 @@ from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.notifier import Changes
 from cachetier.reclaim.evict import Evictor, Watermarks
+from cachetier.reclaim.gc import Garbage
 from cachetier.reclaim.loop import Housekeeping
 from cachetier.reclaim.retention import Retention
 from cachetier.remote.bucket import Bucket, Remote
@@ -47,7 +48,7 @@ from cachetier.remote.retrying import RetryPolicy
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
 from cachetier.restore.restore import Restore, RestoreListener
 from cachetier.service.signals import ending_signals
-from cachetier.service.wiring import garbage_of, locked, open_drains, policy_of, remote_for_clients
+from cachetier.service.wiring import locked, open_drains, policy_of, remote_for_clients
 from cachetier.status.prometheus import points_of_catalog, points_of_service
 from cachetier.status.report import Addresses, Course, Door, NodeReport
 from cachetier.status.warnings import Machine
@@ -210,7 +211,13 @@ class Service:
             checkpoints=self._checkpoints(),
             incidents=self._incidents,
             phases=self._drain.queue.phases,
-            garbage=garbage_of(settings, store, self._bucket, self._replicas, self._drain.nudge),
+            garbage=Garbage(
+                store,
+                settings.cache_dir,
+                (Remote(DURABLE, self._bucket), *self._replicas),
+                self._clock,
+                on_deleted=self._drain.nudge,
+            ),
             status=self.report.status,
             refuse_when_stopping=self._refuse_when_stopping,
             refuse_when_leaving=self._refuse_when_leaving,

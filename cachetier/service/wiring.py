@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from cachetier_client.clock import Clock, SystemClock
+from cachetier_client.clock import Clock
 
 from cachetier.config.settings import Settings
 from cachetier.cpus import default_threads, parsed_cpus
@@ -17,11 +17,8 @@ from cachetier.errors import ConfigError
 from cachetier.local.recovery import lock_directory
 from cachetier.local.store import Store
 from cachetier.model.compression import Rules
-from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
 from cachetier.notifier import Changes
-from cachetier.reclaim.gc import Garbage
-from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.settings import RemoteSettings
 from cachetier.steps.incidents import Incidents
 from cachetier.telemetry.metrics import Metrics
@@ -78,18 +75,6 @@ def open_drains(
         for each in replicas
     ]
     return Drains(first, others)
-
-
-def garbage_of(
-    settings: Settings,
-    store: Store,
-    durable: Bucket,
-    replicas: Sequence[Remote],
-    on_deleted: Callable[[], None],
-) -> Garbage:
-    """Return what collects here and at all remotes; the drain is told of objects to delete."""
-    remotes = (Remote(DURABLE, durable), *replicas)
-    return Garbage(store, settings.cache_dir, remotes, SystemClock(), on_deleted=on_deleted)
 
 
 def remote_for_clients(remote: RemoteSettings) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex, overload
 
 from cachetier_client.calls.caller import Caller, checked_ack
@@ -280,12 +279,7 @@ class Client(Reads):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         unraised = self._caller.close()
         if unraised is not None and error is None:
             raise unraised

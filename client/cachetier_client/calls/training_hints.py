@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 from cachetier_client import forks
 from cachetier_client.clock import Clock
@@ -58,12 +57,7 @@ class TrainingPhases:
                 self._began += 1
                 self._note()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._steps = max(0, self._steps - 1)  # a child may leave a step it never began
             if not self._steps:

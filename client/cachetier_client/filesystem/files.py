@@ -16,7 +16,6 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from cachetier_client.errors import CachetierClientError, SealedError
@@ -110,12 +109,7 @@ class WrittenFile(io.BufferedIOBase):
     def commit(self) -> None:
         """Do nothing: a transaction commits all its files at once."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self.close()
         else:

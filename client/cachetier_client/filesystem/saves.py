@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -281,12 +281,8 @@ def _client_at(url: str) -> Client:
 def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()
-    for each in _each():
+    for each in _all.values():
         each.renew_lock()
-
-
-def _each() -> Iterator[FileSaves]:
-    yield from _all.values()
 
 
 os.register_at_fork(after_in_child=_after_fork)

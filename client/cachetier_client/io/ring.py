@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from types import TracebackType
 from typing import Self
 
 from cachetier_client import forks
@@ -90,12 +89,7 @@ class Ring:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self) -> None:

@@ -18,7 +18,6 @@ import concurrent.futures
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
 import torch
@@ -227,12 +226,7 @@ class LazyStager(AsyncStager):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if error is not None and self._snapshot is not None:
             self._snapshot.drop_unless_entered()
         try:

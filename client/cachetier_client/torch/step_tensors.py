@@ -10,7 +10,6 @@ import math
 import os
 import pickle
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -159,12 +158,7 @@ class StepTensors:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _of(self, name: str) -> TensorStorageMetadata | BytesStorageMetadata:
