@@ -114,8 +114,8 @@ class ShardEntry(ShardSummary):
         """Describe a shard; without ``stored`` it is stored raw."""
         stored = stored or Stored.raw(content)
         compressed = stored.codec is not Codec.RAW
-        sizes = "".join(f"{frame.size_bytes:08x}" for frame in stored.frames)
-        frame_digests = "".join(to_hex(frame.digest) for frame in stored.frames)
+        sizes = struct.pack(f"!{len(stored.frames)}I", *(each.size_bytes for each in stored.frames))
+        frame_digests = digests.pack([each.digest for each in stored.frames])
         return cls(
             name=name,
             rank=rank,
@@ -123,10 +123,10 @@ class ShardEntry(ShardSummary):
             digest=to_hex(content.digest),
             codec=stored.codec,
             stored_bytes=stored.size_bytes,
-            block_digests="".join(map(to_hex, content.block_digests)),
+            block_digests=digests.pack(content.block_digests).hex(),
             stored_digest=to_hex(stored.digest) if compressed else None,
-            frame_sizes=sizes if compressed else None,
-            frame_digests=frame_digests if compressed else None,
+            frame_sizes=sizes.hex() if compressed else None,
+            frame_digests=frame_digests.hex() if compressed else None,
             element_size=stored.element_size or None,
             pack=PackReference.of(stored.pack) if stored.pack is not None else None,
         )
