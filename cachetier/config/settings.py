@@ -69,7 +69,7 @@ WINDOWS = checked(listed(TEXT, ","), lambda windows: parsed_bandwidth("", window
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the service is told; see ``load``."""
+    """The settings of the service; see ``load``."""
 
     cache_dir: Path = required(PATH, "Directory of the cache, on a local ext4 or XFS disk.")
     capacity: str = setting(

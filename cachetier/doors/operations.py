@@ -20,7 +20,7 @@ class Operations:
 
     ``refuse_when_stopping`` raises StoppingError once work is no longer taken, and
     ``refuse_when_leaving`` once shards are not: what is begun may still be sealed, and flushed.
-    ``fell_back`` is told how many shards and bytes went past this service while it was away,
+    ``fell_back`` takes how many shards and bytes went past this service while it was away,
     ``failed`` which door answered with which code of an error. ``greeting`` is added to the answer
     to each client's ``hello``.
     """

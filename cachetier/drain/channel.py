@@ -56,7 +56,7 @@ class AskingEnd:
         self._closed = False
 
     def listen(self, on_wake: Callable[[], None]) -> None:
-        """Receive until the other end closes; ``on_wake`` is told that there may be work.
+        """Receive until the other end closes; ``on_wake`` is called when there may be work.
 
         The calling thread does nothing else; every waiting request fails when it returns.
         """

@@ -62,7 +62,7 @@ class Worker:
         reads: ComputeSlots | None = None,
         packs: PackSender | None = None,
     ) -> None:
-        """Make one; data files are read inside slots of ``reads``, ``packs`` sends small shards."""
+        """A worker that reads files inside slots of ``reads``; ``packs`` sends small shards."""
         self._channel = channel
         self._layout = layout
         self._publisher = publisher

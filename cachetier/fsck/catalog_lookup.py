@@ -107,7 +107,7 @@ class SavesAt:
         return self._catalog.read(replica_queries.parts_at, save.number, self._remote)
 
     def is_described(self, save: Save, rank: int) -> bool:
-        """Return whether a document at the remote says as what it holds the shards of a rank.
+        """Return whether a document at the remote says how it stores the shards of a rank.
 
         The drain writes it once, so those may not be sent as anything else from then on.
         """

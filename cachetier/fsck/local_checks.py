@@ -43,7 +43,7 @@ class LocalChecks:
         run: str | None = None,
         sleep: Sleep = time.sleep,
     ) -> None:
-        """Make one; ``data`` reads every byte, ``run`` looks at the shards of one run only."""
+        """Checks of a node; ``data`` reads every byte, ``run`` is the only run looked at."""
         self._view = view
         self._files = DiskFiles(cache_dir)
         self._lost = LostAndFound(cache_dir)

@@ -117,7 +117,7 @@ class LocalRepairs:
         return None
 
     def _learn_if_forgotten(self, shard: Shard) -> None:
-        """Ask the remotes of which the catalog should know as what they hold a shard."""
+        """Ask the remotes how they store a shard, where the catalog lost that."""
         row = self._lookup.row(shard.version)
         for remote in row.unreadable or (() if row.remotes else (DURABLE,)):
             save = self._lookup.save_of(shard)

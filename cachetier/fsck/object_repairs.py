@@ -74,7 +74,7 @@ class ObjectRepairs:
     # --- rows ------------------------------------------------------------------------------------
 
     def _copy_put_right(self, shard: Shard, save: Save, name: str) -> str:
-        """Find out as what a remote holds a shard of which the catalog says nothing that can be."""
+        """Find out how a remote stores a shard, where the catalog says what cannot be."""
         if self._lookup.at(name).is_described(save, shard.rank):
             return self._as_described(shard, save, self._lookup.remote(name))
         if shard.state is not ShardState.EVICTED:

@@ -128,7 +128,7 @@ class RemoteChecks:
         yield from self._elsewhere(save, location, manifest, known)
 
     def _otherwise(self, save: Save, part: PartDocument) -> Iterator[Finding]:
-        """Look for rows that say otherwise than the part as what a remote holds a shard."""
+        """Look for rows that differ from the part in how a remote stores a shard."""
         remote = self._remote.name
         for entry in part.shards:
             row = self._view.read(check_queries.row_named, save.number, entry.name, remote)

@@ -36,7 +36,7 @@ class RemoteIndex:
         self._read: tuple[tuple[str, int, int], Entries] | None = None  # the last part
 
     def stored(self, shard: Shard, save: Save, remote: Remote) -> Stored | None:
-        """Return as what ``remote`` holds a shard, or held it: by its documents, else by its row.
+        """Return how ``remote`` stores, or stored, a shard: by its documents, else by its row.
 
         Raises:
             LeftError: The step there is not of this save any more, or does not name the shard.
@@ -62,7 +62,7 @@ class RemoteIndex:
         return True
 
     def remember(self, shard: Shard, remote: Remote, stored: Stored) -> None:
-        """Write into the catalog that ``remote`` holds a shard, and as what."""
+        """Write into the catalog that ``remote`` holds a shard, and how it stores it."""
         now = self._clock.now()
         self._store.write(repair_writes.remember, shard.version, remote.name, stored, now)
 

@@ -71,13 +71,13 @@ def fsck(
     """Check a cache directory, and repair it.
 
     Args:
-        cache_dir: Whose.
+        cache_dir: The directory of the cache.
         remotes: The durable one first; none to look at this node only.
         clock: For ages.
         options: See there.
         capacity_bytes: What may be used when bytes are fetched again.
-        found: Told what was found, before anything is repaired.
-        say: Told of each repair before it is tried.
+        found: Called with what was found, before anything is repaired.
+        say: Called with a line about each repair before it is tried.
         sleep: Seam for tests.
 
     Raises:

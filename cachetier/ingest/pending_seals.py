@@ -60,7 +60,7 @@ class PendingSeals:
         on_sealed: Callable[[], object] = lambda: None,
         remote: str = DURABLE,
     ) -> None:
-        """Make one; ``on_sealed`` is told after each part, ``remote`` is what rows call it."""
+        """Seals of one bucket, ``remote`` in rows; ``on_sealed`` is called after each part."""
         self._store = store
         self._bucket = bucket
         self._clock = clock

@@ -55,7 +55,16 @@ PATIENCE_SECONDS = 30.0
 
 
 class WriteThrough:
-    """Opens streams to the remote; ``open`` is an ``OpenRemoteStage``. Thread-safe."""
+    """Opens streams to the remote; ``open`` is an ``OpenRemoteStage``. Thread-safe.
+
+    Args:
+        store: Where the shards are recorded.
+        bucket: Where their bytes go.
+        queue: The drain's, to keep it off what is being written.
+        clock: For the rows.
+        remote: What the catalog calls ``bucket``.
+        on_drained: Told the size of each shard that is verified there.
+    """
 
     def __init__(
         self,
@@ -67,16 +76,6 @@ class WriteThrough:
         remote: str,
         on_drained: Callable[[int], None] = lambda _size_bytes: None,
     ) -> None:
-        """Make one.
-
-        Args:
-            store: Where the shards are recorded.
-            bucket: Where their bytes go.
-            queue: The drain's, to keep it off what is being written.
-            clock: For the rows.
-            remote: What the catalog calls ``bucket``.
-            on_drained: Told the size of each shard that is verified there.
-        """
         self.store = store
         self.bucket = bucket
         self.clock = clock

@@ -49,7 +49,7 @@ _SHOWN = {
 
 
 def shown_state(save: SaveState, there: ReplicaState) -> SaveState:
-    """Return as what the replica's drain sees a save: drained only when this is ``open``."""
+    """Return the state in which the replica's drain sees a save: it drains only ``open`` ones."""
     if save is SaveState.DELETED:
         return SaveState.DELETED
     if there is not ReplicaState.OPEN:

@@ -113,7 +113,15 @@ class _Turn:
 
 
 class Garbage:
-    """Finds and collects rubbish. Thread-safe."""
+    """Finds and collects rubbish. Thread-safe.
+
+    Args:
+        store: Of this node.
+        cache_dir: The directory of the store.
+        remotes: The durable one first, then the replicas.
+        clock: For ages.
+        on_deleted: Called when the drain has objects to delete.
+    """
 
     def __init__(
         self,
@@ -124,15 +132,6 @@ class Garbage:
         *,
         on_deleted: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make one.
-
-        Args:
-            store: Whose.
-            cache_dir: Where it is.
-            remotes: The durable one first, then the replicas.
-            clock: For ages.
-            on_deleted: Told that the drain has objects to delete.
-        """
         self._store = store
         self._lost = LostAndFound(cache_dir)
         self._remotes = remotes

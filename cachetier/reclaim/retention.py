@@ -25,7 +25,15 @@ log = logging.getLogger(__name__)
 
 
 class Retention:
-    """Removes surplus local bytes. Called by one thread at a time."""
+    """Removes surplus local bytes. Called by one thread at a time.
+
+    Args:
+        store: Whose bytes go.
+        keep_local: Complete steps of each run to keep; 0 for as many as there is room for.
+        evict: Drops the local bytes of a clean shard, if the remote has it.
+        on_removed: Called with each local-only step that is gone, and its bytes.
+        on_wanted: Called when a step waits to be drained now.
+    """
 
     def __init__(
         self,
@@ -36,15 +44,6 @@ class Retention:
         on_removed: Callable[[Save, int], None] = lambda _save, _size_bytes: None,
         on_wanted: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make one.
-
-        Args:
-            store: Whose bytes.
-            keep_local: Complete steps of each run to keep; 0 for as many as there is room for.
-            evict: Drops the local bytes of a clean shard, if the remote has it.
-            on_removed: Told of each local-only step that is gone, with its bytes.
-            on_wanted: Told that a step waits to be drained now.
-        """
         self._store = store
         self._keep_local = keep_local
         self._evict = evict

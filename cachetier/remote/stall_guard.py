@@ -141,7 +141,7 @@ class StallWatch:
         clock: Callable[[], float] = time.monotonic,
         start: Callable[[Callable[[], None]], None] = _start,
     ) -> None:
-        """Make one; ``start`` runs the watching on a thread. ``cuts`` counts what was cut."""
+        """A watch that ``start`` runs on a thread. ``cuts`` counts what was cut."""
         self.cuts = 0
         self._clock = clock
         self._start = start

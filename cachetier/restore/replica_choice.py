@@ -63,7 +63,7 @@ class PassedOverCopies:
     """
 
     def __init__(self, count: Callable[[Reason, str], None]) -> None:
-        """Begin without any; ``count`` is told the reason and the remote of each."""
+        """Begin without any; ``count`` gets the reason and the remote of each."""
         self._count = count
         self._damaged: dict[str, list[str]] = {}
 
@@ -96,8 +96,8 @@ def ignore(_shard: Shard, _source: RemoteShard, _reason: Reason, _error: Cacheti
 class Replicas:
     """The replicas, the nearest first.
 
-    ``on_passed_over`` is told of each copy that was damaged or out of reach where another was left
-    to try.
+    ``on_passed_over`` is called with each copy that was damaged or out of reach where another was
+    left to try.
     """
 
     remotes: Sequence[Remote] = ()
@@ -189,7 +189,7 @@ class Sources:
         """Return what ``read`` makes of the nearest copy of ``shard`` that is there and sound.
 
         Args:
-            shard: Whose copy.
+            shard: The shard to read.
             read: Reads one, and may be called again with the next.
 
         Raises:
@@ -254,7 +254,7 @@ class Sources:
         return remote_shard(remote, shard, *known) if known is not None else None
 
     def _known_at(self, remote: Remote, shard: Shard) -> tuple[str, Stored] | None:
-        """Return where ``remote`` has the objects of the shard's save, and as what the shard."""
+        """Return where ``remote`` has the objects of the shard's save, and how it stores it."""
         name, durable = remote.name, remote is self._remotes[-1]
         location = self._store.read(replica_queries.location_at, shard, name, durable=durable)
         stored = self._store.read(queries.stored_of, shard.version, name)

@@ -56,7 +56,7 @@ class Opened:
 class RestoreListener:
     """Whoever wants to hear of what is read.
 
-    ``on_used`` is told each shard that was opened here, ``on_opened`` in how many seconds it was
+    ``on_used`` gets each shard that was opened here, ``on_opened`` the seconds until it was
     ready, ``on_restored`` each shard that was brought back, and ``on_range_read`` the
     size of each block that was read from a remote, and not kept.
     """
@@ -81,7 +81,17 @@ def local_damage(shard: Shard) -> IncidentRecord:
 
 
 class Restore:
-    """Opens shards for reading. Thread-safe."""
+    """Opens shards for reading. Thread-safe.
+
+    Args:
+        store: What is here.
+        bucket: The durable remote, which the catalog calls ``remote``.
+        clock: For deadlines and rows.
+        remote: See ``bucket``.
+        replicas: Asked before it.
+        make_room: Called once when there is no room for a shard.
+        listener: Hears of what is read.
+    """
 
     def __init__(
         self,
@@ -94,17 +104,6 @@ class Restore:
         make_room: Callable[[], None],
         listener: RestoreListener = NOBODY,
     ) -> None:
-        """Make one.
-
-        Args:
-            store: What is here.
-            bucket: The durable remote, which the catalog calls ``remote``.
-            clock: For deadlines and rows.
-            remote: See ``bucket``.
-            replicas: Asked before it.
-            make_room: Called once when there is no room for a shard.
-            listener: Hears of what is read.
-        """
         self._store = store
         self._clock = clock
         self._listener = listener

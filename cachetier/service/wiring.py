@@ -78,7 +78,7 @@ def open_drains(
 
 
 def remote_for_clients(remote: RemoteSettings) -> dict[str, Any]:
-    """Return what clients are told of the durable remote, for when this service is away."""
+    """Return what clients learn of the durable remote, for when this service is away."""
     where = "bucket", "prefix", "endpoint", "region"
     how = "verify", "conditional_writes", "spread"
     return {name: getattr(remote, name) for name in where + how}

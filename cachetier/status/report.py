@@ -53,7 +53,7 @@ class NodeReport:
         warnings: Callable[[], Sequence[str]],
         flow: Callable[[], Mapping[str, int]],
     ) -> None:
-        """Make one; ``warnings`` adds what readers found, ``flow`` what went through."""
+        """A report; ``warnings`` adds what readers found, ``flow`` what went through."""
         self._store = store
         self._clock = clock
         self._machine = machine

@@ -67,7 +67,18 @@ LOOK_AT_BUCKET_SECONDS = 2.0
 
 
 class Checkpoints:
-    """Looks at and changes whole steps. Thread-safe."""
+    """Looks at and changes whole steps. Thread-safe.
+
+    Args:
+        store: What is here.
+        bucket: The durable remote, which the catalog calls ``remote``.
+        changes: Rung by whoever changes anything.
+        clock: For rows and deadlines.
+        hurry: Has the drain bring a step first to where it must be.
+        hurry_replicas: Has it bring it first to the replicas too.
+        published: What all remotes say; of the durable one alone by default.
+        remote: See ``bucket``.
+    """
 
     def __init__(
         self,
@@ -81,18 +92,6 @@ class Checkpoints:
         published: PublishedSteps | None = None,
         remote: str = DURABLE,
     ) -> None:
-        """Make one.
-
-        Args:
-            store: What is here.
-            bucket: The durable remote, which the catalog calls ``remote``.
-            changes: Rung by whoever changes anything.
-            clock: For rows and deadlines.
-            hurry: Has the drain bring a step first to where it must be.
-            hurry_replicas: Has it bring it first to the replicas too.
-            published: What all remotes say; of the durable one alone by default.
-            remote: See ``bucket``.
-        """
         self._store = store
         self._changes = changes
         self._clock = clock

@@ -145,7 +145,7 @@ def _total(counter: Counter) -> float:
 class _Snapshot(Collector):
     """Turns what the node looks like into samples at the moment of a scrape.
 
-    A source that cannot be read has none; ``on_unread`` is told.
+    A source that cannot be read has none; ``on_unread`` is called.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ class FirstCallers:
 
 
 class SaveSpans(logging.Handler):
-    """Makes spans of the events that it handles; a span ends when its event is told."""
+    """Makes spans of the events that it handles; a span ends when its event is logged."""
 
     def __init__(self, provider: TracerProvider, store_id: str, callers: Path) -> None:
         super().__init__(logging.DEBUG)

@@ -152,7 +152,7 @@ class Pace:
         bytes_limit: Callable[[], float | None] = lambda: None,
         fraction: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Make one that has seen nothing yet.
+        """A pace that has seen nothing yet.
 
         Args:
             limit: The most requests at once.

@@ -47,7 +47,7 @@ class _Mean:
 
 
 class Throughput:
-    """What is known of one link. Pure: it is told the time."""
+    """What is known of one link. Pure: callers pass the time."""
 
     def __init__(self) -> None:
         self._full = _Mean()

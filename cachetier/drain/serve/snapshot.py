@@ -41,7 +41,7 @@ def unfinished(
         remote_state: What the remote has of it.
         blocked: How many shards of each save cannot be taken now; the window is wider by as many,
             so that they do not hide the others.
-        on_damage: Told of a save whose rows are damaged; it must not keep the others waiting.
+        on_damage: Called with a save whose rows are damaged; it must not keep the others waiting.
         count: How many items are asked for; a save that has as many shows them all, so that none of
             a later one goes between.
         beside_packs: Where small shards of sealed ranks go in packs, and are shown rank by rank:

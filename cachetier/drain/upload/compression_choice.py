@@ -27,7 +27,15 @@ TWO_SAMPLES_BLOCKS, THREE_SAMPLES_BLOCKS = 16, 64
 
 
 class Chooser:
-    """Decides how shards are stored. Thread-safe."""
+    """Decides how shards are stored. Thread-safe.
+
+    Args:
+        compressor: Makes the frames.
+        decisions: Records what ``auto`` decided, and why.
+        link: What the link takes now, or None.
+        allowed: How many threads may compress now, and how long each has to pause before a
+            frame; all of them and not at all without it.
+    """
 
     def __init__(
         self,
@@ -36,15 +44,6 @@ class Chooser:
         link: Callable[[], Link | None] = lambda: None,
         allowed: Callable[[], tuple[int, float]] | None = None,
     ) -> None:
-        """Make one.
-
-        Args:
-            compressor: Makes the frames.
-            decisions: Told of what ``auto`` decided, and why.
-            link: What the link takes now, or None.
-            allowed: How many threads may compress now, and how long each has to pause before a
-                frame; all of them and not at all without it.
-        """
         self._compressor = compressor
         self._decisions = decisions
         self._link = link

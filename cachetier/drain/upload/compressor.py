@@ -69,7 +69,7 @@ class Compressor:
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Make one; what costs CPU happens inside ``slot()``, which lets ``threads`` in at once."""
+        """A compressor that works inside ``slot()``, which lets ``threads`` in at once."""
         self.threads = threads
         self._slot = slot
         self._clock = clock

@@ -90,7 +90,7 @@ class AutoEncoding(Encoding):
         decisions: CompressionLog,
         sample: CompressionSample | None = None,
     ) -> None:
-        """Make one for an upload of ``target``; without a sample the first block is one."""
+        """An encoding for an upload of ``target``; without a sample the first block is one."""
         super().__init__(compressor, Codec.ZSTD, Recipe(AUTO_LEVEL))
         self._run = target.run
         self._means = means

@@ -63,7 +63,7 @@ class MultipartUpload:
         self._ask = ask
 
     def send(self) -> Stored:
-        """Return as what the shard is verified; raises as ``Uploader.upload`` does."""
+        """Return how the shard is stored, verified; raises as ``Uploader.upload`` does."""
         context, target, progress = self._context, self._target, self._progress
         # Look before any byte is sent: no condition protects a multipart upload.
         found = look(
@@ -178,7 +178,7 @@ class MultipartUpload:
     # --- the object ------------------------------------------------------------------------------
 
     def _complete(self, upload: Upload, parts: Sequence[SentUploadPart]) -> Stored | None:
-        """Make the parts an object; return as what it is verified, if it is there."""
+        """Make the parts an object; return how it is stored, verified, if it is there."""
         target, lend = self._target, self._context.buffers.lend
         sent = stored_of(upload.codec, parts, target.content, upload.element_size)
         found = look(self._store, target, lend, sent)

@@ -70,7 +70,7 @@ class PackSender:
         store_id: str,
         reads: ComputeSlots | None = None,
     ) -> None:
-        """Make one; data files are read inside slots of ``reads``."""
+        """A sender of packs that reads data files inside slots of ``reads``."""
         self._channel = channel
         self._layout = bucket.layout
         self._store = bucket.objects

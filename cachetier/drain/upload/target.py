@@ -71,7 +71,7 @@ class UploadTarget:
 def look(
     store: ObjectStore, target: UploadTarget, lend: Lend, sent: Stored | None = None
 ) -> Stored | Condition:
-    """Return as what ``target`` is there, verified; or under which condition to write it.
+    """Return how ``target`` is stored there, verified; or the condition to write it under.
 
     A compressed object of the same bytes is never replaced once it is sound, whoever wrote it: its
     frames may be recorded elsewhere.

@@ -42,7 +42,7 @@ class Uploader:
     def upload(
         self, target: UploadTarget, source: ShardSource, progress: UploadProgress, ask: Ask = nobody
     ) -> Stored:
-        """Return as what the shard is verified at the remote; ``ask`` names a donor.
+        """Return how the remote stores the shard, verified; ``ask`` names a donor.
 
         Raises:
             DamagedError: The local bytes are not what was committed; none of the damage was sent.
@@ -87,7 +87,7 @@ class Uploader:
     # --- in one put ------------------------------------------------------------------------------
 
     def put(self, target: UploadTarget, source: ShardSource) -> Stored:
-        """Return as what a shard of at most one part is verified; raises as ``upload`` does."""
+        """Return how a shard of at most one part is stored, verified; raises as ``upload`` does."""
         condition = IF_ABSENT
         for _ in range(ROUNDS):
             with self._body(target, source) as (view, sent, metadata):

@@ -50,7 +50,7 @@ class Committer:
         on_fence: Callable[[str], None],
         on_error: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run on ``connection``; ``on_error`` is told of each transaction that SQLite failed."""
+        """Run on ``connection``; ``on_error`` is called for each transaction that SQLite failed."""
         self._on_error = on_error
         self._connection = connection
         self._on_fence = on_fence

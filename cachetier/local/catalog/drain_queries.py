@@ -23,7 +23,7 @@ _VERIFIED = (
 
 
 def donor_of(sql: apsw.Connection, shard: Shard, remote: str) -> tuple[Shard, Stored] | None:
-    """Return a shard with bytes of ``shard`` that ``remote`` has, and as what: the nearest kin."""
+    """Return the nearest kin with bytes of ``shard`` at ``remote``, and how it is stored there."""
     donor = twin_of(sql, shard, remote) or previous_of(sql, shard, remote)
     stored = queries.stored_of(sql, donor.version, remote) if donor is not None else None
     return (donor, stored) if donor is not None and stored is not None else None

@@ -258,7 +258,7 @@ def shards_of_rank(
 def stored_shards_of_rank(
     sql: apsw.Connection, number: int, rank: int, remote: str, after: int, limit: int
 ) -> list[tuple[Shard, Stored | None]]:
-    """Return what ``shards_of_rank`` does, each shard with as what ``remote`` holds it."""
+    """Return what ``shards_of_rank`` does, each shard with how ``remote`` stores it."""
     shards = shards_of_rank(sql, number, rank, after, limit)
     return [(shard, stored_of(sql, shard.version, remote)) for shard in shards]
 
@@ -340,7 +340,7 @@ def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadRecord
 
 
 def stored_of(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
-    """Return as what ``remote`` holds a shard, or None where nobody verified that it does."""
+    """Return how ``remote`` stores a shard, or None where nobody verified that it does."""
     query = (
         f"SELECT size_bytes, {_STORED} FROM drains JOIN shards USING (version) "
         "WHERE version = ? AND remote = ? AND stored_bytes IS NOT NULL"

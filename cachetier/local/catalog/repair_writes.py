@@ -41,7 +41,7 @@ def rewrite(
 
 
 def remember(sql: apsw.Connection, version: int, remote: str, stored: Stored, now: float) -> None:
-    """Write again as what ``remote``, which was just asked, holds a shard.
+    """Write again how ``remote``, which was just asked, stores a shard.
 
     A dirty one that waited for nothing else is clean.
     """

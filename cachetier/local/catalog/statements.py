@@ -82,7 +82,7 @@ def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) ->
 def insert_stored(
     sql: apsw.Connection, version: int, remote: str, stored: Stored, verified_at: float
 ) -> None:
-    """Remember that ``remote`` holds a shard, and as what."""
+    """Remember that ``remote`` holds a shard, and how it stores it."""
     columns = rows.STORED_COLUMNS.split(", ")
     news = ", ".join(f"{column} = excluded.{column}" for column in columns)
     sql.execute(

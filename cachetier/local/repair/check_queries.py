@@ -69,7 +69,7 @@ def checked_rows(
 def rows_of_save(
     sql: apsw.Connection, number: int, after: int, remote: str, limit: int = PAGE_ROWS
 ) -> list[tuple[CheckedRow, Stored | None]]:
-    """Return rows of a save likewise, each with as what ``remote`` holds the shard."""
+    """Return rows of a save likewise, each with how ``remote`` stores the shard."""
     query = (
         f"SELECT {rows.SHARD_COLUMNS}, saves.number, saves.state, NULL "
         "FROM shards JOIN saves ON saves.number = shards.save "
@@ -112,7 +112,7 @@ def names_of(sql: apsw.Connection, number: int) -> set[str]:
 def row_named(
     sql: apsw.Connection, number: int, name: str, remote: str
 ) -> tuple[Shard, Stored] | None:
-    """Return a shard of a save, and as what ``remote`` holds it; None if either is not known."""
+    """Return a shard of a save, and how ``remote`` stores it; None if either is not known."""
     try:
         shard = queries.shard_named(sql, number, name)
     except CatalogDamagedError:
@@ -157,7 +157,7 @@ def _checked(sql: apsw.Connection, row: tuple[object, ...]) -> CheckedRow:
 
 
 def stored_at(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
-    """Return as what ``remote`` holds a shard; None where that is unknown, or damaged."""
+    """Return how ``remote`` stores a shard; None where that is unknown, or damaged."""
     try:
         return queries.stored_of(sql, version, remote)
     except (CatalogDamagedError, ValueError):

@@ -24,7 +24,7 @@ FAILED_STATUS = 1
 
 
 class Background:
-    """The incidents of one client that nobody was told of yet. Thread-safe.
+    """The incidents of one client that nobody has seen yet. Thread-safe.
 
     ``unraised`` are those; only ``take`` hands them out.
 
@@ -72,7 +72,7 @@ def _error_of(incidents: Sequence[Incident]) -> BackgroundError:
 
 
 def last_words() -> str:
-    """Fetch what the live clients were not told of, and return it as text."""
+    """Fetch what the live clients have not seen, and return it as text."""
     errors = []
     for background in list(_live):
         background.collect(EXIT_SECONDS)

@@ -230,7 +230,7 @@ class Caller:
     # --- the end ---------------------------------------------------------------------------------
 
     def close(self) -> CachetierClientError | None:
-        """Let everything go; return what failed in the background and nobody was told of."""
+        """Let everything go; return what failed in the background and nobody has seen."""
         if self.closed:
             return None
         self.background.collect(EXIT_SECONDS)
@@ -244,7 +244,7 @@ class Caller:
         return unraised
 
     def abandon(self) -> None:
-        """Be another client in a forked child."""
+        """Become another client in a forked child."""
         self._has_written = False
         self._hello.update(client_id=os.urandom(8).hex(), since=self.clock.now())
         self.background.forget()

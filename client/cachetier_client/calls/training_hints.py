@@ -33,7 +33,7 @@ class TrainingPhases:
         clock: Clock,
         wait: Callable[[threading.Event, float], object] = threading.Event.wait,
     ) -> None:
-        """Make one; ``wait`` is the seam for tests."""
+        """The hints of one client; ``wait`` is the seam for tests."""
         self.lost = 0
         self._transport = transport
         self._clock = clock

@@ -145,7 +145,7 @@ class StoredFile(WrittenFile):
     """
 
     def __init__(self, path: str, writer: ShardWriter, on_end: Callable[[bool], None]) -> None:
-        """Make one; ``on_end`` is told of the end, and whether there is a shard now."""
+        """A file that calls ``on_end`` with whether there is a shard now."""
         super().__init__(path)
         self._writer = writer
         self._on_end = on_end

@@ -44,7 +44,7 @@ class StepStorage:
             self.locate(path)
 
     def locate(self, path: str | os.PathLike[str]) -> None:
-        """Be about another step from now on."""
+        """Turn to another step."""
         if not os.fspath(path).startswith(f"{SCHEME}://"):
             raise InvalidNameError(
                 f"{os.fspath(path)!r} is not the address of a step",

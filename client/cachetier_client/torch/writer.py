@@ -163,7 +163,7 @@ class CachetierWriter(StorageWriter):
         return is_address(checkpoint_id)
 
     def storage_meta(self) -> StorageMeta | None:
-        """Return what planners are told of the storage."""
+        """Return what planners learn of the storage."""
         return StorageMeta(checkpoint_id=self.checkpoint_id)
 
     @property

@@ -31,7 +31,15 @@ from cachetier_client.transport.base import Reply
 
 
 class Engine:
-    """Saves to one bucket. Thread-safe."""
+    """Saves to one bucket. Thread-safe.
+
+    Args:
+        objects: The bucket.
+        workers: Threads to upload with.
+        clock: For documents and pauses.
+        claiming: Claims steps, and may give up while nothing was written yet.
+        is_back: Returns whether the service is: a large shard that begins its part turns back.
+    """
 
     def __init__(
         self,
@@ -41,15 +49,6 @@ class Engine:
         claiming: Objects | None = None,
         is_back: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Make one.
-
-        Args:
-            objects: The bucket.
-            workers: Threads to upload with.
-            clock: For documents and pauses.
-            claiming: Claims steps, and may give up while nothing was written yet.
-            is_back: Returns whether the service is: a large shard that begins its part turns back.
-        """
         self._is_back = is_back
         self.address = objects.address
         self.objects = objects

@@ -51,7 +51,7 @@ class Objects:
         requests: Requests | None = None,
         gives_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Make one; nothing is connected yet.
+        """A store to which nothing is connected yet.
 
         Args:
             jitter: Returns the part of the longest pause to sleep, from 0 to 1.
