@@ -38,6 +38,10 @@ class Receipt:
             level=str(reply["level"]),
         )
 
+    def as_reply(self) -> dict[str, Any]:
+        """Return it as the service sends it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
@@ -83,7 +83,7 @@ class Shards:
                 self._node, self._pools, receipt.run, receipt.step, receipt.name, ack, left
             )
             receipt = replace(receipt, level=ack)
-        answer = JSONResponse(asdict(receipt), status_code=201)
+        answer = JSONResponse(receipt.as_reply(), status_code=201)
         waiting = self._node.incidents.pending(client_id)
         if waiting:
             answer.headers["Cachetier-Incidents"] = str(waiting)

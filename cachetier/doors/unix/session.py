@@ -197,7 +197,7 @@ class Session:
             request.timeout_seconds,
             element_size=request.element_size,
         )
-        return Reply(asdict(receipt))
+        return Reply(receipt.as_reply())
 
     def _begin(self, request: requests.Begin) -> Reply:
         self._node.refuse_when_leaving()
@@ -250,7 +250,8 @@ class Session:
         except CachetierError:
             self._node.ingest.abort(put.stage)
             raise
-        return Reply(asdict(self._node.ingest.commit(put.stage, put.ids, put.name, content)))
+        receipt = self._node.ingest.commit(put.stage, put.ids, put.name, content)
+        return Reply(receipt.as_reply())
 
     def _abort(self, header: Header) -> Reply:
         self._node.ingest.abort(self._staged_put(header.get("staging"), end=True).stage)
