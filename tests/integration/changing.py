@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 
 from cachetier_client.bucket_format.uploads import ObjectInfo
@@ -10,13 +9,15 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.remote.base import CopyRange, Metadata, UploadedPart
+from tests.fakes.bodies import kept, noise
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.integration.drain_node import Node
 
 RUN = "run"
 FIRST, SECOND = SaveIds(RUN, 1, "save-1"), SaveIds(RUN, 2, "save-2")
 NAME = "weights"
-BLOCKS = 20
+BLOCKS = 12
+CHANGED = (3, 8)  # with so many unchanged before, between and behind that all are copied
 SIZE_BYTES = BLOCKS * BLOCK_BYTES
 
 
@@ -65,11 +66,18 @@ class CountingStore(FaultyObjectStore):
         self.calls.clear()
 
 
-def noise(size_bytes: int = SIZE_BYTES, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(size_bytes)
+def old() -> bytes:
+    """Return what the first step holds."""
+    return noise(SIZE_BYTES)
 
 
-def changed(data: bytes, blocks: Iterable[int], seed: int = 1) -> bytes:
+@kept
+def new() -> bytes:
+    """Return what the second step holds."""
+    return changed(old())
+
+
+def changed(data: bytes, blocks: Iterable[int] = CHANGED, seed: int = 1) -> bytes:
     """Return ``data`` with one byte in each of ``blocks`` changed."""
     new = bytearray(data)
     for block in blocks:

@@ -1,11 +1,10 @@
-"""What tests of a compressing drain share: bytes that compress, and reading the bucket by hand."""
+"""What tests of a compressing drain share: reading the bucket by hand."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,16 +20,6 @@ from tests.integration.drain_node import REMOTE, Node
 
 SIZE = Size(uploads=4, parts=4, threads=2)
 COMPRESSION = "zstd:1"
-_FIVE_BITS = bytes(number & 31 for number in range(256))
-
-
-def compressible(size_bytes: int, seed: int = 0) -> bytes:
-    """Return bytes of five random bits each: zstd makes about 0.64 of them."""
-    return random.Random(seed).randbytes(size_bytes).translate(_FIVE_BITS)
-
-
-def incompressible(size_bytes: int, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(size_bytes)
 
 
 def decoded(body: bytes) -> bytes:

@@ -49,6 +49,7 @@ from cachetier.remote.settings import RemoteSettings
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.views import StepView
+from tests.fakes.bodies import kept
 
 BLOCK = digests.BLOCK_BYTES
 REMOTE = "durable"
@@ -61,6 +62,7 @@ def content_of(data: bytes, element_size: int = 0) -> Content:
     return Content(len(data), digests.combine(blocks, len(data)), blocks, element_size)
 
 
+@kept
 def patterned(size_bytes: int, seed: int = 0) -> bytes:
     """Return bytes of which no two blocks are equal."""
     word = b"".join((seed + number).to_bytes(8, "big") for number in range(1024))

@@ -25,7 +25,7 @@ from cachetier.telemetry.metric_table import PREFIX
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.troubles import Fault, Trouble, first
 from tests.fakes.faulty_files import FaultyFiles, refuse
-from tests.integration.changing import changed, noise
+from tests.integration.changing import new, old
 from tests.integration.drain_node import patterned
 from tests.integration.serving import Served, serving, shard_path
 from tests.integration.two_remotes import RUN, Node, Site, running, site, until
@@ -100,9 +100,8 @@ A_SAVE_THAT_DRAINS = {
 
 
 def a_step_that_changed_little(place: Site, seen: Seen) -> None:
-    old = noise()
     with running(place.settings(replicas={})) as node:
-        for step, data in enumerate((old, changed(old, (4, 13))), start=1):
+        for step, data in enumerate((old(), new()), start=1):
             node.save(step, {"weights": data})
             node.client.wait(RUN, step, "durable", 60)
         seen.until(node.service, "copied_bytes", "evictable_bytes")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.local.catalog import queries
 from cachetier.testing.http_wire import Head
@@ -16,7 +17,8 @@ from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3_operations import operation_of
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import ALWAYS, Fault, Trouble, Troubles
-from tests.integration.changing import FIRST, NAME, SECOND, SIZE_BYTES, changed, noise, put_step
+from tests.fakes.bodies import noise
+from tests.integration.changing import FIRST, NAME, SECOND, changed, new, old, put_step
 from tests.integration.drain_node import REMOTE, Node, shown
 from tests.integration.test_drain_process import (
     bucket,  # noqa: F401
@@ -26,9 +28,6 @@ from tests.integration.test_drain_process import (
     supervised,
 )
 from tests.integration.two_remotes import RUN, published_at_near, running, site, until
-
-OLD = noise()
-NEW = changed(OLD, (4, 13))
 
 
 class SentGate(Troubles):
@@ -64,19 +63,21 @@ def test_a_step_with_few_changed_blocks_is_composed_in_the_bucket(
     server: S3Endpoint,  # noqa: F811
     bucket: str,  # noqa: F811
 ) -> None:
+    before = noise(20 * BLOCK_BYTES)
+    after = changed(before, (4, 13))
     remote = remote_of(server, bucket)
     with node_at(tmp_path / "cache", remote, server) as node:
         with supervised(node, remote) as supervisor:
-            put_step(node, FIRST, OLD)
+            put_step(node, FIRST, before)
             node.wait_durable(FIRST, 60)
-            node.wait_until(lambda: shown(supervisor)["sent_bytes"] >= SIZE_BYTES)
-            before = shown(supervisor)["sent_bytes"]
-            put_step(node, SECOND, NEW)
+            node.wait_until(lambda: shown(supervisor)["sent_bytes"] >= len(before))
+            sent = shown(supervisor)["sent_bytes"]
+            put_step(node, SECOND, after)
             node.wait_durable(SECOND, 60)
-            node.wait_until(lambda: shown(supervisor)["copied_bytes"] >= 0.85 * SIZE_BYTES)
-            sent_bytes = shown(supervisor)["sent_bytes"] - before
-        assert sent_bytes <= 0.15 * SIZE_BYTES
-        assert node.bucket.objects.get(node.key(SECOND, NAME)) == NEW
+            node.wait_until(lambda: shown(supervisor)["copied_bytes"] >= 0.85 * len(before))
+            sent_bytes = shown(supervisor)["sent_bytes"] - sent
+        assert sent_bytes <= 0.15 * len(before)
+        assert node.bucket.objects.get(node.key(SECOND, NAME)) == after
 
 
 def test_a_drain_killed_in_mid_compose_goes_on_with_what_it_had(
@@ -89,10 +90,10 @@ def test_a_drain_killed_in_mid_compose_goes_on_with_what_it_had(
         remote = remote_of(server, bucket, proxy.url)
         with node_at(tmp_path / "cache", remote_of(server, bucket), server) as node:
             with supervised(node, remote) as supervisor:
-                put_step(node, FIRST, OLD)
+                put_step(node, FIRST, old())
                 node.wait_durable(FIRST, 60)
                 gate.close()
-                put_step(node, SECOND, NEW)
+                put_step(node, SECOND, new())
                 assert gate.holds.wait(30)
                 node.wait_until(lambda: finished_parts(node) >= 1)
                 copied, first = finished_parts(node), shown(supervisor)["pid"]
@@ -104,7 +105,7 @@ def test_a_drain_killed_in_mid_compose_goes_on_with_what_it_had(
             # What the first had recorded is not copied again; it may have asked for all three.
             assert gate.seen["UploadPartCopy"] <= 3 + 3 - copied
             assert gate.seen["CreateMultipartUpload"] == 2  # one for each step
-            assert node.bucket.objects.get(node.key(SECOND, NAME)) == NEW
+            assert node.bucket.objects.get(node.key(SECOND, NAME)) == new()
 
 
 @pytest.mark.parametrize("trouble", [Trouble.ACCESS_DENIED])
@@ -119,9 +120,9 @@ def test_a_remote_that_refuses_to_copy_gets_every_byte_and_one_question(
         remote = remote_of(server, bucket, proxy.url)
         with node_at(tmp_path / "cache", remote_of(server, bucket), server) as node:
             with supervised(node, remote) as supervisor:
-                put_step(node, FIRST, OLD)
+                put_step(node, FIRST, old())
                 node.wait_durable(FIRST, 60)
-                put_step(node, SECOND, NEW)
+                put_step(node, SECOND, new())
                 node.wait_durable(SECOND, 60)
                 node.wait_until(lambda: shown(supervisor)["remotes"][0]["copies"] == "refused")
                 state = shown(supervisor)
@@ -129,7 +130,7 @@ def test_a_remote_that_refuses_to_copy_gets_every_byte_and_one_question(
             assert troubles.fired[trouble] >= 1
             assert (state["failures"], state["copied_bytes"]) == (0, 0)
             assert state["remotes"][0]["state"] == "ok"
-            assert node.bucket.objects.get(node.key(SECOND, NAME)) == NEW
+            assert node.bucket.objects.get(node.key(SECOND, NAME)) == new()
 
 
 @pytest.mark.slow
@@ -139,14 +140,14 @@ def test_each_remote_copies_from_what_it_has_itself(
     for name, value in moto_s3.environment().items():
         monkeypatch.setenv(name, value)
     with site(moto_s3) as place, running(place.settings()) as node:
-        node.save(1, {NAME: OLD})
+        node.save(1, {NAME: old()})
         until(lambda: published_at_near(place, 1))
         node.client.wait(RUN, 1, "durable", 60.0)
-        node.save(2, {NAME: NEW})
+        node.save(2, {NAME: new()})
         until(lambda: published_at_near(place, 2))
         node.client.wait(RUN, 2, "durable", 60.0)
 
         for proxy, bucket_name in ((place.far, place.far_bucket), (place.near, place.near_bucket)):
             assert proxy.troubles.seen["UploadPartCopy"] == 3
             stored = place.store(bucket_name).get(Layout("p").shard_key(RUN, "2", NAME))
-            assert stored == NEW
+            assert stored == new()

@@ -16,8 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cachetier.cli.app import app
+from tests.fakes.bodies import noise
 from tests.integration.serving import Served, serving, shard_path
-from tests.integration.test_http_shards import LARGE, noise
+from tests.integration.test_http_shards import LARGE
 
 STEP = ["--run", "r", "--step", "1"]
 

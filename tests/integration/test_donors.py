@@ -14,8 +14,8 @@ from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.shard_reports import ShardReports
 from cachetier.drain.upload.server_copies import Offer
 from cachetier.local.catalog import drain_writes
+from tests.fakes.bodies import compressible
 from tests.fakes.memory_store import MemoryObjectStore
-from tests.integration.compressing import compressible
 from tests.integration.drain_node import REMOTE, Node, patterned
 
 FIRST = SaveIds("run", 1, "save-1")

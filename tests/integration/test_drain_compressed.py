@@ -15,15 +15,14 @@ from cachetier.drain.messages import Size
 from cachetier.errors import IntegrityError
 from cachetier.model.lifecycle import ShardState
 from cachetier.remote.wrapped import Operation
+from tests.fakes.bodies import compressible, noise
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.compressing import (
     COMPRESSION,
     SIZE,
     clean_node,
-    compressible,
     decoded,
-    incompressible,
     restored,
     stored,
 )
@@ -84,8 +83,8 @@ def test_what_is_small_or_does_not_compress_stays_as_it_is(
     shards = {
         "inline": bytes(60_000),
         "small": bytes(1_000_000),
-        "middle": incompressible(SMALL),
-        "large": incompressible(20 << 20),
+        "middle": noise(SMALL),
+        "large": noise(20 << 20),
         "empty": b"",
     }
     for name, data in shards.items():
@@ -125,7 +124,7 @@ def test_part_and_manifest_say_how_each_shard_is_stored(
 def test_a_node_that_never_saw_the_run_restores_every_byte(
     node: Node, objects: FaultyObjectStore, tmp_path: Path, large: bytes
 ) -> None:
-    shards = {"large": large, "middle": large[:SMALL], "raw": incompressible(20 << 20)}
+    shards = {"large": large, "middle": large[:SMALL], "raw": noise(20 << 20)}
     for name, data in shards.items():
         node.put(IDS, name, data)
     node.seal(IDS)

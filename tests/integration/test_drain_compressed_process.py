@@ -18,11 +18,11 @@ from cachetier.local.catalog import queries
 from cachetier.model.compression import Rules
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
+from tests.fakes.bodies import compressible
 from tests.integration.compressing import (
     COMPRESSION,
     SIZE,
     clean_node,
-    compressible,
     decoded,
     restored,
     stored,

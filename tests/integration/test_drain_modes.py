@@ -13,13 +13,12 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.codec import planes
 from cachetier.errors import IntegrityError
+from tests.fakes.bodies import compressible, noise
 from tests.fakes.faulty_store import FaultyObjectStore, fail
 from tests.integration.compressing import (
     SIZE,
     clean_node,
-    compressible,
     decoded,
-    incompressible,
     restored,
     stored,
 )
@@ -38,7 +37,7 @@ def numbers() -> bytes:
     """Elements of four bytes, like weights: two of noise, two that hardly differ."""
     data = bytearray(LARGE)
     for place in range(4):
-        made = incompressible if place < 2 else compressible
+        made = noise if place < 2 else compressible
         data[place::4] = made(LARGE // 4, place)
     return bytes(data)
 
@@ -91,7 +90,7 @@ def test_planes_are_marked_everywhere_and_any_node_restores_them(
 def test_plain_zstd_says_so_to_everybody_and_raw_bytes_say_nothing(
     node: Node, numbers: bytes
 ) -> None:
-    shards = {"large": numbers, "small": numbers[:SMALL], "noise": incompressible(SMALL)}
+    shards = {"large": numbers, "small": numbers[:SMALL], "noise": noise(SMALL)}
     for name, data in shards.items():
         node.put(IDS, name, data)
     node.seal(IDS)
@@ -108,7 +107,7 @@ def test_auto_keeps_noise_raw_compresses_the_rest_and_says_why(
     shards = {
         "small": compressible(SMALL),
         "large": compressible(LARGE),
-        "noise": incompressible(20 << 20),
+        "noise": noise(20 << 20),
     }
     for name, data in shards.items():
         node.put(IDS, name, data, element_size=4)

@@ -28,8 +28,7 @@ from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import BLOCK, Node, content_of, patterned
 
 IDS = SaveIds("run", 7, "save-1")
-LARGE = patterned(40 << 20)
-MIDDLE = patterned(1 << 20)
+LARGE, MIDDLE = 33 << 20, 1 << 20  # of three parts, and of one
 
 
 @pytest.fixture
@@ -58,10 +57,11 @@ def send(stage: RemoteStage, data: bytes) -> None:
         stage.write(data[at : at + BLOCK])
 
 
-@pytest.mark.parametrize("data", [b"x" * 2000, MIDDLE, LARGE], ids=["inline", "middle", "large"])
+@pytest.mark.parametrize("size_bytes", [2000, MIDDLE, LARGE], ids=["inline", "middle", "large"])
 def test_a_shard_without_room_is_durable_at_once(
-    node: Node, objects: FaultyObjectStore, data: bytes
+    node: Node, objects: FaultyObjectStore, size_bytes: int
 ) -> None:
+    data = patterned(size_bytes)
     receipt = node.put(IDS, "shard", data)
 
     shard = node.shard(IDS, "shard")
@@ -74,8 +74,8 @@ def test_a_shard_without_room_is_durable_at_once(
 
 def test_a_step_of_such_shards_is_published(node: Node, objects: FaultyObjectStore) -> None:
     node.put(IDS, "local", b"here")
-    node.put(IDS, "middle", MIDDLE)
-    node.put(IDS, "large", LARGE)
+    node.put(IDS, "middle", patterned(MIDDLE))
+    node.put(IDS, "large", patterned(LARGE))
     node.seal(IDS)
 
     with node.draining():
@@ -87,7 +87,7 @@ def test_a_step_of_such_shards_is_published(node: Node, objects: FaultyObjectSto
 
 
 def test_a_shard_of_unknown_size_is_streamed(node: Node, objects: FaultyObjectStore) -> None:
-    for name, data in (("large", LARGE), ("small", b"hello"), ("empty", b"")):
+    for name, data in (("large", patterned(LARGE)), ("small", b"hello"), ("empty", b"")):
         stage = opened(node, name, None)
         send(stage, data)
         shard = stage.commit(content_of(data))
@@ -101,12 +101,16 @@ def test_lost_replies_cost_nothing(
     node: Node, objects: FaultyObjectStore, operation: Operation, call: int
 ) -> None:
     objects.add(lose_reply(operation, call))
-    node.put(IDS, "large", LARGE)
-    node.put(IDS, "other", LARGE)
-    node.put(IDS, "middle", MIDDLE)
+    node.put(IDS, "large", patterned(LARGE))
+    node.put(IDS, "other", patterned(LARGE))
+    node.put(IDS, "middle", patterned(MIDDLE))
 
     assert len(objects.fired) == 1
-    for name, data in (("large", LARGE), ("other", LARGE), ("middle", MIDDLE)):
+    for name, data in (
+        ("large", patterned(LARGE)),
+        ("other", patterned(LARGE)),
+        ("middle", patterned(MIDDLE)),
+    ):
         assert objects.get(node.key(IDS, name)) == data
 
 
@@ -115,19 +119,20 @@ def test_a_store_without_digests_is_read_back(tmp_path: Path) -> None:
     node = full_node(tmp_path, objects)
 
     with pytest.raises(BackpressureError):
-        node.put(IDS, "large", LARGE)
+        node.put(IDS, "large", patterned(LARGE))
     assert not objects.pending
     assert objects.head(node.key(IDS, "large")) is None
 
-    node.put(IDS, "large", LARGE)
-    assert objects.get(node.key(IDS, "large")) == LARGE
+    node.put(IDS, "large", patterned(LARGE))
+    assert objects.get(node.key(IDS, "large")) == patterned(LARGE)
     node.close()
 
 
-@pytest.mark.parametrize("data", [MIDDLE, LARGE], ids=["middle", "large"])
+@pytest.mark.parametrize("size_bytes", [MIDDLE, LARGE], ids=["middle", "large"])
 def test_an_abort_leaves_nothing_behind(
-    node: Node, objects: FaultyObjectStore, data: bytes
+    node: Node, objects: FaultyObjectStore, size_bytes: int
 ) -> None:
+    data = patterned(size_bytes)
     stage = opened(node, "shard", len(data))
     send(stage, data)
     stage.abort()
@@ -139,10 +144,11 @@ def test_an_abort_leaves_nothing_behind(
     node.put(IDS, "shard", data)  # the name is free again
 
 
-@pytest.mark.parametrize("data", [MIDDLE, LARGE], ids=["middle", "large"])
+@pytest.mark.parametrize("size_bytes", [MIDDLE, LARGE], ids=["middle", "large"])
 def test_what_is_declared_must_be_what_came(
-    node: Node, objects: FaultyObjectStore, data: bytes
+    node: Node, objects: FaultyObjectStore, size_bytes: int
 ) -> None:
+    data = patterned(size_bytes)
     other = patterned(len(data), seed=1)
     for wrong, error in ((data[:-1], SizeMismatchError), (other, DigestMismatchError)):
         stage = opened(node, "shard", None)
@@ -157,23 +163,23 @@ def test_what_is_declared_must_be_what_came(
 def test_the_same_bytes_again_get_the_same_answer_and_others_wait_for_room(
     node: Node, objects: FaultyObjectStore
 ) -> None:
-    node.put(IDS, "middle", MIDDLE)
+    node.put(IDS, "middle", patterned(MIDDLE))
     puts = objects.calls["put"]
 
-    assert node.put(IDS, "middle", MIDDLE).level is Level.DURABLE
+    assert node.put(IDS, "middle", patterned(MIDDLE)).level is Level.DURABLE
     with pytest.raises(BackpressureError):
         node.put(IDS, "middle", patterned(1 << 20, seed=1))
     assert objects.calls["put"] == puts
-    assert objects.get(node.key(IDS, "middle")) == MIDDLE
+    assert objects.get(node.key(IDS, "middle")) == patterned(MIDDLE)
 
 
 def test_a_remote_that_is_away_is_no_room(node: Node, objects: FaultyObjectStore) -> None:
     objects.go_down()
     with pytest.raises(BackpressureError):
-        node.put(IDS, "middle", MIDDLE)
+        node.put(IDS, "middle", patterned(MIDDLE))
     objects.mend()
 
-    assert node.put(IDS, "middle", MIDDLE).level is Level.DURABLE
+    assert node.put(IDS, "middle", patterned(MIDDLE)).level is Level.DURABLE
 
 
 def test_a_remote_that_refuses_is_for_a_person_to_mend(
@@ -181,13 +187,14 @@ def test_a_remote_that_refuses_is_for_a_person_to_mend(
 ) -> None:
     objects.go_down(RemoteRefusedError)
     with pytest.raises(RemoteRefusedError):
-        node.put(IDS, "middle", MIDDLE)
+        node.put(IDS, "middle", patterned(MIDDLE))
 
 
-@pytest.mark.parametrize("data", [MIDDLE, LARGE], ids=["middle", "large"])
+@pytest.mark.parametrize("size_bytes", [MIDDLE, LARGE], ids=["middle", "large"])
 def test_a_foreign_object_is_never_overwritten(
-    node: Node, objects: FaultyObjectStore, data: bytes
+    node: Node, objects: FaultyObjectStore, size_bytes: int
 ) -> None:
+    data = patterned(size_bytes)
     objects.put(node.key(IDS, "shard"), b"theirs", digest=digest_of(b"theirs"))
     with pytest.raises(RemoteRefusedError):
         node.put(IDS, "shard", data)
@@ -207,18 +214,18 @@ def test_a_step_that_another_node_published_is_refused(
 
     for _ in range(2):
         with pytest.raises(StepPublishedError):
-            node.put(IDS, "middle", MIDDLE)
+            node.put(IDS, "middle", patterned(MIDDLE))
 
 
 def test_a_save_that_a_newer_one_replaced_is_refused(node: Node) -> None:
-    stage = opened(node, "middle", len(MIDDLE))
-    send(stage, MIDDLE)
+    stage = opened(node, "middle", MIDDLE)
+    send(stage, patterned(MIDDLE))
     node.put(SaveIds("run", 7, "save-2"), "small", b"newer")
 
     with pytest.raises(SaveSupersededError):
-        stage.commit(content_of(MIDDLE))
+        stage.commit(content_of(patterned(MIDDLE)))
     with pytest.raises(SaveSupersededError):
-        node.put(IDS, "middle", MIDDLE)
+        node.put(IDS, "middle", patterned(MIDDLE))
 
 
 def test_the_drain_keeps_off_a_name_that_is_being_written(

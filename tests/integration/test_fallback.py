@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,10 +18,11 @@ from cachetier_client.errors import (
 from cachetier_client.fallback.direct import parts
 
 from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.fakes.bodies import noise
 from tests.integration.fallbacks import RUN, Place, place, until
 from tests.integration.serving import running
 
-LARGE = random.Random(5).randbytes(17 << 20)  # more than one part
+LARGE = 17 << 20  # more than one part
 SAVE = "a-save"
 
 
@@ -43,7 +43,7 @@ def restored(past: Place, step: int) -> dict[str, bytes]:
 
 
 def test_a_step_saved_without_any_service_is_restored_by_one_that_comes_later(past: Place) -> None:
-    pieces = [LARGE[:5_000_001], LARGE[5_000_001:]]
+    pieces = [noise(LARGE)[:5_000_001], noise(LARGE)[5_000_001:]]
     for rank in range(2):
         with past.client(f"node-{rank}") as client:
             with client.checkpoint(RUN, 1, rank=rank, world_size=2, save_id=SAVE) as checkpoint:
@@ -51,14 +51,14 @@ def test_a_step_saved_without_any_service_is_restored_by_one_that_comes_later(pa
                 assert receipt.level == "durable"
                 checkpoint.put(f"empty-{rank}", b"")
                 with checkpoint.open(f"streamed-{rank}") as stream:
-                    stream.write(LARGE[:3])
-                    stream.write(LARGE[3:])
+                    stream.write(noise(LARGE)[:3])
+                    stream.write(noise(LARGE)[3:])
                 with checkpoint.open(f"short-{rank}") as stream:
                     stream.write(b"short")
             assert past.is_published(1) == (rank == 1)
-            assert (client.fallback_shards, client.fallback_bytes) == (4, 2 * len(LARGE) + 5)
+            assert (client.fallback_shards, client.fallback_bytes) == (4, 2 * LARGE + 5)
 
-    expected = {"gathered": LARGE, "empty": b"", "streamed": LARGE, "short": b"short"}
+    expected = {"gathered": noise(LARGE), "empty": b"", "streamed": noise(LARGE), "short": b"short"}
     assert restored(past, 1) == {
         f"{name}-{rank}": body for name, body in expected.items() for rank in range(2)
     }
@@ -69,7 +69,7 @@ def test_a_service_that_is_killed_between_two_puts_seals_what_went_past_it(past:
         with client.checkpoint(RUN, 1, rank=0, world_size=1, save_id=SAVE) as checkpoint:
             assert checkpoint.put("first", b"first" * 1000).level == "local"
             node.kill()
-            assert checkpoint.put("second", LARGE).level == "durable"
+            assert checkpoint.put("second", noise(LARGE)).level == "durable"
         assert not past.is_published(1)
         pending = "p/run/1/.cachetier/pending-0.json"
         assert pending in past.all_keys()
@@ -77,10 +77,10 @@ def test_a_service_that_is_killed_between_two_puts_seals_what_went_past_it(past:
         node.start()
         until(lambda: past.is_published(1))
         until(lambda: pending not in past.all_keys())
-        assert bytes(client.get_shard(RUN, 1, "second")) == LARGE
+        assert bytes(client.get_shard(RUN, 1, "second")) == noise(LARGE)
         local = client.latest(level="local")
         assert local is None or local.step == 1
-    assert restored(past, 1) == {"first": b"first" * 1000, "second": LARGE}
+    assert restored(past, 1) == {"first": b"first" * 1000, "second": noise(LARGE)}
 
 
 def test_a_service_that_is_killed_before_the_seal_seals_when_it_is_back(past: Place) -> None:
@@ -221,7 +221,7 @@ def test_a_name_is_replaced_until_the_seal_and_the_same_bytes_are_harmless_after
     ids: dict[str, Any] = {"step": 1, "rank": 0, "world_size": 1, "save_id": SAVE}
     with past.client() as client:
         client.put_shard(b"one", name="x", **ids)
-        client.put_shard(LARGE, name="x", **ids)
+        client.put_shard(noise(LARGE), name="x", **ids)
         client.put_shard(b"three", name="x", **ids)
         assert client.seal(RUN, 1, rank=0, world_size=1, save_id=SAVE) == (0,)
         assert client.seal(RUN, 1, rank=0, world_size=1, save_id=SAVE) == (0,)
@@ -248,7 +248,7 @@ def test_an_aborted_part_leaves_none_of_its_objects(past: Place) -> None:
             with client.checkpoint(RUN, 1, rank=0, world_size=1, save_id=SAVE) as checkpoint:
                 checkpoint.put("x", b"x")
                 with checkpoint.open("y") as stream:
-                    stream.write(LARGE)
+                    stream.write(noise(LARGE))
                 raise ZeroDivisionError
     claim = "p/run/1/.cachetier/manifest.json"  # hinders nobody
     assert past.all_keys() == [claim]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -22,10 +21,11 @@ from cachetier_client.errors import (
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, Troubles, When, first
+from tests.fakes.bodies import noise
 from tests.integration.fallbacks import RUN, Place, place, until
 from tests.integration.needs import needs_weed
 
-LARGE = random.Random(6).randbytes((33 << 20) + 5)  # three parts
+LARGE = (33 << 20) + 5  # three parts
 SMALL = b"small" * 100
 SAVE = "a-save"
 
@@ -49,15 +49,15 @@ def save(past: Place, timeout_seconds: float = 30.0, save_id: str = SAVE) -> Non
         with client.checkpoint(
             RUN, 1, rank=0, world_size=1, save_id=save_id, timeout_seconds=timeout_seconds
         ) as checkpoint:
-            checkpoint.put("large", LARGE)
+            checkpoint.put("large", noise(LARGE))
             checkpoint.put("small", SMALL)
             with checkpoint.open("stream") as stream:
-                stream.write(LARGE)
+                stream.write(noise(LARGE))
 
 
 def is_whole(past: Place) -> bool:
     objects = past.bucket.objects
-    bodies = {"large": LARGE, "small": SMALL, "stream": LARGE}
+    bodies = {"large": noise(LARGE), "small": SMALL, "stream": noise(LARGE)}
     return past.is_published(1) and all(
         objects.get(f"p/run/1/{name}") == body for name, body in bodies.items()
     )
@@ -275,7 +275,7 @@ def test_what_lies_in_the_bucket_is_what_the_drain_would_have_put_there(
             node = past.node().start() if step == 1 else None
             with past.client() as client:
                 with client.checkpoint(RUN, step, rank=0, world_size=1, save_id=SAVE) as checkpoint:
-                    checkpoint.put("large", LARGE)
+                    checkpoint.put("large", noise(LARGE))
                     checkpoint.put("sub/small", SMALL)
                     checkpoint.put("empty", b"")
                 if node is not None:

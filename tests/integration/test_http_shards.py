@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import socket
 import struct
 import threading
@@ -14,6 +13,7 @@ import pytest
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
 
 from cachetier.model.shard import INLINE_BYTES
+from tests.fakes.bodies import noise
 from tests.integration.serving import Answer, Served, received, serving, shard_path
 
 SIZES = (
@@ -21,10 +21,6 @@ SIZES = (
     2 * BLOCK_BYTES + 4097,
 )
 LARGE = 3 * BLOCK_BYTES + 12345
-
-
-def noise(size_bytes: int, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(size_bytes)
 
 
 @pytest.fixture(scope="module")

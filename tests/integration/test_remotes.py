@@ -13,7 +13,8 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
-from tests.integration.test_http_shards import LARGE, noise
+from tests.fakes.bodies import noise
+from tests.integration.test_http_shards import LARGE
 from tests.integration.two_remotes import (
     RUN,
     SECONDS,
@@ -25,7 +26,9 @@ from tests.integration.two_remotes import (
     until,
 )
 
-BODIES = {"small": b"small", "large": noise(LARGE)}
+
+def bodies() -> dict[str, bytes]:
+    return {"small": b"small", "large": noise(LARGE)}
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +47,16 @@ def place(endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sit
 
 def save_and_evict(place: Site, node: Node) -> None:
     """Leave step 1 at both remotes, and nothing of it here."""
-    node.save(1, BODIES)
+    node.save(1, bodies())
     node.client.wait(RUN, 1, "durable", SECONDS)
     until(lambda: published_at_near(place, 1))
     until(lambda: node.remote("near")["pending_shards"] == 0)
-    assert node.evict_all() == len(BODIES)
+    assert node.evict_all() == 2
 
 
 def test_a_step_reaches_both_remotes_and_is_shown_at_both(place: Site) -> None:
     with running(place.settings()) as node:
-        node.save(1, BODIES)
+        node.save(1, bodies())
         node.client.wait(RUN, 1, "durable", SECONDS)
         node.client.wait(RUN, 1, "replicated", SECONDS)
         until(lambda: node.remote("near")["pending_shards"] == 0)
@@ -77,7 +80,7 @@ def test_a_put_is_replicated_while_the_durable_remote_is_cut_off(place: Site) ->
     with running(place.settings()) as node:
         place.far.stop()
         receipt = node.client.put_shard(
-            BODIES["large"], run=RUN, step=1, name="large", rank=0, world_size=1, ack="replicated"
+            noise(LARGE), run=RUN, step=1, name="large", rank=0, world_size=1, ack="replicated"
         )
         assert receipt.level == "replicated"
         node.client.seal(RUN, 1, rank=0, world_size=1)
@@ -97,7 +100,7 @@ def test_a_put_is_replicated_while_the_durable_remote_is_cut_off(place: Site) ->
 def test_steps_become_durable_while_the_replica_is_away(place: Site) -> None:
     with running(place.settings()) as node:
         place.near.stop()
-        node.save(1, BODIES)
+        node.save(1, bodies())
         node.client.wait(RUN, 1, "durable", SECONDS)
         node.client.flush(timeout_seconds=SECONDS)
         until(lambda: node.remote("near")["state"] == "unreachable")
@@ -112,7 +115,7 @@ def test_a_new_node_restores_from_the_replica_while_the_durable_remote_is_cut_of
     place: Site,
 ) -> None:
     with running(place.settings()) as node:
-        node.save(1, BODIES)
+        node.save(1, bodies())
         node.client.wait(RUN, 1, "durable", SECONDS)
         until(lambda: place.manifest(place.near_bucket, 1) is not None)
         until(lambda: node.remote("near")["pending_shards"] == 0)
@@ -124,7 +127,7 @@ def test_a_new_node_restores_from_the_replica_while_the_durable_remote_is_cut_of
         latest = node.client.latest(RUN, "replicated")
         assert latest is not None
         assert (latest.step, latest.state, latest.levels) == (1, "replicated", ("replicated",))
-        for name, body in BODIES.items():
+        for name, body in bodies().items():
             assert bytes(node.client.get_shard(RUN, 1, name)) == body
         assert node.client.latest(RUN, "local") is None
 
@@ -133,14 +136,14 @@ def test_a_new_node_restores_from_the_replica_while_the_durable_remote_is_cut_of
         assert durable is not None
         assert durable.step == 1
         until(lambda: node.client.wait(RUN, 1, "durable", SECONDS) is not None)
-        for name, body in BODIES.items():
+        for name, body in bodies().items():
             assert bytes(node.client.get_shard(RUN, 1, name)) == body
 
 
 def test_what_only_the_replica_got_before_the_node_was_lost_can_be_restored(place: Site) -> None:
     with running(place.settings(grace_seconds=0)) as node:
         place.far.stop()
-        node.save(1, BODIES)
+        node.save(1, bodies())
         node.client.wait(RUN, 1, "replicated", SECONDS)
     place.forget_node()
     place.far.come_back()
@@ -150,7 +153,7 @@ def test_what_only_the_replica_got_before_the_node_was_lost_can_be_restored(plac
         latest = node.client.latest(RUN, "replicated")
         assert latest is not None
         assert (latest.step, latest.levels) == (1, ("replicated",))
-        assert bytes(node.client.get_shard(RUN, 1, "large")) == BODIES["large"]
+        assert bytes(node.client.get_shard(RUN, 1, "large")) == noise(LARGE)
         with pytest.raises(NotDurableError):
             node.client.wait(RUN, 1, "durable", 0.2)
 
@@ -159,7 +162,7 @@ def test_a_damaged_copy_at_the_replica_is_passed_over_and_shown(place: Site) -> 
     with running(place.settings()) as node:
         save_and_evict(place, node)
 
-        flipped = bytearray(BODIES["large"])
+        flipped = bytearray(noise(LARGE))
         flipped[LARGE // 2] ^= 1
         store, key = place.store(place.near_bucket), f"p/{RUN}/1/large"
         info = store.head(key)
@@ -167,7 +170,7 @@ def test_a_damaged_copy_at_the_replica_is_passed_over_and_shown(place: Site) -> 
         store.delete(key)
         store.put(key, bytes(flipped), digest=digest_of(flipped), metadata=info.metadata)
 
-        assert bytes(node.client.get_shard(RUN, 1, "large")) == BODIES["large"]
+        assert bytes(node.client.get_shard(RUN, 1, "large")) == noise(LARGE)
         fallbacks = 'cachetier_restore_fallbacks_total{reason="damaged",remote="near"}'
         assert node.metric(fallbacks) == 1
         assert node.client.runs() == [RUN]  # nothing is lost, so no client is told
@@ -180,16 +183,16 @@ def test_a_copy_that_is_gone_from_the_replica_is_passed_over_and_alarms_nobody(p
         for key in place.keys(place.near_bucket):
             place.store(place.near_bucket).delete(key)
 
-        for name, body in BODIES.items():
+        for name, body in bodies().items():
             assert bytes(node.client.get_shard(RUN, 1, name)) == body
         fallbacks = 'cachetier_restore_fallbacks_total{reason="missing",remote="near"}'
-        assert node.metric(fallbacks) == len(BODIES)
+        assert node.metric(fallbacks) == 2
 
 
 def test_nothing_is_evicted_before_a_required_replica_has_it(place: Site) -> None:
     with running(place.settings(replica={"required": True})) as node:
         place.near.stop()
-        node.save(1, BODIES)
+        node.save(1, bodies())
         node.client.wait(RUN, 1, "durable", SECONDS)
         with pytest.raises(NotDurableError) as pending:
             node.client.flush(timeout_seconds=0.5)
@@ -200,16 +203,16 @@ def test_nothing_is_evicted_before_a_required_replica_has_it(place: Site) -> Non
         place.near.come_back()
         node.client.flush(timeout_seconds=SECONDS)
         assert node.client.status()["dirty_bytes"] == 0
-        assert node.evict_all() == len(BODIES)
+        assert node.evict_all() == 2
 
 
 def test_what_is_evicted_before_a_replica_had_it_is_given_up_there(place: Site) -> None:
     with running(place.settings()) as node:
         place.near.stop()
-        node.save(1, BODIES)
+        node.save(1, bodies())
         node.client.wait(RUN, 1, "durable", SECONDS)
         until(lambda: node.remote("near")["pending_shards"] == 2)
-        assert node.evict_all() == len(BODIES)
+        assert node.evict_all() == 2
         node.save(2, {"other": b"other"})
         place.near.come_back()
         until(lambda: published_at_near(place, 2))
@@ -218,12 +221,12 @@ def test_what_is_evicted_before_a_replica_had_it_is_given_up_there(place: Site) 
         assert (near["given_up_steps"], near["pending_shards"]) == (1, 0)
         assert any("never gets 1 step" in warning for warning in node.client.status()["warnings"])
         assert not published_at_near(place, 1)
-        assert bytes(node.client.get_shard(RUN, 1, "large")) == BODIES["large"]
+        assert bytes(node.client.get_shard(RUN, 1, "large")) == noise(LARGE)
 
 
 def test_a_deleted_step_goes_from_every_remote(place: Site) -> None:
     with running(place.settings()) as node:
-        node.save(1, BODIES)
+        node.save(1, bodies())
         node.client.wait(RUN, 1, "durable", SECONDS)
         until(lambda: published_at_near(place, 1))
     place.forget_node()
@@ -241,7 +244,7 @@ def test_killing_the_replicas_drain_holds_up_nothing(place: Site) -> None:
         until(lambda: node.remote("near")["drain"]["pid"] is not None)
         killed = node.remote("near")["drain"]["pid"]
         os.kill(killed, signal.SIGKILL)
-        node.save(1, BODIES)
+        node.save(1, bodies())
         node.client.wait(RUN, 1, "durable", SECONDS)
         until(lambda: published_at_near(place, 1))
         assert node.remote("near")["drain"]["restarts"] == 1
@@ -252,7 +255,7 @@ def test_killing_the_replicas_drain_holds_up_nothing(place: Site) -> None:
 def test_a_newer_save_of_a_step_known_from_the_replica_alone_replaces_it(place: Site) -> None:
     with running(place.settings(grace_seconds=0)) as node:
         place.far.stop()
-        node.save(1, BODIES)
+        node.save(1, bodies())
         node.client.wait(RUN, 1, "replicated", SECONDS)
     place.forget_node()
 

@@ -23,8 +23,9 @@ from cachetier.model.names import DURABLE
 from cachetier.service import service as service_module
 from cachetier.service.service import Service
 from cachetier.telemetry import tracing
+from tests.fakes.bodies import noise
 from tests.integration.serving import IdleDrain, Served, serving, shard_path
-from tests.integration.test_http_shards import LARGE, noise
+from tests.integration.test_http_shards import LARGE
 
 
 @pytest.fixture

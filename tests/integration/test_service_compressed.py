@@ -9,7 +9,7 @@ import pytest
 from cachetier_client import Client
 
 from cachetier.testing.s3_endpoint import S3Endpoint
-from tests.integration.compressing import compressible
+from tests.fakes.bodies import compressible
 from tests.integration.serving import Caller, node_settings, running
 from tests.integration.test_drain_process import bucket, server
 

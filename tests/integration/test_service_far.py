@@ -14,8 +14,9 @@ from cachetier.config.settings import load
 from cachetier.service.service import Service
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.fakes.bodies import noise
 from tests.integration.serving import Caller, node_settings
-from tests.integration.test_http_shards import LARGE, noise
+from tests.integration.test_http_shards import LARGE
 
 ROOT = Path(__file__).parents[2]
 

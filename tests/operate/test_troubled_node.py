@@ -17,8 +17,9 @@ from cachetier_client.io.digests import digest_of
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint, free_ports
 from cachetier.testing.troubles import ALWAYS, Fault, Trouble
+from tests.fakes.bodies import noise
 from tests.integration.serving import Caller
-from tests.integration.test_http_shards import LARGE, noise
+from tests.integration.test_http_shards import LARGE
 from tests.integration.two_remotes import RUN, Node, Site, published_at_near, until
 from tests.operate.nodes import (
     TOKEN,
@@ -36,7 +37,6 @@ from tests.operate.prometheus import Prometheus, needs_prometheus
 
 pytestmark = needs_prometheus
 
-BODIES = {"large": noise(LARGE)}
 MINUTE = 60.0
 
 
@@ -70,10 +70,10 @@ def test_a_run_is_exposed_while_the_remote_is_away_and_safe_when_it_is_back(
 ) -> None:
     clock = JumpingClock()
     with node_at(place, clock=clock) as node:
-        node.save(1, BODIES)
+        node.save(1, {"large": noise(LARGE)})
         node.client.wait(RUN, 1, "durable", 60)
         place.far.stop()
-        node.save(2, BODIES)
+        node.save(2, {"large": noise(LARGE)})
         until(lambda: node.remote("durable")["state"] == "unreachable")
         clock.ahead_seconds = 40 * MINUTE
         with watching(tmp_path, instance_of(node)) as watch:
@@ -94,7 +94,7 @@ def test_a_shard_that_nothing_moves_is_a_stalled_drain(place: Site, tmp_path: Pa
         place.store(place.far_bucket).put(
             f"p/{RUN}/1/large", b"foreign", digest=digest_of(b"foreign")
         )
-        node.save(1, BODIES)
+        node.save(1, {"large": noise(LARGE)})
         until(lambda: bool(node.client.status()["drain"]["conflicts"]))
         clock.ahead_seconds = 16 * MINUTE
         with watching(tmp_path, instance_of(node)) as watch:
@@ -105,7 +105,7 @@ def test_a_refusal_and_a_replica_that_is_away_are_told_apart(place: Site, tmp_pa
     with node_at(place) as node:
         place.far.troubles.add(Fault(Trouble.ACCESS_DENIED, when=ALWAYS))
         place.near.stop()
-        node.save(1, BODIES)
+        node.save(1, {"large": noise(LARGE)})
         until(lambda: node.remote("durable")["state"] == "refused")
         until(lambda: node.remote("near")["state"] == "unreachable")
         with watching(tmp_path, instance_of(node)) as watch:
@@ -126,7 +126,7 @@ def test_bytes_that_rot_before_they_are_durable_are_told_at_once(
     ):
         place.far.stop()
         place.near.stop()
-        node.save(1, BODIES)
+        node.save(1, {"large": noise(LARGE)})
         (file,) = (path for path in (place.scratch / "cache/data").rglob("*") if path.is_file())
         damaged = bytearray(file.read_bytes())
         damaged[100] ^= 1
@@ -143,7 +143,7 @@ def test_a_damaged_copy_at_a_replica_is_told_though_the_reader_got_its_bytes(
     place: Site, tmp_path: Path
 ) -> None:
     with node_at(place) as node, watching(tmp_path, instance_of(node)) as watch:
-        node.save(1, BODIES)
+        node.save(1, {"large": noise(LARGE)})
         node.client.wait(RUN, 1, "durable", 60)
         until(lambda: published_at_near(place, 1) and not node.remote("near")["pending_shards"])
         near = place.store(place.near_bucket)
@@ -152,7 +152,7 @@ def test_a_damaged_copy_at_a_replica_is_told_though_the_reader_got_its_bytes(
         assert node.evict_all() == 1
         eventually(lambda: watch.query("cachetier_evicted_bytes_total"))
 
-        assert bytes(node.client.get_shard(RUN, 1, "large")) == BODIES["large"]
+        assert bytes(node.client.get_shard(RUN, 1, "large")) == noise(LARGE)
         assert until_alerted(watch, "CachetierDamagedCopy")["remote"] == "near"
 
 
@@ -177,7 +177,7 @@ def test_a_store_that_throttles_everything_is_told_once_the_drain_is_late(
     clock = JumpingClock()
     with node_at(place, clock=clock) as node:
         place.far.troubles.add(Fault(Trouble.SLOW_DOWN, when=ALWAYS))
-        node.save(1, BODIES)
+        node.save(1, {"large": noise(LARGE)})
         until(lambda: node.remote("durable")["state"] == "throttled")
         with watching(tmp_path, instance_of(node)) as watch:
             throttled = 'cachetier_remote_state{remote="durable", state="throttled"} == 1'
@@ -226,10 +226,10 @@ def test_a_run_that_ended_on_a_step_of_a_policy_wakes_nobody_until_somebody_want
 ) -> None:
     clock = JumpingClock()
     with node_at(place, clock=clock, durable_every=2) as node:
-        node.save(2, BODIES)
+        node.save(2, {"large": noise(LARGE)})
         node.client.wait(RUN, 2, "durable", 60)
         clock.ahead_seconds = 5 * MINUTE
-        node.save(3, BODIES)
+        node.save(3, {"large": noise(LARGE)})
         clock.ahead_seconds = 600 * MINUTE
         with watching(tmp_path, instance_of(node)) as watch:
             eventually(lambda: watch.query("cachetier_run_exposure_seconds > 299"))
@@ -270,7 +270,7 @@ def test_a_service_that_is_down_is_critical_only_with_something_of_its_own(
     (nobody,) = free_ports(1)
     with node_at(place) as node, watching(tmp_path, instance_of(node)) as watch:
         place.far.stop()
-        node.save(1, BODIES)
+        node.save(1, {"large": noise(LARGE)})
         eventually(lambda: watch.query("instance:cachetier_dirty_bytes:last_seen > 0"))
         node.service.stop()
         down = until_alerted(watch, "CachetierDown")

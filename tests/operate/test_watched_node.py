@@ -15,7 +15,8 @@ from cachetier_client import NotFoundError
 
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.troubles import Fault, Trouble, first
-from tests.integration.test_http_shards import LARGE, noise
+from tests.fakes.bodies import noise
+from tests.integration.test_http_shards import LARGE
 from tests.integration.two_remotes import RUN, Node, Site, published_at_near, until
 from tests.operate.nodes import eventually, instance_of, node_at, place_for, watching
 from tests.operate.prometheus import Prometheus, Sample, needs_prometheus, promtool

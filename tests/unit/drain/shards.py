@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 from cachetier_client.bucket_format.uploads import UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.drain.upload.source import DamagedError
 
-NOISE = random.Random(0).randbytes(6 * BLOCK_BYTES + 11)
+NOISE_BYTES = 6 * BLOCK_BYTES + 11
 
 
 class Memory:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -15,9 +14,10 @@ from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.errors import IntegrityError
 from cachetier.restore.remote_shard import RANGE_BLOCKS, RemoteShard
+from tests.fakes.bodies import noise
 from tests.fakes.memory_store import MemoryObjectStore
 
-DATA = random.Random(1).randbytes(BLOCK_BYTES) * 6 + b"the rest"
+SIZE_BYTES = 6 * BLOCK_BYTES + 8
 
 
 def pieces(data: bytes) -> list[bytes]:
@@ -49,9 +49,9 @@ def read(shard: RemoteShard) -> bytes:
 
 
 @pytest.mark.parametrize("codec", [Codec.RAW, Codec.ZSTD])
-@pytest.mark.parametrize("size_bytes", [0, 1, BLOCK_BYTES, 4 * BLOCK_BYTES + 1, len(DATA)])
+@pytest.mark.parametrize("size_bytes", [0, 1, BLOCK_BYTES, 4 * BLOCK_BYTES + 1, SIZE_BYTES])
 def test_every_range_comes_back(codec: Codec, size_bytes: int) -> None:
-    data = DATA[:size_bytes]
+    data = noise(SIZE_BYTES)[:size_bytes]
 
     assert read(remote(data, codec)) == data
 
@@ -59,24 +59,26 @@ def test_every_range_comes_back(codec: Codec, size_bytes: int) -> None:
 @pytest.mark.parametrize("codec", [Codec.RAW, Codec.ZSTD])
 @pytest.mark.parametrize(("first", "count"), [(0, 1), (3, 1), (6, 1), (2, 5), (0, 7)])
 def test_just_some_blocks_are_read(codec: Codec, first: int, count: int) -> None:
-    shard = remote(DATA, codec)
+    shard = remote(noise(SIZE_BYTES), codec)
     wanted = shard.blocks(first, count)
 
     read_back = b"".join(bytes(block) for _offset, block in shard.read(wanted))
 
-    assert read_back == DATA[first * BLOCK_BYTES : (first + count) * BLOCK_BYTES]
+    assert read_back == noise(SIZE_BYTES)[first * BLOCK_BYTES : (first + count) * BLOCK_BYTES]
     assert sum(wanted.sizes) <= count * (BLOCK_BYTES + (BLOCK_BYTES >> 8))
 
 
 def test_ranges_of_frames_are_read_alone() -> None:
-    shard = remote(DATA, Codec.ZSTD)
+    shard = remote(noise(SIZE_BYTES), Codec.ZSTD)
     second = list(shard.ranges())[1]
 
     blocks = {at: bytes(block) for at, block in shard.read(second)}
 
     assert second.first_block == RANGE_BLOCKS
     assert second.start == frames_bytes(shard.stored.frames[:RANGE_BLOCKS])
-    assert blocks == {number * BLOCK_BYTES: pieces(DATA)[number] for number in (4, 5, 6)}
+    assert blocks == {
+        number * BLOCK_BYTES: pieces(noise(SIZE_BYTES))[number] for number in (4, 5, 6)
+    }
 
 
 @given(st.integers(0, 2**20), st.integers(0, 7))
@@ -95,7 +97,7 @@ def test_a_flipped_bit_is_an_error_or_changes_nothing(at: int, bit: int) -> None
 
 @pytest.mark.parametrize("codec", [Codec.RAW, Codec.ZSTD])
 def test_a_missing_or_shorter_object_is_an_error(codec: Codec) -> None:
-    shard = remote(DATA, codec)
+    shard = remote(noise(SIZE_BYTES), codec)
     shard.objects.put("key", b"short", digest=digest_of(b"short"))
     with pytest.raises(IntegrityError, match="damaged"):
         read(shard)
@@ -107,7 +109,7 @@ def test_a_missing_or_shorter_object_is_an_error(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.RAW, Codec.ZSTD])
 def test_other_bytes_of_the_same_size_are_an_error(codec: Codec) -> None:
-    shard = remote(DATA, codec)
+    shard = remote(noise(SIZE_BYTES), codec)
     digests = list(shard.content.block_digests)
     digests[2] ^= 1
     other = replace(shard, content=replace(shard.content, block_digests=tuple(digests)))
@@ -117,7 +119,7 @@ def test_other_bytes_of_the_same_size_are_an_error(codec: Codec) -> None:
 
 
 def test_frame_sizes_that_lie_are_an_error() -> None:
-    shard = remote(DATA, Codec.ZSTD)
+    shard = remote(noise(SIZE_BYTES), Codec.ZSTD)
     first, second, *rest = shard.stored.frames
     lies = (
         first._replace(size_bytes=first.size_bytes - 1),

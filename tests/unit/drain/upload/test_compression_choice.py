@@ -24,11 +24,17 @@ from cachetier.drain.upload.encoding import (
 )
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.model.compression import parsed_mode
-from tests.unit.drain.shards import NOISE, Memory
+from tests.fakes.bodies import mixed, noise
+from tests.unit.drain.shards import NOISE_BYTES, Memory
 
 SLOW, FAST = Link(1e5, 1e5), Link(1e13, 1e13)
-HALF = b"".join(NOISE[at : at + 512] + bytes(512) for at in range(0, 24 << 20, 512))[: 24 << 20]
+HALF_BYTES = 24 << 20
 SMALL = 4 << 20
+
+
+def half() -> bytes:
+    """Return bytes of which every other half KiB is zeros."""
+    return mixed(HALF_BYTES)
 
 
 @dataclass
@@ -87,24 +93,24 @@ def frames(encoding: Encoding, data: bytes, blocks: int = 3) -> list[int]:
         ("planes:1", 0, Codec.ZSTD),  # nobody said what to split by
     ],
 )
-@pytest.mark.parametrize("size_bytes", [SMALL, len(HALF)])
+@pytest.mark.parametrize("size_bytes", [SMALL, HALF_BYTES])
 def test_a_mode_says_how_what_shrinks_is_stored(
     world: World, mode: str, element_size: int, codec: Codec, size_bytes: int
 ) -> None:
-    chosen = world.choose(mode, HALF[:size_bytes], element_size)
+    chosen = world.choose(mode, half()[:size_bytes], element_size)
 
     assert chosen.codec is codec
     assert chosen.element_size == (element_size if codec is Codec.PLANES else 0)
 
 
-@pytest.mark.parametrize("size_bytes", [SMALL, len(HALF)])
+@pytest.mark.parametrize("size_bytes", [SMALL, HALF_BYTES])
 def test_off_leaves_even_what_shrinks_as_it_is(world: World, size_bytes: int) -> None:
-    assert world.codec("off", HALF[:size_bytes]) is Codec.RAW
+    assert world.codec("off", half()[:size_bytes]) is Codec.RAW
 
 
 @pytest.mark.parametrize("mode", ["auto", "zstd:1", "planes:1"])
 def test_what_does_not_shrink_stays_as_it_is(world: World, mode: str) -> None:
-    assert world.codec(mode, NOISE, 4) is Codec.RAW
+    assert world.codec(mode, noise(NOISE_BYTES), 4) is Codec.RAW
 
 
 @pytest.mark.parametrize("mode", ["auto", "zstd:1", "planes:1"])
@@ -115,14 +121,14 @@ def test_what_is_small_stays_as_it_is(world: World, mode: str) -> None:
 # --- auto ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size_bytes", [SMALL, len(HALF)])
+@pytest.mark.parametrize("size_bytes", [SMALL, HALF_BYTES])
 @pytest.mark.parametrize(("link", "codec"), [(SLOW, Codec.ZSTD), (FAST, Codec.RAW)])
 def test_auto_compresses_for_a_slow_link_and_not_for_a_fast_one(
     world: World, link: Link, codec: Codec, size_bytes: int
 ) -> None:
     world.link = link
 
-    assert world.codec("auto", HALF[:size_bytes], 4) is codec
+    assert world.codec("auto", half()[:size_bytes], 4) is codec
     news = world.decisions.news()
     assert news is not None
     assert news.runs["run"].compress is (codec is Codec.ZSTD)
@@ -130,20 +136,20 @@ def test_auto_compresses_for_a_slow_link_and_not_for_a_fast_one(
 
 def test_plain_bytes_need_more_than_a_hope(world: World) -> None:
     world.link = Link(1e13, 1e5)  # single parts went fast, and nobody saw the link full
-    encoding = world.choose("auto", HALF)
+    encoding = world.choose("auto", half())
 
     assert encoding.codec is Codec.ZSTD
-    assert min(frames(encoding, HALF)) > BLOCK_BYTES  # stored, so that the link gets full
+    assert min(frames(encoding, half())) > BLOCK_BYTES  # stored, so that the link gets full
 
 
 def test_a_link_that_slows_down_during_an_upload_is_followed(world: World) -> None:
     world.link = Link(1e13, 1e5)
-    encoding = world.choose("auto", HALF)
-    stored = frames(encoding, HALF, 1)
+    encoding = world.choose("auto", half())
+    stored = frames(encoding, half(), 1)
     world.link = SLOW
-    compressed = frames(encoding, HALF, 2)
+    compressed = frames(encoding, half(), 2)
     world.link = FAST
-    stored += frames(encoding, HALF, 1)
+    stored += frames(encoding, half(), 1)
 
     assert min(stored) > BLOCK_BYTES
     assert max(compressed) < 0.7 * BLOCK_BYTES
@@ -154,16 +160,20 @@ def test_a_link_that_slows_down_during_an_upload_is_followed(world: World) -> No
 
 def test_what_is_stored_is_sampled_now_and_then(world: World) -> None:
     world.link = Link(1e13, 1e5)
-    mixed = NOISE[: 2 * BLOCK_BYTES] + bytes(BLOCK_BYTES) + NOISE[: 4 * BLOCK_BYTES]
-    encoding = world.choose("auto", bytes(len(mixed)))
+    data = (
+        noise(NOISE_BYTES)[: 2 * BLOCK_BYTES]
+        + bytes(BLOCK_BYTES)
+        + noise(NOISE_BYTES)[: 4 * BLOCK_BYTES]
+    )
+    encoding = world.choose("auto", bytes(len(data)))
     world.link = FAST
     for _ in range(2 * SAMPLED_EVERY):
-        encoding.submit(Memory(mixed), len(mixed), 0).result()
+        encoding.submit(Memory(data), len(data), 0).result()
     world.link = SLOW  # by now it is known not to shrink any more
 
     frame = b""
     for _ in range(4):
-        frame = encoding.submit(Memory(mixed), len(mixed), 0).result()
+        frame = encoding.submit(Memory(data), len(data), 0).result()
     news = world.decisions.news()
     assert news is not None
     assert news.runs["run"].ratio > 0.2
@@ -174,10 +184,10 @@ def test_what_is_stored_is_sampled_now_and_then(world: World) -> None:
 
 
 def test_the_first_part_on_an_unknown_link_is_small_and_stored(world: World) -> None:
-    encoding = world.choose("auto", HALF)
+    encoding = world.choose("auto", half())
 
     assert encoding.part_room(PART_BYTES) == PROBE_ROOM_BYTES
-    sizes = frames(encoding, HALF, 4)
+    sizes = frames(encoding, half(), 4)
     assert min(sizes[:2]) > BLOCK_BYTES
     assert max(sizes[2:]) < 0.7 * BLOCK_BYTES
     world.link = SLOW
@@ -185,34 +195,34 @@ def test_the_first_part_on_an_unknown_link_is_small_and_stored(world: World) -> 
 
 
 def test_what_shrinks_to_next_to_nothing_needs_no_such_part(world: World) -> None:
-    zeros = bytes(len(HALF))
+    zeros = bytes(HALF_BYTES)
 
     assert max(frames(world.choose("auto", zeros), zeros)) < BLOCK_BYTES // 100
 
 
 def test_an_upload_begins_again_with_plain_bytes_while_that_costs_little(world: World) -> None:
-    encoding = world.choose("auto", HALF)
+    encoding = world.choose("auto", half())
     world.link = FAST
 
     with pytest.raises(PlainPaysError):
-        encoding.submit(Memory(HALF), len(HALF), 0)
+        encoding.submit(Memory(half()), HALF_BYTES, 0)
 
 
 def test_an_upload_that_has_sent_much_goes_on_with_stored_frames(world: World) -> None:
-    encoding = world.choose("auto", HALF)
-    frames(encoding, HALF, 6)
+    encoding = world.choose("auto", half())
+    frames(encoding, half(), 6)
     world.link = FAST
 
-    assert frames(encoding, HALF, 1)[0] > BLOCK_BYTES
+    assert frames(encoding, half(), 1)[0] > BLOCK_BYTES
 
 
 def test_an_upload_that_goes_on_after_a_crash_learns_from_its_first_block(world: World) -> None:
     world.link = SLOW
-    encoding = world.chooser().follow(target("off", HALF), Codec.ZSTD)
-    again = world.chooser().follow(target("auto", HALF), Codec.ZSTD)
+    encoding = world.chooser().follow(target("off", half()), Codec.ZSTD)
+    again = world.chooser().follow(target("auto", half()), Codec.ZSTD)
 
-    assert max(frames(encoding, HALF)) < 0.7 * BLOCK_BYTES
-    assert max(frames(again, HALF)) < 0.7 * BLOCK_BYTES
+    assert max(frames(encoding, half())) < 0.7 * BLOCK_BYTES
+    assert max(frames(again, half())) < 0.7 * BLOCK_BYTES
 
 
 # --- going on, and following --------------------------------------------------------------------
@@ -232,7 +242,7 @@ def test_an_upload_that_goes_on_after_a_crash_learns_from_its_first_block(world:
 def test_a_shard_follows_only_the_frames_that_its_mode_allows(
     world: World, mode: str, element_size: int, allowed: set[Codec]
 ) -> None:
-    of = target(mode, HALF, element_size)
+    of = target(mode, half(), element_size)
     ways = [(Codec.ZSTD, 0), (Codec.PLANES, 4)]
     followed = {way[0]: world.chooser().may_follow(of, *way) for way in ways}
 
@@ -243,10 +253,10 @@ def test_a_shard_follows_only_the_frames_that_its_mode_allows(
 @pytest.mark.parametrize("mode", ["off", "auto", "zstd:9", "planes:1"])
 def test_an_upload_keeps_the_codec_it_began_with(world: World, mode: str) -> None:
     world.link = SLOW
-    encoding = world.chooser().follow(target(mode, HALF), Codec.PLANES, 8)
+    encoding = world.chooser().follow(target(mode, half()), Codec.PLANES, 8)
 
     assert (encoding.codec, encoding.element_size) == (Codec.PLANES, 8)
-    assert max(frames(encoding, HALF, 1)) < BLOCK_BYTES
+    assert max(frames(encoding, half(), 1)) < BLOCK_BYTES
 
 
 # --- what is told -------------------------------------------------------------------------------

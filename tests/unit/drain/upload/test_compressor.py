@@ -15,7 +15,8 @@ from cachetier.codec.frames import FrameDecoder, FrameEncoder, encoder_bytes
 from cachetier.drain.upload.compressor import Compressor, Made, Recipe
 from cachetier.drain.upload.source import DamagedError
 from cachetier.errors import CachetierError
-from tests.unit.drain.shards import NOISE, Memory
+from tests.fakes.bodies import noise
+from tests.unit.drain.shards import NOISE_BYTES, Memory
 
 
 class Slots:
@@ -32,7 +33,8 @@ class Slots:
         yield
 
 
-def made(recipe: Recipe, data: bytes = NOISE, slots: Slots | None = None) -> list[Made]:
+def made(recipe: Recipe, data: bytes | None = None, slots: Slots | None = None) -> list[Made]:
+    data = noise(NOISE_BYTES) if data is None else data
     compressor = Compressor(2, (slots or Slots()).slot)
     blocks = range(len(block_lengths(len(data))))
     try:
@@ -50,7 +52,7 @@ def test_frames_decode_to_their_blocks(recipe: Recipe) -> None:
         assert (each.sample is not None) is each.compressed
         data += decoder.decode(each.frame, each.raw_bytes, recipe.element_size)
 
-    assert data == NOISE
+    assert data == noise(NOISE_BYTES)
 
 
 def test_what_costs_cpu_happens_in_a_slot_and_what_only_copies_does_not() -> None:
@@ -58,13 +60,13 @@ def test_what_costs_cpu_happens_in_a_slot_and_what_only_copies_does_not() -> Non
     made(Recipe(1), slots=compressing)
     made(Recipe(0), slots=storing)
 
-    assert compressing.entered == len(block_lengths(len(NOISE)))
+    assert compressing.entered == len(block_lengths(NOISE_BYTES))
     assert storing.entered == 0
 
 
 def test_a_damaged_block_is_an_error_and_no_frame() -> None:
     compressor = Compressor(1)
-    future = compressor.submit(Memory(NOISE, damaged=2), len(NOISE), 2, Recipe(1))
+    future = compressor.submit(Memory(noise(NOISE_BYTES), damaged=2), NOISE_BYTES, 2, Recipe(1))
 
     with pytest.raises(DamagedError):
         future.result()

@@ -17,7 +17,8 @@ from cachetier.drain.upload.compressor import Compressor, Recipe
 from cachetier.drain.upload.encoding import Encoding
 from cachetier.drain.upload.frame_packer import Packed, Packer
 from cachetier.drain.upload.source import DamagedError
-from tests.unit.drain.shards import NOISE, Memory
+from tests.fakes.bodies import noise
+from tests.unit.drain.shards import NOISE_BYTES, Memory
 
 LEAST_ROOM = FRAME_LIMIT_BYTES
 
@@ -43,13 +44,13 @@ def decoded(parts: list[tuple[Packed, bytes]]) -> bytes:
     return zstandard.ZstdDecompressor().stream_reader(body, read_across_frames=True).read()
 
 
-SIZES = [1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES, len(NOISE)]
+SIZES = [1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES, NOISE_BYTES]
 
 
 @pytest.mark.parametrize("room", [LEAST_ROOM, 2 * LEAST_ROOM, PART_BYTES])
 @pytest.mark.parametrize("size_bytes", SIZES)
 def test_parts_cover_a_shard_and_decode_to_it(zstd: Encoding, size_bytes: int, room: int) -> None:
-    data = NOISE[:size_bytes]
+    data = noise(NOISE_BYTES)[:size_bytes]
     parts = packed(Packer(zstd, Memory(data), size_bytes), room)
 
     assert decoded(parts) == data
@@ -66,7 +67,7 @@ def test_parts_cover_a_shard_and_decode_to_it(zstd: Encoding, size_bytes: int, r
 
 
 def test_a_part_is_full_once_another_frame_might_not_fit(zstd: Encoding) -> None:
-    parts = packed(Packer(zstd, Memory(NOISE), len(NOISE)))
+    parts = packed(Packer(zstd, Memory(noise(NOISE_BYTES)), NOISE_BYTES))
 
     assert [len(part.frames) for part, _ in parts] == [3, 3, 1]
     assert all(len(body) > PART_BYTES - FRAME_LIMIT_BYTES for _, body in parts[:-1])
@@ -75,7 +76,7 @@ def test_a_part_is_full_once_another_frame_might_not_fit(zstd: Encoding) -> None
 def test_a_table_that_does_not_fit_is_a_part_of_its_own(
     zstd: Encoding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    block = NOISE[:BLOCK_BYTES]
+    block = noise(NOISE_BYTES)[:BLOCK_BYTES]
     frame = FrameEncoder(1).encode(block)
     monkeypatch.setattr(frame_packer, "FRAME_LIMIT_BYTES", len(frame))  # no byte to spare
     room = 2 * len(frame) + table_bytes(2) - 1
@@ -87,28 +88,30 @@ def test_a_table_that_does_not_fit_is_a_part_of_its_own(
 
 
 def test_packing_goes_on_where_the_last_part_ended(zstd: Encoding) -> None:
-    source = Memory(NOISE)
-    before = packed(Packer(zstd, source, len(NOISE)))
+    source = Memory(noise(NOISE_BYTES))
+    before = packed(Packer(zstd, source, NOISE_BYTES))
     first = before[0][0]
 
-    after = packed(Packer(zstd, source, len(NOISE), first.frames, parts=1))
+    after = packed(Packer(zstd, source, NOISE_BYTES, first.frames, parts=1))
 
     assert [body for _, body in after] == [body for _, body in before[1:]]
     assert after[0][0].number == 2
 
 
 def test_only_the_table_is_left_when_every_frame_was_sent(zstd: Encoding) -> None:
-    source = Memory(NOISE)
-    sizes = [frame for part, _ in packed(Packer(zstd, source, len(NOISE))) for frame in part.frames]
+    source = Memory(noise(NOISE_BYTES))
+    sizes = [
+        frame for part, _ in packed(Packer(zstd, source, NOISE_BYTES)) for frame in part.frames
+    ]
 
-    ((part, body),) = packed(Packer(zstd, source, len(NOISE), sizes, parts=2))
+    ((part, body),) = packed(Packer(zstd, source, NOISE_BYTES, sizes, parts=2))
 
     assert (part.number, part.frames, len(body)) == (3, (), table_bytes(len(sizes)))
 
 
 @pytest.mark.parametrize("damaged", [0, 2, 6])
 def test_a_damaged_block_ends_it(zstd: Encoding, damaged: int) -> None:
-    packer = Packer(zstd, Memory(NOISE, damaged), len(NOISE))
+    packer = Packer(zstd, Memory(noise(NOISE_BYTES), damaged), NOISE_BYTES)
 
     with pytest.raises(DamagedError):
         packed(packer)

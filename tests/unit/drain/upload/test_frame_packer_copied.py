@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from concurrent.futures import Future
 
@@ -16,9 +15,9 @@ from cachetier.codec.seek_table import encode_table
 from cachetier.drain.upload.frame_packer import Copied, Packer
 from cachetier.drain.upload.source import ShardSource
 from cachetier.model.composing import MINIMUM_PART_BYTES, DonorFrames
+from tests.fakes.bodies import noise
 from tests.unit.drain.shards import Memory
 
-NOISE = random.Random(0).randbytes(FRAME_LIMIT_BYTES + 64)
 NOTHING: ShardSource = Memory(b"")
 
 
@@ -40,7 +39,7 @@ class Made:
 
 
 def frame_of(size_bytes: int, seed: int) -> bytes:
-    return NOISE[seed : seed + size_bytes]
+    return noise(FRAME_LIMIT_BYTES + 64)[seed : seed + size_bytes]
 
 
 def object_of(frames: list[bytes]) -> bytes:

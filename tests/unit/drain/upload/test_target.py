@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pytest
 from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame
@@ -14,56 +14,89 @@ from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.target import frames_read_back
+from tests.fakes.bodies import noise
 from tests.fakes.memory_store import MemoryObjectStore
 
-BLOCKS = [random.Random(seed).randbytes(BLOCK_BYTES) for seed in range(4)] + [b"the rest"]
 SIZE = 4 * BLOCK_BYTES + 8
-DIGESTS = tuple(digest_of(block) for block in BLOCKS)
-CONTENT = Content(SIZE, combine(DIGESTS, SIZE), DIGESTS)
-FRAMES = [FrameEncoder(1).encode(block) for block in BLOCKS]
-SIZES = tuple(len(frame) for frame in FRAMES)
-MADE = tuple(StoredFrame(len(frame), digest_of(frame)) for frame in FRAMES)
-BODY = b"".join(FRAMES) + encode_table(SIZES, SIZE)
 
 
-def read_back(body: bytes, content: Content = CONTENT) -> Stored | None:
+@dataclass(frozen=True)
+class Sound:
+    """An object of five frames, and what it is made of."""
+
+    content: Content
+    frames: list[bytes]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(frame) for frame in self.frames]
+
+    @property
+    def body(self) -> bytes:
+        return self.of(self.frames, self.sizes)
+
+    @staticmethod
+    def of(frames: list[bytes], sizes: list[int]) -> bytes:
+        return b"".join(frames) + encode_table(sizes, SIZE)
+
+
+@pytest.fixture(scope="module")
+def sound() -> Sound:
+    blocks = [noise(BLOCK_BYTES, seed) for seed in range(4)] + [b"the rest"]
+    digests = tuple(digest_of(block) for block in blocks)
+    frames = [FrameEncoder(1).encode(block) for block in blocks]
+    return Sound(Content(SIZE, combine(digests, SIZE), digests), frames)
+
+
+def read_back(body: bytes, content: Content) -> Stored | None:
     store = MemoryObjectStore()
     metadata = compressed_metadata({}, SIZE)
     info = store.put("key", body, digest=digest_of(body), metadata=metadata)
     return frames_read_back(store, info, content, Buffers().lend)
 
 
-def test_a_sound_object_is_described_by_what_it_holds() -> None:
-    assert read_back(BODY) == Stored(Codec.ZSTD, len(BODY), digest_of(BODY), MADE)
+def test_a_sound_object_is_described_by_what_it_holds(sound: Sound) -> None:
+    made = tuple(StoredFrame(len(frame), digest_of(frame)) for frame in sound.frames)
+    stored = Stored(Codec.ZSTD, len(sound.body), digest_of(sound.body), made)
+    assert read_back(sound.body, sound.content) == stored
 
 
-def changed(at: int) -> bytes:
-    body = bytearray(BODY)
-    body[at] ^= 1
-    return bytes(body)
+def changed(body: bytes, at: int) -> bytes:
+    wrong = bytearray(body)
+    wrong[at] ^= 1
+    return bytes(wrong)
 
 
-SWAPPED = b"".join([FRAMES[1], FRAMES[0], *FRAMES[2:]])
-LIES = {
-    "nothing": b"",
-    "a table alone": encode_table(SIZES, SIZE),
-    "no table": BODY[: sum(SIZES)],
-    "a truncated table": BODY[:-1],
-    "a byte more": BODY + b"x",
-    "a byte before": b"x" + BODY,
-    "a changed table": changed(-1),
-    "a changed block": changed(BLOCK_BYTES // 2),
-    "a changed last frame": changed(sum(SIZES) - 6),
-    "blocks in another order": SWAPPED + encode_table([SIZES[1], SIZES[0], *SIZES[2:]], SIZE),
-    "a table that moves bytes": b"".join(FRAMES)
-    + encode_table([SIZES[0] - 1, SIZES[1] + 1, *SIZES[2:]], SIZE),
+def swapped(sound: Sound) -> bytes:
+    first, second, *rest = sound.frames
+    frames = [second, first, *rest]
+    return sound.of(frames, [len(frame) for frame in frames])
+
+
+def moved(sound: Sound) -> bytes:
+    first, second, *rest = sound.sizes
+    return sound.of(sound.frames, [first - 1, second + 1, *rest])
+
+
+LIES: dict[str, Callable[[Sound], bytes]] = {
+    "nothing": lambda _sound: b"",
+    "a table alone": lambda sound: sound.of([], sound.sizes),
+    "no table": lambda sound: b"".join(sound.frames),
+    "a truncated table": lambda sound: sound.body[:-1],
+    "a byte more": lambda sound: sound.body + b"x",
+    "a byte before": lambda sound: b"x" + sound.body,
+    "a changed table": lambda sound: changed(sound.body, -1),
+    "a changed block": lambda sound: changed(sound.body, BLOCK_BYTES // 2),
+    "a changed last frame": lambda sound: changed(sound.body, sum(sound.sizes) - 6),
+    "blocks in another order": swapped,
+    "a table that moves bytes": moved,
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_anything_else_is_not_the_shard(lie: str) -> None:
-    assert read_back(LIES[lie]) is None
+def test_anything_else_is_not_the_shard(sound: Sound, lie: str) -> None:
+    assert read_back(LIES[lie](sound), sound.content) is None
 
 
-def test_a_shard_whose_blocks_are_not_known_cannot_be_judged() -> None:
-    assert read_back(BODY, replace(CONTENT, block_digests=())) is None
+def test_a_shard_whose_blocks_are_not_known_cannot_be_judged(sound: Sound) -> None:
+    assert read_back(sound.body, replace(sound.content, block_digests=())) is None

@@ -23,11 +23,11 @@ from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import UploadGoneError
 from cachetier.model.compression import AUTO
 from cachetier.remote.base import UploadedPart
+from tests.fakes.bodies import mixed
 from tests.fakes.memory_store import MemoryObjectStore
-from tests.unit.drain.shards import NOISE, Memory
+from tests.unit.drain.shards import Memory
 
-# 24 MiB, of which every other half KiB is zeros.
-HALF = b"".join(NOISE[at : at + 512] + bytes(512) for at in range(0, 24 << 20, 1024))
+HALF_BYTES = 24 << 20
 FAST, SLOW = Link(1e13, 1e13), Link(1e5, 1e5)
 
 
@@ -111,7 +111,7 @@ def uploaded(store: Store, data: bytes) -> Stored:
 def test_plain_bytes_replace_frames_only_where_they_pay_and_little_was_sent(
     times: int, known_after: int, link: Link, codec: Codec, begun: int
 ) -> None:
-    data, store = HALF * times, Store(known_after, link)
+    data, store = mixed(HALF_BYTES) * times, Store(known_after, link)
 
     stored = uploaded(store, data)
 
@@ -125,7 +125,7 @@ def test_plain_bytes_replace_frames_only_where_they_pay_and_little_was_sent(
 
 
 def test_what_fits_one_put_is_compressed_whole_while_nobody_knows_the_link() -> None:
-    most_of_it = b"".join(NOISE[at : at + 800] + bytes(224) for at in range(0, 16 << 20, 1024))
+    most_of_it = mixed(16 << 20, 800)
 
     stored = uploaded(Store(99, FAST), most_of_it)
 
@@ -149,7 +149,7 @@ class Unsure(Store):
 def test_an_upload_that_cannot_become_an_object_is_not_left_behind() -> None:
     store = Unsure(1, FAST)
 
-    uploaded(store, HALF)
+    uploaded(store, mixed(HALF_BYTES))
 
     assert (store.said, store.begun) == (True, 2)
     assert list(store.list_uploads("")) == []
