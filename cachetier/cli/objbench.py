@@ -112,7 +112,7 @@ def _document(
         "remote": which.url,
         "endpoint": which.endpoint,
         "latencies": [
-            {"request": each.request, **asdict(each.times)} for each in measured.latencies
+            {"request": request, **asdict(times)} for request, times in measured.latencies.items()
         ],
         "small_puts": asdict(measured.rate) if measured.rate is not None else None,
         "throughputs": [asdict(each) for each in measured.throughputs],
@@ -128,10 +128,9 @@ def _print(
     shown = console()
     shown.print(f"{which.url} at {which.endpoint or 'AWS'}\n")
     small = table("<4 KiB, one at a time", "p50", "p99", "times")
-    for each in measured.latencies:
-        times = each.times
+    for request, times in measured.latencies.items():
         p50, p99 = shown_time(times.p50_seconds), shown_time(times.p99_seconds)
-        small.add_row(each.request, p50, p99, str(times.count))
+        small.add_row(request, p50, p99, str(times.count))
     shown.print(small)
     if measured.rate is not None:
         rate = measured.rate

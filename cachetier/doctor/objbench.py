@@ -58,14 +58,6 @@ class RemoteBenchOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
-    """How long one kind of small request takes, one at a time."""
-
-    request: str
-    times: Times
-
-
-@dataclass(frozen=True, slots=True)
 class RequestRate:
     """How many small puts a second get through from so many streams, and how many were refused."""
 
@@ -88,9 +80,9 @@ class MeasuredThroughput:
 
 @dataclass(slots=True)
 class Measured:
-    """All of it."""
+    """All of it; ``latencies`` by the kind of small request, one at a time."""
 
-    latencies: list[Latency] = field(default_factory=list)
+    latencies: dict[str, Times] = field(default_factory=dict)
     rate: RequestRate | None = None
     throughputs: list[MeasuredThroughput] = field(default_factory=list)
 
@@ -163,12 +155,12 @@ class ObjectBench:
         self._store.put(keys[0], body, digest=digest)  # opens the connection
         put = _timed(lambda key: self._store.put(key, body, digest=digest), keys, seconds)
         keys = keys[: put.count]
-        measured.latencies += [
-            Latency("PUT", put),
-            Latency("HEAD", _timed(self._store.head, keys, seconds)),
-            Latency("GET", _timed(get, keys, seconds)),
-            Latency("DELETE", _timed(self._store.delete, keys, seconds)),
-        ]
+        measured.latencies |= {
+            "PUT": put,
+            "HEAD": _timed(self._store.head, keys, seconds),
+            "GET": _timed(get, keys, seconds),
+            "DELETE": _timed(self._store.delete, keys, seconds),
+        }
 
     def _rate(self, measured: Measured) -> None:
         """Put small objects from all streams, over a few keys again and again."""
@@ -196,10 +188,9 @@ class ObjectBench:
             self._on_step(f"{streams} streams of {part_bytes // MEBIBYTE} MiB")
             with self._uploaded(streams, part_bytes, (seconds, room_bytes)) as (key, put, parts):
                 if number == 0 and parts:
-                    first = _timed(
+                    measured.latencies["first byte"] = _timed(
                         lambda key: self._store.get(key, 0, 1), [key] * 20, seconds * 0.1
                     )
-                    measured.latencies.append(Latency("first byte", first))
                 got = self._read_back(streams, key, parts, seconds * (1 - PUT_SHARE))
             both = put.outcomes + got.outcomes
             throttled = both.pop(ThrottledError.code, 0)
