@@ -135,12 +135,9 @@ class TwoRemotes(RuleBasedStateMachine):
             self.node.checkpoints.delete_step("run", step)
         except CachetierError:
             return
+        self.bodies = {key: body for key, body in self.bodies.items() if key[0] != step}
         if step in self.replicated - self.durable and self.nodes > 1:
             return  # a node that never saw it deletes it only where it is told of
-        self.forget(step)
-
-    def forget(self, step: int) -> None:
-        self.bodies = {key: body for key, body in self.bodies.items() if key[0] != step}
         self.replicated.discard(step)
         self.durable.discard(step)
 
