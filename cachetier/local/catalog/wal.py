@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from cachetier.errors import CatalogDamagedError
@@ -21,6 +22,7 @@ from cachetier.errors import CatalogDamagedError
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
 _MAGIC = 0x377F0682
+_WORD = 0xFFFFFFFF
 
 
 def check(path: Path) -> None:
@@ -81,16 +83,30 @@ def _ended_transaction(frame: _Frame, order: str, running: tuple[int, int]) -> b
     """Return whether a bad frame ended a transaction, as far as can be told."""
     if frame.salts_kept == 0:
         return False  # not written before the power went, or wiped out: nothing of it is left
+    page, ones = _checksum(frame.page, order, (0, 0)), _after_zeros(len(frame.page))
     heads = (frame.head[:4] + (1 << bit).to_bytes(4, "big") for bit in range(32))
+    sums = (_checksum(head, order, running) for head in heads)
     return frame.commits or any(
-        _checksum(head + frame.page, order, running) == frame.sums for head in heads
+        tuple((s[0] * x + s[1] * y + z) & _WORD for x, y, z in zip(*ones, page, strict=True))
+        == frame.sums
+        for s in sums
     )
+
+
+@cache
+def _after_zeros(size_bytes: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return what so many zeros make of the sums (1, 0) and (0, 1).
+
+    Checksums are linear: that of data behind any sums follows from these, and its own.
+    """
+    zeros = bytes(size_bytes)
+    return _checksum(zeros, "<", (1, 0)), _checksum(zeros, "<", (0, 1))
 
 
 def _checksum(data: bytes, order: str, start: tuple[int, int]) -> tuple[int, int]:
     first, second = start
     words = struct.unpack(f"{order}{len(data) // 4}I", data)
     for even, odd in zip(words[::2], words[1::2], strict=True):
-        first = (first + even + second) & 0xFFFFFFFF
-        second = (second + odd + first) & 0xFFFFFFFF
+        first = (first + even + second) & _WORD
+        second = (second + odd + first) & _WORD
     return first, second
