@@ -98,7 +98,7 @@ def _shards(
 
 def _data_file(cache_dir: Path) -> str:
     """Make a data file of zeros that takes no room on the disk."""
-    file_id = secrets.token_hex(16)
+    file_id = f"0{secrets.token_hex(16)[1:]}"  # in one of the folders that are there
     path = cache_dir / "data" / file_id[:2] / file_id
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -245,7 +245,9 @@ class PendingSeals:
     def _take_over(self, ids: SaveIds, entry: ShardEntry) -> None:
         store, now, remote = self._store, self._clock.now(), self._remote
         content = entry.content()
-        taken = store.write(puts.take_over, store.policy, ids, entry.name, content, remote, now)
+        taken = store.write(
+            puts.commit_remote, store.policy, ids, entry.name, content, remote, now, replaces=True
+        )
         store.drop(taken.replaced)
         if taken.repeated:
             version, stored = taken.shard.version, Stored.raw(content)

@@ -168,13 +168,16 @@ def test_the_values_of_a_type_outside_the_buffer_protocol_are_known_too() -> Non
 @pytest.mark.torch
 def test_seeing_the_same_tensors_again_leaves_no_garbage_behind() -> None:
     tensors = [torch.zeros(size) for size in range(1, 50)]
-    for tensor in tensors:
-        bytes_of(tensor)
-    gc.collect()
-    gc.disable()
-    try:
+
+    def left() -> int:
         for tensor in tensors:
             bytes_of(tensor)
-        assert gc.collect() == 0
+        return gc.collect()
+
+    left()
+    gc.disable()
+    try:
+        # Another thread of this process may leave some now and then; what we leave is there always.
+        assert min(left() for _ in range(5)) == 0
     finally:
         gc.enable()

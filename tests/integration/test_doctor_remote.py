@@ -121,7 +121,10 @@ def test_no_credentials_at_all_are_the_first_finding(
 
 def test_a_bucket_that_is_not_there_is_named(sound: S3Endpoint) -> None:
     finding = found(remote_on(sound, bucket="nonesuch"))["reach"]
-    assert (finding.state, finding.measured) == (State.FAIL, "there is no bucket nonesuch")
+    assert (finding.state, finding.measured) == (
+        State.FAIL,
+        "there is no bucket nonesuch (NoSuchBucket)",
+    )
 
 
 def test_a_store_that_cannot_be_reached_skips_the_rest(sound: S3Endpoint) -> None:

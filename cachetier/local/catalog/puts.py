@@ -69,11 +69,13 @@ def commit_remote(
     content: Content,
     remote: str,
     now: float,
+    *,
+    replaces: bool = False,
 ) -> Committed:
     """Commit a shard whose bytes are verified at ``remote`` and not here: evicted from birth.
 
-    It never replaces a shard, as the remote may hold bytes of that one: a replacement waits
-    for room.
+    Other bytes under its name stay, as the remote may hold those: a replacement waits for
+    room. Where it is known that the remote holds the new ones, it ``replaces`` what is here.
 
     Raises:
         BackpressureError: Other bytes are committed under this name.
@@ -84,37 +86,17 @@ def commit_remote(
     if existing is not None and _repeats(existing, content):
         return Committed(existing, repeated=True)
     _check_replaceable(sql, save, ids, name, existing)
-    if existing is not None:
+    if existing is not None and not replaces:
         raise BackpressureError(
             f"shard {name} can only be replaced once there is room", **ids.context, name=name
         )
     copy = RemoteCopy(remote, Stored.raw(content))
     new = NewShard(name, ids.rank, content, state=ShardState.EVICTED, copies=(copy,))
+    if existing is not None:
+        statements.delete_shard(sql, existing.version)
     shard = statements.insert_shard(sql, save, new, now)
     statements.want(sql, save.number)  # begun remotely, so the rest of it follows
-    return Committed(shard)
-
-
-def take_over(
-    sql: apsw.Connection,
-    policy: Policy,
-    ids: SaveIds,
-    name: str,
-    content: Content,
-    remote: str,
-    now: float,
-) -> Committed:
-    """Commit a shard as ``commit_remote`` does, in place of other bytes under its name.
-
-    Those are of a put whose answer the client never got: what it put afterwards counts. It is one
-    transaction: readers see the one or the other shard, never none.
-    """
-    try:
-        return commit_remote(sql, policy, ids, name, content, remote, now)
-    except BackpressureError:
-        replaced = take_back(sql, ids, [name])
-        taken = commit_remote(sql, policy, ids, name, content, remote, now)
-        return Committed(taken.shard, tuple(replaced))
+    return Committed(shard, (existing,) if existing is not None else ())
 
 
 def seal(
