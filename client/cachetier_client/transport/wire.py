@@ -134,7 +134,7 @@ def _decode_header(encoded: bytearray) -> Header:
 def _receive_prefix(sock: socket.socket, deadline: Deadline | None) -> tuple[bytearray, int | None]:
     """Read the prefix with a plain ``recvmsg``: descriptors arrive only with the first byte.
 
-    There is room for one; of more, which no frame may carry, the system passes none on.
+    There is room for one: of more, which no frame may carry, the system passes on the first alone.
     """
     data, ancillary, _flags, _address = _timed(sock, deadline).recvmsg(
         PREFIX.size, socket.CMSG_LEN(DESCRIPTOR.size), socket.MSG_CMSG_CLOEXEC
