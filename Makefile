@@ -16,6 +16,8 @@ COMPILE := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 
 SOURCES := cachetier client tests benchmarks examples tools
 
 export PYTHONUNBUFFERED = 1
+# Each of hundreds of processes would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check quick test soak faults prometheus acceptance demo near bench paired docs house serve dev wheels lock clean

@@ -246,7 +246,7 @@ def _attempt(
     name = str(frame.header.get("request"))
     try:
         request = messages.decode_request(name, frame.body)
-        return {}, *messages.encode_reply(type(request), answer(request))
+        return {}, *messages.encode_reply(answer(request))
     except CachetierError as error:
         return {"refused": True}, messages.encode_refusal(error.code, error.message), None
     except Exception as error:  # a defect must not leave a worker waiting for ever

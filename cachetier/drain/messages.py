@@ -2,7 +2,7 @@
 
 A request is a ``Request`` of the type of its reply. mypy checks that each has a case on the side of
 ``serve``: ``Dispatcher.answer``, ``ShardReports.answer`` and ``SaveReports.answer``. Messages cross
-as JSON that pydantic writes and reads by their types; a frame's header names the request.
+as JSON that msgspec writes and reads by their types; a frame's header names the request.
 
 Source: docs/design/0001-drain-channel.md.
 """
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored
-from pydantic import Base64Bytes, TypeAdapter
+from msgspec import Struct, json
+from msgspec.structs import replace
 
 from cachetier.drain.pace.pace import PaceState
 from cachetier.drain.priority.policy import Training
@@ -32,14 +32,11 @@ from cachetier.remote.settings import RemoteSettings
 ReplyT = TypeVar("ReplyT")
 
 
-class Request(Generic[ReplyT]):
+class Request(Struct, Generic[ReplyT], frozen=True):
     """A message of the drain; most wait for the reply, which comes when all is synced."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """The answer to a request that failed; ``code`` is that of the error."""
 
     code: str
@@ -49,8 +46,7 @@ class Refusal:
 # --- the drain itself ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     """What the drain may do, and how much of it at once.
 
     Small shards count as uploads, large ones as parts too; ``threads`` is how many may compute, as
@@ -64,8 +60,7 @@ class Size:
     block_copies: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class DrainOrders:
+class DrainOrders(Struct, frozen=True):
     """All that a drain has to know before it begins."""
 
     remote: RemoteSettings
@@ -77,15 +72,13 @@ class DrainOrders:
     log_level: str
 
 
-@dataclass(frozen=True, slots=True)
-class Hello(Request[DrainOrders]):
+class Hello(Request[DrainOrders], frozen=True):
     """The first request: what the kernel was asked for."""
 
     courtesy: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Handout:
+class Handout(Struct, frozen=True):
     """Work, and in how many seconds time alone makes more due; whether somebody waits for it."""
 
     tasks: tuple[Task, ...] = ()
@@ -93,21 +86,18 @@ class Handout:
     hurried: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NextWork(Request[Handout]):
+class NextWork(Request[Handout], frozen=True):
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class FinishTask(Request[None]):
+class FinishTask(Request[None], frozen=True):
     """Frees the key of a task."""
 
     task: int
     done: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FailTask(Request[None]):
+class FailTask(Request[None], frozen=True):
     """Why a task failed; when it comes again is up to ``serve``."""
 
     task: int
@@ -116,15 +106,13 @@ class FailTask(Request[None]):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class ReportCourtesy(Request[Training]):
+class ReportCourtesy(Request[Training], frozen=True):
     """How the drain behaves, once a second, as the status shows it."""
 
     report: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ReportHealth(Request[None]):
+class ReportHealth(Request[None], frozen=True):
     """How the remote is; ``retry`` asks for work that was put off to be tried at once."""
 
     state: str
@@ -132,8 +120,7 @@ class ReportHealth(Request[None]):
     retry: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReportTraffic(Request[None]):
+class ReportTraffic(Request[None], frozen=True):
     """What went over the wire since the last report, and how fast the remote is asked now."""
 
     requests: int
@@ -142,16 +129,14 @@ class ReportTraffic(Request[None]):
     pace: PaceState
 
 
-@dataclass(frozen=True, slots=True)
-class ReportCopies(Request[None]):
+class ReportCopies(Request[None], frozen=True):
     """Whether bytes are copied inside the remote, and how many were since the last report."""
 
     state: str
     copied_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReportCompression(Request[None]):
+class ReportCompression(Request[None], frozen=True):
     """Blocks compressed, or not, since the last report, and of each run the last verdict."""
 
     blocks: Mapping[str, int]
@@ -161,14 +146,13 @@ class ReportCompression(Request[None]):
 # --- shards --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LocalShard:
+class LocalShard(Struct, frozen=True):
     """A shard to read: its bytes, or a descriptor to close and the digests of its blocks.
 
     The rest is the multipart upload to go on with, if any.
     """
 
-    body: Base64Bytes | None
+    body: bytes | None
     block_digests: tuple[int, ...]
     descriptor: int | None
     upload_id: str | None
@@ -177,20 +161,17 @@ class LocalShard:
     element_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpenShard(Request[LocalShard]):
+class OpenShard(Request[LocalShard], frozen=True):
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedParts(Request[tuple[FinishedUploadPart, ...]]):
+class FinishedParts(Request[tuple[FinishedUploadPart, ...]], frozen=True):
     """Asks for the parts of a shard's upload that are recorded."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class DonorShard:
+class DonorShard(Struct, frozen=True):
     """A shard that was verified at the remote once, and where."""
 
     run: str
@@ -201,15 +182,13 @@ class DonorShard:
     stored: Stored
 
 
-@dataclass(frozen=True, slots=True)
-class FindDonor(Request[DonorShard | None]):
+class FindDonor(Request[DonorShard | None], frozen=True):
     """Asks which object may have bytes of a shard already."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class UploadBegun(Request[None]):
+class UploadBegun(Request[None], frozen=True):
     version: int
     upload_id: str
     part_bytes: int
@@ -217,19 +196,16 @@ class UploadBegun(Request[None]):
     element_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class UploadGone(Request[None]):
+class UploadGone(Request[None], frozen=True):
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartsDone(Request[None]):
+class PartsDone(Request[None], frozen=True):
     version: int
     parts: tuple[FinishedUploadPart, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ShardVerified(Request[None]):
+class ShardVerified(Request[None], frozen=True):
     """A read-side call has confirmed that the shard is at the remote."""
 
     version: int
@@ -238,32 +214,28 @@ class ShardVerified(Request[None]):
     phases: Phases
 
 
-@dataclass(frozen=True, slots=True)
-class ShardDamaged(Request[None]):
+class ShardDamaged(Request[None], frozen=True):
     """The local bytes are not what was committed."""
 
     version: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShardLost(Request[None]):
+class ShardLost(Request[None], frozen=True):
     """A shard that was verified is not at the remote any more."""
 
     version: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class PackMembers(Request[list[Member]]):
+class PackMembers(Request[list[Member]], frozen=True):
     """Asks what a rank's next pack is made of."""
 
     save: int
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class PackVerified(Request[None]):
+class PackVerified(Request[None], frozen=True):
     """Where each member of a pack lies, by its version."""
 
     members: dict[int, InPack]
@@ -274,16 +246,14 @@ class PackVerified(Request[None]):
 # --- saves ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PartPage:
+class PartPage(Struct, frozen=True):
     """Shards of a rank's part, each with its version; ``more`` come after the last of them."""
 
-    shards: list[tuple[int, str, Content, Stored | None]] = field(default_factory=list)
+    shards: list[tuple[int, str, Content, Stored | None]] = []
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPart(Request[PartPage]):
+class ReadPart(Request[PartPage], frozen=True):
     """Asks what a rank's part must list, from behind the version ``after`` on."""
 
     save: int
@@ -291,14 +261,12 @@ class ReadPart(Request[PartPage]):
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class SaveLocated(Request[None]):
+class SaveLocated(Request[None], frozen=True):
     save: int
     location: str
 
 
-@dataclass(frozen=True, slots=True)
-class PartWritten(Request[None]):
+class PartWritten(Request[None], frozen=True):
     save: int
     rank: int
     shards: int
@@ -306,23 +274,20 @@ class PartWritten(Request[None]):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class SaveFollowed(Request[None]):
+class SaveFollowed(Request[None], frozen=True):
     """Rank 0 has sealed, wherever it is."""
 
     save: int
 
 
-@dataclass(frozen=True, slots=True)
-class SaveNotReady(Request[None]):
+class SaveNotReady(Request[None], frozen=True):
     """A step is not whole yet: another node's part is missing."""
 
     save: int
     kind: TaskKind
 
 
-@dataclass(frozen=True, slots=True)
-class SaveEnded(Request[None]):
+class SaveEnded(Request[None], frozen=True):
     """``message`` is empty where nothing went wrong."""
 
     save: int
@@ -331,8 +296,7 @@ class SaveEnded(Request[None]):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class SaveRemoved(Request[None]):
+class SaveRemoved(Request[None], frozen=True):
     """What a deleted save had at the remote is gone, but for ``left`` objects of somebody else."""
 
     save: int
@@ -340,13 +304,11 @@ class SaveRemoved(Request[None]):
     example: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class SaveSwept(Request[None]):
+class SaveSwept(Request[None], frozen=True):
     save: int
 
 
-@dataclass(frozen=True, slots=True)
-class NamesOfSave(Request[list[str]]):
+class NamesOfSave(Request[list[str]], frozen=True):
     """Asks which of ``names`` are, or were, shards of the save here."""
 
     save: int
@@ -406,7 +368,7 @@ REQUESTS: dict[str, type[AnyRequest]] = {kind.__name__: kind for kind in get_arg
 def encode_request(request: Request[Any]) -> tuple[str, bytes]:
     """Return the name of a request and the body of its frame."""
     name = type(request).__name__
-    return name, _request_type(name).dump_json(request)
+    return name, json.encode(request)
 
 
 def decode_request(name: str, body: bytes | bytearray) -> AnyRequest:
@@ -415,15 +377,15 @@ def decode_request(name: str, body: bytes | bytearray) -> AnyRequest:
     Raises:
         KeyError, ValueError: It is no request.
     """
-    request: AnyRequest = _request_type(name).validate_json(body)
+    request: AnyRequest = json.decode(body, type=REQUESTS[name])
     return request
 
 
-def encode_reply(request: type[Request[Any]], reply: object) -> tuple[bytes, int | None]:
+def encode_reply(reply: object) -> tuple[bytes, int | None]:
     """Return the body of a frame, and the descriptor that goes along."""
     descriptor = reply.descriptor if isinstance(reply, LocalShard) else None
     try:
-        return _reply_type(request.__name__).dump_json(reply), descriptor
+        return json.encode(reply), descriptor
     except BaseException:
         _close(descriptor)
         raise
@@ -434,7 +396,7 @@ def decode_reply(
 ) -> ReplyT:
     """Undo ``encode_reply``; the descriptor is the caller's, or closed where no reply has it."""
     try:
-        reply: ReplyT = _reply_type(request.__name__).validate_json(body)
+        reply: ReplyT = json.decode(body, type=_reply_type(request.__name__))
     except BaseException:
         _close(descriptor)
         raise
@@ -447,11 +409,11 @@ def decode_reply(
 def encode_refusal(code: str, message: str) -> bytes:
     """Return the body of the frame that answers a request that failed."""
     readable = message.encode("utf-8", "replace").decode()  # a path may be no text
-    return _REFUSAL.dump_json(Refusal(code, readable))
+    return json.encode(Refusal(code, readable))
 
 
 def decode_refusal(body: bytes | bytearray) -> Refusal:
-    return _REFUSAL.validate_json(body)
+    return json.decode(body, type=Refusal)
 
 
 def _close(descriptor: int | None) -> None:
@@ -460,14 +422,6 @@ def _close(descriptor: int | None) -> None:
 
 
 @cache
-def _request_type(name: str) -> TypeAdapter[Any]:
-    return TypeAdapter(REQUESTS[name])
-
-
-@cache
-def _reply_type(name: str) -> TypeAdapter[Any]:
+def _reply_type(name: str) -> Any:
     bases: tuple[Any, ...] = vars(REQUESTS[name])["__orig_bases__"]
-    return TypeAdapter(next(get_args(base)[0] for base in bases if get_origin(base) is Request))
-
-
-_REFUSAL = TypeAdapter(Refusal)
+    return next(get_args(base)[0] for base in bases if get_origin(base) is Request)

@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from cachetier_client.bucket_format.stored import Codec
+from msgspec.structs import replace
 
 from cachetier.drain.channel import (
     AnsweringEnd,
@@ -26,13 +26,11 @@ from cachetier.errors import FencedError, NotFoundError
 Answer = Callable[[Any], object]
 
 
-@dataclass(frozen=True, slots=True)
-class Echo(Request[int | str]):
+class Echo(Request[int | str], frozen=True):
     value: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Note(Request[None]):
+class Note(Request[None], frozen=True):
     value: int
 
 

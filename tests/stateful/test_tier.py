@@ -416,7 +416,8 @@ class Tier(RuleBasedStateMachine):
 
     def _flip_a_bit(self, which: int, at: int) -> Shard | None:
         rows = sorted(self.node.rows(), key=lambda row: row.version)
-        sound = [r for r in rows if r.file_id is not None and r.file_id not in self.damaged]
+        filed = [row for row in rows if row.file_id is not None and row.content.size_bytes > 0]
+        sound = [row for row in filed if row.file_id not in self.damaged]
         if not sound:
             return None
         row = sound[which % len(sound)]  # a second flip might mend the first

@@ -65,7 +65,7 @@ def test_a_request_arrives_as_it_was_sent(request_: Request[Any]) -> None:
     ],
 )
 def test_a_reply_arrives_as_it_was_sent(asked: type[Request[Any]], reply: object) -> None:
-    body, descriptor = encode_reply(asked, reply)
+    body, descriptor = encode_reply(reply)
 
     assert descriptor is None
     assert decode_reply(asked, bytearray(body)) == reply
@@ -91,7 +91,7 @@ def test_a_descriptor_is_closed_where_its_reply_cannot_be_read() -> None:
 
 
 def test_bytes_arrive_whatever_they_are() -> None:
-    body, _ = encode_reply(OpenShard, LocalShard(BYTES, (1,), None, None, None, Codec.RAW, 0))
+    body, _ = encode_reply(LocalShard(BYTES, (1,), None, None, None, Codec.RAW, 0))
 
     assert decode_reply(OpenShard, body).body == BYTES
 
@@ -99,13 +99,13 @@ def test_bytes_arrive_whatever_they_are() -> None:
 def test_a_descriptor_goes_beside_the_message_and_one_that_nobody_wants_is_closed() -> None:
     reader, writer = os.pipe()
     shard = LocalShard(None, (1,), reader, "id", 5, Codec.RAW, 0)
-    body, descriptor = encode_reply(OpenShard, shard)
+    body, descriptor = encode_reply(shard)
     assert descriptor == reader
 
     arrived = decode_reply(OpenShard, body, writer)
     assert arrived == LocalShard(None, (1,), writer, "id", 5, Codec.RAW, 0)
 
-    decode_reply(FinishTask, encode_reply(FinishTask, None)[0], writer)
+    decode_reply(FinishTask, encode_reply(None)[0], writer)
     with pytest.raises(OSError):
         os.fstat(writer)
     os.close(reader)

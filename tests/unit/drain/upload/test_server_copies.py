@@ -173,7 +173,7 @@ def test_an_offer_crosses_the_channel_with_its_frames() -> None:
     frames = tuple(StoredFrame(number + 1, number) for number in range(BLOCKS))
     stored = Stored(Codec.ZSTD, 1000, 5, frames)
     found = DonorShard("run", "1", "name", "save-1", OLD, stored)
-    body, descriptor = encode_reply(FindDonor, found)
+    body, descriptor = encode_reply(found)
     assert descriptor is None
 
     arrived = decode_reply(FindDonor, body)
