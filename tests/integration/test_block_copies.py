@@ -371,7 +371,7 @@ def test_twins_of_one_that_cannot_be_sent_do_not_wait_for_it(
 def test_with_the_setting_off_everything_is_sent(node: Node, objects: CountingStore) -> None:
     drain_first(node)
     put_step(node, SECOND, new())
-    with node.draining(replace(SIZE, block_copies=False)):
+    with node.draining(Size(uploads=4, parts=4, block_copies=False)):
         node.wait_durable(SECOND)
         node.wait_until(lambda: node.state()["remotes"][0]["copies"] == "off")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import zstandard
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
+from msgspec.structs import replace
 
 from cachetier.errors import IntegrityError
 from cachetier.local.catalog import queries

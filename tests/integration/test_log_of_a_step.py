@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Condition, Thread
 from typing import Any, ClassVar
 
 import pytest
@@ -23,6 +24,7 @@ SECRET = "a-very-secret-access-key"
 TOKEN = "a-token-that-nobody-may-read"
 LARGE = os.urandom(9 << 20)
 SECONDS = 50.0
+RUN = re.compile(r"/(run-\d+)/")
 
 Line = dict[str, Any]
 
@@ -143,13 +145,24 @@ def test_the_drain_speaks_through_the_same_log(
 
 
 class Refusing(BaseHTTPRequestHandler):
-    """An S3 server that refuses everything, and repeats what it was sent as it does."""
+    """An S3 server that refuses everything, and repeats what it was sent as it does.
+
+    What concerns ``at_once`` runs it refuses together: a drain asks no more once it was refused.
+    """
 
     protocol_version = "HTTP/1.1"
     signatures: ClassVar[set[str]] = set()
+    at_once = 1
+    runs: ClassVar[set[str]] = set()
+    come = Condition()
 
     def _refuse(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if run := RUN.search(self.path):
+            with self.come:
+                self.runs.add(run[1])
+                self.come.notify_all()
+                self.come.wait_for(lambda: len(self.runs) >= self.at_once, SECONDS)
         sent = self.headers.get("Authorization", "")
         self.signatures.add(sent.rpartition("Signature=")[2])
         said = f"You sent Authorization: {sent}"
@@ -177,17 +190,22 @@ def refusing() -> Iterator[str]:
 
 
 def test_a_failure_that_repeats_is_told_once_and_then_counted(
-    tmp_path: Path, node: Callable[..., tuple[Any, dict[str, Any]]], refusing: str
+    tmp_path: Path,
+    node: Callable[..., tuple[Any, dict[str, Any]]],
+    refusing: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     process, ready = node(refusing)
+    monkeypatch.setattr(Refusing, "at_once", 2)
+    Refusing.runs.clear()
     with Client(f"unix://{ready['socket']}") as client:
         for number in range(4):
-            with client.checkpoint("run", number, rank=0, world_size=1) as checkpoint:
+            with client.checkpoint(f"run-{number}", 1, rank=0, world_size=1) as checkpoint:
                 checkpoint.put("x", b"x")
         deadline = time.monotonic() + SECONDS
         while client.status()["drain"]["failures"] < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     assert ended(process) == 0
     lines = lines_of(tmp_path)
