@@ -140,7 +140,7 @@ def test_runs_with_work_get_bytes_by_their_weights(
 ) -> None:
     patterns = tuple((f"run-{number}", weight) for number, weight in enumerate(weights))
     link = Link({}, weights=Weights(patterns), batch=batch)
-    for number in range(1, 60):
+    for number in range(1, 41):
         run = f"run-{number % len(weights)}"
         link.views[number] = view_of(number, run, sizes)
     link.send(batches=40 // batch)
