@@ -54,7 +54,7 @@ class Probe:
     @cached_property
     def inquiry(self) -> Inquiry:
         from cachetier.remote.bucket_properties import (
-            Inquiry,  # with boto3: not before the disk's checks
+            Inquiry,  # with botocore: not before the disk's checks
         )
 
         return Inquiry(self.settings)

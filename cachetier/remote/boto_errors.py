@@ -1,4 +1,4 @@
-"""Turn boto3's and the network's errors into ours: which error an answer is, hence the next move.
+"""Turn botocore's and the network's errors into ours: which one an answer is, hence the next move.
 
 An answer is judged as ``cachetier_client.s3_errors`` says, a failure below HTTP by the class of the
 exception.
@@ -42,7 +42,7 @@ KIND_OF_EXCEPTION = kinds_by_name(
 
 @contextmanager
 def translated_errors(operation: str, key: str | None) -> Iterator[None]:
-    """Turn boto3's and the network's errors inside into ours."""
+    """Turn botocore's and the network's errors inside into ours."""
     what = f"{operation} {key}" if key else operation
     try:
         yield

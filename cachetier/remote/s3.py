@@ -1,8 +1,8 @@
-"""``ObjectStore`` over S3: one boto3 call for each method, the rank's digest along with the bytes.
+"""``ObjectStore`` over S3: one call of botocore for each method, the rank's digest along.
 
-Only this module, ``boto_client`` and ``boto_errors`` know boto3. No body is copied: it goes as a
-``ReadableView``. boto3 refuses a ``memoryview``, its signer copies one, and urllib3 sends one whole
-under the time-out that is meant for connecting.
+Only this module, ``boto_client`` and ``boto_errors`` know botocore. No body is copied: it goes as a
+``ReadableView``. botocore refuses a ``memoryview``, its signer copies one, and urllib3 sends one
+whole under the time-out that is meant for connecting.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cachetier.remote.boto_errors import translated_errors
 from cachetier.remote.stall_guard import ReadableView, first_byte, read_slices
 
 Verify = Literal["checksum", "readback"]
-Answer = dict[str, Any]  # what a boto3 call returns
+Answer = dict[str, Any]  # what a botocore call returns
 
 # S3 may take minutes to put thousands of parts together, and to copy a large one.
 LONG_ANSWERS = {"complete_multipart_upload": 10.0, "upload_part_copy": 10.0}

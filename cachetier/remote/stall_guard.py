@@ -25,7 +25,7 @@ LOOK_SECONDS = 1.0
 
 
 class ReadableView:
-    """A request body that is a file to boto3, and to us a view that nobody copies.
+    """A request body that is a file to botocore, and to us a view that nobody copies.
 
     urllib3 reads and sends it in pieces of 16 KiB. ``taken_bytes`` are those read so far.
     """

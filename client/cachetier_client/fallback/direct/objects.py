@@ -1,6 +1,6 @@
 """The calls of S3 that a direct save needs: repeated until the deadline, judged by code.
 
-The service has the same in ``remote/``, over boto3.
+The service has the same in ``remote/``, over botocore.
 """
 
 from __future__ import annotations
