@@ -49,11 +49,13 @@ class Recovered:
 def lock_directory(cache_dir: Path) -> int:
     """Take the directory for this process; the descriptor holds it until the process ends.
 
+    The lock is the directory's own: a file in it could be removed, and made anew for a second.
+
     Raises:
         DirectoryInUseError: Another service has it.
     """
     _make_directory(cache_dir)
-    descriptor = os.open(cache_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(cache_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

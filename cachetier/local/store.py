@@ -29,6 +29,7 @@ from cachetier.errors import (
     CatalogDamagedError,
     FencedError,
     SizeMismatchError,
+    StagedIOError,
 )
 from cachetier.local.catalog import (
     connection,
@@ -247,6 +248,7 @@ class Store:
 
         Raises:
             SizeMismatchError, OpenForWritingError: The file is not what was declared.
+            StagedIOError: The file has been removed from the directory by another hand.
             FencedError: A sync failed. Nothing is acknowledged by this store any more.
         """
         try:
@@ -383,7 +385,15 @@ class Store:
         self, staged: Staged, ids: SaveIds | Shard, name: str, content: Content, world_size: int
     ) -> None:
         staged.close_writer()
-        size_bytes = os.fstat(staged.reader).st_size
+        status = os.fstat(staged.reader)
+        if status.st_nlink == 0:  # by a row nobody would find its bytes
+            raise StagedIOError(
+                f"somebody removed the staged file {staged.file_id}",
+                hint="Let nothing but cachetier touch its cache_dir, and put the shard again.",
+                **ids.context,
+                name=name,
+            )
+        size_bytes = status.st_size
         declared, reserved = content.size_bytes, staged.reserved_bytes
         if size_bytes != declared or size_bytes > reserved:
             raise SizeMismatchError(

@@ -46,9 +46,8 @@ def counts(replica: Manifest, durable: Manifest | None) -> bool:
         return durable.state is ManifestState.PUBLISHED
     if durable.state is ManifestState.PUBLISHED:
         return False
-    # Another save of the step was deleted: this one counts if it came later.
-    newer = replica.started_at > durable.started_at
-    return newer and replica.save_id not in durable.replaces
+    # Another save of the step was deleted: this one counts unless that had replaced it.
+    return replica.save_id not in durable.replaces
 
 
 def _is_published(manifest: Manifest) -> bool:

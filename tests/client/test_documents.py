@@ -137,6 +137,55 @@ def test_a_shard_with_a_wrong_field_is_refused(field: str, value: object) -> Non
         decode(PartDocument, json.dumps(document).encode(), "key")
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("run", "../run"),
+        ("run", "a/run"),
+        ("run", "r" * 129),
+        ("step", 2**53),
+        ("save_id", "-save"),
+        ("save_id", "s" * 65),
+        ("location", "../7"),
+        ("location", "7/../8"),
+        ("location", "7~" + "s" * 80),
+        ("nonce", "n" * 65),
+        ("nonce", "two lines"),
+        ("started_at", float("nan")),
+        ("started_at", float("inf")),
+        ("started_at", 10**400),
+        ("published_at", float("nan")),
+        ("replaces", ["a b"]),
+        ("world_size", 1_000_001),
+    ],
+)
+def test_a_manifest_passes_the_grammar_of_ranks_or_is_refused(field: str, value: object) -> None:
+    body = json.dumps({**json.loads(encode(MANIFEST)), field: value}).encode()
+
+    with pytest.raises(IntegrityError, match=f"the/key is not a manifest.*({field}|not a number)"):
+        decode(Manifest, body, "the/key")
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a//b", "../a", ".cachetier/a", "a b", "n" * 256])
+def test_the_name_of_a_shard_passes_the_grammar_or_its_document_is_refused(name: str) -> None:
+    for document in (PART, MANIFEST):
+        lie = json.loads(encode(document))
+        lie["shards"][0]["name"] = name
+
+        with pytest.raises(IntegrityError, match="name: shard name"):
+            decode(type(document), json.dumps(lie).encode(), "key")
+
+
+def test_a_manifest_that_lists_one_name_with_two_digests_is_refused() -> None:
+    lie = json.loads(encode(MANIFEST))
+    lie["shards"].append({**lie["shards"][0], "rank": 0})
+    assert decode(Manifest, json.dumps(lie).encode(), "key").shards[1].rank == 0
+    lie["shards"][1]["digest"] = f"{7:016x}"
+
+    with pytest.raises(IntegrityError, match="a/b is listed with two digests"):
+        decode(Manifest, json.dumps(lie).encode(), "key")
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"<xml/>"])
 def test_what_is_no_document_is_refused(body: bytes) -> None:
     with pytest.raises(IntegrityError):

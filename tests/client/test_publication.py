@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from cachetier_client.bucket_format import publication
-from cachetier_client.bucket_format.documents import Manifest, ManifestState
+from cachetier_client.bucket_format.documents import Manifest, ManifestState, ShardEntry
 from cachetier_client.bucket_format.layout import own_location, plain_location
 from cachetier_client.bucket_format.publication import Claimant, ClaimState
+from cachetier_client.bucket_format.stored import Content
+from cachetier_client.errors import IntegrityError
 
 CLAIMED, PUBLISHED, DELETED = ManifestState
 
@@ -44,40 +46,44 @@ def manifest(
     )
 
 
-OLDER, NEWER = 50.0, 150.0
+SLOW, FAST = 50.0, 150.0  # clocks beside that of ``claimant``, which decide nothing
 
 
+@pytest.mark.parametrize("started_at", [SLOW, 100.0, FAST])
 @pytest.mark.parametrize(
-    ("seen", "overwrite", "claim_state"),
+    ("state", "save_id", "overwrite", "claim_state"),
     [
-        (None, False, ClaimState.CLAIM),
-        (manifest(CLAIMED, "ours"), False, ClaimState.HOLD),
-        (manifest(CLAIMED, started_at=OLDER), False, ClaimState.CLAIM),
-        (manifest(CLAIMED, started_at=NEWER), False, ClaimState.SUPERSEDED),
-        (manifest(CLAIMED, started_at=100.0), False, ClaimState.SUPERSEDED),
-        (manifest(PUBLISHED, "ours"), False, ClaimState.PUBLISHED),
-        (manifest(PUBLISHED, "ours"), True, ClaimState.PUBLISHED),
-        (manifest(PUBLISHED, started_at=OLDER), True, ClaimState.REPLACE_WHEN_WHOLE),
-        (manifest(PUBLISHED, started_at=NEWER), True, ClaimState.SUPERSEDED),
-        (manifest(PUBLISHED, started_at=OLDER), False, ClaimState.REFUSED),
-        (manifest(PUBLISHED, started_at=NEWER), False, ClaimState.REFUSED),
-        (manifest(DELETED, "ours"), False, ClaimState.DELETED),
-        (manifest(DELETED, started_at=OLDER), False, ClaimState.CLAIM),
-        (manifest(DELETED, started_at=NEWER), False, ClaimState.SUPERSEDED),
+        (None, "", False, ClaimState.CLAIM),
+        (CLAIMED, "ours", False, ClaimState.HOLD),
+        (CLAIMED, "theirs", False, ClaimState.REPLACE_WHEN_WHOLE),
+        (PUBLISHED, "ours", False, ClaimState.PUBLISHED),
+        (PUBLISHED, "ours", True, ClaimState.PUBLISHED),
+        (PUBLISHED, "theirs", True, ClaimState.REPLACE_WHEN_WHOLE),
+        (PUBLISHED, "theirs", False, ClaimState.REFUSED),
+        (DELETED, "ours", False, ClaimState.DELETED),
+        (DELETED, "theirs", False, ClaimState.CLAIM),
     ],
 )
-def test_every_claim_state(seen: Manifest | None, overwrite: bool, claim_state: ClaimState) -> None:
+def test_every_claim_state(
+    state: ManifestState | None,
+    save_id: str,
+    overwrite: bool,
+    claim_state: ClaimState,
+    started_at: float,
+) -> None:
+    seen = None if state is None else manifest(state, save_id, started_at=started_at)
+
     assert publication.claim_state(claimant(overwrite=overwrite), seen) is claim_state
 
 
-def test_what_a_node_saw_counts_more_than_the_clock() -> None:
-    theirs = manifest(CLAIMED, started_at=NEWER)
+def test_a_save_claims_over_what_its_node_saw_it_replace() -> None:
+    theirs = manifest(CLAIMED, started_at=FAST)
 
     assert publication.claim_state(claimant(replaced=("theirs",)), theirs) is ClaimState.CLAIM
 
 
 def test_what_the_manifest_saw_counts_most() -> None:
-    theirs = manifest(CLAIMED, started_at=OLDER, replaces=("ours",))
+    theirs = manifest(CLAIMED, replaces=("ours",))
 
     assert publication.claim_state(claimant(), theirs) is ClaimState.SUPERSEDED
     assert publication.claim_state(claimant(replaced=("theirs",)), theirs) is ClaimState.SUPERSEDED
@@ -85,8 +91,8 @@ def test_what_the_manifest_saw_counts_most() -> None:
 
 def test_the_first_claim_takes_the_plain_keys_and_any_other_its_own() -> None:
     first = publication.claim(claimant("a"), None, "n1")
-    second = publication.claim(claimant("b"), first, "n2")
-    third = publication.claim(claimant("c", replaced=("x",)), second, "n3")
+    second = publication.claim(claimant("b", replaced=("a",)), first, "n2")
+    third = publication.claim(claimant("c", replaced=("b", "x")), second, "n3")
 
     assert first.location == plain_location(7)
     assert second.location == own_location(7, "b")
@@ -116,7 +122,7 @@ def test_after_a_deletion_the_plain_keys_are_not_used_again() -> None:
 SEEN = [
     None,
     *(manifest(state, "ours") for state in (CLAIMED, DELETED)),
-    *(manifest(state, started_at=at) for state in ManifestState for at in (OLDER, NEWER)),
+    *(manifest(state, started_at=at) for state in ManifestState for at in (SLOW, FAST)),
 ]
 
 
@@ -137,13 +143,13 @@ def test_a_save_that_was_given_up_can_never_be_published(
 def test_giving_a_save_up_changes_nothing_for_the_one_that_has_the_step(
     state: ManifestState,
 ) -> None:
-    seen = manifest(state, started_at=OLDER, replaces=("first",))
+    seen = manifest(state, started_at=SLOW, replaces=("first",))
     left = publication.given_up(claimant(overwrite=True), "7~ours", seen, "new")
 
     assert left is not None
     assert replace(left, replaces=seen.replaces, nonce=seen.nonce) == seen
     assert (left.replaces, left.nonce) == (("first", "ours"), "new")
-    theirs = claimant("theirs", started_at=OLDER)
+    theirs = claimant("theirs", started_at=SLOW)
     assert publication.claim_state(theirs, left) is publication.claim_state(theirs, seen)
 
 
@@ -154,6 +160,17 @@ def test_publishing_keeps_what_was_claimed() -> None:
 
     assert (published.state, published.published_at, published.nonce) == (PUBLISHED, 5.0, "m")
     assert (published.save_id, published.location) == (claimed.save_id, claimed.location)
+
+
+def test_parts_that_put_two_contents_by_one_name_are_not_published() -> None:
+    contents = [Content(1, digest, (digest,)) for digest in (1, 2)]
+    parts = [
+        (publication.part_of(claimant(), rank, [ShardEntry.of("x", rank, content)]), "d")
+        for rank, content in enumerate(contents)
+    ]
+
+    with pytest.raises(IntegrityError, match="cannot be published: x is listed with two digests"):
+        publication.published(claimant(), "7", None, parts, at=5.0, nonce="m")
 
 
 # --- two nodes, in every order ------------------------------------------------------------------
@@ -228,7 +245,7 @@ def every_order(saves: tuple[Claimant, ...]) -> Iterator[World]:
 
 CASES = {
     "two starts, nothing known": (claimant("a", started_at=1.0), claimant("b", started_at=2.0)),
-    "a node saw which came first, the clock is wrong": (
+    "a node saw which came first": (
         claimant("a", started_at=2.0),
         claimant("b", started_at=1.0, replaced=("a",)),
     ),
@@ -270,12 +287,26 @@ def test_without_overwrite_a_published_save_stays(case: str) -> None:
         assert len(world.published) == 1
 
 
-def test_an_overwrite_that_came_later_is_what_remains() -> None:
-    for world in every_order(CASES["the later one overwrites"]):
-        assert world.published[-1] == "b"
+def test_what_overwrites_is_what_remains() -> None:
+    for case, remains in (("the later one overwrites", "b"), ("the earlier one overwrites", "a")):
+        for world in every_order(CASES[case]):
+            assert world.published[-1] == remains
 
 
-def test_what_a_node_saw_wins_over_a_wrong_clock_unless_it_was_too_late() -> None:
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_claim_that_died_holds_up_no_save_however_fast_its_clock_was(overwrite: bool) -> None:
+    dead = publication.claim(claimant("dead", started_at=FAST), None, "n")
+    world = World(dead)
+
+    for _ in node(claimant(overwrite=overwrite), world):
+        pass
+
+    assert world.published == ["ours"]
+    assert world.manifest is not None
+    assert publication.claim_state(claimant("dead"), world.manifest) is ClaimState.REFUSED
+
+
+def test_what_a_node_saw_wins_unless_it_was_too_late() -> None:
     ends = {tuple(world.published) for world in every_order(CASES[list(CASES)[1]])}
 
     assert ends == {("a",), ("b",)}

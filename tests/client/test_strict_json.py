@@ -24,10 +24,13 @@ from tests.client.test_document_bytes import PART, PENDING, PUBLISHED
 DOCUMENTS = [PART, PENDING, PUBLISHED]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 COUNT = st.integers(0, 2**63 - 1)
+RANK = st.integers(0, 999_999)
+RUN = st.from_regex(r"[A-Za-z0-9_=+@][A-Za-z0-9_\-=+@]{0,20}", fullmatch=True)
+SAVE_ID = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,20}", fullmatch=True)
 SUMMARIES = st.builds(
     ShardSummary,
-    name=TEXT,
-    rank=COUNT,
+    name=st.lists(RUN, min_size=1, max_size=3, unique=True).map("/".join),
+    rank=RANK,
     size_bytes=st.integers(0, 1 << 39),
     digest=st.from_regex(r"[0-9a-f]{16}", fullmatch=True),
     stored_bytes=COUNT,
@@ -36,16 +39,16 @@ SUMMARIES = st.builds(
 MANIFESTS = st.builds(
     Manifest,
     state=st.sampled_from(ManifestState),
-    run=TEXT,
-    step=COUNT,
-    save_id=TEXT,
-    location=TEXT,
-    nonce=TEXT,
+    run=RUN,
+    step=st.integers(0, 2**53 - 1),
+    save_id=SAVE_ID,
+    location=st.integers(0, 2**53 - 1).map(str),
+    nonce=st.from_regex(r"[0-9a-f]{0,16}", fullmatch=True),
     started_at=st.floats(allow_nan=False, allow_infinity=False),
     published_at=st.none() | st.floats(allow_nan=False, allow_infinity=False),
-    replaces=st.lists(TEXT, max_size=3).map(tuple),
-    world_size=st.integers(1, 2**63 - 1),
-    shards=st.lists(SUMMARIES, max_size=3).map(tuple),
+    replaces=st.lists(SAVE_ID, max_size=3).map(tuple),
+    world_size=st.integers(1, 1_000_000),
+    shards=st.lists(SUMMARIES, max_size=3, unique_by=lambda shard: shard.name).map(tuple),
 )
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
@@ -127,9 +130,9 @@ def refusal_of(document: Any, **fields: Any) -> str:
         ("step", True, "step: True is not an integer"),
         ("step", 7.0, "step: 7.0 is not an integer"),
         ("step", "7", "step: '7' is not an integer"),
-        ("step", -1, f"step: -1 is not from 0 to {2**63 - 1}"),
-        ("step", 2**63, f"step: {2**63} is not from 0 to {2**63 - 1}"),
-        ("world_size", 0, f"world_size: 0 is not from 1 to {2**63 - 1}"),
+        ("step", -1, f"step: -1 is not from 0 to {2**53 - 1}"),
+        ("step", 2**53, f"step: {2**53} is not from 0 to {2**53 - 1}"),
+        ("world_size", 0, "world_size: 0 is not from 1 to 1000000"),
         ("state", "gone", "state: 'gone' is none of claimed, published, deleted"),
         ("state", 1, "state: 1 is none of claimed, published, deleted"),
         ("format", 2, "format: 2 is not from 1 to 1"),

@@ -12,7 +12,7 @@ from cachetier.model.lifecycle import ShardState
 from tests.stateful.node import Node
 from tests.stateful.reading import bytes_of
 
-ROOT_FILES = {"lock", "store-id", "catalog.db", "catalog.db-wal", "catalog.db-shm"}
+ROOT_FILES = {"store-id", "catalog.db", "catalog.db-wal", "catalog.db-shm"}
 
 
 class ViolationError(AssertionError):

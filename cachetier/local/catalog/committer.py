@@ -4,8 +4,9 @@ There is no writer thread. The caller that finds the catalog idle leads: it runs
 operation in one transaction, answers them all, and hands the lead to the next caller in line. A
 lone caller pays no thread switch.
 
-The first failed transaction is final: SQLite would go on after a failed sync and
-report success, so from then on every operation is refused.
+The first transaction that the disk failed is final: SQLite would go on after a failed sync and
+report success, so from then on every operation is refused. A full disk and a lock that another
+process holds are no such failure: nothing was synced, and the callers may try again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ import apsw
 from cachetier.errors import BackpressureError, FencedError
 
 BATCH_LIMIT = 256
+
+# What SQLite says of a statement and its values: that one operation was wrong, the disk was not.
+_OF_A_STATEMENT = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, apsw.SQLError)
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -132,20 +136,23 @@ class Committer:
             return self._all_or_apart(batch)
         except apsw.FullError as error:
             self._on_error()
-            return self._give_back(batch, error)
+            full = f"the disk has no room for the catalog: {error}"
+            return self._give_back(batch, full, "Free space on the disk.")
+        except apsw.BusyError as error:
+            held = f"another process holds the catalog's lock: {error}"
+            return self._give_back(batch, held, "End it: a backup, or `sqlite3`. Nothing was lost.")
         except apsw.Error as error:
             self._on_error()
             self.fence(f"the catalog failed to commit: {error}")
             return [FencedError(str(self.fenced)) for _ in batch]
 
     def _give_back(
-        self, batch: list[_Waiting[Any]], error: apsw.FullError
+        self, batch: list[_Waiting[Any]], message: str, hint: str
     ) -> list[BaseException | None]:
-        """Undo a transaction that found no room: nothing was synced, so no sync lied."""
+        """Undo a transaction that could not be synced: nothing was, so no sync lied."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-        message = f"the disk has no room for the catalog: {error}"
-        return [BackpressureError(message, hint="Free space on the disk.") for _ in batch]
+        return [BackpressureError(message, hint=hint) for _ in batch]
 
     def _all_or_apart(self, batch: list[_Waiting[Any]]) -> list[BaseException | None]:
         """Commit the batch; only when an operation fails is each kept apart by a savepoint."""
@@ -161,6 +168,8 @@ class Committer:
     def _attempt(self, waiting: _Waiting[Any]) -> BaseException | None:
         try:
             waiting.result = waiting.operation()
+        except _OF_A_STATEMENT as error:
+            return error
         except apsw.Error:
             raise
         except Exception as error:  # a refusal, or a defect: this caller gets it, the others do not

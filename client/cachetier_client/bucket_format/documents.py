@@ -24,8 +24,15 @@ from cachetier_client.bucket_format.stored import (
     Stored,
     StoredFrame,
 )
-from cachetier_client.bucket_format.strict_json import between, matching
+from cachetier_client.bucket_format.strict_json import between, checked, matching
 from cachetier_client.errors import IntegrityError
+from cachetier_client.identity.names import (
+    STEP_LIMIT,
+    WORLD_LIMIT,
+    checked_name,
+    checked_run,
+    checked_save_id,
+)
 from cachetier_client.io import digests
 from cachetier_client.io.digests import from_hex, to_hex
 
@@ -33,8 +40,15 @@ FORMAT = 1
 NUMBER_LIMIT = 1 << 63  # what the catalog can hold
 
 Format = Annotated[int, between(FORMAT, FORMAT)]
+Run = Annotated[str, checked(checked_run)]
+Step = Annotated[int, between(0, STEP_LIMIT - 1)]
+SaveId = Annotated[str, checked(checked_save_id)]
+ShardName = Annotated[str, checked(checked_name)]
+Location = Annotated[str, matching(r"[0-9]{1,16}[A-Za-z0-9._\-~]{0,67}")]
+Rank = Annotated[int, between(0, WORLD_LIMIT - 1)]
+WorldSize = Annotated[int, between(1, WORLD_LIMIT)]
+Nonce = Annotated[str, matching(r"[A-Za-z0-9._\-]{0,64}")]
 Count = Annotated[int, between(0, NUMBER_LIMIT - 1)]
-WorldSize = Annotated[int, between(1, NUMBER_LIMIT - 1)]
 ShardBytes = Annotated[int, between(0, SHARD_LIMIT_BYTES)]
 HexDigest = Annotated[str, matching(r"[0-9a-f]{16}")]
 HexDigests = Annotated[str, matching(r"(?:[0-9a-f]{16})*")]
@@ -70,8 +84,8 @@ class ShardSummary:
         pack: Of one that is no object of its own.
     """
 
-    name: str
-    rank: Count
+    name: ShardName
+    rank: Rank
     size_bytes: ShardBytes
     digest: HexDigest
     codec: Codec = Codec.RAW
@@ -163,10 +177,10 @@ class PartDocument:
     """What one rank of one save put: written once, after a HEAD of each of its shards."""
 
     format: Format = FORMAT
-    run: str
-    step: Count
-    save_id: str
-    rank: Count
+    run: Run
+    step: Step
+    save_id: SaveId
+    rank: Rank
     world_size: WorldSize
     shards: tuple[ShardEntry, ...]
 
@@ -175,7 +189,7 @@ class PartDocument:
 class HeldShard:
     """A shard that a client knows to be on its node: the service acknowledged it."""
 
-    name: str
+    name: ShardName
     size_bytes: ShardBytes
     digest: HexDigest
 
@@ -188,11 +202,11 @@ class PendingSeal:
     """
 
     format: Format = FORMAT
-    run: str
-    step: Count
-    rank: Count
+    run: Run
+    step: Step
+    rank: Rank
     world_size: WorldSize
-    save_id: str
+    save_id: SaveId
     overwrite: bool
     ranks_on_node: Count | None
     follows: bool = False
@@ -204,7 +218,7 @@ class PendingSeal:
 class PartReference:
     """A rank's part, pinned by size and digest so that it cannot change under a reader."""
 
-    rank: Count
+    rank: Rank
     digest: HexDigest
     shards: Count
     size_bytes: Count
@@ -222,17 +236,23 @@ class Manifest:
 
     format: Format = FORMAT
     state: ManifestState
-    run: str
-    step: Count
-    save_id: str
-    location: str
-    nonce: str
+    run: Run
+    step: Step
+    save_id: SaveId
+    location: Location
+    nonce: Nonce
     started_at: float
-    replaces: tuple[str, ...] = ()
+    replaces: tuple[SaveId, ...] = ()
     world_size: WorldSize = 1
     published_at: float | None = None
     parts: tuple[PartReference, ...] = ()
     shards: tuple[ShardSummary, ...] = ()
+
+    def __post_init__(self) -> None:
+        contents: dict[str, str] = {}
+        for shard in self.shards:
+            if contents.setdefault(shard.name, shard.digest) != shard.digest:
+                raise ValueError(f"{shard.name} is listed with two digests")
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,12 @@ class ClaimState(Enum):
 
 
 def claim_state(save: Claimant, seen: Manifest | None) -> ClaimState:
-    """Return the state of the claim of ``save`` on the manifest ``seen``."""
+    """Return the state of the claim of ``save`` on the manifest ``seen``.
+
+    A save comes after those that somebody saw it replace. Of two that nobody ordered, the first
+    that is whole gets the step: neither waits for the claim of the other, whose node may be lost,
+    and the clocks of their nodes may differ.
+    """
     if seen is None:
         return ClaimState.CLAIM
     if seen.save_id == save.save_id:
@@ -96,18 +101,13 @@ def claim_state(save: Claimant, seen: Manifest | None) -> ClaimState:
         }[seen.state]
     if seen.state is ManifestState.PUBLISHED and not save.overwrite:
         return ClaimState.REFUSED
-    if not is_newer(save, seen):
+    if save.save_id in seen.replaces:
         return ClaimState.SUPERSEDED
+    if seen.state is ManifestState.CLAIMED and seen.save_id not in save.replaced:
+        return ClaimState.REPLACE_WHEN_WHOLE
     if seen.state is ManifestState.PUBLISHED:
         return ClaimState.REPLACE_WHEN_WHOLE
     return ClaimState.CLAIM
-
-
-def is_newer(save: Claimant, seen: Manifest) -> bool:
-    """Return whether ``save`` comes after the save that wrote ``seen``."""
-    if save.save_id in seen.replaces:
-        return False
-    return seen.save_id in save.replaced or save.started_at > seen.started_at
 
 
 def location_of(save: Claimant, seen: Manifest | None, *, spread: bool = False) -> str:
@@ -123,8 +123,13 @@ def location_of(save: Claimant, seen: Manifest | None, *, spread: bool = False) 
 
 
 def claim(save: Claimant, seen: Manifest | None, nonce: str, *, spread: bool = False) -> Manifest:
-    """Return the document that claims the step for ``save`` over ``seen``."""
-    earlier = () if seen is None else (*seen.replaces, seen.save_id)
+    """Return the document that claims the step for ``save`` over ``seen``.
+
+    A claim that nobody saw it replace is not entered as replaced: what overwrites may come yet.
+    """
+    earlier = set() if seen is None else {*seen.replaces}
+    if seen is not None and seen.state is not ManifestState.CLAIMED:
+        earlier.add(seen.save_id)
     return Manifest(
         state=ManifestState.CLAIMED,
         run=save.run,
@@ -133,7 +138,7 @@ def claim(save: Claimant, seen: Manifest | None, nonce: str, *, spread: bool = F
         location=location_of(save, seen, spread=spread),
         nonce=nonce,
         started_at=save.started_at,
-        replaces=tuple(sorted({*earlier, *save.replaced} - {save.save_id})),
+        replaces=tuple(sorted((earlier | {*save.replaced}) - {save.save_id})),
         world_size=save.world_size,
     )
 
@@ -168,7 +173,8 @@ def published(
     """Return what publishes ``save``, whose objects are at ``location``, over ``seen``.
 
     Raises:
-        IntegrityError: The save has claimed the step at another location.
+        IntegrityError: The save has claimed the step at another location, or two ranks put
+            different bytes by one name.
     """
     if seen is None or seen.save_id != save.save_id:
         seen = replace(claim(save, seen, ""), location=location)
@@ -178,15 +184,23 @@ def published(
             run=save.run,
             step=save.step,
         )
-    return replace(
-        seen,
-        state=ManifestState.PUBLISHED,
-        published_at=at,
-        nonce=nonce,
-        world_size=save.world_size,
-        parts=tuple(_reference(part, digest) for part, digest in parts),
-        shards=tuple(shard.summary() for part, _ in parts for shard in part.shards),
-    )
+    try:
+        return replace(
+            seen,
+            state=ManifestState.PUBLISHED,
+            published_at=at,
+            nonce=nonce,
+            world_size=save.world_size,
+            parts=tuple(_reference(part, digest) for part, digest in parts),
+            shards=tuple(shard.summary() for part, _ in parts for shard in part.shards),
+        )
+    except ValueError as error:
+        raise IntegrityError(
+            f"step {save.step} cannot be published: {error}",
+            hint="Save the step again; each rank's shards need names of their own.",
+            run=save.run,
+            step=save.step,
+        ) from None
 
 
 def _reference(part: PartDocument, digest: str) -> PartReference:

@@ -21,6 +21,7 @@ from dataclasses import MISSING, fields
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from cachetier_client.errors import CachetierClientError
 from cachetier_client.identity.names import shown
 
 _Kind = TypeVar("_Kind")
@@ -80,6 +81,18 @@ def matching(pattern: str) -> _Reader:
         if compiled.fullmatch(text) is None:
             raise ValueError(f"{shown(text)} does not match {pattern}")
         return text
+
+    return check
+
+
+def checked(rule: Callable[[Any], Any]) -> _Reader:
+    """Return a check by ``rule``, which raises one of our errors for what it does not allow."""
+
+    def check(value: Any) -> Any:
+        try:
+            return rule(value)
+        except CachetierClientError as error:
+            raise ValueError(error.message) from None
 
     return check
 

@@ -206,7 +206,7 @@ def rows_of(patient: Patient) -> list[Shard]:
 # --- documents ------------------------------------------------------------------------------------
 
 
-def test_a_step_that_a_newer_save_claims_since_is_not_given_up_for_it(
+def test_a_step_that_another_save_claims_since_is_not_given_up_for_it(
     patient: Patient, remote: MemoryObjectStore, clock: FakeClock
 ) -> None:
     """The manifest was lost, and another node began the step anew: it may never complete it."""
@@ -226,7 +226,7 @@ def test_a_step_that_a_newer_save_claims_since_is_not_given_up_for_it(
 
     report = patient.checked(repair=True)
 
-    assert "elsewhere" in report.outcomes[0].what
+    assert "the drain publishes it" in report.outcomes[0].what
     with patient.running() as node:
         node.drain.drain_all()
         assert node.checkpoints.step("run", 1)[0].state == "published"

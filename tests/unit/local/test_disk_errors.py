@@ -13,7 +13,8 @@ from cachetier_client.clock import SystemClock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
-from cachetier.errors import BackpressureError, FencedError, OpenForWritingError
+from cachetier.errors import BackpressureError, FencedError, OpenForWritingError, StagedIOError
+from cachetier.local.catalog import queries
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.recovery import open_store
 from cachetier.local.store import Store
@@ -67,6 +68,26 @@ def put(store: Store) -> None:
     assert staged.writer is not None
     os.pwrite(staged.writer, DATA, 0)
     store.commit(staged, IDS, "x", Content(len(DATA), digest_of(DATA), (digest_of(DATA),)))
+
+
+def test_a_staged_file_that_somebody_removed_is_refused_at_its_commit(
+    tmp_path: Path, disk: DiskFiles
+) -> None:
+    heard: list[str] = []
+    with opened(tmp_path, FaultyFiles(disk, []), heard.append) as store:
+        assert store.space.try_reserve(4096)
+        staged = store.stage(4096)
+        assert staged.writer is not None
+        os.pwrite(staged.writer, DATA[:4096], 0)
+        disk.remove(staged.file_id)
+        digest = digest_of(DATA[:4096])
+
+        with pytest.raises(StagedIOError, match="somebody removed the staged file"):
+            store.commit(staged, IDS, "x", Content(4096, digest, (digest,)))
+
+        assert store.read(queries.totals).local_bytes == store.space.used_bytes == 0
+        assert store.fenced is None and not heard
+        put(store)
 
 
 def test_what_works_and_what_a_caller_does_wrong_are_no_failures(

@@ -55,7 +55,7 @@ def manifest(
         (manifest("a", PUBLISHED), True),
         (manifest("b", PUBLISHED), False),
         (manifest("a", DELETED), False),
-        (manifest("b", DELETED, at=9.0), False),
+        (manifest("b", DELETED, at=9.0), True),
         (manifest("b", DELETED, at=0.5), True),
         (manifest("b", DELETED, at=0.5, replaces=("a",)), False),
     ],

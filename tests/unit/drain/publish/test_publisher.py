@@ -103,10 +103,23 @@ def test_the_first_save_gets_the_plain_keys_and_keeps_them(world: World) -> None
 
 
 def test_a_newer_save_takes_over_at_keys_of_its_own(world: World) -> None:
-    world.located(save_of("a", 100))
+    world.located(save_of("a"))
 
-    assert world.located(save_of("b", 200)) == "7~b"
-    assert world.publisher.claim(save_of("a", 100)) == Ended(SaveState.SUPERSEDED)
+    assert world.located(save_of("b", replaced=("a",))) == "7~b"
+    assert world.publisher.claim(save_of("a")) == Ended(SaveState.SUPERSEDED)
+
+
+def test_a_claim_that_died_loses_to_a_whole_save_though_its_clock_was_fast(world: World) -> None:
+    world.located(save_of("dead", 900))
+    save = save_of("b", 100)
+    location = world.whole(save)
+
+    assert location == "7~b"
+    assert world.publisher.publish(save, location) == Ended(SaveState.PUBLISHED)
+    ended = world.publisher.claim(save_of("dead", 900))
+    assert isinstance(ended, Ended)
+    assert ended.state is SaveState.REFUSED
+    assert "save b is published" in ended.message, "losing a save is told"
 
 
 def test_a_save_that_its_node_saw_replaced_loses_whatever_the_clocks_say(world: World) -> None:
@@ -126,8 +139,8 @@ def test_a_published_step_refuses_other_saves_and_says_whose_it_is(world: World)
 
 
 def test_an_older_save_is_told_that_a_published_one_superseded_it(world: World) -> None:
-    world.published(save_of("b", 200))
-    ended = world.publisher.claim(save_of("a", 100, overwrite=True))
+    world.published(save_of("b", replaced=("a",)))
+    ended = world.publisher.claim(save_of("a", overwrite=True))
 
     assert isinstance(ended, Ended)
     assert ended.state is SaveState.SUPERSEDED
@@ -260,7 +273,7 @@ def test_an_overwrite_replaces_the_published_save_once_it_is_whole(world: World)
 
 
 def test_a_save_taken_over_by_a_newer_one_does_not_publish(world: World) -> None:
-    older, newer = save_of("a", 100), save_of("b", 200)
+    older, newer = save_of("a"), save_of("b", replaced=("a",))
     location = world.whole(older)
     world.located(newer)
 
@@ -328,12 +341,12 @@ def test_of_two_nodes_that_publish_at_once_both_see_it_published(world: World) -
     assert interrupted == [Ended(SaveState.PUBLISHED)]
 
 
-def test_of_two_saves_that_claim_at_once_the_newer_holds_the_step(world: World) -> None:
+def test_of_two_saves_that_claim_at_once_each_has_keys_of_its_own(world: World) -> None:
     claims = before_put(
         world, ".cachetier/manifest.json", lambda: world.publisher.claim(save_of("b", 200))
     )
 
-    assert world.publisher.claim(save_of("a", 100)) == Ended(SaveState.SUPERSEDED)
+    assert world.publisher.claim(save_of("a", 100)) == Located("7~a")
     assert claims == [Located("7")]
 
 
@@ -450,8 +463,8 @@ def test_rank_0_of_another_save_does_not_count(world: World) -> None:
 
 
 def test_whoever_waits_for_rank_0_hears_that_the_save_has_ended(world: World) -> None:
-    save = save_of("a", 100, world_size=2)
+    save = save_of("a", world_size=2)
     location = world.located(save)
-    world.located(save_of("b", 200))
+    world.located(save_of("b", replaced=("a",)))
 
     assert world.publisher.follow(save, location) == Ended(SaveState.SUPERSEDED)

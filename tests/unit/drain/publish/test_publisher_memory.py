@@ -49,7 +49,7 @@ def test_it_publishes_the_same_manifest_as_one_that_reads(world: World) -> None:
 
 
 def test_a_claim_that_was_taken_over_is_noticed(world: World) -> None:
-    older, newer = save_of("a", 100), save_of("b", 200)
+    older, newer = save_of("a"), save_of("b", replaced=("a",))
     location = world.whole(older)
     assert world.restarted().claim(newer) == Located("7~b")
 
@@ -58,7 +58,7 @@ def test_a_claim_that_was_taken_over_is_noticed(world: World) -> None:
 
 
 def test_a_claim_taken_over_at_the_last_instant_is_noticed(world: World) -> None:
-    older, newer = save_of("a", 100), save_of("b", 200)
+    older, newer = save_of("a"), save_of("b", replaced=("a",))
     location = world.whole(older)
     rival = world.restarted()
     before_put(world, ".cachetier/manifest.json", lambda: rival.claim(newer))
@@ -87,7 +87,7 @@ def test_a_step_that_another_node_published_first_is_published(world: World) -> 
 
 
 def test_a_claim_of_a_newer_save_says_nothing_about_an_older_one(world: World) -> None:
-    older, newer = save_of("a", 100, overwrite=True), save_of("b", 200)
+    older, newer = save_of("a", overwrite=True), save_of("b", replaced=("a",))
     location = world.whole(older)
     world.located(newer)
 

@@ -222,6 +222,36 @@ def test_a_full_disk_refuses_and_does_not_fence(table: Table) -> None:
     assert table.errors == 1
 
 
+def test_a_lock_held_by_another_process_refuses_and_does_not_fence(
+    table: Table, tmp_path: Path
+) -> None:
+    other = apsw.Connection(str(tmp_path / "some.db"), vfs=table.disk.vfs)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(BackpressureError, match="another process holds the catalog's lock"):
+        table.committer.run(table.insert(1))
+    assert table.committer.fenced is None
+
+    other.execute("ROLLBACK")
+    other.close()
+
+    assert table.committer.run(table.insert(2)) == 20
+    assert table.rows() == [2]
+
+
+def test_a_value_that_sqlite_refuses_fails_its_operation_alone(table: Table) -> None:
+    def null(sql: apsw.Connection) -> int:
+        sql.execute("CREATE TABLE IF NOT EXISTS strict (x TEXT NOT NULL)")
+        sql.execute("INSERT INTO strict VALUES (?)", (float("nan"),))
+        return 0
+
+    found = together(table, [null, table.insert(1)])
+
+    assert isinstance(found[0], apsw.ConstraintError)
+    assert found[1] == 10
+    assert table.committer.fenced is None
+    assert table.errors == 0
+
+
 def test_nobody_waits_for_a_leader_that_came_to_grief(table: Table) -> None:
     """An interrupt in one caller's operation must not hang the others."""
 
