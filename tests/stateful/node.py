@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from cachetier_client.io.digests import block_lengths, combine, digest_of
 from cachetier_client.results import Receipt
 
 from cachetier.ingest.ingest import NodeIngest
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import connection, queries
 from cachetier.local.files.data_files import Files
 from cachetier.local.recovery import lock_directory, open_store
 from cachetier.local.store import Staged, Store
@@ -85,8 +84,10 @@ class Node:
     def close(self) -> None:
         """Let go of the directory in good order; that only saves time, so it may fail."""
         self.restore.close()
-        with contextlib.suppress(apsw.IOError, apsw.FullError):
+        try:
             self.store.close()
+        except (apsw.IOError, apsw.FullError):
+            connection.abandon(self.store._committer._connection)  # else whoever collects it fails
         os.close(self._lock)
 
     def die(self) -> None:

@@ -103,9 +103,8 @@ def claim_state(save: Claimant, seen: Manifest | None) -> ClaimState:
         return ClaimState.REFUSED
     if save.save_id in seen.replaces:
         return ClaimState.SUPERSEDED
-    if seen.state is ManifestState.CLAIMED and seen.save_id not in save.replaced:
-        return ClaimState.REPLACE_WHEN_WHOLE
-    if seen.state is ManifestState.PUBLISHED:
+    unordered = seen.state is ManifestState.CLAIMED and seen.save_id not in save.replaced
+    if unordered or seen.state is ManifestState.PUBLISHED:
         return ClaimState.REPLACE_WHEN_WHOLE
     return ClaimState.CLAIM
 
