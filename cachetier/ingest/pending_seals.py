@@ -22,7 +22,6 @@ from contextlib import suppress
 from cachetier_client.bucket_format.documents import PendingSeal, ShardEntry, decode, read_part
 from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.clock import Clock
-from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import from_hex
 
@@ -261,7 +260,6 @@ def _ids_of(pending: PendingSeal, save: Save, rank: int, key: str) -> SaveIds:
     if known != claimed:
         raise IntegrityError(f"{key} is the pending seal of another part: {claimed}")
     for entry in pending.shards:
-        names.checked_name(entry.name)
         if entry.codec is not Codec.RAW or entry.rank != rank or entry.pack is not None:
             raise IntegrityError(f"{key} describes {entry.name} as no client stores it")
         try:

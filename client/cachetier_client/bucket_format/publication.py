@@ -126,9 +126,11 @@ def claim(save: Claimant, seen: Manifest | None, nonce: str, *, spread: bool = F
 
     A claim that nobody saw it replace is not entered as replaced: what overwrites may come yet.
     """
-    earlier = set() if seen is None else {*seen.replaces}
-    if seen is not None and seen.state is not ManifestState.CLAIMED:
-        earlier.add(seen.save_id)
+    earlier = {*save.replaced}
+    if seen is not None:
+        earlier.update(seen.replaces)
+        if seen.state is not ManifestState.CLAIMED:
+            earlier.add(seen.save_id)
     return Manifest(
         state=ManifestState.CLAIMED,
         run=save.run,
@@ -137,7 +139,7 @@ def claim(save: Claimant, seen: Manifest | None, nonce: str, *, spread: bool = F
         location=location_of(save, seen, spread=spread),
         nonce=nonce,
         started_at=save.started_at,
-        replaces=tuple(sorted((earlier | {*save.replaced}) - {save.save_id})),
+        replaces=tuple(sorted(earlier - {save.save_id})),
         world_size=save.world_size,
     )
 
