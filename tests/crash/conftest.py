@@ -8,6 +8,13 @@ from functools import lru_cache
 import pytest
 
 from cachetier.local.catalog import wal
+from tests.stateful.unsynced import unsynced
+
+
+@pytest.fixture
+def vfs() -> Iterator[str]:
+    with unsynced() as name:
+        yield name
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -7,7 +7,6 @@ succeeds and means nothing; SQLite goes on after a failed sync as if nothing had
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -100,12 +99,6 @@ def test_sqlite_alone_would_go_on_after_a_failed_sync(tmp_path: Path) -> None:
 
 
 # --- the disk, one call at a time ---------------------------------------------------------------
-
-
-@pytest.fixture
-def vfs() -> Iterator[str]:
-    with unsynced() as name:
-        yield name
 
 
 def node_with(cache_dir: Path, vfs: str, *faults: FileFault) -> tuple[Node, FaultyFiles]:

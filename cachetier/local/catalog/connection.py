@@ -40,6 +40,7 @@ def open_writer(path: Path, now: float, vfs: str | None = None) -> apsw.Connecti
     except apsw.Error as error:
         raise _unusable(path, error) from error
     try:
+        _refuse_newer(connection)  # before anything of it is changed
         _configure(connection)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         _migrate(connection, now)
@@ -96,13 +97,17 @@ def _configure(connection: apsw.Connection) -> None:
     connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_LIMIT_BYTES}")
 
 
-def _migrate(connection: apsw.Connection, now: float) -> None:
+def _refuse_newer(connection: apsw.Connection) -> None:
     found = int(connection.pragma("user_version"))
     if found > schema.VERSION:
         raise CatalogDamagedError(
             f"the catalog has schema {found}, this cachetier knows {schema.VERSION}",
             hint="Start the newer cachetier again, or drain and empty the cache directory first.",
         )
+
+
+def _migrate(connection: apsw.Connection, now: float) -> None:
+    found = int(connection.pragma("user_version"))
     if found == schema.VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
