@@ -82,9 +82,7 @@ def test_what_an_earlier_cachetier_left_is_all_there_and_goes_on(
     node.close()
 
 
-def test_a_directory_built_today_is_as_the_golden_ones_are(
-    tmp_path: Path, vfs: str
-) -> None:
+def test_a_directory_built_today_is_as_the_golden_ones_are(tmp_path: Path, vfs: str) -> None:
     """So that it can be kept before its schema is released."""
     build(tmp_path / "cache")
     pack(tmp_path / "cache", tmp_path / "today.tar.xz")
