@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
+from cachetier_client.bucket_format.stored import Codec
+
 LEVELS = range(1, 20)
 # What ``auto`` compresses with: higher levels cost far more CPU and gain little on weights.
 AUTO_LEVEL = 1
@@ -59,6 +61,17 @@ def parsed_mode(text: str) -> Mode:
     if match is None or int(match.group(2)) not in LEVELS:
         raise ValueError(f"{text!r} is no compression: give {_WANTED}")
     return Mode(Method(match.group(1)), int(match.group(2)))
+
+
+def mode_like(mode: Mode, codec: Codec) -> Mode:
+    """Return the mode that stores a shard by ``codec``, as it was stored before.
+
+    Nobody wrote down at which level it was compressed: that of ``mode`` is the best guess.
+    """
+    if codec is Codec.RAW:
+        return OFF
+    method = Method.PLANES if codec is Codec.PLANES else Method.ZSTD
+    return Mode(method, mode.level or AUTO_LEVEL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ class Watermarks:
 class Evictor:
     """Evicts clean shards.
 
-    ``still_remote`` asks the remote for the shard just before its bytes go.
+    ``still_remote`` asks the remote for the shard just before its bytes go; ``look_into`` is called
+    where it is missing there.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class Evictor:
         clock: Clock,
         still_remote: Callable[[Shard], bool],
         *,
+        look_into: Callable[[Shard], object] = lambda _shard: None,
         watermarks: Watermarks = Watermarks(),
         collect_after_seconds: float = 86_400.0,
     ) -> None:
         self._store = store
         self._clock = clock
         self._still_remote = still_remote
+        self._look_into = look_into
         self._watermarks = watermarks
         self._collect_after_seconds = collect_after_seconds
         self._used_at: dict[int, float] = {}
@@ -70,11 +73,14 @@ class Evictor:
     def evict(self, shard: Shard) -> bool:
         """Drop the local bytes of a clean shard, if the remote has it and nobody reads them."""
         try:
-            return self._still_remote(shard) and self._store.evict(shard)
+            if self._still_remote(shard):
+                return self._store.evict(shard)
+            self._look_into(shard)
         except (RemoteError, NotFoundError, PinnedError, ForbiddenTransitionError, OSError):
             # The remote cannot say, the shard changed or was pinned meanwhile, or no descriptor is
             # left to see whether somebody reads it: its bytes stay.
-            return False
+            pass
+        return False
 
     def collect(self) -> int:
         """Drop the shards of saves that a newer save replaced; return how many went."""

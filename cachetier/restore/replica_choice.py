@@ -264,10 +264,15 @@ class Sources:
 def _reason_of(error: CachetierError) -> Reason:
     if isinstance(error, RemoteError):
         return Reason.UNREACHABLE
+    return Reason.MISSING if is_missing(error) else Reason.DAMAGED
+
+
+def is_missing(error: BaseException) -> bool:
+    """Return whether a read failed as there is no object."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ObjectMissingError):
         cause = cause.__cause__
-    return Reason.DAMAGED if cause is None else Reason.MISSING
+    return cause is not None
 
 
 def remote_shard(remote: Remote, shard: Shard, location: str, stored: Stored) -> RemoteShard:

@@ -30,9 +30,16 @@ from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.adopt import Adoption
 from cachetier.restore.fill import Refill
+from cachetier.restore.missing import MissingObjects
 from cachetier.restore.published import PublishedSteps
 from cachetier.restore.readahead import RangeReads, RemoteBlocks
-from cachetier.restore.replica_choice import AWAY_SECONDS, NO_REPLICAS, Replicas, Sources
+from cachetier.restore.replica_choice import (
+    AWAY_SECONDS,
+    NO_REPLICAS,
+    Replicas,
+    Sources,
+    is_missing,
+)
 
 Source = Literal["local", "remote"]
 ROOM_SECONDS = 2.0  # who reads a part and can go on without does not wait long for room
@@ -90,6 +97,7 @@ class Restore:
         remote: See ``bucket``.
         replicas: Asked before it.
         make_room: Called once when there is no room for a shard.
+        missing: Looks into objects that are not there any more.
         listener: Hears of what is read.
     """
 
@@ -102,12 +110,14 @@ class Restore:
         remote: str,
         replicas: Replicas = NO_REPLICAS,
         make_room: Callable[[], None],
+        missing: MissingObjects | None = None,
         listener: RestoreListener = NOBODY,
     ) -> None:
         self._store = store
         self._clock = clock
         self._listener = listener
         durable = Remote(remote, bucket)
+        self._missing = missing or MissingObjects(store, durable, clock, lambda: None)
         self._durable_name = remote
         self._asked_at: dict[int, float] = {}
         self.sources = Sources(store, durable, clock, replicas)
@@ -141,7 +151,12 @@ class Restore:
     def _brought_back(self, shard: Shard, deadline: float) -> Opened:
         """Fetch a shard that is only remote, and open it here."""
         run, step, name = shard.run, shard.step, shard.name
-        self._refill.fetch(shard, deadline)
+        try:
+            self._refill.fetch(shard, deadline)
+        except IntegrityError as error:
+            if not is_missing(error):
+                raise
+            raise self._missing.error_of(shard) or error from error
         restored = self._local(self._find(run, step, name))
         if restored is None:
             raise BackpressureError(

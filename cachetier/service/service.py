@@ -45,6 +45,7 @@ from cachetier.reclaim.retention import Retention
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryPolicy
+from cachetier.restore.missing import MissingObjects
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
 from cachetier.restore.restore import Restore, RestoreListener
 from cachetier.service.signals import ending_signals
@@ -166,7 +167,10 @@ class Service:
         self._incidents = Incidents(store)
         self._drain = self._open_drain(store, self._changes, self._incidents, self.metrics)
         marks = Watermarks(settings.high_watermark, settings.low_watermark)
-        evictor = Evictor(store, clock, self._still_remote, watermarks=marks)
+        missing = MissingObjects(store, Remote(DURABLE, self._bucket), clock, self._announce)
+        evictor = Evictor(
+            store, clock, self._still_remote, look_into=missing.look_into, watermarks=marks
+        )
         self._housekeeping = self._keeper(evictor)
         ingest = NodeIngest(
             store,
@@ -184,6 +188,7 @@ class Service:
             remote=DURABLE,
             replicas=Replicas(self._replicas, self._passed_over),
             make_room=self._changes.ring,
+            missing=missing,
             listener=RestoreListener(
                 on_used=evictor.touch,
                 on_opened=self.metrics.get_seconds.observe,
@@ -410,6 +415,10 @@ class Service:
             self._drain.nudge()
         else:
             self._housekeeping.make_room()
+
+    def _announce(self) -> None:
+        self._incidents.refresh()
+        self._changes.ring()
 
     def _still_remote(self, shard: Shard) -> bool:
         return self._restore.sources.still_there(shard)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.drain.serve.stats import RemoteSnapshot
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import missing_objects, queries
 from cachetier.local.store import Store
-from cachetier.model.names import is_hidden
+from cachetier.model.names import DURABLE, is_hidden
 from cachetier.model.policy import Policy
 from cachetier.remote.settings import RemoteSettings
 from cachetier.status.snapshot import NodeSnapshot, RemoteProgress
@@ -43,7 +43,7 @@ def warnings_of(store: Store, machine: Machine, node: NodeSnapshot, now: float) 
         found += _of_remote(remote)
         if remote.role != "durable":
             found += _of_replica(remote, node.service.drains[remote.name].remote, progress, now)
-    return found + _of_disk(machine) + _of_steps(store, machine.policy, node)
+    return found + _of_disk(machine) + _of_steps(store, machine.policy, node) + _of_bucket(store)
 
 
 def _of_remote(remote: RemoteSettings) -> list[str]:
@@ -112,6 +112,13 @@ def _of_steps(store: Store, policy: Policy, node: NodeSnapshot) -> list[str]:
             "collects them now"
         )
     return found
+
+
+def _of_bucket(store: Store) -> list[str]:
+    saves = store.look(missing_objects.saves_to_send_again, DURABLE)
+    named = _named([(save.run, save.step) for save in saves])
+    what = "went missing in the bucket and are sent again: find out who deletes there"
+    return [f"objects of {named} {what}"] if saves else []
 
 
 def _named(saves: Sequence[tuple[str, int]]) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from cachetier_client.clock import Clock
 from cachetier_client.identity import names
@@ -33,7 +34,16 @@ from cachetier.errors import (
     SaveSupersededError,
     StepPublishedError,
 )
-from cachetier.local.catalog import adopt, deletes, pins, puts, queries, replica_queries, statements
+from cachetier.local.catalog import (
+    adopt,
+    deletes,
+    missing_objects,
+    pins,
+    puts,
+    queries,
+    replica_queries,
+    statements,
+)
 from cachetier.local.catalog.pins import Pin
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState, visible_save
@@ -289,7 +299,12 @@ class Checkpoints:
         there = self._store.read(replica_queries.replications_of, save.number)
         replicated = any(each.state is ReplicaState.PUBLISHED for each in there)
         pinned = self._store.read(pins.is_pinned, save.run, save.step)
-        return view_of_save(save, parts, summary, replicated=replicated, pinned=pinned)
+        view = view_of_save(save, parts, summary, replicated=replicated, pinned=pinned)
+        if summary.dirty_shards and self._store.read(
+            missing_objects.is_lacking, save, self._remote
+        ):
+            return replace(view, levels=tuple(each for each in view.levels if each == Level.LOCAL))
+        return view
 
     # --- waiting ---------------------------------------------------------------------------------
 

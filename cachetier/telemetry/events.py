@@ -232,6 +232,10 @@ OBJECTS_LEFT = _info(
     "know for its own, such as %(key)s",
     "save_id",
 )
+OBJECTS_MISSING = _error("objects.missing", "%(run)s/%(step)d: %(reason)s", *("save_id",))
+SAVE_ENDED_ELSEWHERE = _info(
+    "save.ended_elsewhere", "%(run)s/%(step)d is %(state)s by another node: it goes here", "save_id"
+)
 SAVE_GIVEN_UP = _warning(
     "save.given_up",
     "remote %(remote)s never gets %(run)s/%(step)d: bytes of it left this node before they were "

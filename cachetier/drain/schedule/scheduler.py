@@ -207,10 +207,10 @@ def _steps(view: SaveView) -> Iterator[Work]:
         if sealed or view.dirty:
             yield Work(TaskKind.CLAIM, save)
         return
-    if sealed and all(part.uploaded for part in sealed):
-        yield Work(TaskKind.PUBLISH, save)
     unfinished = {shard.rank for shard in view.dirty} | view.unsound
     unfinished |= {packable.rank for packable in view.packable}
+    if sealed and all(part.uploaded and part.rank not in unfinished for part in sealed):
+        yield Work(TaskKind.PUBLISH, save)
     drained = [part for part in sealed if view.has_all and part.rank not in unfinished]
     for part in drained:
         if part.final and not part.uploaded:

@@ -24,9 +24,9 @@ from cachetier.errors import (
     CatalogDamagedError,
     FencedError,
 )
-from cachetier.local.catalog import drain_writes, queries
+from cachetier.local.catalog import drain_writes, missing_objects, queries
 from cachetier.model.checkpoint import Save, SaveState
-from cachetier.model.compression import UNCOMPRESSED, Rules
+from cachetier.model.compression import UNCOMPRESSED, Rules, mode_like
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 
@@ -123,8 +123,12 @@ class Dispatcher:
         if number is None:
             return None
         replaced = self._store.read(queries.replaced_by, work.save)
-        name = work.shard.name if work.shard is not None else ""
-        mode = self._rules.mode_of(work.save.run, name)
+        shard = work.shard
+        mode = self._rules.mode_of(work.save.run, shard.name if shard is not None else "")
+        if shard is not None:
+            remote = self._context.remote_state.remote
+            lost = self._store.read(missing_objects.lost_as, shard.version, remote)
+            mode = mode_like(mode, lost.codec) if lost is not None else mode
         return task_of(number, work, replaced, mode)
 
     # --- failures --------------------------------------------------------------------------------

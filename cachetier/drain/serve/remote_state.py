@@ -8,13 +8,14 @@ the state and the location it has at the replica, and what ends it there ends it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cachetier_client.bucket_format.stored import InPack, Stored
 
 from cachetier.local.catalog import (
     drain_writes,
+    missing_objects,
     puts,
     queries,
     replica_queries,
@@ -97,7 +98,10 @@ class RemoteState(Protocol):
 
 
 class DurableRemoteState:
-    """The system of record."""
+    """The system of record.
+
+    A published save of which it lost objects is shown as open until it has them again.
+    """
 
     decides = True
 
@@ -107,7 +111,13 @@ class DurableRemoteState:
 
     def unfinished(self) -> list[Save]:
         read = self._store.read
-        return [*read(queries.unfinished_saves), *read(queries.unswept_saves)]
+        again = read(missing_objects.saves_to_send_again, self.remote)
+        numbers = {save.number for save in again}
+        return [
+            *read(queries.unfinished_saves),
+            *(replace(save, state=SaveState.OPEN) for save in again),
+            *(save for save in read(queries.unswept_saves) if save.number not in numbers),
+        ]
 
     def save(self, number: int) -> Save | None:
         return self._store.read(queries.save_by_number, number)

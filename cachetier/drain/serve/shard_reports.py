@@ -8,6 +8,7 @@ there, the drain finds out.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from cachetier_client.bucket_format.stored import Stored
@@ -15,8 +16,14 @@ from cachetier_client.bucket_format.stored import Stored
 from cachetier.drain import messages
 from cachetier.drain.messages import DonorShard, LocalShard, ShardRequest, replied
 from cachetier.drain.serve.context import DrainContext
-from cachetier.errors import NotFoundError
-from cachetier.local.catalog import drain_queries, drain_writes, local_copies, queries
+from cachetier.errors import IntegrityError, NotFoundError
+from cachetier.local.catalog import (
+    drain_queries,
+    drain_writes,
+    local_copies,
+    missing_objects,
+    queries,
+)
 from cachetier.local.catalog.queries import small_of
 from cachetier.local.catalog.records import IncidentRecord, UploadRecord
 from cachetier.local.store import LocalCopy
@@ -115,6 +122,10 @@ class ShardReports:
     # --- reports on shards -----------------------------------------------------------------------
 
     def _upload_begun(self, request: messages.UploadBegun) -> None:
+        lost = self._store.read(missing_objects.lost_as, request.version, self._remote)
+        how = request.codec, request.element_size
+        if lost is not None and (lost.codec, lost.element_size) != how:
+            self._refuse_if_described(self._context.shard(request.version))
         self._store.write(
             drain_writes.begin_upload,
             request.version,
@@ -127,12 +138,28 @@ class ShardReports:
 
     def _verified(self, request: messages.ShardVerified) -> None:
         shard, stored = self._context.shard(request.version), request.stored
+        lost = self._store.read(missing_objects.lost_as, shard.version, self._remote)
+        if lost not in (None, stored):
+            self._refuse_if_described(shard)
         try:
             self._remote_state.verified(shard.version, self._context.clock.now(), stored)
         except ForbiddenTransitionError:
             return  # a reader met damage meanwhile: the shard stays quarantined
         self._stats.drained(shard, stored, request.seconds, request.phases)
         self._context.changes.ring()
+
+    def _refuse_if_described(self, shard: Shard) -> None:
+        """Refuse what sends a lost shard again otherwise than it was stored.
+
+        Raises:
+            IntegrityError: A document says how it was: nobody could read it any more by that.
+        """
+        if self._store.read(missing_objects.is_described, shard):
+            message = f"{shard.name} is lost in the bucket and cannot be sent as it was stored"
+            if self._stats.conflict(shard.version, message):
+                hint = "Its bytes stay on this node: read it here, or save the step again."
+                self._context.add_incident(shard, message, hint)
+            raise IntegrityError(message, **shard.context)
 
     def _quarantine(self, shard: Shard, what: str) -> None:
         incident = IncidentRecord(
@@ -164,13 +191,29 @@ class ShardReports:
         """Return the members of a rank's next pack; what is on its way already stays out."""
         busy = self._context.queue.names_in_flight(number)
         small = self._remote_state.wanted(number, PACK_MEMBERS + len(busy), small_of(rank))
-        return next_pack(Member.of(shard) for shard in small if shard.name not in busy)
+        lost = self._store.read(missing_objects.lost_packs, number, self._remote)
+        free = [shard for shard in small if shard.name not in busy]
+        # What was in one pack goes in one again: the same members make the same object.
+        together = [each for each in free if lost.get(each.version) == lost.get(free[0].version)]
+        return next_pack(map(Member.of, together))
 
     def _packed(self, request: messages.PackVerified) -> None:
         """Record a pack that was verified: all its members in one transaction."""
+        for shard, pack in self._lost_members(request.members):
+            if pack != request.members[shard.version].name:
+                self._refuse_if_described(shard)
         recorded = self._remote_state.packed(request.members, self._context.clock.now())
         self._stats.packed(len(recorded), request.size_bytes)
         for shard in recorded:
             share = shard.content.size_bytes / max(1, request.size_bytes)
             self._stats.drained(shard, Stored.raw(shard.content), request.seconds * share)
         self._context.changes.ring()
+
+    def _lost_members(self, versions: Iterable[int]) -> list[tuple[Shard, str]]:
+        """Return those of one save's shards that were lost, and the pack that each was in."""
+        known = self._store.read(queries.shard_by_version, next(iter(versions)))
+        save = known and self._store.read(queries.save_named, known.run, known.step, known.save_id)
+        if not save:
+            return []
+        lost = self._store.read(missing_objects.lost_packs, save.number, self._remote)
+        return [(self._context.shard(each), lost[each]) for each in versions if each in lost]

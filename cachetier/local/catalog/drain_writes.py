@@ -41,7 +41,9 @@ def begin_upload(
         "INSERT INTO drains (version, remote, upload_id, part_bytes, codec, element_size) "
         "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (version, remote) DO UPDATE SET "
         "upload_id = excluded.upload_id, part_bytes = excluded.part_bytes, "
-        "codec = excluded.codec, element_size = excluded.element_size",
+        "codec = excluded.codec, element_size = excluded.element_size, "
+        "stored_bytes = iif((codec, element_size) = (excluded.codec, excluded.element_size), "
+        "stored_bytes, NULL)",
         (version, remote, upload_id, part_bytes, codec, element_size),
     )
 
@@ -134,11 +136,18 @@ def record_part_uploaded(sql: apsw.Connection, number: int, rank: int) -> None:
 
 
 def record_lost(sql: apsw.Connection, version: int, remote: str) -> ShardState:
-    """Record that ``remote`` lost a shard; it is dirty again if its bytes are here."""
+    """Record that ``remote`` lost a shard; it is dirty again if its bytes are here.
+
+    As what it was stored stays known: documents may say so, see ``drain_queries.lost_as``.
+    """
     shard = statements.require(sql, version)
     if shard.state not in (ShardState.CLEAN, ShardState.DIRTY):
         return shard.state
-    sql.execute("DELETE FROM drains WHERE version = ? AND remote = ?", (version, remote))
+    forget_upload(sql, version, remote)
+    sql.execute(
+        "UPDATE drains SET verified_at = NULL, attempts = 0 WHERE version = ? AND remote = ?",
+        (version, remote),
+    )
     if shard.state is ShardState.DIRTY:  # it waits for another remote
         return shard.state
     state = lifecycle.after(shard.state, ShardEvent.LOST_REMOTELY)

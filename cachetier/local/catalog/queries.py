@@ -343,7 +343,7 @@ def stored_of(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
     """Return how ``remote`` stores a shard, or None where nobody verified that it does."""
     query = (
         f"SELECT size_bytes, {_STORED} FROM drains JOIN shards USING (version) "
-        "WHERE version = ? AND remote = ? AND stored_bytes IS NOT NULL"
+        "WHERE version = ? AND remote = ? AND verified_at IS NOT NULL"
     )
     row = sql.execute(query, (version, remote)).fetchone()
     return rows.stored_of(row) if row else None

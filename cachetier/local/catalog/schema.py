@@ -201,5 +201,10 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (run, step, save_id)
     ) STRICT, WITHOUT ROWID;
     """,
+    # What a remote held and lost: see `drain_queries`.
+    """
+    CREATE INDEX lost_drains ON drains (remote, version)
+        WHERE stored_bytes IS NOT NULL AND verified_at IS NULL;
+    """,
 )
 VERSION = len(MIGRATIONS)

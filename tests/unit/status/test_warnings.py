@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from cachetier_client.identity.names import SaveIds
 
+from cachetier.local.catalog import drain_writes, queries, statements
 from cachetier.local.catalog.node_totals import NodeTotals
 from cachetier.local.catalog.pins import PinTotals
+from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot
 from cachetier.status.warnings import Machine, warnings_of
@@ -48,3 +50,19 @@ def test_pins_that_take_more_than_half_the_cache_are_told(node: Node) -> None:
     assert warnings(node, more) == [
         "pinned steps take 51.0 GB of 100 GB: `cachetier pin --list`, then `unpin` some"
     ]
+
+
+def test_a_step_of_which_objects_went_missing_is_named_until_they_are_back(node: Node) -> None:
+    node.put(SaveIds("run", 5, "s", 0, 1), "x", b"x")
+    (row,) = node.rows()
+    number = node.store.read(queries.saves_of, "run", 5)[0].number
+    node.store.write(drain_writes.record_verified, row.version, DURABLE, [DURABLE], 1.0)
+    node.store.write(statements.publish, number, 1.0, "5")
+    assert warnings(node) == []
+
+    node.store.write(drain_writes.record_lost, row.version, DURABLE)
+
+    (warning,) = warnings(node)
+    assert warning.startswith("objects of run/5 went missing in the bucket")
+    node.store.write(drain_writes.record_verified, row.version, DURABLE, [DURABLE], 2.0)
+    assert warnings(node) == []

@@ -1,0 +1,142 @@
+"""What is written down of objects that were verified at the durable remote and are gone from there.
+
+A shard whose object is missing is dirty again. What it was stored as stays known (a row of
+``drains`` that is not verified any more), as documents in the bucket may say so. The functions that
+write run inside a transaction (``Store.write``).
+"""
+
+from __future__ import annotations
+
+import apsw
+from cachetier_client.bucket_format.stored import Stored
+
+from cachetier.local.catalog import deletes, drain_writes, pins, queries, rows, statements
+from cachetier.local.catalog.records import IncidentRecord
+from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import Shard
+
+_LOST = "drains.stored_bytes IS NOT NULL AND drains.verified_at IS NULL"
+_STORED = ", ".join(f"drains.{column}" for column in rows.STORED_COLUMNS.split(", "))
+
+
+def saves_to_send_again(sql: apsw.Connection, remote: str) -> list[Save]:
+    """Return the published saves of which ``remote`` lost shards whose bytes are here."""
+    query = (
+        "SELECT DISTINCT shards.save FROM drains JOIN shards USING (version) "
+        f"WHERE drains.remote = ? AND {_LOST} AND shards.state = 'dirty' ORDER BY 1"
+    )
+    numbers = [row[0] for row in sql.execute(query, (remote,))]
+    saves = [statements.require_save(sql, number) for number in numbers]
+    return [save for save in saves if save.state is SaveState.PUBLISHED]
+
+
+def is_lacking(sql: apsw.Connection, save: Save, remote: str) -> bool:
+    """Return whether ``remote`` published a save, and lost shards of it that are to be sent."""
+    return any(save.number == each.number for each in saves_to_send_again(sql, remote))
+
+
+def lost_as(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
+    """Return as what ``remote`` held a shard before it lost it; None if it did not lose it."""
+    query = (
+        f"SELECT size_bytes, {_STORED} FROM drains JOIN shards USING (version) "
+        f"WHERE version = ? AND remote = ? AND {_LOST}"
+    )
+    row = sql.execute(query, (version, remote)).fetchone()
+    return rows.stored_of(row) if row else None
+
+
+def lost_packs(sql: apsw.Connection, number: int, remote: str) -> dict[int, str]:
+    """Return the name of the pack that each lost shard of a save was in, by the shard's version."""
+    query = (
+        "SELECT version, pack FROM drains JOIN shards USING (version) WHERE drains.remote = ? "
+        f"AND {_LOST} AND save = ? AND pack IS NOT NULL"
+    )
+    return dict(sql.execute(query, (remote, number)))
+
+
+def is_described(sql: apsw.Connection, shard: Shard) -> bool:
+    """Return whether a document at the durable remote says as what ``shard`` is stored there."""
+    query = (
+        "SELECT saves.state = 'published' OR EXISTS (SELECT 1 FROM parts WHERE save = saves.number "
+        "AND rank = ? AND uploaded) FROM shards JOIN saves ON number = save WHERE version = ?"
+    )
+    row = sql.execute(query, (shard.rank, shard.version)).fetchone()
+    return bool(row and row[0])
+
+
+def _in_one_object(sql: apsw.Connection, version: int, remote: str) -> list[Shard]:
+    """Return the shards that ``remote`` held in one object with ``version``, itself among them."""
+    query = (
+        "SELECT other.version FROM drains AS this JOIN drains AS other USING (pack, remote) "
+        "JOIN shards AS here ON here.version = this.version "
+        "JOIN shards AS there ON there.version = other.version AND there.save = here.save "
+        "WHERE this.version = ? AND remote = ?"
+    )
+    versions = [row[0] for row in sql.execute(query, (version, remote))]
+    return [statements.require(sql, each) for each in versions or [version]]
+
+
+def record_missing(
+    sql: apsw.Connection,
+    version: int,
+    remote: str,
+    incident: IncidentRecord,
+    now: float,
+    *,
+    publish_again: bool,
+) -> bool:
+    """Record that the object of a shard is missing: the drain sends it again if it is here.
+
+    With ``publish_again`` its save's documents are written again too, where this node has a part of
+    it. Every save gets such an incident once; return whether this was it.
+    """
+    shard = statements.require(sql, version)
+    number = _save_of(sql, shard).number
+    for each in _in_one_object(sql, version, remote):
+        if each.state is ShardState.CLEAN:
+            drain_writes.record_lost(sql, each.version, remote)
+    sql.execute("UPDATE saves SET swept = 0 WHERE number = ?", (number,))
+    if publish_again and shard.state is ShardState.CLEAN and queries.parts_of(sql, number):
+        sql.execute("UPDATE parts SET uploaded = 0 WHERE save = ?", (number,))
+        sql.execute(
+            "UPDATE saves SET wanted = 1, state = 'open' WHERE number = ? AND state = 'published'",
+            (number,),
+        )
+    known = "SELECT 1 FROM incidents WHERE run = ? AND step = ? AND message = ?"
+    if sql.execute(known, (incident.run, incident.step, incident.message)).fetchone():
+        return False
+    statements.insert_incident(sql, incident, now)
+    return True
+
+
+def end_here(
+    sql: apsw.Connection,
+    version: int,
+    state: SaveState,
+    incident: IncidentRecord | None,
+    now: float,
+) -> list[Shard]:
+    """Record that a save was deleted, or superseded, by another node: its shards here go.
+
+    Nothing happens to one that is pinned, or that ended meanwhile. Returns the shards, for their
+    files to go.
+    """
+    shard = statements.require(sql, version)
+    save = _save_of(sql, shard)
+    if save.state not in (*OPEN_STATES, SaveState.PUBLISHED):
+        return []
+    if pins.is_pinned(sql, save.run, save.step):
+        return []
+    if incident is not None:
+        statements.insert_incident(sql, incident, now)
+    if state is SaveState.DELETED:
+        return deletes.delete_save(sql, save.number)
+    statements.set_save_state(sql, save.number, state)
+    return deletes.delete_superfluous_shards(sql, save.number)
+
+
+def _save_of(sql: apsw.Connection, shard: Shard) -> Save:
+    save = queries.save_named(sql, shard.run, shard.step, shard.save_id)
+    assert save is not None
+    return save

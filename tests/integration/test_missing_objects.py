@@ -1,0 +1,374 @@
+"""Objects that were verified go missing: deleted by another node, by a person, by a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cachetier_client.bucket_format import publication
+from cachetier_client.identity.names import SaveIds
+
+from cachetier.errors import IntegrityError, NotFoundError, RemoteRefusedError, TransientError
+from cachetier.local.catalog import pins
+from cachetier.model.checkpoint import SaveState
+from cachetier.model.levels import Level
+from cachetier.model.lifecycle import ShardState
+from cachetier.reclaim.evict import Evictor, Watermarks
+from cachetier.remote.bucket import Remote
+from cachetier.restore.missing import MissingObjects
+from cachetier.restore.restore import Restore
+from tests.fakes.memory_store import MemoryObjectStore
+from tests.integration.drain_node import REMOTE, Node, patterned
+
+SECONDS = 30.0
+LARGE = patterned(200_000)
+NAMES = ("a", "b")
+
+
+def ids(step: int = 5, save_id: str = "save", rank: int = 0, world_size: int = 1) -> SaveIds:
+    return SaveIds("run", step, save_id, rank, world_size)
+
+
+@dataclass
+class Tier:
+    """A node with what makes room on it."""
+
+    node: Node
+    evictor: Evictor
+    restore: Restore
+
+    def saved(self, which: SaveIds, names: Sequence[str] = NAMES) -> None:
+        """Save a step and have it published."""
+        for name in names:
+            self.node.put(which, name, LARGE + name.encode())
+        self.node.seal(which)
+        self.drained(which)
+
+    def drained(self, which: SaveIds) -> None:
+        with self.node.draining():
+            self.node.wait_durable(which, SECONDS)
+
+    def make_room(self) -> None:
+        self.evictor.make_room()
+
+    def state(self, which: SaveIds, name: str) -> ShardState | None:
+        shard = self.node.shard(which, name)
+        return shard.state if shard is not None else None
+
+    def latest(self) -> int | None:
+        found = self.node.checkpoints.latest("run", Level.LOCAL)
+        return found.step if found is not None else None
+
+    def incidents(self) -> list[str]:
+        return [incident.message for incident in self.node.told()]
+
+    def read(self, which: SaveIds, name: str) -> bytes:
+        opened = self.restore.open(which.run, which.step, name, SECONDS)
+        assert opened.descriptor is not None
+        with open(opened.descriptor, "rb") as file:
+            return file.read()
+
+
+@contextmanager
+def tier(cache_dir: Path, bucket: MemoryObjectStore) -> Iterator[Tier]:
+    """Open a node that evicts all that it may, whenever it is asked for room."""
+    node = Node(cache_dir, bucket)
+    durable = Remote(REMOTE, node.bucket)
+    missing = MissingObjects(node.store, durable, node.clock, node.changes.ring)
+    restore = Restore(
+        *(node.store, node.bucket, node.clock),
+        remote=REMOTE,
+        make_room=node.changes.ring,
+        missing=missing,
+    )
+    evictor = Evictor(
+        *(node.store, node.clock, restore.sources.still_there),
+        look_into=missing.look_into,
+        watermarks=Watermarks(0.0, 0.0),
+    )
+    try:
+        yield Tier(node, evictor, restore)
+    finally:
+        restore.close()
+        node.close()
+
+
+@pytest.fixture
+def bucket() -> MemoryObjectStore:
+    return MemoryObjectStore()
+
+
+@pytest.fixture
+def one(tmp_path: Path, bucket: MemoryObjectStore) -> Iterator[Tier]:
+    with tier(tmp_path / "one", bucket) as opened:
+        yield opened
+
+
+@pytest.fixture
+def other(tmp_path: Path, bucket: MemoryObjectStore) -> Iterator[Tier]:
+    with tier(tmp_path / "other", bucket) as opened:
+        yield opened
+
+
+def remove(bucket: MemoryObjectStore, part: str) -> list[str]:
+    """Remove what has ``part`` in its key, as other hands do."""
+    keys = [key for key in bucket.list("").keys if part in key]
+    for key in keys:
+        bucket.delete(key)
+    return keys
+
+
+# --- deleted and replaced ------------------------------------------------------------------------
+
+
+def test_a_step_that_another_node_deleted_goes_here_too(one: Tier, other: Tier) -> None:
+    one.saved(ids(4))
+    one.saved(ids(5))
+    other.node.checkpoints.delete_step("run", 5)
+    with other.node.draining():
+        other.node.wait_until(lambda: other.node.save(ids(5)).location is None)
+
+    one.make_room()
+
+    assert one.node.save(ids(5)).state is SaveState.DELETED
+    assert one.node.store.space.used_bytes == 0
+    assert one.latest() == 4
+    assert not one.incidents(), "whoever deleted it wanted that"
+
+
+def test_a_step_of_two_nodes_that_a_third_deleted_goes_from_both(
+    one: Tier, other: Tier, tmp_path: Path, bucket: MemoryObjectStore
+) -> None:
+    for rank, each in enumerate((one, other)):
+        each.node.put(ids(rank=rank, world_size=2), f"shard-{rank}", LARGE)
+        each.node.seal(ids(rank=rank, world_size=2))
+    with one.node.draining(), other.node.draining():
+        one.node.wait_durable(ids(), SECONDS)
+        other.node.wait_durable(ids(), SECONDS)
+    with tier(tmp_path / "third", bucket) as third:
+        third.node.checkpoints.delete_step("run", 5)
+        with third.node.draining():
+            third.node.wait_until(lambda: third.node.save(ids()).location is None)
+
+    for each in (one, other):
+        each.make_room()
+        assert each.node.save(ids()).state is SaveState.DELETED
+        assert each.node.store.space.used_bytes == 0
+
+
+def test_of_a_deletion_that_is_under_way_the_tombstone_tells(
+    one: Tier, bucket: MemoryObjectStore
+) -> None:
+    one.saved(ids())
+    seen = one.node.bucket.manifest("run", 5)
+    assert seen is not None
+    assert one.node.bucket.put_manifest(publication.deleted(seen.manifest, "nonce"), seen)
+    remove(bucket, "/5/a")
+
+    one.make_room()
+    with one.node.draining():
+        one.node.wait_until(lambda: one.node.save(ids()).location is None)
+
+    assert one.node.store.space.used_bytes == 0
+    assert bucket.list("").keys == ("ckpt/run/5/.cachetier/manifest.json",)
+
+
+def test_a_pinned_step_that_another_node_deleted_stays_here(one: Tier, other: Tier) -> None:
+    one.saved(ids())
+    one.node.checkpoints.pin("run", 5)
+    other.node.checkpoints.delete_step("run", 5)
+    with other.node.draining():
+        other.node.wait_until(lambda: other.node.save(ids()).location is None)
+
+    one.make_room()
+    shard = one.node.shard(ids(), "a")
+    assert shard is not None
+    one.evictor.evict(shard)  # as by who read the rows before the pin
+
+    assert one.read(ids(), "a") == LARGE + b"a"
+    assert one.node.store.read(pins.is_pinned, "run", 5)
+
+
+def test_a_save_that_another_node_replaced_ends_here(
+    one: Tier, other: Tier, bucket: MemoryObjectStore
+) -> None:
+    one.saved(ids())
+    newer = SaveIds("run", 5, "newer", 0, 1, overwrite=True)
+    other.saved(newer)
+    assert remove(bucket, "/5/a"), "collected by another node"
+
+    one.make_room()
+
+    assert one.node.save(ids()).state is SaveState.SUPERSEDED
+    assert one.node.store.space.used_bytes == 0
+    assert one.read(newer, "a") == LARGE + b"a"
+
+
+# --- lost ----------------------------------------------------------------------------------------
+
+
+def test_objects_of_a_published_step_that_somebody_removed_are_sent_again(
+    one: Tier, bucket: MemoryObjectStore
+) -> None:
+    one.saved(ids())
+    before = bucket.get("ckpt/run/5/.cachetier/manifest.json")
+    (key,) = remove(bucket, "/5/a")
+
+    one.make_room()
+    one.make_room()
+
+    assert one.state(ids(), "a") is ShardState.DIRTY
+    view = one.node.checkpoints.step("run", 5)[0]
+    assert "durable" not in view.levels
+    (incident,) = one.incidents()
+    assert "missing in the bucket" in incident
+    one.drained(ids())
+    assert bucket.get(key) == LARGE + b"a"
+    assert bucket.get("ckpt/run/5/.cachetier/manifest.json") == before
+    one.make_room()
+    assert one.state(ids(), "a") is ShardState.EVICTED
+    assert one.read(ids(), "a") == LARGE + b"a"
+    assert len(one.incidents()) == 1
+
+
+def test_a_step_of_which_everything_expired_is_published_anew(
+    one: Tier, bucket: MemoryObjectStore
+) -> None:
+    one.saved(ids())
+    remove(bucket, "")
+
+    one.make_room()
+    one.drained(ids())
+
+    manifest = one.node.bucket.published("run", 5)
+    assert manifest is not None and manifest.save_id == "save"
+    assert len(manifest.shards) == len(NAMES)
+    (incident,) = one.incidents()
+    assert "expired" in incident
+    one.make_room()
+    assert one.node.store.space.used_bytes == 0
+    assert one.read(ids(), "b") == LARGE + b"b"
+
+
+def test_a_step_that_was_read_here_alone_is_sent_again_too(
+    one: Tier, other: Tier, bucket: MemoryObjectStore
+) -> None:
+    one.saved(ids())
+    assert other.read(ids(), "a") == LARGE + b"a"
+    (key,) = remove(bucket, "/5/a")
+
+    other.make_room()
+    with other.node.draining():
+        other.node.wait_clean(ids(), "a")
+
+    assert bucket.get(key) == LARGE + b"a"
+
+
+def test_a_compressed_object_comes_back_as_the_documents_say(
+    one: Tier, other: Tier, bucket: MemoryObjectStore
+) -> None:
+    data = b"compress me " * 400_000
+    one.node.put(ids(), "a", data)
+    one.node.seal(ids())
+    with one.node.draining(compression="zstd:3"):
+        one.node.wait_durable(ids(), SECONDS)
+    (key,) = [key for key in bucket.list("").keys if key.endswith("/a")]
+    stored = bucket.get(key)
+    remove(bucket, "/5/a")
+
+    one.make_room()
+    with one.node.draining(compression="zstd:3"):
+        one.node.wait_clean(ids(), "a")
+
+    assert bucket.get(key) == stored
+    assert other.read(ids(), "a") == data
+
+
+def test_what_cannot_be_sent_again_as_it_was_stays_here_and_is_told_of(
+    one: Tier, bucket: MemoryObjectStore
+) -> None:
+    data = b"compress me " * 400_000
+    one.node.put(ids(), "a", data)
+    one.node.seal(ids())
+    with one.node.draining(compression="zstd:19"):
+        one.node.wait_durable(ids(), SECONDS)
+    remove(bucket, "/5/a")
+
+    one.make_room()
+    with one.node.draining(compression="off"):
+        one.node.wait_until(lambda: len(one.incidents()) > 1)
+
+    assert one.state(ids(), "a") is ShardState.DIRTY
+    assert "cannot be sent as it was stored" in one.incidents()[-1]
+    assert one.read(ids(), "a") == data
+
+
+def test_a_pack_comes_back_as_it_was(tmp_path: Path, bucket: MemoryObjectStore) -> None:
+    with tier(tmp_path / "packing", bucket) as packing:
+        packing.node.packing = True
+        packing.saved(ids(), ("a", "b", "c"))
+        (key,) = remove(bucket, "/pack-")
+        packing.make_room()
+        packing.drained(ids())
+
+        assert key in bucket.list("").keys
+        packing.make_room()
+        assert packing.read(ids(), "b") == LARGE + b"b"
+
+
+# --- nothing is decided --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [RemoteRefusedError("no bucket"), TransientError("no answer")])
+def test_without_its_bucket_nothing_is_decided(
+    one: Tier, bucket: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    one.saved(ids())
+    remove(bucket, "")
+    asked: list[None] = []
+
+    def refuse() -> None:
+        asked.append(None)
+        raise error
+
+    monkeypatch.setattr(bucket, "check", refuse)
+
+    one.make_room()
+
+    assert asked
+    assert one.state(ids(), "a") is ShardState.CLEAN
+    assert one.node.save(ids()).state is SaveState.PUBLISHED
+    assert not one.incidents()
+
+
+# --- readers -------------------------------------------------------------------------------------
+
+
+def test_a_reader_learns_that_the_step_was_deleted(one: Tier, other: Tier) -> None:
+    one.saved(ids())
+    one.make_room()
+    other.node.checkpoints.delete_step("run", 5)
+    with other.node.draining():
+        other.node.wait_until(lambda: other.node.save(ids()).location is None)
+
+    with pytest.raises(NotFoundError, match="was deleted by another node"):
+        one.read(ids(), "a")
+
+    assert one.node.save(ids()).state is SaveState.DELETED
+
+
+def test_a_reader_learns_that_the_object_was_removed_behind_the_tier(
+    one: Tier, bucket: MemoryObjectStore
+) -> None:
+    one.saved(ids())
+    one.make_room()
+    remove(bucket, "/5/a")
+
+    with pytest.raises(IntegrityError, match="though it is published: somebody removed them"):
+        one.read(ids(), "a")
+
+    assert one.node.save(ids()).state is SaveState.PUBLISHED
+    assert one.read(ids(), "b") == LARGE + b"b"
