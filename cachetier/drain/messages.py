@@ -149,7 +149,8 @@ class ReportCompression(Request[None], frozen=True):
 class LocalShard(Struct, frozen=True):
     """A shard to read: its bytes, or a descriptor to close and the digests of its blocks.
 
-    The rest is the multipart upload to go on with, if any.
+    The rest is the multipart upload to go on with, if any, and those of the versions it replaced,
+    to abort first.
     """
 
     body: bytes | None
@@ -159,6 +160,7 @@ class LocalShard(Struct, frozen=True):
     part_bytes: int | None
     codec: Codec
     element_size: int
+    replaced_uploads: tuple[str, ...] = ()
 
 
 class OpenShard(Request[LocalShard], frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -140,7 +140,8 @@ class Worker:
 
             try:
                 with opened_source(opened, task.digest, self._reads) as source:
-                    stored = self._uploader.upload(target, source, progress, ask)
+                    replaced = opened.replaced_uploads
+                    stored = self._uploader.upload(target, source, progress, ask, replaced=replaced)
                 seconds, phases = watch.seconds, watch.phases()
                 self._channel.ask(messages.ShardVerified(task.version, stored, seconds, phases))
             except NotFoundError:
@@ -187,14 +188,18 @@ class Worker:
         try:
             self._publisher.write_part(task.claimant, _location(task), task.rank, shards)
         except LostShardsError as error:
-            for name in error.names:
-                message = f"{_location(task)}/{name} is not in the bucket as it was verified"
-                self._channel.ask(messages.ShardLost(versions[name], message))
+            self._report_lost(task, error.names, versions)
             raise
         size_bytes = sum(shard.size_bytes for shard in shards)
         self._channel.ask(
             messages.PartWritten(task.save, task.rank, len(shards), size_bytes, elapsed())
         )
+
+    def _report_lost(self, task: Task, names: Sequence[str], versions: Mapping[str, int]) -> None:
+        """Have shards of this node sent again that are not at the remote as they were verified."""
+        for name in names:
+            message = f"{_location(task)}/{name} is not in the bucket as it was verified"
+            self._channel.ask(messages.ShardLost(versions[name], message))
 
     def _entries(self, task: Task) -> Iterator[tuple[int, ShardEntry]]:
         """Yield (version, entry) of each shard of a rank's part."""
@@ -207,11 +212,30 @@ class Worker:
             more = page.more
 
     def _publish(self, task: Task) -> None:
-        ended = self._publisher.publish(task.claimant, _location(task))
+        try:
+            ended = self._publisher.publish(task.claimant, _location(task))
+        except LostShardsError as error:
+            self._report_lost_of_parts(task, error)
+            raise
         if ended is None:
             self._channel.ask(messages.SaveNotReady(task.save, task.kind))
         else:
             self._report_end(task, ended)
+
+    def _report_lost_of_parts(self, task: Task, error: LostShardsError) -> None:
+        """Have what is lost of this node's parts sent again.
+
+        Raises:
+            IntegrityError: Some is of another node, which sends it again when it looks.
+        """
+        for rank, names in error.by_rank().items():
+            entries = self._entries(replace(task, rank=rank))
+            versions = {entry.name: version for version, entry in entries}
+            self._report_lost(task, [name for name in names if name in versions], versions)
+            elsewhere = [name for name in names if name not in versions]
+            if elsewhere:
+                what = f"{_location(task)}/{elsewhere[0]} of rank {rank}, which another node put,"
+                raise IntegrityError(f"{what} is not in the bucket as its part says")
 
     def _follow(self, task: Task) -> None:
         match self._publisher.follow(task.claimant, _location(task)):

@@ -27,7 +27,7 @@ from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.part_sender import UploadContext
 from cachetier.drain.upload.source import InlineSource
-from cachetier.drain.upload.target import ConflictError, UploadTarget
+from cachetier.drain.upload.target import ConflictError, UploadTarget, abort_replaced
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import (
     AbortedError,
@@ -42,7 +42,7 @@ from cachetier.errors import (
     StepPublishedError,
 )
 from cachetier.ingest.ingest import RemoteStage
-from cachetier.local.catalog import drain_writes, puts, queries
+from cachetier.local.catalog import drain_queries, drain_writes, puts, queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState, claimant_of
 from cachetier.model.lifecycle import ShardState
@@ -105,6 +105,10 @@ class WriteThrough:
             self._queue.hold(save.number, name, PATIENCE_SECONDS)
             held.callback(self._queue.release, save.number, name)
             key = self.bucket.layout.shard_key(ids.run, location, name)
+            of_name = save.number, name, self.remote
+            with _as_backpressure():
+                replaced = self.store.read(drain_queries.replaced_uploads, *of_name)
+                abort_replaced(self.bucket.objects, key, replaced)
             version = self.store.write(puts.reserve_version)
             return _Stream(self, ids, name, key, version, size_bytes, held.pop_all())
 

@@ -398,3 +398,55 @@ def test_a_remote_that_throttles_is_shown_and_everything_arrives(
                 node.wait_durable(ids, 60)
 
     assert troubles.fired[Trouble.SLOW_DOWN] > 0
+
+
+class Held(Troubles):
+    """Holds the first completion of an upload back on the wire, whoever waits for its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._landing = threading.Event()
+        self.holds = threading.Event()
+
+    def land(self) -> None:
+        self._landing.set()
+
+    def strike(self, request: Head) -> Trouble | None:
+        completes = request.method == "POST" and "uploadId=" in request.first[1]
+        if completes and not self.holds.is_set():
+            self.holds.set()
+            self._landing.wait(60)
+        return super().strike(request)
+
+
+def test_a_completion_held_on_the_wire_past_a_kill_does_not_overwrite_the_next_version(
+    server: S3Endpoint, bucket: str, tmp_path: Path
+) -> None:
+    ranks = [SaveIds("run", 7, "save-1", rank, 2) for rank in (0, 1)]
+    held = Held()
+    with S3Proxy(server.url, troubles=held) as proxy:
+        remote = remote_of(server, bucket, proxy.url)
+        with node_at(tmp_path, remote, server) as node:
+            node.put(ranks[0], "weights", patterned(LARGE // 2, seed=1))
+            with supervised(node, remote) as drain:
+                drain.hurry("run", 7)
+                assert held.holds.wait(30)
+                time.sleep(0.5)  # the body comes after its head
+                (now,) = drain.state()
+                assert now.pid is not None
+                drain.ask_to_end()  # so that no other follows
+                os.kill(now.pid, signal.SIGKILL)
+        with node_at(tmp_path, remote, server) as node:
+            node.put(ranks[0], "weights", patterned(LARGE // 2, seed=2))
+            node.seal(ranks[0])
+            with supervised(node, remote):
+                node.wait_clean(ranks[0], "weights")
+                completions = held.seen["CompleteMultipartUpload"]
+                held.land()
+                node.wait_until(lambda: held.seen["CompleteMultipartUpload"] > completions)
+                node.wait_until(lambda: not list(node.bucket.objects.list_uploads("")))
+                node.put(ranks[1], "other", b"of the second rank")
+                node.seal(ranks[1])
+                node.wait_durable(ranks[0])
+            body = node.bucket.objects.get(node.key(ranks[0], "weights"))
+            assert body == patterned(LARGE // 2, seed=2)

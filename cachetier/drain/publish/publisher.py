@@ -22,6 +22,7 @@ from cachetier_client.bucket_format.documents import (
     manifest_of,
 )
 from cachetier_client.bucket_format.publication import LEADER, RACES, Claimant, ClaimState
+from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
 from cachetier_client.clock import Clock
 
 from cachetier.drain.publish.own_writes import OwnWrites
@@ -53,9 +54,16 @@ class Located:
 class LostShardsError(Exception):
     """Shards that were verified are not in the bucket any more; ``names`` says which."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        super().__init__(f"not in the bucket any more: {', '.join(names[:5])}")
-        self.names = tuple(names)
+    def __init__(self, lost: Sequence[ShardEntry]) -> None:
+        self.names = tuple(shard.name for shard in lost)
+        self._lost = tuple(lost)
+        super().__init__(f"not in the bucket any more: {', '.join(self.names[:5])}")
+
+    def by_rank(self) -> dict[int, list[str]]:
+        found: dict[int, list[str]] = {}
+        for shard in self._lost:
+            found.setdefault(shard.rank, []).append(shard.name)
+        return found
 
 
 class Publisher:
@@ -107,10 +115,7 @@ class Publisher:
             LostShardsError: Some are not there as they were verified.
             IntegrityError: Another part of this rank is there.
         """
-        lost = self._lost(save, location, shards)
-        if lost:
-            self._bucket.objects.check()  # a bucket that is gone looks the same
-            raise LostShardsError(lost)
+        self._look(save, location, shards)
         part = publication.part_of(save, rank, shards)
         body = self._bucket.put_part(part, location)
         self._own.wrote_part(location, part, body)
@@ -119,6 +124,7 @@ class Publisher:
         """Publish ``save`` if its every rank's part is there; None while it is not whole.
 
         Raises:
+            LostShardsError: Some shards are not there as its parts say.
             IntegrityError: Its objects are elsewhere, or a part is damaged.
             TransientError: Others keep changing the manifest.
         """
@@ -132,6 +138,7 @@ class Publisher:
             whole = self._whole(save, location)
             if whole is None:
                 return None
+            self._look_again(save, location, whole)
             if self._bucket.put_manifest(self._publication(save, location, seen, whole), seen):
                 return Ended(SaveState.PUBLISHED)
         raise _too_many_races(save)
@@ -224,10 +231,23 @@ class Publisher:
         for _ in range(RACES):
             yield self._bucket.manifest(save.run, save.step)
 
-    def _lost(self, save: Claimant, location: str, shards: Sequence[ShardEntry]) -> list[str]:
-        """Return the names of ``shards`` whose object is not there as it was verified.
+    def _look_again(self, save: Claimant, location: str, parts: Sequence[ReadPart]) -> None:
+        """Look again at what went in parts, but for what this drain verified a moment ago.
 
-        A pack is asked for once, whatever number of them it holds.
+        No condition protects a multipart upload: one whose caller died long ago may still end.
+
+        Raises:
+            LostShardsError: Some are not there as their part says.
+        """
+        older = [part for part, _ in parts if not self._own.part(save.run, location, part.rank)]
+        shards = [shard for part in older for shard in part.shards]
+        self._look(save, location, [shard for shard in shards if _went_in_parts(shard)])
+
+    def _look(self, save: Claimant, location: str, shards: Sequence[ShardEntry]) -> None:
+        """Look at the object of each of ``shards``; a pack is asked for once.
+
+        Raises:
+            LostShardsError: Some are not there as they were verified.
         """
         held: dict[str, list[ShardEntry]] = {}
         for shard in shards:
@@ -239,7 +259,10 @@ class Publisher:
             return self._bucket.has(key, save.save_id, digest, stored)
 
         found = zip(held.values(), self._each(is_there, held), strict=True)
-        return [shard.name for group, there in found if not there for shard in group]
+        lost = [shard for group, there in found if not there for shard in group]
+        if lost:
+            self._bucket.objects.check()  # a bucket that is gone looks the same
+            raise LostShardsError(lost)
 
     def _publish_own(self, save: Claimant, location: str) -> bool:
         """Publish over our own claim what we wrote all of; False where it has to be looked at."""
@@ -275,6 +298,10 @@ class Publisher:
         return publication.published(
             save, location, manifest_of(seen), parts, at=self._clock.now(), nonce=self._nonce()
         )
+
+
+def _went_in_parts(shard: ShardEntry) -> bool:
+    return shard.pack is None and shard.size_bytes > SINGLE_PUT_BYTES
 
 
 def _ended(save: Claimant, claim_state: ClaimState, seen: Manifest | None) -> Ended:

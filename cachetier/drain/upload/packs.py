@@ -23,7 +23,7 @@ from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.schedule.tasks import Task
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.source import DamagedError, opened_source
-from cachetier.drain.upload.target import UploadTarget, look
+from cachetier.drain.upload.target import UploadTarget, abort_replaced, look
 from cachetier.errors import NotFoundError, PreconditionFailedError, RemoteDigestError
 from cachetier.model.packs import PACKED_UP_TO_BYTES, Member
 from cachetier.remote.base import IF_ABSENT, Condition
@@ -140,13 +140,13 @@ class PackSender:
         end, starts = 0, []
         for member in members:
             with suppress(NotFoundError):  # replaced, deleted, or found to be missing
-                if self._read(member, scratch, buffer[end : end + member.size_bytes]):
+                if self._read(task, member, scratch, buffer[end : end + member.size_bytes]):
                     starts.append((member, end))
                     end += member.size_bytes
         digest = digests.joined((member.digest, member.size_bytes) for member, _ in starts)
         return _Pack(task.rank, end, digest, tuple(starts))
 
-    def _read(self, member: Member, scratch: memoryview, into: memoryview) -> bool:
+    def _read(self, task: Task, member: Member, scratch: memoryview, into: memoryview) -> bool:
         """Fill ``into`` with a member's bytes; False if they are damaged, which is reported.
 
         A data file is read by way of ``scratch``, which begins at a page.
@@ -155,6 +155,8 @@ class PackSender:
         opened = self._channel.ask(messages.OpenShard(member.version))
         try:
             with opened_source(opened, member.digest, self._reads) as source:
+                key = self._layout.shard_key(task.claimant.run, _location(task), member.name)
+                abort_replaced(self._store, key, opened.replaced_uploads)
                 view, _ = source.read(whole, scratch)
         except DamagedError as error:
             self._channel.ask(messages.ShardDamaged(member.version, str(error)))
@@ -164,10 +166,14 @@ class PackSender:
 
     def _target(self, task: Task, pack: _Pack) -> UploadTarget:
         save = task.claimant
-        assert task.location is not None  # serve claims before anything else
-        key = self._layout.pack_key(save.run, task.location, pack.name)
+        key = self._layout.pack_key(save.run, _location(task), pack.name)
         metadata = object_metadata(save.save_id, self._store_id, 0, pack.content)
         return UploadTarget(key, metadata, pack.content)
+
+
+def _location(task: Task) -> str:
+    assert task.location is not None  # serve claims before anything else
+    return task.location
 
 
 def _room_for(members: Sequence[Member]) -> int:

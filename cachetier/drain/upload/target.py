@@ -6,7 +6,7 @@ answered is never enough, and metadata only says what its writer believed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
@@ -66,6 +66,15 @@ class UploadTarget:
         """Return whether ``info`` is an object that this very shard's upload wrote."""
         names = (SAVE_KEY, STORE_KEY, VERSION_KEY)
         return all(info.metadata.get(name) == self.metadata[name] for name in names)
+
+
+def abort_replaced(store: ObjectStore, key: str, upload_ids: Iterable[str]) -> None:
+    """Abort the uploads of versions that were replaced, before anything of the new one is sent.
+
+    The completion of one may be under way still, whoever asked for it, and would overwrite.
+    """
+    for upload_id in upload_ids:
+        store.abort_upload(key, upload_id)
 
 
 def look(

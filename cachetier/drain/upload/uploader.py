@@ -27,7 +27,7 @@ from cachetier.drain.upload.part_sender import ROUNDS, UploadContext
 from cachetier.drain.upload.progress import UploadProgress
 from cachetier.drain.upload.server_copies import Ask, nobody
 from cachetier.drain.upload.source import ShardSource
-from cachetier.drain.upload.target import UploadTarget, is_verified, look
+from cachetier.drain.upload.target import UploadTarget, abort_replaced, is_verified, look
 from cachetier.errors import PreconditionFailedError, RemoteDigestError, UploadGoneError
 from cachetier.remote.base import IF_ABSENT, Metadata, UploadedPart
 
@@ -40,9 +40,17 @@ class Uploader:
         self._store = context.store
 
     def upload(
-        self, target: UploadTarget, source: ShardSource, progress: UploadProgress, ask: Ask = nobody
+        self,
+        target: UploadTarget,
+        source: ShardSource,
+        progress: UploadProgress,
+        ask: Ask = nobody,
+        *,
+        replaced: Sequence[str] = (),
     ) -> Stored:
         """Return how the remote stores the shard, verified; ``ask`` names a donor.
+
+        ``replaced`` are uploads of the versions before it: see ``abort_replaced``.
 
         Raises:
             DamagedError: The local bytes are not what was committed; none of the damage was sent.
@@ -51,6 +59,7 @@ class Uploader:
             StoppingError: The drain stops; a multipart upload can go on later.
             RemoteError: Try again later.
         """
+        abort_replaced(self._store, target.key, replaced)
         if target.size_bytes <= SINGLE_PUT_BYTES:
             return self.put(target, source)
         return MultipartUpload(self._context, target, source, progress, ask).send()

@@ -67,6 +67,12 @@ def previous_of(sql: apsw.Connection, shard: Shard, remote: str) -> Shard | None
     return rows.shard_of(found) if found else None
 
 
+def replaced_uploads(sql: apsw.Connection, number: int, name: str, remote: str) -> tuple[str, ...]:
+    """Return the uploads to ``remote`` of shards of a save that others called ``name`` replaced."""
+    query = "SELECT upload_id FROM replaced_uploads WHERE save = ? AND name = ? AND remote = ?"
+    return tuple(upload_id for (upload_id,) in sql.execute(query, (number, name, remote)))
+
+
 def evicted_in_pack(
     sql: apsw.Connection, version: int, remote: str, pack: str
 ) -> list[PackedExtent]:

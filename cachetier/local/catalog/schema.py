@@ -12,6 +12,9 @@ What a save has reached at the durable remote lies in ``saves`` and ``parts``; w
 at each replica, in ``replications`` and ``replicated_parts``. A save that begins here has a row for
 every replica from its first instant, so that none is missed; ``due`` marks those with work left.
 
+``replaced_uploads`` are unfinished uploads of shards that were replaced here: the completion of one
+may be under way still, and would overwrite what replaced it.
+
 A pin is on a step, whichever save of it readers see, and goes with the step.
 
 ``taken_back`` names saves whose files fsck took back under a catalog that knew nothing of them: of
@@ -205,6 +208,21 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE INDEX lost_drains ON drains (remote, version)
         WHERE stored_bytes IS NOT NULL AND verified_at IS NULL;
+    """,
+    """
+    CREATE TABLE replaced_uploads (
+        save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        remote TEXT NOT NULL,
+        upload_id TEXT NOT NULL,
+        PRIMARY KEY (save, name, remote, upload_id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TRIGGER upload_is_replaced BEFORE DELETE ON shards
+        WHEN EXISTS (SELECT 1 FROM saves WHERE number = OLD.save
+                     AND state IN ('open', 'local_only'))
+        BEGIN INSERT OR IGNORE INTO replaced_uploads
+              SELECT OLD.save, OLD.name, remote, upload_id FROM drains
+              WHERE version = OLD.version AND upload_id IS NOT NULL; END;
     """,
 )
 VERSION = len(MIGRATIONS)

@@ -146,12 +146,13 @@ def want(sql: apsw.Connection, number: int) -> None:
 
 def forget_leftovers(sql: apsw.Connection, number: int) -> None:
     """Forget what a save may have left unfinished, once no remote is to be swept any more."""
-    sql.execute(
-        "DELETE FROM leftovers WHERE save = ?1 AND NOT EXISTS (SELECT 1 FROM saves "
-        "WHERE number = ?1 AND location IS NOT NULL AND NOT swept) AND NOT EXISTS "
-        "(SELECT 1 FROM replications WHERE save = ?1 AND location IS NOT NULL AND due)",
-        (number,),
-    )
+    for table in ("leftovers", "replaced_uploads"):
+        sql.execute(
+            f"DELETE FROM {table} WHERE save = ?1 AND NOT EXISTS (SELECT 1 FROM saves "
+            "WHERE number = ?1 AND location IS NOT NULL AND NOT swept) AND NOT EXISTS "
+            "(SELECT 1 FROM replications WHERE save = ?1 AND location IS NOT NULL AND due)",
+            (number,),
+        )
 
 
 def set_save_state(sql: apsw.Connection, number: int, state: SaveState) -> None:
