@@ -86,9 +86,10 @@ class ObjectStore(Protocol):
         """
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Return ``length`` bytes from ``start`` (the rest when None).
+        """Return ``length`` bytes from ``start`` (the rest when None, for documents).
 
         Raises:
+            IntegrityError: Without a length: the rest is larger than any document.
             ObjectMissingError: No such object.
             RemoteDigestError: The object has no such range, or the whole of it fails the store's
                 digest.

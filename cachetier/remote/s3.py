@@ -11,12 +11,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from awscrt.checksums import crc64nvme
+from cachetier_client.bucket_format import documents
 from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.io.digests import from_base64, to_base64
 from cachetier_client.s3_errors import GENERAL_REFUSALS
 
 from cachetier.errors import (
     CopiesRefusedError,
+    IntegrityError,
     ObjectMissingError,
     PreconditionFailedError,
     RemoteDigestError,
@@ -281,6 +283,12 @@ class S3ObjectStore:
                 f"the store has {announced} from {begins_at}",
                 key=key,
             )
+        if length is None:
+            try:
+                documents.check_size(key, announced)
+            except IntegrityError:
+                answer["Body"].close()
+                raise
         return answer
 
     def _nothing(self, key: str, start: int) -> bytes:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from cachetier_client.bucket_format import documents, strict_json
 from cachetier_client.bucket_format.documents import (
     Manifest,
     ManifestState,
@@ -189,4 +190,34 @@ def test_a_manifest_that_lists_one_name_with_two_digests_is_refused() -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"<xml/>"])
 def test_what_is_no_document_is_refused(body: bytes) -> None:
     with pytest.raises(IntegrityError):
+        decode(Manifest, body, "key")
+
+
+def test_a_document_of_too_many_entries_is_neither_written_nor_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = PART.shards[0]
+    large = replace(PART, shards=(entry, replace(entry, name="b"), replace(entry, name="c")))
+    body = encode(large)
+    for module in (documents, strict_json):
+        monkeypatch.setattr(module, "LIST_LIMIT", 2)
+
+    with pytest.raises(IntegrityError, match="3 entries") as refused:
+        encode(large)
+    with pytest.raises(IntegrityError, match="shards: it has 3 entries, more than 2"):
+        decode(PartDocument, body, "key")
+
+    assert "fewer, larger shards" in refused.value.hint
+    assert decode(PartDocument, encode(PART), "key") == PART
+
+
+def test_a_document_of_too_many_bytes_is_neither_written_nor_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = encode(MANIFEST)
+    monkeypatch.setattr(documents, "DOCUMENT_LIMIT_BYTES", len(body) - 1)
+
+    with pytest.raises(IntegrityError, match="the most that readers take"):
+        encode(MANIFEST)
+    with pytest.raises(IntegrityError, match="no document of cachetier has so many"):
         decode(Manifest, body, "key")

@@ -6,8 +6,9 @@ import os
 
 import pytest
 from awscrt.checksums import crc64nvme
+from cachetier_client.bucket_format import documents
 
-from cachetier.errors import ObjectMissingError, RemoteDigestError
+from cachetier.errors import IntegrityError, ObjectMissingError, RemoteDigestError
 from cachetier.remote.base import ObjectStore
 
 BODY = os.urandom(300_000)  # more than one slice
@@ -131,3 +132,17 @@ def test_a_key_means_itself_whatever_its_letters(
 
 def test_a_bucket_that_is_there_passes_the_check(store: ObjectStore) -> None:
     store.check()
+
+
+def test_what_is_larger_than_any_document_is_not_read_as_one(
+    store: ObjectStore, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(folder + "a", BODY, digest=DIGEST)
+    monkeypatch.setattr(documents, "DOCUMENT_LIMIT_BYTES", len(BODY) - 1)
+
+    with pytest.raises(IntegrityError, match="no document of cachetier has so many"):
+        store.get(folder + "a")
+
+    assert store.get(folder + "a", 0, len(BODY)) == BODY
+    monkeypatch.setattr(documents, "DOCUMENT_LIMIT_BYTES", len(BODY))
+    assert store.get(folder + "a") == BODY

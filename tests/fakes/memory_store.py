@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from awscrt.checksums import crc64nvme
+from cachetier_client.bucket_format import documents
 from cachetier_client.bucket_format.uploads import ObjectInfo
 
 from cachetier.errors import (
@@ -63,6 +64,8 @@ class MemoryObjectStore:
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         info, body = self._find(key)
+        if length is None:
+            documents.check_size(key, info.size_bytes - start)
         end = info.size_bytes if length is None else start + length
         there = start < info.size_bytes or (start == info.size_bytes and end == start)
         if not there or end > info.size_bytes:

@@ -12,7 +12,7 @@ import json
 import struct
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from cachetier_client.bucket_format import strict_json
 from cachetier_client.bucket_format.layout import PACK_NAME
@@ -24,7 +24,7 @@ from cachetier_client.bucket_format.stored import (
     Stored,
     StoredFrame,
 )
-from cachetier_client.bucket_format.strict_json import between, checked, matching
+from cachetier_client.bucket_format.strict_json import LIST_LIMIT, between, checked, matching
 from cachetier_client.errors import IntegrityError
 from cachetier_client.identity.names import (
     STEP_LIMIT,
@@ -38,6 +38,9 @@ from cachetier_client.io.digests import from_hex, to_hex
 
 FORMAT = 1
 NUMBER_LIMIT = 1 << 63  # what the catalog can hold
+# A manifest takes some 200 bytes for a shard, a part 16 more for each block of 4 MiB: room for as
+# many shards as a list may have, or for a part of 30 TB.
+DOCUMENT_LIMIT_BYTES = 128 << 20
 
 Format = Annotated[int, between(FORMAT, FORMAT)]
 Run = Annotated[str, checked(checked_run)]
@@ -272,7 +275,35 @@ DocumentType = TypeVar("DocumentType")
 
 
 def encode(document: object) -> bytes:
-    return strict_json.written(document)
+    """Return the bytes of a document.
+
+    Raises:
+        IntegrityError: It is larger than readers take.
+    """
+    entries = max(map(len, _lists_of(document)), default=0)
+    body = strict_json.written(document) if entries <= LIST_LIMIT else b""
+    if entries > LIST_LIMIT or len(body) > DOCUMENT_LIMIT_BYTES:
+        raise IntegrityError(
+            f"the {type(document).__name__.lower()} has {entries} entries and {len(body)} bytes: "
+            f"{LIST_LIMIT} and {DOCUMENT_LIMIT_BYTES} are the most that readers take",
+            hint="Save the step in fewer, larger shards.",
+        )
+    return body
+
+
+def _lists_of(document: Any) -> list[tuple[object, ...]]:
+    values = (getattr(document, each.name) for each in fields(document))
+    return [value for value in values if isinstance(value, tuple)]
+
+
+def check_size(key: str, size_bytes: int) -> None:
+    """Refuse an object that is larger than any document, before it is read.
+
+    Raises:
+        IntegrityError: It is.
+    """
+    if size_bytes > DOCUMENT_LIMIT_BYTES:
+        raise IntegrityError(f"{key} has {size_bytes} bytes: no document of cachetier has so many")
 
 
 def is_of_another_format(body: bytes) -> bool:
@@ -290,6 +321,7 @@ def decode(kind: type[DocumentType], body: bytes, key: str) -> DocumentType:
     Raises:
         IntegrityError: It is not one; names ``key``.
     """
+    check_size(key, len(body))
     try:
         return strict_json.parsed(kind, body)
     except ValueError as error:

@@ -27,6 +27,8 @@ from cachetier_client.identity.names import shown
 _Kind = TypeVar("_Kind")
 _Reader = Callable[[Any], Any]  # returns what a JSON value means, or raises ValueError
 
+LIST_LIMIT = 500_000  # entries
+
 _NAMES = {str: "text", int: "an integer", bool: "true or false"}
 
 
@@ -141,6 +143,8 @@ def _list_reader(read_item: _Reader) -> _Reader:
     def read(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
             raise ValueError(f"{shown(value)} is not a list")
+        if len(value) > LIST_LIMIT:
+            raise ValueError(f"it has {len(value)} entries, more than {LIST_LIMIT}")
         items: list[Any] = []
         try:
             for item in value:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlencode, urlsplit
 
 from cachetier_client import forks
+from cachetier_client.bucket_format.documents import check_size
 from cachetier_client.deadline import Deadline
 from cachetier_client.fallback.direct.address import DEFAULT_REGION, RemoteAddress
 from cachetier_client.fallback.direct.credentials import Signer
@@ -85,7 +86,7 @@ class Requests:
                 connection.putheader(name, value)
             connection.endheaders()
             self._send_body(connection, body, deadline)
-            return self._receive(connection, deadline, on_data)
+            return self._receive(connection, key, deadline, on_data)
 
     def close(self) -> None:
         """Close what is idle; what is under way closes as it ends."""
@@ -116,6 +117,7 @@ class Requests:
     def _receive(
         self,
         connection: http.client.HTTPConnection,
+        key: str,
         deadline: Deadline,
         on_data: Callable[[bytes], None] | None,
     ) -> Answer:
@@ -124,6 +126,8 @@ class Requests:
             headers = {name.lower(): value for name, value in response.getheaders()}
             good = response.status < 300
             collected = bytearray()
+            if good and on_data is None:
+                check_size(key, response.length or 0)
             while True:
                 _arm(connection, deadline)
                 data = response.read(PIECE_BYTES)
@@ -133,6 +137,7 @@ class Requests:
                     on_data(data)
                 elif good or len(collected) < _ERROR_LIMIT_BYTES:
                     collected += data
+                    check_size(key, len(collected))
         if response.will_close:
             connection.close()
         return Answer(response.status, headers, bytes(collected))

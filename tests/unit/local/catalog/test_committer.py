@@ -238,15 +238,27 @@ def test_a_lock_held_by_another_process_refuses_and_does_not_fence(
     assert table.rows() == [2]
 
 
-def test_a_value_that_sqlite_refuses_fails_its_operation_alone(table: Table) -> None:
-    def null(sql: apsw.Connection) -> int:
-        sql.execute("CREATE TABLE IF NOT EXISTS strict (x TEXT NOT NULL)")
-        sql.execute("INSERT INTO strict VALUES (?)", (float("nan"),))
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (float("nan"), apsw.ConstraintError),
+        (b"no text", apsw.ConstraintError),
+        (2**70, OverflowError),
+        ("\ud800", UnicodeEncodeError),
+    ],
+    ids=["nan", "bytes", "huge", "surrogate"],
+)
+def test_a_value_that_sqlite_refuses_fails_its_operation_alone(
+    table: Table, value: object, error: type[Exception]
+) -> None:
+    def refused(sql: apsw.Connection) -> int:
+        sql.execute("CREATE TABLE IF NOT EXISTS strict (x TEXT NOT NULL) STRICT")
+        sql.execute("INSERT INTO strict VALUES (?)", (value,))
         return 0
 
-    found = together(table, [null, table.insert(1)])
+    found = together(table, [refused, table.insert(1)])
 
-    assert isinstance(found[0], apsw.ConstraintError)
+    assert isinstance(found[0], error)
     assert found[1] == 10
     assert table.committer.fenced is None
     assert table.errors == 0
