@@ -20,7 +20,7 @@ BODY = bytes(5000)
 class Answering(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:  # noqa: N802  its name in http.server
+    def do_GET(self) -> None:
         self.send_response(200)
         if self.path.endswith("announced"):
             self.send_header("Content-Length", str(len(BODY)))
