@@ -40,8 +40,8 @@ test: setup prometheus  ## Run the whole test suite (TESTS=path, ARGS='-k word',
 quick: setup  ## Run the tests for the loop of a person at work: unit, client, conformance
 	@$(PY) -m pytest -n $(WORKERS) $(ARGS) tests/unit tests/client tests/conformance
 
-soak: setup prometheus  ## Run the tests that repeat at length, and every bench once: a tenth of them in make test
-	@FAULT_SLICE=all $(PY) -m pytest -n $(WORKERS) $(ARGS) -m soak tests
+soak: setup prometheus  ## Run the tests that repeat at length, or (MINUTES=90) nodes under load and faults, judged from outside
+	@$(if $(MINUTES),$(PY) -m tests.soak --minutes $(MINUTES) $(ARGS),FAULT_SLICE=all $(PY) -m pytest -n $(WORKERS) $(ARGS) -m soak tests)
 
 faults: setup  ## Run every fault, 20 minutes, and write docs/faults-report.md (PART=kill: one part)
 	@$(PY) -m tests.faults --workers $(WORKERS) $(if $(PART),--part $(PART))

@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from cachetier.testing.http_wire import BUFFER_BYTES, Head, Sink, Wire, WireError
@@ -24,6 +25,7 @@ class Surroundings(Protocol):
     troubles: Troubles
     latency_seconds: float
     trickle_seconds: float
+    late_seconds: float
 
     def count_request(self) -> None:
         """Count one request that came."""
@@ -52,6 +54,8 @@ class Relay:
         if trouble is Trouble.STALL:
             _left_within(self._client.socket, HELD_SECONDS)
             return False
+        if trouble is Trouble.LATE:
+            return self._deliver_late(request)
         server = self._connected()
         server.send(request.raw)
         if trouble is Trouble.RESET:
@@ -104,6 +108,23 @@ class Relay:
             self._client.pass_body(framing // 2, server.send)
         _reset_on_close(self._client)
         _reset_on_close(server)
+        return False
+
+    def _deliver_late(self, request: Head) -> bool:
+        """Cut the client off once it has sent everything, and pass that on only later."""
+        if request.expects_continue:
+            self._client.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = bytearray()
+        self._client.pass_body(request.request_framing, body.extend)
+        with suppress(OSError):  # it may have gone by itself
+            self._client.socket.shutdown(socket.SHUT_RDWR)
+        time.sleep(self._proxy.late_seconds)
+        server = self._connected()
+        server.send(request.raw + body)
+        answer = _read_answer(server)
+        while answer.status == 100:
+            answer = _read_answer(server)
+        server.pass_body(answer.answer_framing(request.method), _drop)
         return False
 
     # --- the answer ------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ class S3Proxy:
         *,
         latency_seconds: float = 0.0,
         trickle_seconds: float = 1.0,
+        late_seconds: float = 5.0,
         troubles: Troubles | None = None,
         port: int = 0,
     ) -> None:
@@ -47,6 +48,7 @@ class S3Proxy:
         self.upstream = (parts.hostname, parts.port or 80)
         self.latency_seconds = latency_seconds
         self.trickle_seconds = trickle_seconds
+        self.late_seconds = late_seconds
         self.troubles = troubles or Troubles()
         self.requests = 0
         self.connections = 0

@@ -41,6 +41,7 @@ class Trouble(StrEnum):
     LOST_REPLY = "lost_reply"  # the server does it, and the client never hears of it
     CUT_REPLY = "cut_reply"  # the server does it, and half of its answer arrives
     TRICKLE = "trickle"  # the server does it, and its answer comes byte by byte
+    LATE = "late"  # the client is cut off, and the server does it a while after
     # Changed on the way.
     CORRUPT = "corrupt"  # one bit of the request's body flips
     WRONG_CHECKSUM = "wrong_checksum"  # in an answer that is fine otherwise
@@ -84,7 +85,7 @@ _CHANGING = frozenset(
 def can_strike(trouble: Trouble, operation: str, *, has_body: bool) -> bool:
     """Return whether ``trouble`` can happen to a call at all.
 
-    ``lost_reply`` is for calls that change something: to others it is ``closed``.
+    ``lost_reply`` is for calls that change something, as is ``late``: to others it is ``closed``.
     """
     match trouble:
         case Trouble.RESET | Trouble.CORRUPT:
@@ -95,7 +96,7 @@ def can_strike(trouble: Trouble, operation: str, *, has_body: bool) -> bool:
             return operation in _ANSWERED_IN_XML
         case Trouble.ERROR_IN_200:
             return operation not in _ANSWERED_WITHOUT_BODY
-        case Trouble.LOST_REPLY:
+        case Trouble.LOST_REPLY | Trouble.LATE:
             return operation in _CHANGING
         case Trouble.NO_SUCH_UPLOAD:
             return operation in _OF_UPLOAD

@@ -86,6 +86,23 @@ def test_slow_down_says_how_long_to_wait(store: ObjectStore, proxy: S3Proxy, fol
     assert caught.value.retry_after_seconds == 7
 
 
+def test_a_late_put_arrives_after_its_client_has_gone(
+    store: ObjectStore, proxy: S3Proxy, folder: str
+) -> None:
+    proxy.late_seconds = 0.3
+    proxy.troubles.add(Fault(Trouble.LATE))
+
+    with pytest.raises(TransientError):
+        store.put(folder + "a", BODY, digest=DIGEST)
+
+    assert store.head(folder + "a") is None
+    give_up_at = time.monotonic() + 10
+    while store.head(folder + "a") is None and time.monotonic() < give_up_at:
+        time.sleep(0.05)
+    assert store.get(folder + "a") == BODY
+    assert proxy.troubles.fired == {Trouble.LATE: 1}
+
+
 def test_an_answer_comes_byte_by_byte(store: ObjectStore, proxy: S3Proxy, folder: str) -> None:
     proxy.trickle_seconds = 0.001
     proxy.troubles.add(Fault(Trouble.TRICKLE))

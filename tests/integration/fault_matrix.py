@@ -73,6 +73,7 @@ NOT_THERE: dict[tuple[Trouble, str], str] = {
     },
     (Trouble.ERROR_IN_200, "HeadObject"): _NO_DOCUMENT,
     (Trouble.LOST_REPLY, "HeadObject"): "the call changes nothing: the same as `closed`",
+    (Trouble.LATE, "HeadObject"): "the call changes nothing: the same as `closed`",
     **{
         (Trouble.NO_SUCH_UPLOAD, call): _NO_UPLOAD
         for call in ("PutObject", "HeadObject", "CreateMultipartUpload")

@@ -1,0 +1,267 @@
+"""The nodes of the soak: real services on disks of their own, and what can be done to them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apsw
+from cachetier_client import Client
+from cachetier_client.errors import CachetierClientError
+
+from cachetier.testing.s3_endpoint import S3Endpoint
+
+PREFIX = "soak"
+START_SECONDS = 90.0
+STOP_SECONDS = 60.0
+SHUT_DOWN, WITHOUT_LOG = 0x8004587D, 2  # ext4's ioctl: what was not synced is gone
+
+# Read by each Python of a node at its start: it does not outlive what started it, and its wall
+# clock is off by what a file says, now.
+CLOCK = """
+import ctypes, os, time
+ctypes.CDLL(None).prctl(1, 9)
+_real, _path, _seen = time.time, os.environ["SOAK_CLOCK"], [0.0, 0.0]
+def _time():
+    if time.monotonic() > _seen[0]:
+        with open(_path) as file:
+            _seen[:] = time.monotonic() + 0.2, float(file.read() or 0)
+    return _real() + _seen[1]
+time.time = _time
+"""
+
+
+class Disk:
+    """Where a node's cache lies: a directory, and nothing more can be done to it."""
+
+    own = False
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "disk"
+        self.path.mkdir()
+
+    def close(self) -> None:
+        """Nothing to let go."""
+
+
+class LoopDisk(Disk):
+    """An ext4 file system of its own on a small image: its power can be cut, and it can be full."""
+
+    own = True
+
+    def __init__(self, home: Path, size_bytes: int) -> None:
+        super().__init__(home)
+        self._image = home / "image"
+        with self._image.open("wb") as file:
+            file.truncate(size_bytes)
+        _run("mkfs.ext4", "-q", str(self._image))
+        self._mount()
+
+    def _mount(self) -> None:
+        _run("mount", "-o", "loop", str(self._image), str(self.path))
+
+    def cut_power(self) -> None:
+        """From now on nothing reaches the image; what was not synced never did."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(descriptor, SHUT_DOWN, struct.pack("I", WITHOUT_LOG))
+        finally:
+            os.close(descriptor)
+
+    def power_on(self) -> None:
+        self._unmount()
+        self._mount()
+
+    def fill(self) -> int:
+        """Take what room there is with a file of nobody's; return its bytes."""
+        free = os.statvfs(self.path)
+        size = free.f_bavail * free.f_frsize - (128 << 10)
+        with (self.path / "filler").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, size))
+        return size
+
+    def make_room(self) -> None:
+        (self.path / "filler").unlink(missing_ok=True)
+
+    def _unmount(self) -> None:
+        give_up_at = time.monotonic() + STOP_SECONDS
+        while subprocess.run(
+            ("umount", str(self.path)), check=False, capture_output=True
+        ).returncode:
+            if time.monotonic() > give_up_at:
+                raise RuntimeError(f"{self.path} cannot be unmounted: somebody holds a file")
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        self._unmount()
+
+
+def can_mount() -> bool:
+    """Say whether loop devices can be mounted here."""
+    there = shutil.which("mkfs.ext4") and Path("/dev/loop-control").exists()
+    return os.geteuid() == 0 and bool(there)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Memory and descriptors of a node's processes."""
+
+    serve_bytes: int
+    serve_files: int
+    drain_bytes: int
+    drain_files: int
+
+
+@dataclass
+class Node:
+    """One service and its disk; the service may be away at any time."""
+
+    name: str
+    home: Path
+    disk: Disk
+    endpoint: S3Endpoint
+    settings: Mapping[str, str] = field(default_factory=dict)
+    clock_offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.cache_dir = self.disk.path / "cache"
+        self.url = f"unix://{self.home}/s"
+        self.log = self.home / "service.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        site = self.home / "site"
+        site.mkdir()
+        (site / "sitecustomize.py").write_text(CLOCK)
+        self.set_clock(self.clock_offset)
+        paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()]
+        chosen = {
+            "cache_dir": str(self.cache_dir),
+            "socket": f"{self.home}/s",
+            "http": "",
+            "remote": f"s3://{self.endpoint.bucket}/{PREFIX}",
+            "remote_endpoint": self.endpoint.url,
+            "log_format": "json",
+            "grace_seconds": "5",
+            **self.settings,
+        }
+        self._environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("CACHETIER_")},
+            **{f"CACHETIER_{name.upper()}": value for name, value in chosen.items()},
+            **self.endpoint.environment(),
+            "MALLOC_ARENA_MAX": "2",
+            "PYTHONPATH": os.pathsep.join(paths),
+            "SOAK_CLOCK": str(self.home / "clock"),
+        }
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """Start the service's process, and look no further."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "cachetier", "serve"],
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def start(self) -> None:
+        """Start the service, and return once it answers."""
+        self.launch()
+        give_up_at = time.monotonic() + START_SECONDS
+        while not self.answers():
+            if self.ended() or time.monotonic() > give_up_at:
+                raise RuntimeError(f"{self.name} does not start: see {self.log}")
+            time.sleep(0.05)
+
+    def ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    def answers(self) -> bool:
+        with suppress(CachetierClientError), self.client() as client:
+            client.status(timeout_seconds=5)
+            return True
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL the service; its drain must follow by itself."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(STOP_SECONDS)
+
+    def run_verb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a verb of the command line with the settings of this node."""
+        command = [sys.executable, "-m", "cachetier", *arguments]
+        return subprocess.run(
+            command,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def client(self) -> Client:
+        return Client(self.url, fallback="fail")
+
+    def set_clock(self, offset_seconds: float) -> None:
+        """Let the wall clock of the node jump to so many seconds ahead of the true one."""
+        self.clock_offset = offset_seconds
+        new = self.home / "clock.new"
+        new.write_text(str(offset_seconds))
+        new.rename(self.home / "clock")
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def drain_pid(self) -> int | None:
+        with self.client() as client:
+            pid = client.status(timeout_seconds=10)["drain"]["pid"]
+        return None if pid is None else int(pid)
+
+    def dirty_shards(self) -> int:
+        """Read from a dead service's catalog how many shards are dirty, without touching it."""
+        copy = self.home / "autopsy"
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        for name in ("catalog.db", "catalog.db-wal"):
+            with suppress(FileNotFoundError):
+                shutil.copy(self.cache_dir / name, copy)
+        connection = apsw.Connection(str(copy / "catalog.db"))
+        try:
+            counted = connection.execute("SELECT count(*) FROM shards WHERE state = 'dirty'").get
+            return int(str(counted))
+        finally:
+            connection.close()
+
+    def figures(self) -> Figures:
+        assert self._process is not None
+        drain = self.drain_pid()
+        return Figures(*_figures(self._process.pid), *(_figures(drain) if drain else (0, 0)))
+
+    def close(self) -> None:
+        self.kill()
+        time.sleep(0.2)  # its drain dies with it
+        self.disk.close()
+
+
+def _figures(pid: int) -> tuple[int, int]:
+    """Return the resident bytes and the open descriptors of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
