@@ -41,12 +41,13 @@ def main() -> int:
     parser.add_argument("--round", type=int, help="replay this round alone")
     options = parser.parse_args()
     os.nice(NICENESS)
+    commit = _commit()
     seed = random.randrange(1 << 30) if options.seed is None else options.seed
     top = Path(tempfile.mkdtemp(prefix="soak-"))
     began = time.monotonic()
     verdict, soak = run(top, options.minutes, seed, options.round)
     if options.round is None:
-        _report(soak, seed, (time.monotonic() - began) / 60, verdict)
+        _report(soak, commit, seed, (time.monotonic() - began) / 60, verdict)
     print(f"{verdict}; {soak.tally}")
     if verdict != "held":
         return 1
@@ -109,12 +110,12 @@ def _memory(figures: Sequence[Figures]) -> tuple[str, str]:
     return "; ".join(told), verdict
 
 
-def _report(soak: Soak, seed: int, minutes: float, verdict: str) -> None:
+def _report(soak: Soak, commit: str, seed: int, minutes: float, verdict: str) -> None:
     tally = soak.tally
     report.add(
         report.Run(
             day=dt.datetime.now(dt.UTC).date().isoformat(),
-            commit=_commit(),
+            commit=commit,
             seed=seed,
             minutes=round(minutes, 1),
             rounds=tally.rounds,

@@ -79,15 +79,14 @@ class Operator:
             found |= {"sum": checksum(body), "size": len(body)}
 
     def _delete(self, node: Node, run: str, step: int, history: StepHistory) -> None:
-        """Delete a step that is published, if nobody else saves it or keeps it."""
+        """Delete a step that is published, through one node, if nobody saves it or keeps it."""
         if len(history.saves) != 1 or (run, step) in self._pinned:
             return
         with node.client() as client:
             if not any(each.step == step for each in client.steps(run, "durable")):
                 return
-        for other in self._nodes:  # a step that others hold is deleted through each of them
-            with self._call("delete", other, run, step), other.client() as client:
-                client.delete_step(run, step, timeout_seconds=CALL_SECONDS)
+        with self._call("delete", node, run, step), node.client() as client:
+            client.delete_step(run, step, timeout_seconds=CALL_SECONDS)
 
     def _pin(self, node: Node, run: str, step: int, history: StepHistory) -> None:
         if history.maybe_deleted:

@@ -17,10 +17,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from cachetier_client.bucket_format.documents import Manifest
 from cachetier_client.errors import CachetierClientError
 
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, When, share
+from tests.soak.bucket import BareBucket
+from tests.soak.history import History, StepHistory
 from tests.soak.jobs import Jobs
 from tests.soak.nodes import LoopDisk, Node
 
@@ -46,6 +49,8 @@ class World:
     nodes: dict[str, Node]  # those that may be harmed
     proxy: S3Proxy
     jobs: Jobs
+    history: History
+    bucket: BareBucket
     dice: random.Random
     fired: Counter[str] = field(default_factory=Counter)
     crashes: int = 0
@@ -162,6 +167,43 @@ def restore_older_disk(world: World) -> bool:
     return True
 
 
+def lose_object(world: World) -> bool:
+    """Somebody else deletes an object of a published step, whose bytes may be nowhere else."""
+    found = _published_step(world)
+    if found is None:
+        return False
+    manifest, shard = found[0], world.dice.choice(found[0].shards)
+    layout = world.bucket.layout
+    key = layout.object_key(manifest.run, manifest.location, shard.name, shard.pack_name)
+    found[1].excused = "an object of it vanished"
+    world.bucket.objects.delete(key)
+    return True
+
+
+def expire_step(world: World) -> bool:
+    """A rule of the bucket takes every object of a step, and its manifest."""
+    found = _published_step(world)
+    if found is None:
+        return False
+    manifest, step = found
+    step.excused = "it expired"
+    world.bucket.objects.delete(world.bucket.layout.manifest_key(manifest.run, manifest.step))
+    for key in world.bucket.layout.prefixes(manifest.run, manifest.location):
+        for each in world.bucket.objects.list(key).keys:
+            world.bucket.objects.delete(each)
+    return True
+
+
+def _published_step(world: World) -> tuple[Manifest, StepHistory] | None:
+    steps = [(at, step) for at, step in world.history.update().items() if not step.excused]
+    world.dice.shuffle(steps)
+    for at, step in steps:
+        manifest = world.bucket.published(*at)
+        if manifest is not None and manifest.shards and not step.maybe_deleted:
+            return manifest, step
+    return None
+
+
 # --- of S3 --------------------------------------------------------------------------------------
 
 
@@ -202,6 +244,8 @@ NODE_FAULTS: dict[str, Callable[[World], bool]] = {
     "catalog locked": lock_catalog,
     "disk full": fill_disk,
     "older disk restored": restore_older_disk,
+    "object vanished": lose_object,
+    "step expired": expire_step,
 }
 OWN_DISK = frozenset(("power cut", "disk full"))
 S3_FAULTS: dict[str, Callable[[World], bool]] = {

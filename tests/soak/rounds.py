@@ -124,7 +124,7 @@ class Soak:
         history = History(events)
         jobs = Jobs(self.nodes, events, f"{self._seed}/{number}", history)
         harmed = {name: node for name, node in self.nodes.items() if node is not self.steady}
-        world = World(harmed, self._proxy, jobs, dice)
+        world = World(harmed, self._proxy, jobs, history, self._bucket, dice)
         runs = [f"train-{number}", f"twins-{number}"]
         jobs.start(Job(runs[0], ("a", "b", "c"), RATE))
         jobs.start(Job(runs[1], ("a", "c"), RATE / 4, lone=True))
@@ -219,10 +219,7 @@ class Soak:
         self._keep(steps)
         for run, number in steps:
             if number not in self._kept.get(run, ()):
-                for node in self.nodes.values():
-                    with node.client() as client, suppress(CachetierClientError):
-                        client.unpin(run, number)
-                        client.delete_step(run, number)
+                self._delete(run, number)
         give_up_at = time.monotonic() + SETTLE_SECONDS
         self._past_runs += runs
         while True:
@@ -234,6 +231,17 @@ class Soak:
                 break
             time.sleep(1)
         judge.failures += last.failures
+
+    def _delete(self, run: str, number: int) -> None:
+        """Delete a step: through one node if it is published, else through all that may know it."""
+        nodes = list(self.nodes.values())
+        for node in nodes:
+            with node.client() as client, suppress(CachetierClientError):
+                client.unpin(run, number)
+        published = self._bucket.published(run, number) is not None
+        for node in [nodes[number % len(nodes)]] if published else nodes:
+            with node.client() as client, suppress(CachetierClientError):
+                client.delete_step(run, number)
 
     def _keep(self, steps: Steps) -> None:
         """Choose steps that stay until the end: small ones, as many rounds are to come."""
