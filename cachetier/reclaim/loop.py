@@ -1,6 +1,7 @@
 """The thread that makes room: woken by changes, it evicts, and collects now and then.
 
-Collecting is also when ``retention`` keeps the policies, and when damaged shards are mended.
+Collecting is also when ``retention`` keeps the policies, when damaged shards are mended, and when
+the catalog forgets what nothing needs.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ class Housekeeping:
         on_evicted: Callable[[int], None],
         retention: Retention | None = None,
         mend: Callable[[], object] = lambda: None,
+        prune: Callable[[], object] = lambda: None,
     ) -> None:
         self._evictor = evictor
         self._retention = retention
         self._mend = mend
+        self._prune = prune
         self._space = space
         self._changes = changes
         self._clock = clock
@@ -75,6 +78,7 @@ class Housekeeping:
     def _collect(self) -> None:
         self._evictor.collect()
         self._mend()
+        self._prune()
         if self._retention is not None:
             with self._retaining:
                 evicted_bytes = self._retention.trim()

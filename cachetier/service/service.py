@@ -41,6 +41,7 @@ from cachetier.notifier import Changes
 from cachetier.reclaim.evict import Evictor, Watermarks
 from cachetier.reclaim.gc import Garbage
 from cachetier.reclaim.loop import Housekeeping
+from cachetier.reclaim.prune import prune_catalog
 from cachetier.reclaim.retention import Retention
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
@@ -259,6 +260,7 @@ class Service:
             on_evicted=self.metrics.evicted_bytes.inc,
             retention=retention,
             mend=lambda: self._restore.mend(MEND_SECONDS),
+            prune=lambda: prune_catalog(self.store, self._clock.now()),
         )
 
     def _open_doors(self, undo: ExitStack) -> None:

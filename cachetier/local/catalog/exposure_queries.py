@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import apsw
 
+from cachetier.local.catalog import pruning
 from cachetier.local.catalog.rows import Row
 from cachetier.model.checkpoint import PartCounts, SaveState, all_sealed
 
@@ -182,7 +183,7 @@ def damage(sql: apsw.Connection) -> Damage:
     ever = sql.execute(
         "SELECT count(*) FROM incidents WHERE code = 'integrity' AND name IS NOT NULL"
     ).get
-    return Damage(shards, ever)
+    return Damage(shards, ever + pruning.forgotten(sql, pruning.DAMAGED_SHARDS))
 
 
 def kept_by_policy(sql: apsw.Connection) -> Kept:
@@ -190,4 +191,5 @@ def kept_by_policy(sql: apsw.Connection) -> Kept:
         "SELECT coalesce(sum(state = 'local_only'), 0), count(*) FROM saves "
         "WHERE local_only_at IS NOT NULL"
     )
-    return Kept(*sql.execute(query).get)
+    steps, ever = sql.execute(query).get
+    return Kept(steps, ever + pruning.forgotten(sql, pruning.LOCAL_ONLY_STEPS))

@@ -224,5 +224,12 @@ MIGRATIONS: tuple[str, ...] = (
               SELECT OLD.save, OLD.name, remote, upload_id FROM drains
               WHERE version = OLD.version AND upload_id IS NOT NULL; END;
     """,
+    # How much `pruning` forgot, of what figures count for ever.
+    """
+    CREATE TABLE pruned (
+        kind TEXT PRIMARY KEY,
+        number INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 VERSION = len(MIGRATIONS)
