@@ -1,14 +1,14 @@
 """The thread that makes room: woken by changes, it evicts, and collects now and then.
 
-Collecting is also when ``retention`` keeps the policies, when damaged shards are mended, and when
-the catalog forgets what nothing needs.
+Collecting is also when ``retention`` keeps the policies, and when the ``others`` are called, which
+mend damaged shards and let the catalog forget what nothing needs.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cachetier_client.clock import Clock
 
@@ -39,13 +39,11 @@ class Housekeeping:
         high_watermark: float,
         on_evicted: Callable[[int], None],
         retention: Retention | None = None,
-        mend: Callable[[], object] = lambda: None,
-        prune: Callable[[], object] = lambda: None,
+        others: Sequence[Callable[[], object]] = (),
     ) -> None:
         self._evictor = evictor
         self._retention = retention
-        self._mend = mend
-        self._prune = prune
+        self._others = others
         self._space = space
         self._changes = changes
         self._clock = clock
@@ -77,8 +75,8 @@ class Housekeeping:
 
     def _collect(self) -> None:
         self._evictor.collect()
-        self._mend()
-        self._prune()
+        for collect in self._others:
+            collect()
         if self._retention is not None:
             with self._retaining:
                 evicted_bytes = self._retention.trim()

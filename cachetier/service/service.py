@@ -259,8 +259,10 @@ class Service:
             high_watermark=self._settings.high_watermark,
             on_evicted=self.metrics.evicted_bytes.inc,
             retention=retention,
-            mend=lambda: self._restore.mend(MEND_SECONDS),
-            prune=lambda: prune_catalog(self.store, self._clock.now()),
+            others=(
+                lambda: self._restore.mend(MEND_SECONDS),
+                lambda: prune_catalog(self.store, self._clock.now()),
+            ),
         )
 
     def _open_doors(self, undo: ExitStack) -> None:
