@@ -85,7 +85,7 @@ def forget_incidents(sql: apsw.Connection, before: float, keep: int, limit: int)
     )
     found = sql.execute(query, (before, keep, limit)).fetchall()
     sql.executemany("DELETE FROM incidents WHERE number = ?", [(number,) for number, _ in found])
-    _count(sql, DAMAGED_SHARDS, sum(damaged for _, damaged in found))
+    _count(sql, DAMAGED_SHARDS, sum(bool(damaged) for _, damaged in found))
     return len(found)
 
 
