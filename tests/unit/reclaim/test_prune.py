@@ -166,7 +166,9 @@ def test_a_pinned_step_stays(node: Node, clock: FakeClock) -> None:
 def test_a_save_that_is_not_swept_yet_stays(node: Node, clock: FakeClock) -> None:
     saved(node, clock, 1)
     passed(node, clock)
-    node.store.write(lambda sql: sql.execute("UPDATE saves SET swept = 0 WHERE step = 1").fetchall())
+    node.store.write(
+        lambda sql: sql.execute("UPDATE saves SET swept = 0 WHERE step = 1").fetchall()
+    )
 
     assert prune(node, clock) == 0
 
