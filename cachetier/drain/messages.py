@@ -149,8 +149,8 @@ class ReportCompression(Request[None], frozen=True):
 class LocalShard(Struct, frozen=True):
     """A shard to read: its bytes, or a descriptor to close and the digests of its blocks.
 
-    The rest is the multipart upload to go on with, if any, and those of the versions it replaced,
-    to abort first.
+    The rest is the multipart upload to go on with, if any; those of the versions it replaced, to
+    abort first; and version and digest of each of these.
     """
 
     body: bytes | None
@@ -161,6 +161,7 @@ class LocalShard(Struct, frozen=True):
     codec: Codec
     element_size: int
     replaced_uploads: tuple[str, ...] = ()
+    replaced: tuple[tuple[int, int], ...] = ()
 
 
 class OpenShard(Request[LocalShard], frozen=True):

@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from cachetier_client.bucket_format.documents import ShardEntry
-from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.stored import Codec, Content
+from cachetier_client.bucket_format.layout import Layout, pack_name
+from cachetier_client.bucket_format.stored import Codec, Content, InPack
 from cachetier_client.bucket_format.uploads import object_metadata
 
 from cachetier.drain import messages
@@ -25,7 +26,7 @@ from cachetier.drain.upload.progress import SentUploadPart
 from cachetier.drain.upload.server_copies import Offer
 from cachetier.drain.upload.source import DamagedError, opened_source
 from cachetier.drain.upload.stopwatch import elapsed, timed
-from cachetier.drain.upload.target import ConflictError, UploadTarget
+from cachetier.drain.upload.target import ConflictError, StrayObjectError, UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import (
     CachetierError,
@@ -35,7 +36,7 @@ from cachetier.errors import (
     RemoteRefusedError,
     StoppingError,
 )
-from cachetier.model.compression import parsed_mode
+from cachetier.model.compression import OFF, parsed_mode
 from cachetier.model.packs import Member
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
@@ -131,7 +132,7 @@ class Worker:
     def _upload(self, task: Task) -> None:
         with timed() as watch:
             opened = self._channel.ask(messages.OpenShard(task.version))
-            target = self._target(task, opened.block_digests)
+            target = self._target(task, opened)
             progress = _Reported(self._channel, task.version, opened)
 
             def ask() -> Offer | None:
@@ -141,7 +142,13 @@ class Worker:
             try:
                 with opened_source(opened, task.digest, self._reads) as source:
                     replaced = opened.replaced_uploads
-                    stored = self._uploader.upload(target, source, progress, ask, replaced=replaced)
+                    try:
+                        stored = self._uploader.upload(
+                            target, source, progress, ask, replaced=replaced
+                        )
+                    except StrayObjectError:
+                        target, pack = self._beside(task, target)
+                        stored = replace(self._uploader.upload(target, source, progress), pack=pack)
                 seconds, phases = watch.seconds, watch.phases()
                 self._channel.ask(messages.ShardVerified(task.version, stored, seconds, phases))
             except NotFoundError:
@@ -159,16 +166,32 @@ class Worker:
             replace(task, version=version, name=name, size_bytes=size_bytes, digest=digest)
         )
 
-    def _target(self, task: Task, block_digests: Sequence[int]) -> UploadTarget:
-        save = task.claimant
-        content = Content(task.size_bytes, task.digest, tuple(block_digests), task.element_size)
+    def _target(self, task: Task, opened: messages.LocalShard) -> UploadTarget:
+        save, location = task.claimant, _location(task)
+        content = Content(task.size_bytes, task.digest, opened.block_digests, task.element_size)
         return UploadTarget(
-            self._layout.shard_key(save.run, _location(task), task.name),
+            self._layout.shard_key(save.run, location, task.name),
             object_metadata(save.save_id, self._store_id, task.version, content),
             content,
             save.run,
             parsed_mode(task.compression),
+            opened.replaced,
+            partial(self._publisher.is_fixed, save, location, task.rank, task.name, content.digest),
         )
+
+    def _beside(self, task: Task, target: UploadTarget) -> tuple[UploadTarget, InPack]:
+        """Return another key for a shard, where only its own bytes can lie: a pack of one.
+
+        Raises:
+            ConflictError: What lies under its own key is what a document of the save says.
+        """
+        if target.is_fixed():
+            raise ConflictError(f"{target.key} holds what the documents say, and other bytes")
+        content = target.content
+        name = pack_name(task.rank, content.digest)
+        key = self._layout.pack_key(task.claimant.run, _location(task), name)
+        target = replace(target, key=key, mode=OFF, replaced=())
+        return target, InPack(name, 0, content.size_bytes, content.digest)
 
     # --- saves -----------------------------------------------------------------------------------
 

@@ -27,7 +27,12 @@ from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.part_sender import UploadContext
 from cachetier.drain.upload.source import InlineSource
-from cachetier.drain.upload.target import ConflictError, UploadTarget, abort_replaced
+from cachetier.drain.upload.target import (
+    ConflictError,
+    StrayObjectError,
+    UploadTarget,
+    abort_replaced,
+)
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import (
     AbortedError,
@@ -112,6 +117,23 @@ class WriteThrough:
             version = self.store.write(puts.reserve_version)
             return _Stream(self, ids, name, key, version, size_bytes, held.pop_all())
 
+    def target(
+        self, ids: SaveIds, name: str, key: str, version: int, content: Content
+    ) -> UploadTarget:
+        """Return what is to lie under ``key``; only what was replaced here is replaced there."""
+        save = self.store.read(queries.save_named, ids.run, ids.step, ids.save_id)
+        assert save is not None  # admitted
+        location = self._location(save, ids)
+        return UploadTarget(
+            key,
+            object_metadata(ids.save_id, self.store.store_id, version, content),
+            content,
+            replaced=self.store.read(drain_queries.replaced_shards, save.number, name),
+            is_fixed=lambda: self._publisher.is_fixed(
+                claimant_of(save, ()), location, ids.rank, name, content.digest
+            ),
+        )
+
     @contextmanager
     def _slot(self) -> Iterator[None]:
         if not self._slots.acquire(timeout=PATIENCE_SECONDS):
@@ -139,6 +161,8 @@ class WriteThrough:
                 )
             )
             raise _ended(claimed, ids)
+        if claimed.published:
+            raise StepPublishedError(f"step {ids.step} is published already", **ids.context)
         self.store.write(drain_writes.record_location, save.number, claimed.location)
         return claimed.location
 
@@ -242,9 +266,7 @@ class _Stream:
                 self._through.uploader.clear_away(target, self._upload_id)
 
     def _target(self, content: Content) -> UploadTarget:
-        store_id = self._through.store.store_id
-        metadata = object_metadata(self._ids.save_id, store_id, self._version, content)
-        return UploadTarget(self._key, metadata, content)
+        return self._through.target(self._ids, self._name, self._key, self._version, content)
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -312,6 +334,10 @@ def _as_backpressure() -> Iterator[None]:
     """A remote that is away is no room: the caller may come again, unless a person has to act."""
     try:
         yield
+    except StrayObjectError as error:
+        raise BackpressureError(
+            "the cache is full, and the remote holds other bytes under the key of the shard"
+        ) from error
     except ConflictError as error:
         raise RemoteRefusedError(
             str(error), hint="Move the foreign object away or delete it, then save again."

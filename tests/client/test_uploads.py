@@ -99,10 +99,10 @@ FRAMES = compressed_metadata(OURS, 10)
     [
         (FRAMES, 7, Existing.OURS),
         (FRAMES, 70, Existing.OURS),
-        (compressed_metadata(OURS, 11), 10, Existing.NEWER),
+        (compressed_metadata(OURS, 11), 10, Existing.STRAY),
         (compressed_metadata(other(digest="cd", version="6"), 10), 10, Existing.OLDER),
-        ({**OURS, "cachetier-raw-bytes": "10"}, 7, Existing.NEWER),
-        ({**FRAMES, "cachetier-codec": "rot13"}, 7, Existing.NEWER),
+        ({**OURS, "cachetier-raw-bytes": "10"}, 7, Existing.STRAY),
+        ({**FRAMES, "cachetier-codec": "rot13"}, 7, Existing.STRAY),
         ({**FRAMES, "cachetier-save": "another"}, 7, Existing.FOREIGN),
     ],
     ids=[
@@ -126,9 +126,9 @@ def test_a_compressed_object_is_judged_by_the_bytes_it_was_made_of(
     [
         (OURS, 10, Existing.OURS),
         (other(store="another", version="3"), 10, Existing.OURS),
-        (OURS, 11, Existing.NEWER),
+        (OURS, 11, Existing.STRAY),
         (other(digest="00000000000000cd", version="6"), 10, Existing.OLDER),
-        (other(digest="00000000000000cd", version="8"), 10, Existing.NEWER),
+        (other(digest="00000000000000cd", version="8"), 10, Existing.STRAY),
         (other(digest="00000000000000cd", store="another"), 10, Existing.FOREIGN),
         (other(save="another"), 10, Existing.FOREIGN),
         (other(digest="cd", version="x"), 10, Existing.FOREIGN),

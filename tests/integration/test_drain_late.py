@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import apsw
 import pytest
 from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.identity.names import SaveIds
@@ -108,8 +109,8 @@ def test_the_completion_of_a_replaced_version_overwrites_nothing(
     assert not list(wire.list_uploads(""))
 
 
-def part_is_uploaded(sql: object) -> bool:
-    return bool(sql.execute("SELECT 1 FROM parts WHERE uploaded").fetchone())  # type: ignore[attr-defined]
+def part_is_uploaded(sql: apsw.Connection) -> bool:
+    return bool(sql.execute("SELECT 1 FROM parts WHERE uploaded").fetchone())
 
 
 def overwrite(wire: Wire, node: Node) -> None:

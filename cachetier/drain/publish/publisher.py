@@ -19,11 +19,13 @@ from cachetier_client.bucket_format.documents import (
     ReadPart,
     SeenManifest,
     ShardEntry,
+    ShardSummary,
     manifest_of,
 )
 from cachetier_client.bucket_format.publication import LEADER, RACES, Claimant, ClaimState
 from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
 from cachetier_client.clock import Clock
+from cachetier_client.io.digests import to_hex
 
 from cachetier.drain.publish.own_writes import OwnWrites
 from cachetier.errors import RemoteRefusedError, TransientError
@@ -46,9 +48,13 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The save may write, at ``location``."""
+    """The save may write, at ``location``; where it is ``published``, only what is there already.
+
+    That is news where the disk of its node went back in time.
+    """
 
     location: str
+    published: bool = False
 
 
 class LostShardsError(Exception):
@@ -103,7 +109,8 @@ class Publisher:
             if claim_state.has_no_future:
                 return _ended(save, claim_state, manifest_of(seen))
             spread = self._bucket.layout.spread
-            return Located(publication.location_of(save, manifest_of(seen), spread=spread))
+            location = publication.location_of(save, manifest_of(seen), spread=spread)
+            return Located(location, claim_state is ClaimState.PUBLISHED)
         raise _too_many_races(save)
 
     def write_part(
@@ -119,6 +126,23 @@ class Publisher:
         part = publication.part_of(save, rank, shards)
         body = self._bucket.put_part(part, location)
         self._own.wrote_part(location, part, body)
+
+    def is_fixed(self, save: Claimant, location: str, rank: int, name: str, digest: int) -> bool:
+        """Return whether a document of ``save`` says that other bytes than ours lie at ``name``.
+
+        Those are its rank's part, which is written once, and the manifest once it is published.
+
+        Raises:
+            IntegrityError: One of them is damaged.
+        """
+        documents: list[Sequence[ShardSummary]] = []
+        if rank in self._bucket.part_ranks(save.run, location):
+            documents.append(self._part(save, location, rank)[0].shards)
+        manifest = self._bucket.published(save.run, save.step)
+        if manifest is not None and manifest.save_id == save.save_id:
+            documents.append(manifest.shards)
+        ours = name, to_hex(digest)
+        return any(ours not in [(each.name, each.digest) for each in said] for said in documents)
 
     def publish(self, save: Claimant, location: str) -> Ended | None:
         """Publish ``save`` if its every rank's part is there; None while it is not whole.

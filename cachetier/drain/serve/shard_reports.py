@@ -92,6 +92,7 @@ class ShardReports:
             upload.codec,
             upload.element_size,
             self._store.read(drain_queries.replaced_uploads, *of_name),
+            self._store.read(drain_queries.replaced_shards, *of_name[:2]),
         )
 
     def _recorded(self, version: int) -> UploadRecord:

@@ -20,6 +20,7 @@ from cachetier_client.bucket_format.stored import (
     table_bytes,
 )
 from cachetier_client.bucket_format.uploads import (
+    DIGEST_KEY,
     SAVE_KEY,
     STORE_KEY,
     VERSION_KEY,
@@ -28,7 +29,7 @@ from cachetier_client.bucket_format.uploads import (
     codec_found,
     judge_existing,
 )
-from cachetier_client.io.digests import block_lengths, blocks_of, digest_of, joined
+from cachetier_client.io.digests import block_lengths, blocks_of, digest_of, joined, to_hex
 
 from cachetier.codec.frames import FrameDecoder
 from cachetier.codec.seek_table import decode_table
@@ -39,17 +40,29 @@ from cachetier.remote.base import IF_ABSENT, Condition, Metadata, ObjectStore, i
 RANGE_BYTES = 16 << 20
 
 Lend = Callable[[int], AbstractContextManager[memoryview]]
+Replaced = Sequence[tuple[int, int]]
 
 
 class ConflictError(Exception):
     """An object lies under our key that we may not overwrite."""
 
 
+class StrayObjectError(ConflictError):
+    """It is of this very store, which knows nothing of it: its disk went back, or was copied."""
+
+
+def _nothing_is_fixed() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class UploadTarget:
     """What is to lie where; ``metadata`` is that of raw bytes, ``mode`` how it may be compressed.
 
-    ``run`` is for those who look at what was decided.
+    Attributes:
+        run: For those who look at what was decided.
+        replaced: Version and digest of each shard here that it replaces.
+        is_fixed: Asks whether a part or the published manifest says that other bytes lie there.
     """
 
     key: str
@@ -57,6 +70,8 @@ class UploadTarget:
     content: Content
     run: str = ""
     mode: Mode = OFF
+    replaced: Replaced = ()
+    is_fixed: Callable[[], bool] = _nothing_is_fixed
 
     @property
     def size_bytes(self) -> int:
@@ -66,6 +81,17 @@ class UploadTarget:
         """Return whether ``info`` is an object that this very shard's upload wrote."""
         names = (SAVE_KEY, STORE_KEY, VERSION_KEY)
         return all(info.metadata.get(name) == self.metadata[name] for name in names)
+
+    def replaces(self, info: ObjectInfo) -> bool:
+        """Return whether the shard of ``info`` was replaced here, by this one in the end.
+
+        What was streamed to the remote bears no digest.
+        """
+        version, digest = info.metadata.get(VERSION_KEY), info.metadata.get(DIGEST_KEY)
+        return any(
+            str(number) == version and digest in (None, to_hex(known))
+            for number, known in self.replaced
+        )
 
 
 def abort_replaced(store: ObjectStore, key: str, upload_ids: Iterable[str]) -> None:
@@ -82,8 +108,10 @@ def look(
 ) -> Stored | Condition:
     """Return how ``target`` is stored there, verified; or the condition to write it under.
 
-    A compressed object of the same bytes is never replaced once it is sound, whoever wrote it: its
-    frames may be recorded elsewhere.
+    Only what this store itself replaced is replaced there, and nothing that a document speaks of:
+    what is published stays as it is, whatever became of the disk of its node. A compressed object
+    of the same bytes is never replaced once it is sound, whoever wrote it: its frames may be
+    recorded elsewhere.
 
     Args:
         store: Where to look.
@@ -92,6 +120,7 @@ def look(
         sent: What was sent; without it a compressed object is read back, and decoded.
 
     Raises:
+        StrayObjectError: It may be written under another key.
         ConflictError: It may not be written.
     """
     info = store.head(target.key)
@@ -100,8 +129,10 @@ def look(
     verdict = judge_existing(info.metadata, info.size_bytes, target.metadata, target.size_bytes)
     if verdict is Existing.FOREIGN:
         raise ConflictError(f"{target.key} holds an object that is not of this save")
-    if verdict is Existing.NEWER:
-        raise ConflictError(f"{target.key} holds a newer version of this shard")
+    if verdict is Existing.STRAY or (verdict is Existing.OLDER and not target.replaces(info)):
+        raise StrayObjectError(f"{target.key} holds other bytes, which nobody here put there")
+    if verdict is Existing.OLDER and target.is_fixed():
+        raise ConflictError(f"{target.key} holds what the bucket's documents say, and other bytes")
     found = _verified(store, info, target, lend, sent) if verdict is Existing.OURS else None
     return found or if_match(info.etag)
 

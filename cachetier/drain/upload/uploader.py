@@ -90,7 +90,7 @@ class Uploader:
         if upload_id is not None:
             self._store.abort_upload(target.key, upload_id)
         info = self._store.head(target.key)
-        if info is not None and target.wrote(info):
+        if info is not None and target.wrote(info) and not target.is_fixed():
             self._store.delete(target.key)
 
     # --- in one put ------------------------------------------------------------------------------

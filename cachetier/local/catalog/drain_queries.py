@@ -73,6 +73,13 @@ def replaced_uploads(sql: apsw.Connection, number: int, name: str, remote: str) 
     return tuple(upload_id for (upload_id,) in sql.execute(query, (number, name, remote)))
 
 
+def replaced_shards(sql: apsw.Connection, number: int, name: str) -> tuple[tuple[int, int], ...]:
+    """Return version and digest of the shards of a save that others called ``name`` replaced."""
+    query = "SELECT version, digest FROM leftovers WHERE save = ? AND name = ?"
+    found = sql.execute(query, (number, name))
+    return tuple((version, rows.unpacked(digest)) for version, digest in found)
+
+
 def evicted_in_pack(
     sql: apsw.Connection, version: int, remote: str, pack: str
 ) -> list[PackedExtent]:

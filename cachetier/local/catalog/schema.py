@@ -5,8 +5,9 @@ bodies. ``row_digest`` covers a row's identity: SQLite stores a flipped bit as r
 one. Most shards are evicted, sooner or later; the partial indexes find the others without a walk
 over a million of those.
 
-``leftovers`` are names of shards that are gone from here, while a remote may still hold an
-unfinished upload of them: the drain aborts it when it sweeps up after the save.
+``leftovers`` are shards that are gone from here, while a remote may still hold an unfinished upload
+of them, which the drain aborts when it sweeps up after the save, or an object: only one of these is
+ever replaced there.
 
 What a save has reached at the durable remote lies in ``saves`` and ``parts``; what it has reached
 at each replica, in ``replications`` and ``replicated_parts``. A save that begins here has a row for
@@ -223,6 +224,24 @@ MIGRATIONS: tuple[str, ...] = (
         BEGIN INSERT OR IGNORE INTO replaced_uploads
               SELECT OLD.save, OLD.name, remote, upload_id FROM drains
               WHERE version = OLD.version AND upload_id IS NOT NULL; END;
+    DROP TRIGGER shard_leaves;
+    ALTER TABLE leftovers RENAME TO leftover_names;
+    CREATE TABLE leftovers (
+        save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        PRIMARY KEY (save, name, version)
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO leftovers SELECT save, name, 0, zeroblob(8) FROM leftover_names;
+    DROP TABLE leftover_names;
+    CREATE TRIGGER shard_leaves BEFORE DELETE ON shards
+        WHEN EXISTS (SELECT 1 FROM saves WHERE number = OLD.save
+                     AND location IS NOT NULL AND NOT swept)
+          OR EXISTS (SELECT 1 FROM replications WHERE save = OLD.save
+                     AND location IS NOT NULL AND due)
+        BEGIN INSERT OR IGNORE INTO leftovers
+              VALUES (OLD.save, OLD.name, OLD.version, OLD.digest); END;
     """,
     # How much `pruning` forgot, of what figures count for ever.
     """

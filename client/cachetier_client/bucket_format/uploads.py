@@ -144,11 +144,15 @@ def is_compressed(found: Mapping[str, str]) -> bool:
 
 
 class Existing(Enum):
-    """What an object found under our key is."""
+    """What an object found under our key is.
+
+    STRAY: a put of this store that comes after ours, which nothing can but by a disk that went back
+    in time, or was copied; or one from before that was noticed.
+    """
 
     OURS = auto()
     OLDER = auto()
-    NEWER = auto()
+    STRAY = auto()
     FOREIGN = auto()
 
 
@@ -159,7 +163,8 @@ def judge_existing(
 
     The same save, raw size and digest is our own write (its reply was lost, or another node put the
     same bytes), whichever way it is stored. The same save from the same store under another version
-    is a replaced put. Anything else is foreign: a conflict to report, never a victim.
+    is a replaced put, or a stray one. Anything else is foreign: a conflict to report, never a
+    victim.
     """
     if found.get(SAVE_KEY) != ours[SAVE_KEY]:
         return Existing.FOREIGN
@@ -167,16 +172,31 @@ def judge_existing(
     if found.get(DIGEST_KEY) == ours[DIGEST_KEY] and raw_bytes == str(size_bytes):
         return Existing.OURS
     version = own_version(found, ours)
-    if version is None:
-        return Existing.FOREIGN
-    return Existing.OLDER if version < int(ours[VERSION_KEY]) else Existing.NEWER
+    if version is not None and version < int(ours[VERSION_KEY]):
+        return Existing.OLDER
+    numbered = _version_of(found) is not None
+    same_store = _store_of(found) == _store_of(ours)
+    return Existing.STRAY if numbered and same_store else Existing.FOREIGN
 
 
 def own_version(found: Mapping[str, str], ours: Mapping[str, str]) -> int | None:
     """Return the version of a put by the same store of the same save; None if it is another's."""
-    version = found.get(VERSION_KEY, "")
     own = all(found.get(key) == ours[key] for key in (SAVE_KEY, STORE_KEY))
-    return int(version) if own and version.isascii() and version.isdigit() else None
+    return _version_of(found) if own else None
+
+
+def store_identity(store_id: str, epoch: str) -> str:
+    """Return what a store's objects say that they are of; an epoch is a life of its disk."""
+    return f"{store_id}-{epoch}" if epoch else store_id
+
+
+def _store_of(metadata: Mapping[str, str]) -> str:
+    return metadata.get(STORE_KEY, "").partition("-")[0]
+
+
+def _version_of(metadata: Mapping[str, str]) -> int | None:
+    version = metadata.get(VERSION_KEY, "")
+    return int(version) if version.isascii() and version.isdigit() else None
 
 
 def is_object_of(found: ObjectInfo, save_id: str, digest: int, stored: Stored) -> bool:
