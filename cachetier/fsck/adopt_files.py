@@ -18,7 +18,7 @@ from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 
-from cachetier.errors import CachetierError, IntegrityError
+from cachetier.errors import CachetierError, IntegrityError, RemoteError
 from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import Finding, FindingKind, RepairOutcome
 from cachetier.local.catalog import local_copies, puts, queries, repair_writes
@@ -51,13 +51,17 @@ class FileAdopter:
         self._clock = clock
         self._manifests: dict[tuple[str, int], Manifest | None] = {}
         self._parts: dict[tuple[str, int, int], Mapping[str, int]] = {}
+        self.unanswered = False
 
     def all(self, say: Callable[[str], None]) -> Iterator[RepairOutcome]:
-        """Adopt every file that may be one of a lost catalog, oldest first."""
-        files = sorted(self._lost.all(), key=self._written_at)
+        """Adopt every file that may be one of a lost catalog, oldest first.
+
+        ``unanswered`` is then whether the remote could not say of one of them.
+        """
+        files = sorted(self._lost.all(), key=lambda file: file.written_at)
         for file in files:
             identity = file.identity
-            why = self._store.read(superfluous_because, identity)
+            why = self._store.read(superfluous_because, identity, file.written_at)
             finding = Finding.of_file(_KIND, "set aside", file.file_id, identity)
             if identity is None:
                 yield RepairOutcome(finding, False, "it does not say what it is")
@@ -77,6 +81,7 @@ class FileAdopter:
                     continue
                 self._adopt(file, identity)
             except (CachetierError, OSError) as error:
+                self.unanswered |= isinstance(error, RemoteError)
                 reason = error.message if isinstance(error, CachetierError) else str(error)
                 yield RepairOutcome(finding, False, f"it stays in lost+found: {reason}")
             else:
@@ -84,16 +89,11 @@ class FileAdopter:
                     finding, True, "it is dirty again; seal its rank to complete it"
                 )
 
-    def _written_at(self, file: SetAside) -> float:
-        return self._lost.path(file.file_id).stat().st_mtime
-
     def _adopt(self, file: SetAside, identity: Identity) -> None:
         self._refuse_if_older(file, identity.ids)
         content = self._checked_content(file, identity)
         ids = replace(identity.ids, world_size=self._world_size(identity))
-        if not self._store.space.try_reserve(content.size_bytes):
-            raise IntegrityError("there is no room for it")
-        began_at = min(self._written_at(file), self._clock.now())  # now it would seem the newest
+        began_at = min(file.written_at, self._clock.now())  # now it would seem the newest
         self._store.write(repair_writes.take_back, ids.run, ids.step, ids.save_id)
         self._lost.take_back(file.file_id)
         self._store.files.sync_name(file.file_id)
@@ -102,11 +102,10 @@ class FileAdopter:
             committed = self._store.write(puts.commit_shard, self._store.policy, ids, new, began_at)
         except BaseException:
             self._store.files.set_aside(file.file_id)
-            self._store.space.release(content.size_bytes)
             raise
         if committed.repeated:
             self._store.files.set_aside(file.file_id)
-            self._store.space.release(content.size_bytes)
+        self._store.drop(committed.replaced)
 
     def _refuse_if_older(self, file: SetAside, ids: SaveIds) -> None:
         """Refuse a file of a save that would supersede one that began after it was written."""
@@ -114,7 +113,7 @@ class FileAdopter:
         if any(save.save_id == ids.save_id for save in saves):
             return
         for save in saves:
-            since = save.started_at > self._written_at(file)
+            since = save.started_at > file.written_at
             if save.state in OPEN_STATES and since:
                 raise IntegrityError(f"save {save.save_id} of the step came since")
 
@@ -206,16 +205,11 @@ class FileReclaimer:
         return self._files.pop(key, [])
 
     def _take(self, shard: Shard, file_id: str) -> bool:
-        size_bytes = shard.content.size_bytes
-        if not self._is_sound(shard, file_id) or not self._store.space.try_reserve(size_bytes):
+        if not self._is_sound(shard, file_id):
             return False
-        try:
-            self._lost.take_back(file_id)
-            self._store.files.sync_name(file_id)
-            before = self._store.write(local_copies.attach, shard.version, file_id)
-        except BaseException:
-            self._store.space.release(size_bytes)
-            raise
+        self._lost.take_back(file_id)
+        self._store.files.sync_name(file_id)
+        before = self._store.write(local_copies.attach, shard.version, file_id)
         self._store.drop([before])
         return True
 

@@ -19,6 +19,7 @@ LISTED = 1000
 
 class FindingKind(StrEnum):
     CATALOG_DAMAGED = "catalog_damaged"
+    LOG_LOST = "log_lost"
     ACCOUNTING = "accounting"
     ROW_DAMAGED = "row_damaged"
     ROW_CONTRADICTS = "row_contradicts"

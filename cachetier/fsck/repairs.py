@@ -97,7 +97,7 @@ class Repairs:
         Documents come last, as they name objects.
         """
         for finding in sorted(findings, key=lambda each: each.kind in _DOCUMENTS):
-            if finding.kind in OF_THE_CATALOG:
+            if finding.kind in OF_THE_CATALOG or finding.kind is FindingKind.LOG_LOST:
                 continue
             act = self._acts.get(finding.kind)
             if act is None:

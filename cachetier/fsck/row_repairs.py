@@ -37,6 +37,8 @@ def repaired_rows(
     findings: Iterable[Finding],
     now: float,
     say: Callable[[str], None],
+    *,
+    log_may_be_lost: bool,
 ) -> Iterator[RepairOutcome]:
     """Repair what is wrong with the catalog, and yield what became of it.
 
@@ -48,7 +50,7 @@ def repaired_rows(
     wrong = [finding for finding in findings if finding.kind in OF_THE_CATALOG]
     if not wrong:
         return
-    with mending(cache_dir, now) as (view, log):
+    with mending(cache_dir, now, log_may_be_lost=log_may_be_lost) as (view, log):
         repairs = _RowRepairs(view, log, DiskFiles(cache_dir), durable)
         for finding in wrong:
             say(f"repair {finding.where}: {OF_THE_CATALOG[finding.kind]}")

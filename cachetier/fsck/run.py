@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,9 @@ from cachetier.fsck.local_checks import LocalChecks, Sleep
 from cachetier.fsck.remote_checks import RemoteChecks
 from cachetier.fsck.repairs import ABOUT_TO, AT_START, Repairs
 from cachetier.fsck.row_repairs import repaired_rows
-from cachetier.local.recovery import lock_directory, open_store
+from cachetier.local.catalog import repair_writes, running
+from cachetier.local.recovery import CATALOG_NAME, lock_directory, open_store
+from cachetier.local.repair import check_queries
 from cachetier.local.repair.open_catalog import begin_anew, viewed
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE
@@ -126,6 +128,9 @@ def _looked(
     report: FsckReport,
     sleep: Sleep,
 ) -> Iterator[Finding]:
+    if not report.online and running.is_log_lost(cache_dir / CATALOG_NAME):
+        message = "commits that were acknowledged went with its log"
+        yield Finding(FindingKind.LOG_LOST, message)
     try:
         with viewed(cache_dir, alone=not report.online) as view:
             here = LocalChecks(
@@ -152,33 +157,79 @@ def _repaired(
     capacity_bytes: int,
     say: Say,
 ) -> Iterator[RepairOutcome]:
-    if options.repair and not options.rebuild:
-        try:
-            durable = remotes[0].bucket if remotes else None
-            yield from repaired_rows(cache_dir, durable, findings, clock.now(), say)
-        except CatalogDamagedError as error:
-            yield from _left(findings, error)
-            return
-        for finding in findings:
-            if finding.kind in AT_START:
-                say(f"repair {finding.where}: {ABOUT_TO[finding.kind]}")
-    if options.rebuild:
-        yield from _begun_anew(cache_dir, findings, clock.now(), say)
+    loss = _loss_in(findings, rebuild=options.rebuild)
+    lost = loss is not None
     try:
-        store = open_store(cache_dir, capacity_bytes, clock).store
+        if options.rebuild:
+            yield from _begun_anew(cache_dir, findings, clock.now(), say)
+        elif options.repair:
+            durable, now = remotes[0].bucket if remotes else None, clock.now()
+            yield from repaired_rows(cache_dir, durable, findings, now, say, log_may_be_lost=lost)
+            for finding in findings:
+                if finding.kind in AT_START:
+                    say(f"repair {finding.where}: {ABOUT_TO[finding.kind]}")
+        store = open_store(cache_dir, capacity_bytes, clock, log_may_be_lost=lost).store
     except CatalogDamagedError as error:
         yield from _left(findings, error)
         return
     restore = _restore_of(store, remotes, clock)
+    made_up = False
     try:
         if options.repair:
             yield from Repairs(store, cache_dir, list(remotes), restore, clock).all(findings, say)
-        if options.adopt or options.rebuild:
-            yield from FileAdopter(store, cache_dir, remotes[0].bucket, clock).all(say)
+        if options.adopt or lost:
+            made_up = yield from _taken_back(store, cache_dir, remotes, clock, loss, say)
     finally:
         if restore is not None:
             restore.close()
         store.close()
+    if made_up:
+        running.remove(cache_dir / CATALOG_NAME)
+
+
+def _loss_in(findings: Sequence[Finding], *, rebuild: bool) -> Finding | None:
+    """Return the finding that acknowledged commits are lost, or are about to be."""
+    kinds = (FindingKind.LOG_LOST, *((FindingKind.CATALOG_DAMAGED,) if rebuild else ()))
+    return next((finding for finding in findings if finding.kind in kinds), None)
+
+
+def _taken_back(
+    store: Store,
+    cache_dir: Path,
+    remotes: Sequence[Remote],
+    clock: Clock,
+    loss: Finding | None,
+    say: Say,
+) -> Generator[RepairOutcome, None, bool]:
+    """Take back files that the catalog cannot account for; return whether ``loss`` is made up for.
+
+    What lay in the catalog alone cannot be: an incident of each run says so.
+    """
+    if loss is not None and _is_damaged(store):
+        yield RepairOutcome(loss, False, "what is left of the catalog is damaged: add --rebuild")
+        return False
+    if not remotes:
+        assert loss is not None, "--adopt asks the remote"
+        yield RepairOutcome(loss, False, "the remote is to be asked for each file: no --local")
+        return False
+    adopter = FileAdopter(store, cache_dir, remotes[0].bucket, clock)
+    yield from adopter.all(say)
+    if loss is None:
+        return False
+    if adopter.unanswered:
+        yield RepairOutcome(loss, False, "the remote did not answer: repair again once it does")
+        return False
+    store.write(repair_writes.report_lost_log, clock.now())
+    what = "shards of up to 64 KiB, and seals, of steps that were not durable may be lost"
+    yield RepairOutcome(loss, True, f"files are taken back; {what}")
+    return True
+
+
+def _is_damaged(store: Store) -> bool:
+    try:
+        return bool(store.read(check_queries.complaints))
+    except CatalogDamagedError:
+        return True
 
 
 def _begun_anew(
@@ -189,7 +240,10 @@ def _begun_anew(
     Raises:
         ConfigError: The catalog is sound: what lies in it alone would be lost.
     """
+    kinds = [finding.kind for finding in findings]
     damaged = [finding for finding in findings if finding.kind is FindingKind.CATALOG_DAMAGED]
+    if not damaged and FindingKind.LOG_LOST in kinds:
+        return  # that was done by who was killed at it, or is not needed
     if not damaged:
         raise ConfigError(
             "the catalog is sound: nothing is rebuilt",

@@ -1,7 +1,9 @@
 """Data files that were set aside: marked as committed once, and named by no row.
 
 Start-up moves them out of the way and keeps them, as the catalog might be what is wrong. What a
-file says of itself, and what the catalog knows, tells which are still of use to anybody.
+file says of itself, and what the catalog knows, tells which are still of use to anybody: those that
+are not go after a day, the others after ``KEPT_SECONDS``, in which ``fsck --adopt`` takes them.
+They count as used.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from cachetier.local.catalog import puts, queries
 from cachetier.local.files.data_files import FILE_ID, IDENTITY_ATTRIBUTE
 from cachetier.model.checkpoint import OPEN_STATES
 from cachetier.model.lifecycle import ShardState
+
+KEPT_SECONDS = 30 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +59,11 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A file in ``lost+found``; ``since`` is when it came there (UTC seconds)."""
+    """A file in ``lost+found``: when its bytes were written, and since when it is there (UTC)."""
 
     file_id: str
     size_bytes: int
+    written_at: float
     since: float
     identity: Identity | None
 
@@ -79,7 +84,12 @@ class LostAndFound:
             if FILE_ID.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 status = entry.stat(follow_symlinks=False)
                 identity = Identity.parsed(_attribute(Path(entry.path)))
-                yield SetAside(entry.name, status.st_size, status.st_ctime, identity)
+                times = status.st_mtime, status.st_ctime
+                yield SetAside(entry.name, status.st_size, *times, identity)
+
+    def size_bytes(self) -> int:
+        """Return what it takes of the node's disk."""
+        return sum(file.size_bytes for file in self.all())
 
     def path(self, file_id: str) -> Path:
         return self._folder / file_id
@@ -93,8 +103,13 @@ class LostAndFound:
         self.path(file_id).unlink(missing_ok=True)
 
 
-def superfluous_because(sql: apsw.Connection, identity: Identity | None) -> str | None:
-    """Return why nobody needs a file that says it holds ``identity``; None if somebody might."""
+def superfluous_because(
+    sql: apsw.Connection, identity: Identity | None, written_at: float = 0.0
+) -> str | None:
+    """Return why nobody needs a file that says it holds ``identity``; None if somebody might.
+
+    Bytes that were ``written_at`` after those of the row may be what replaced these.
+    """
     if identity is None:
         return None
     ids = identity.ids
@@ -107,7 +122,8 @@ def superfluous_because(sql: apsw.Connection, identity: Identity | None) -> str 
     if row is not None:
         wanted = (row.content.size_bytes, row.content.digest)
         if wanted != (identity.size_bytes, identity.digest):
-            return "other bytes were put under its name since"
+            newer = written_at > row.committed_at
+            return None if newer else "other bytes were put under its name since"
         return None if row.state is ShardState.QUARANTINED else "the catalog has the shard"
     if puts.is_final(sql, save.number, ids.rank):
         return "its rank sealed without it"

@@ -1,7 +1,8 @@
 """Open a cache directory: start-up is recovery, whether the last stop was clean or a power cut.
 
 1. Take the directory's lock, or refuse: two services on one directory would lose data.
-2. Refuse a catalog that is damaged, newer, missing where there was one, or of another store.
+2. Refuse a catalog that is damaged, newer, missing where there was one, without the log that held
+   its last commits, or of another store.
 3. Files no row names: unmarked ones were never acknowledged and go; marked ones go to
    ``lost+found``.
 4. Rows whose file is missing or has the wrong size: clean ones become evicted, dirty ones
@@ -23,11 +24,12 @@ import apsw
 from cachetier_client.clock import Clock
 
 from cachetier.errors import CatalogDamagedError, DirectoryInUseError
-from cachetier.local.catalog import connection, local_copies, queries, wal
+from cachetier.local.catalog import connection, local_copies, queries, running
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.catalog.records import IncidentRecord
-from cachetier.local.files.data_files import DiskFiles, Files, sync_directory
+from cachetier.local.files.data_files import DiskFiles, Files, sync_directory, write_synced
 from cachetier.local.files.space import Space
+from cachetier.local.lost_and_found import LostAndFound
 from cachetier.local.store import OnDiskError, Store
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import DRAIN_ALL, Policy
@@ -84,10 +86,12 @@ def open_store(
     policy: Policy = DRAIN_ALL,
     on_fence: Callable[[str], None] = lambda _reason: None,
     on_disk_error: OnDiskError = lambda _operation: None,
+    log_may_be_lost: bool = False,
 ) -> Recovered:
     """Open the store of a locked ``cache_dir``, creating it if it is new.
 
     ``on_disk_error`` hears which operation of the disk failed: ``write``, ``sync`` or ``catalog``.
+    ``log_may_be_lost`` is for who repairs that: its mark stays, so that a start refuses until then.
 
     Raises:
         CatalogDamagedError: The catalog may have lost acknowledged shards; a person decides.
@@ -98,7 +102,7 @@ def open_store(
         files = disk
     catalog_path = cache_dir / CATALOG_NAME
     _refuse_lost_catalog(catalog_path, files)
-    wal.check(catalog_path.with_name(f"{CATALOG_NAME}-wal"))
+    running.check_log(catalog_path, may_be_lost=log_may_be_lost)
     writer = connection.open_writer(catalog_path, clock.now(), vfs)
     try:
         store_id = connection.store_id_of(writer)
@@ -112,7 +116,7 @@ def open_store(
     space = Space(capacity_bytes)
     store = Store(store_id, files, committer, (reader, looker), space, clock, policy, on_disk_error)
     try:
-        return _reconciled(store, clock)
+        return _reconciled(store, LostAndFound(cache_dir), clock)
     except BaseException:
         store.close()
         raise
@@ -139,7 +143,7 @@ def _check_store_id(cache_dir: Path, store_id: str) -> None:
     refuse_other_store(cache_dir, store_id)
     path = _store_id_path(cache_dir)
     if not path.exists():
-        _write_synced(path, f"{store_id}\n")
+        write_synced(path, f"{store_id}\n")
 
 
 def refuse_other_store(cache_dir: Path, store_id: str) -> None:
@@ -156,17 +160,7 @@ def refuse_other_store(cache_dir: Path, store_id: str) -> None:
         raise CatalogDamagedError(f"the catalog is of store {store_id}, the data files of {found}")
 
 
-def _write_synced(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".new")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(path.parent)
-
-
-def _reconciled(store: Store, clock: Clock) -> Recovered:
+def _reconciled(store: Store, lost_and_found: LostAndFound, clock: Clock) -> Recovered:
     named = {file_id: (version, size) for file_id, version, size in store.read(_named_files)}
     rubbish = aside = 0
     for file_id, size_bytes in list(store.files.all()):
@@ -182,7 +176,7 @@ def _reconciled(store: Store, clock: Clock) -> Recovered:
             aside += 1
     for file_id, (version, _size) in named.items():
         _report_lost(store, version, file_id, clock)
-    store.space.account(store.read(queries.totals).local_bytes)
+    store.space.account(store.read(queries.totals).local_bytes + lost_and_found.size_bytes())
     return Recovered(store, rubbish, aside, len(named))
 
 

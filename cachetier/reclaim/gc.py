@@ -3,7 +3,7 @@
 =================  ==============================================================================
 incomplete_save    a rank here never sealed, and a newer step of the run is published since
 replaced_save      another save of its step is published: its shards here, its objects there
-set_aside_file     in ``lost+found``, and the catalog can say why nobody needs it
+set_aside_file     in ``lost+found``, and the catalog can say why nobody needs it, or a month old
 unfinished_upload  multipart uploads of shards here whose saves have ended
 =================  ==============================================================================
 
@@ -28,7 +28,7 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import IntegrityError, InvalidRequestError, RemoteError
 from cachetier.local.catalog import deletes, drain_writes, gc_queries, queries
-from cachetier.local.lost_and_found import LostAndFound, superfluous_because
+from cachetier.local.lost_and_found import KEPT_SECONDS, LostAndFound, superfluous_because
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.names import DURABLE
@@ -37,6 +37,7 @@ from cachetier.remote.bucket import InBatches, Remote
 from cachetier.remote.ownership import owned_keys
 
 GRACE_SECONDS = 86_400.0
+UNCLAIMED = "nothing here accounts for it, and nobody took it back for 30 days"
 LISTED = 1000
 CALLS_AT_ONCE = 8
 
@@ -156,6 +157,11 @@ class Garbage:
         unanswered = tuple(f"{name}: {message}" for name, message in turn.unanswered.items())
         return Collection(dry_run, tuple(found), tuple(turn.left), unanswered)
 
+    def purge_lost_and_found(self) -> None:
+        """Remove the files of ``lost+found`` whose time there is over; asks no remote."""
+        for _ in self._set_aside(_Turn(self._clock.now() - GRACE_SECONDS, dry_run=False)):
+            pass
+
     # --- saves -----------------------------------------------------------------------------------
 
     def _incomplete(self, turn: _Turn) -> Iterator[Rubbish]:
@@ -259,14 +265,20 @@ class Garbage:
     def _set_aside(self, turn: _Turn) -> Iterator[Rubbish]:
         for file in self._lost.all():
             identity = file.identity
-            why = self._store.read(superfluous_because, identity)
-            if file.since >= turn.before or why is None or identity is None:
+            why, before = self._store.read(superfluous_because, identity), turn.before
+            if why is None:
+                why, before = UNCLAIMED, min(before, self._clock.now() - KEPT_SECONDS)
+            if file.since >= before:
                 continue
             if not turn.dry_run:
                 self._lost.remove(file.file_id)
-            ids = identity.ids
-            what = f"{ids.run}/{ids.step}/{identity.name} in lost+found/{file.file_id[:8]}…"
-            found = _of_save(GarbageKind.SET_ASIDE, identity.ids, why)
+                self._store.space.release(file.size_bytes)
+            what = f"lost+found/{file.file_id[:8]}…"
+            found = Rubbish(GarbageKind.SET_ASIDE, what, why)
+            if identity is not None:
+                ids = identity.ids
+                found = _of_save(GarbageKind.SET_ASIDE, ids, why)
+                what = f"{ids.run}/{ids.step}/{identity.name} in {what}"
             yield replace(found, what=what, shards=1, size_bytes=file.size_bytes)
 
     # --- uploads ---------------------------------------------------------------------------------

@@ -172,6 +172,7 @@ class Service:
         evictor = Evictor(
             store, clock, self._still_remote, look_into=missing.look_into, watermarks=marks
         )
+        self._garbage = self._collector()
         self._housekeeping = self._keeper(evictor)
         ingest = NodeIngest(
             store,
@@ -209,7 +210,7 @@ class Service:
         self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
 
     def _operations(self, ingest: Ingest) -> Operations:
-        settings, store = self._settings, self.store
+        store = self.store
         return Operations(
             store_id=store.store_id,
             ingest=ingest,
@@ -217,19 +218,23 @@ class Service:
             checkpoints=self._checkpoints(),
             incidents=self._incidents,
             phases=self._drain.queue.phases,
-            garbage=Garbage(
-                store,
-                settings.cache_dir,
-                (Remote(DURABLE, self._bucket), *self._replicas),
-                self._clock,
-                on_deleted=self._drain.nudge,
-            ),
+            garbage=self._garbage,
             status=self.report.status,
             refuse_when_stopping=self._refuse_when_stopping,
             refuse_when_leaving=self._refuse_when_leaving,
             fell_back=self._fell_back,
             failed=self.metrics.answered_with_error,
             greeting={"remote": remote_for_clients(self._remote)},
+        )
+
+    def _collector(self) -> Garbage:
+        remotes = (Remote(DURABLE, self._bucket), *self._replicas)
+        return Garbage(
+            self.store,
+            self._settings.cache_dir,
+            remotes,
+            self._clock,
+            on_deleted=self._drain.nudge,
         )
 
     def _checkpoints(self) -> Checkpoints:
@@ -262,6 +267,7 @@ class Service:
             others=(
                 lambda: self._restore.mend(MEND_SECONDS),
                 lambda: prune_catalog(self.store, self._clock.now()),
+                self._garbage.purge_lost_and_found,
             ),
         )
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.drain.serve.stats import RemoteSnapshot
 from cachetier.local.catalog import missing_objects, queries
+from cachetier.local.catalog.records import LOG_LOST
+from cachetier.local.lost_and_found import KEPT_SECONDS, LostAndFound
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE, is_hidden
 from cachetier.model.policy import Policy
@@ -43,7 +46,8 @@ def warnings_of(store: Store, machine: Machine, node: NodeSnapshot, now: float) 
         found += _of_remote(remote)
         if remote.role != "durable":
             found += _of_replica(remote, node.service.drains[remote.name].remote, progress, now)
-    return found + _of_disk(machine) + _of_steps(store, machine.policy, node) + _of_bucket(store)
+    found += _of_disk(machine) + _of_losses(store, machine, now)
+    return found + _of_steps(store, machine.policy, node) + _of_bucket(store)
 
 
 def _of_remote(remote: RemoteSettings) -> list[str]:
@@ -110,6 +114,25 @@ def _of_steps(store: Store, policy: Policy, node: NodeSnapshot) -> list[str]:
             f"{unwanted} of {_named(totals.unwanted_saves)} are drained "
             "by nobody: another save of the step came before. They go after a day; `cachetier gc` "
             "collects them now"
+        )
+    return found
+
+
+def _of_losses(store: Store, machine: Machine, now: float) -> list[str]:
+    found = []
+    lost_at = store.look(queries.newest_incident_at, LOG_LOST)
+    if lost_at is not None and now - lost_at < KEPT_SECONDS:
+        found.append(
+            f"the node lost its catalog's log, {shown_span(now - lost_at)} ago: shards of up to "
+            "64 KiB, and seals, may be lost. Compare `cachetier ls RUN STEP` with what was saved"
+        )
+    aside = list(LostAndFound(Path(machine.cache_dir)).all())
+    if aside:
+        size = shown_size(sum(file.size_bytes for file in aside))
+        found.append(
+            f"lost+found holds {counted(len(aside), 'file')}, {size}, that no row names: "
+            "`cachetier fsck` says what they are. What nobody needs goes after a day, the rest "
+            "after 30"
         )
     return found
 

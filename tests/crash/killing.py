@@ -94,7 +94,7 @@ class Tier:
         self.cache_dir = cache_dir = directory / "cache"
         self._log = (directory / "service.log").open("ab")
         self.url = f"unix://{cache_dir}/s"
-        self._environment = {
+        self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("CACHETIER_")},
             "CACHETIER_CACHE_DIR": str(cache_dir),
             "CACHETIER_SOCKET": str(cache_dir / "s"),
@@ -117,7 +117,7 @@ class Tier:
     def start(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "cachetier", "serve"],
-            env=self._environment,
+            env=self.environment,
             stdout=subprocess.DEVNULL,
             stderr=self._log,
         )

@@ -76,7 +76,7 @@ def recovered(killed: Killed, log: bytes, place: Path, vfs: str) -> list[int]:
         CatalogDamagedError: Start-up refuses.
     """
     place.mkdir(exist_ok=True)
-    for name in ("catalog.db", "catalog.db-wal", "catalog.db-shm", "store-id"):
+    for name in ("catalog.db", "catalog.db-wal", "catalog.db-shm", "store-id", "running"):
         (place / name).unlink(missing_ok=True)
     shutil.copy(killed.cache_dir / "catalog.db", place)
     shutil.copy(killed.cache_dir / "store-id", place)

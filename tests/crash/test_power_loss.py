@@ -31,6 +31,8 @@ STEPS_OF_THE_PATH = {
     "sync cache/catalog.db",
     "truncate cache/catalog.db-wal",
     "rename cache/store-id.new",
+    "rename cache/running.new",
+    "unlink cache/running",
     "sync cache",
 }
 

@@ -8,11 +8,12 @@ from collections.abc import Set as AbstractSet
 from cachetier_client.io.digests import digest_of
 
 from cachetier.local.catalog.node_totals import node_totals
+from cachetier.local.lost_and_found import LostAndFound
 from cachetier.model.lifecycle import ShardState
 from tests.stateful.node import Node
 from tests.stateful.reading import bytes_of
 
-ROOT_FILES = {"store-id", "catalog.db", "catalog.db-wal", "catalog.db-shm"}
+ROOT_FILES = {"store-id", "catalog.db", "catalog.db-wal", "catalog.db-shm", "running"}
 
 
 class ViolationError(AssertionError):
@@ -32,7 +33,8 @@ def judge_bytes(node: Node) -> None:
     require(on_disk == named, f"data files {on_disk}, rows name {named}")
     inline = sum(row.content.size_bytes for row in rows if row.inline)
     used = node.store.space.used_bytes
-    require(used == sum(on_disk.values()) + inline, f"{used} bytes accounted, not what is there")
+    here = sum(on_disk.values()) + inline + LostAndFound(node.cache_dir).size_bytes()
+    require(used == here, f"{used} bytes accounted, {here} there")
     strays = {entry.name for entry in os.scandir(node.cache_dir) if entry.is_file()} - ROOT_FILES
     require(not strays, f"stray files {strays}")
 
@@ -44,6 +46,7 @@ def judge_figures(node: Node) -> None:
     damaged = sum(row.content.size_bytes for row in rows if row.state is ShardState.QUARANTINED)
     owned = sum(each.size_bytes for each in (found.dirty, found.kept, found.unwanted))
     used = node.store.space.used_bytes
+    used -= LostAndFound(node.cache_dir).size_bytes()
     require(owned + found.clean_bytes + damaged == used, f"{found} is not {used} bytes")
     require(sum(found.dirty_bytes_by_run.values()) == found.dirty.size_bytes, f"by run: {found}")
     most = found.clean_bytes + found.kept.size_bytes

@@ -20,6 +20,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import apsw
 
 from cachetier.errors import BackpressureError, FencedError
+from cachetier.local.catalog import connection as catalog
 
 BATCH_LIMIT = 256
 
@@ -75,9 +76,10 @@ class Committer:
         def last(_sql: apsw.Connection) -> None:
             self.fenced = "the store is closed"
 
-        if self.fenced is None:
+        sound = self.fenced is None
+        if sound:
             self.run(last)
-        self._connection.close()
+        catalog.close_writer(self._connection, sound=sound)
 
     def run(
         self,

@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 
 from cachetier.errors import CatalogDamagedError, ConfigError
-from cachetier.local.catalog import schema
+from cachetier.local.catalog import running, schema
 
 SAFE_SQLITE = 3_051_003
 WAL_PAGES = 4096
@@ -42,8 +42,12 @@ def open_writer(path: Path, now: float, vfs: str | None = None) -> apsw.Connecti
     try:
         _refuse_newer(connection)  # before anything of it is changed
         _configure(connection)
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        # Where commits may lie in the log alone it is started over, and never empty.
+        checkpoint = "RESTART" if running.mark_path(path).exists() else "TRUNCATE"
+        connection.execute(f"PRAGMA wal_checkpoint({checkpoint})").fetchall()
         _migrate(connection, now)
+        connection.execute(f"PRAGMA wal_checkpoint({checkpoint})").fetchall()  # tables need no log
+        running.begin(connection, path)
     except apsw.Error as error:
         abandon(connection)
         raise _unusable(path, error) from error
@@ -51,6 +55,18 @@ def open_writer(path: Path, now: float, vfs: str | None = None) -> apsw.Connecti
         abandon(connection)
         raise
     return connection
+
+
+def close_writer(connection: apsw.Connection, *, sound: bool) -> None:
+    """Close the catalog; a sound one in good order, if that can be had. It only saves time."""
+    try:
+        if sound:
+            running.end(connection, Path(connection.filename))
+            connection.close()
+    except (apsw.Error, OSError):
+        sound = False  # a full disk, or somebody who reads: the next start does it
+    if not sound:
+        abandon(connection)
 
 
 def abandon(connection: apsw.Connection) -> None:

@@ -396,5 +396,11 @@ def incidents_after(sql: apsw.Connection, number: int, limit: int = 100) -> list
     return [IncidentRecord(*row) for row in sql.execute(query, (number, limit))]
 
 
+def newest_incident_at(sql: apsw.Connection, code: str) -> float | None:
+    """Return when the last incident with a code happened; None if none did."""
+    at = sql.execute("SELECT max(at) FROM incidents WHERE code = ?", (code,)).get
+    return float(at) if at is not None else None
+
+
 def newest_incident(sql: apsw.Connection) -> int:
     return int(sql.execute("SELECT coalesce(max(number), 0) FROM incidents").get)

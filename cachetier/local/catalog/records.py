@@ -9,6 +9,8 @@ from cachetier_client.bucket_format.stored import Codec, Content, Stored, Stored
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 
+LOG_LOST = "log_lost"  # of an incident that ``fsck`` records
+
 
 @dataclass(frozen=True, slots=True)
 class IncidentRecord:

@@ -7,7 +7,7 @@ from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.io import digests
 
 from cachetier.local.catalog import local_copies, queries, replica_queries, rows, statements
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog.records import LOG_LOST, IncidentRecord
 from cachetier.model.lifecycle import ShardEvent, ShardState, after
 
 
@@ -67,6 +67,22 @@ def reinstate(sql: apsw.Connection, version: int) -> None:
     """Take a shard out of quarantine, as its bytes here were found to be sound."""
     state = local_copies.restored_state(sql, statements.require(sql, version))
     statements.set_shard_state(sql, version, state)
+
+
+def report_lost_log(sql: apsw.Connection, now: float) -> None:
+    """Record for every run known here what may have gone with a log; nothing says what it held."""
+    query = "SELECT run, max(step) FROM saves WHERE state <> 'deleted' GROUP BY run"
+    for run, step in sql.execute(query).fetchall() or [("", 0)]:
+        incident = IncidentRecord(
+            LOG_LOST,
+            "the node lost its catalog's log: shards of up to 64 KiB, and seals, of steps that "
+            "were not durable may be lost",
+            "Compare `cachetier ls RUN STEP` with what was saved; save again what is missing, or "
+            "seal what is whole.",
+            str(run),
+            int(str(step)),
+        )
+        statements.insert_incident(sql, incident, now)
 
 
 def take_back(sql: apsw.Connection, run: str, step: int, save_id: str) -> None:

@@ -3,8 +3,8 @@
 SQLite replays a log up to the first frame that fails its checksum and says nothing of what follows:
 one flipped bit silently takes back every commit after it. A crash can only tear the last
 transaction, as each is synced before the next begins. So a bad frame that is followed by a frame of
-a later transaction is damage, and start-up must refuse. (Start-up empties the log after this check,
-so frames of two crashes never lie behind each other.)
+a later transaction is damage, and start-up must refuse. (Start-up lets the log start over after
+this check, with other salts, so that no frames of two crashes are taken for those of one.)
 
 Source: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 """
@@ -23,6 +23,27 @@ _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
 _MAGIC = 0x377F0682
 _WORD = 0xFFFFFFFF
+
+
+def log_path(catalog: Path) -> Path:
+    """Return the path of the log of a catalog."""
+    return catalog.with_name(f"{catalog.name}-wal")
+
+
+def life_of(path: Path) -> tuple[int, int] | None:
+    """Return how often the log at ``path`` was started over, and its first salt; None without one.
+
+    SQLite adds one to both each time.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEADER.size)
+    except FileNotFoundError:
+        return None
+    if len(head) < _HEADER.size:
+        return None
+    _magic, _version, _page_bytes, sequence, salt, *_ = _HEADER.unpack(head)
+    return int(sequence), int(salt)
 
 
 def check(path: Path) -> None:

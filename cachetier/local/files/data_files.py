@@ -298,3 +298,14 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_synced(path: Path, text: str) -> None:
+    """Write a small file whole: after the loss of power it is there with ``text``, or not."""
+    temporary = path.with_suffix(".new")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)

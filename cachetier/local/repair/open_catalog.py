@@ -18,7 +18,7 @@ from urllib.parse import quote
 import apsw
 
 from cachetier.errors import CatalogDamagedError, ConfigError
-from cachetier.local.catalog import connection, schema, wal
+from cachetier.local.catalog import connection, running, schema
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.files.data_files import DiskFiles, sync_directory
 from cachetier.local.lost_and_found import Identity
@@ -65,7 +65,7 @@ def viewed(cache_dir: Path, *, alone: bool) -> Iterator[CatalogView]:
         raise CatalogDamagedError(f"{CATALOG_NAME} is missing")
     try:
         if alone:
-            wal.check(path.with_name(f"{CATALOG_NAME}-wal"))
+            running.check_log(path, may_be_lost=True)
             with peeked(cache_dir) as sql:
                 assert sql is not None
                 yield _usable(sql, cache_dir)
@@ -81,6 +81,8 @@ def viewed(cache_dir: Path, *, alone: bool) -> Iterator[CatalogView]:
 
 def _usable(sql: apsw.Connection, cache_dir: Path) -> CatalogView:
     found = int(sql.pragma("user_version"))
+    if not found and (cache_dir / STORE_ID_NAME).exists():
+        raise CatalogDamagedError(f"{CATALOG_NAME} is empty")
     if found != schema.VERSION:
         raise ConfigError(
             f"the catalog has schema {found}, this cachetier knows {schema.VERSION}",
@@ -92,7 +94,9 @@ def _usable(sql: apsw.Connection, cache_dir: Path) -> CatalogView:
 
 
 @contextmanager
-def mending(cache_dir: Path, now: float) -> Iterator[tuple[CatalogView, Committer]]:
+def mending(
+    cache_dir: Path, now: float, *, log_may_be_lost: bool = False
+) -> Iterator[tuple[CatalogView, Committer]]:
     """Open the catalog of a locked ``cache_dir``: to look at, and to mend.
 
     Raises:
@@ -101,7 +105,7 @@ def mending(cache_dir: Path, now: float) -> Iterator[tuple[CatalogView, Committe
     path = cache_dir / CATALOG_NAME
     if not path.exists():  # opening it would make an empty one
         raise CatalogDamagedError(f"{CATALOG_NAME} is missing")
-    wal.check(path.with_name(f"{CATALOG_NAME}-wal"))  # SQLite drops what follows a damaged frame
+    running.check_log(path, may_be_lost=log_may_be_lost)
     writer = connection.open_writer(path, now)
     try:
         refuse_other_store(cache_dir, connection.store_id_of(writer))
@@ -158,8 +162,10 @@ def begin_anew(cache_dir: Path, now: float) -> str:
     """Put an empty catalog in the place of the one there is; return what that is called now.
 
     It has the id of the store whose data files these are. Files without a mark are set aside: they
-    may be shards whose marks were lost, as in a copy, and no row tells any more.
+    may be shards whose marks were lost, as in a copy, and no row tells any more. Until the files
+    are taken back and ``running.remove`` is called, no service starts on it.
     """
+    running.begin_without_log(cache_dir / CATALOG_NAME)
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
     kept = f"catalog-{stamp}.db"
     for suffix in ("", "-wal", "-shm"):
@@ -172,7 +178,7 @@ def begin_anew(cache_dir: Path, now: float) -> str:
     store_id = _store_id(cache_dir)
     if store_id is not None:
         writer.execute("UPDATE store SET id = ?", (store_id,)).fetchall()
-    writer.close()
+    connection.close_writer(writer, sound=True)
     sync_directory(cache_dir)
     return kept
 

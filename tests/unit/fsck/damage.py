@@ -47,9 +47,12 @@ class Patient:
         self.remote = remote
         self.clock = clock
 
+    def started(self) -> Node:
+        return Node(self.cache_dir, self.remote, self.clock, make_drain=PlainDrain)
+
     @contextmanager
     def running(self) -> Iterator[Node]:
-        node = Node(self.cache_dir, self.remote, self.clock, make_drain=PlainDrain)
+        node = self.started()
         try:
             yield node
         finally:

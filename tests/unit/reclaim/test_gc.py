@@ -10,6 +10,7 @@ import pytest
 from cachetier.errors import InvalidRequestError, TransientError
 from cachetier.local.catalog import deletes, local_copies
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
+from cachetier.local.lost_and_found import KEPT_SECONDS
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.gc import Collection, Garbage, GarbageKind
 from cachetier.remote.bucket import Remote
@@ -165,6 +166,33 @@ def test_a_file_that_was_set_aside_goes_only_if_the_catalog_says_why(
     assert [each.kind for each in found.rubbish] == [GarbageKind.SET_ASIDE]
     assert found.rubbish[0].why == "its save is deleted, without it"
     assert sorted(path.name[0] for path in lost.iterdir()) == ["1", "2"]
+    node.close()
+
+
+def test_lost_and_found_counts_as_used_and_is_empty_after_a_month(
+    tmp_path: Path, remote: MemoryObjectStore, clock: FakeClock, vfs: str
+) -> None:
+    node = Node(tmp_path / "n", remote, clock, vfs=vfs)
+    node.put(ids(2), "unsealed", LARGE)
+    (row,) = node.rows()
+    assert row.file_id is not None
+    lost = tmp_path / "n" / "lost+found"
+    _copied(tmp_path, row.file_id, lost / ("1" * 32))
+    node.checkpoints.delete_shard("run", 2, "unsealed")
+    (lost / ("2" * 32)).write_bytes(b"says nothing of itself")
+    since = max(path.stat().st_ctime for path in lost.iterdir())
+    node.close()
+    node = Node(tmp_path / "n", remote, clock, vfs=vfs)
+    assert node.store.space.used_bytes == len(LARGE) + 22
+
+    clock.jump(since + KEPT_SECONDS - HOUR - clock.now())
+    garbage(node, clock).purge_lost_and_found()
+    assert len(list(lost.iterdir())) == 2
+    clock.jump(2 * HOUR)
+    garbage(node, clock).purge_lost_and_found()
+
+    assert list(lost.iterdir()) == []
+    assert node.store.space.used_bytes == 0
     node.close()
 
 

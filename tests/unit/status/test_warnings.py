@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.local.catalog import drain_writes, queries, statements
+from cachetier.local.catalog import drain_writes, queries, repair_writes, statements
 from cachetier.local.catalog.node_totals import NodeTotals
 from cachetier.local.catalog.pins import PinTotals
+from cachetier.local.lost_and_found import KEPT_SECONDS
 from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot
@@ -17,9 +18,9 @@ EVERY_TENTH = Policy(durable_every=10)
 NOTHING = NodeSnapshot()
 
 
-def warnings(node: Node, now: NodeSnapshot = NOTHING) -> list[str]:
+def warnings(node: Node, now: NodeSnapshot = NOTHING, at: float = 100.0) -> list[str]:
     machine = Machine(
-        cache_dir="/nvme",
+        cache_dir=str(node.cache_dir),
         filesystem="ext4",
         disk={"direct_io": True, "attributes": True},
         sqlite_version="3",
@@ -29,7 +30,7 @@ def warnings(node: Node, now: NodeSnapshot = NOTHING) -> list[str]:
         started_at=0.0,
         exposure_objective_seconds=1800.0,
     )
-    return warnings_of(node.store, machine, now, 100.0)
+    return warnings_of(node.store, machine, now, at)
 
 
 def test_a_run_of_which_no_step_is_ever_drained_is_named_and_a_trial_is_not(node: Node) -> None:
@@ -66,3 +67,22 @@ def test_a_step_of_which_objects_went_missing_is_named_until_they_are_back(node:
     assert warning.startswith("objects of run/5 went missing in the bucket")
     node.store.write(drain_writes.record_verified, row.version, DURABLE, [DURABLE], 2.0)
     assert warnings(node) == []
+
+
+def test_what_lies_in_lost_and_found_is_counted(node: Node) -> None:
+    lost = node.cache_dir / "lost+found"
+    (lost / ("1" * 32)).write_bytes(bytes(2_000_000))
+    (lost / "notes.txt").write_text("not ours")
+
+    (warning,) = warnings(node)
+    assert warning.startswith("lost+found holds 1 file, 2.0 MB, that no row names")
+    (lost / ("1" * 32)).unlink()
+    assert warnings(node) == []
+
+
+def test_a_lost_log_is_told_for_a_month(node: Node) -> None:
+    node.store.write(repair_writes.report_lost_log, 100.0)
+
+    (warning,) = warnings(node, at=100.0 + 86_400.0)
+    assert warning.startswith("the node lost its catalog's log, 1.0 d ago: shards of up to 64 KiB")
+    assert warnings(node, at=100.0 + KEPT_SECONDS) == []
