@@ -3,7 +3,7 @@
 The usual AWS chain reads environment, files, programs and metadata services when a client is made,
 and not again where it found nothing. So a client that cannot be made is a refusal like any other,
 and only a new one finds what a sidecar or a person has written since; nobody restarts the node for
-it. A refusal for another reason costs a client now and then, and nothing else.
+it. Credentials that are slow to come, as on a busy node, are no refusal: they may come yet. A refusal for another reason costs a client now and then, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from cachetier.errors import ConfigError, RemoteRefusedError
+from cachetier.errors import ConfigError, RemoteRefusedError, TransientError
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
@@ -46,7 +46,7 @@ class RenewedObjectStore(WrappedObjectStore):
         self._clock = clock
         self._lock = threading.Lock()
         self._not_before = clock()
-        self._missing: ConfigError | None = None
+        self._missing: ConfigError | TransientError | None = None
         self._opened = False  # there is a `_store`
         self._opening: Future[ObjectStore] | None = None
 
@@ -75,7 +75,8 @@ class RenewedObjectStore(WrappedObjectStore):
             if not self._opened:
                 assert self._missing is not None
                 why = self._missing
-                raise RemoteRefusedError(why.message, hint=why.hint) from why
+                kind = TransientError if isinstance(why, TransientError) else RemoteRefusedError
+                raise kind(why.message, hint=why.hint) from why
 
     def _open_next(self) -> None:
         """Replace the store, unless the last attempt was a moment ago; without success it stays."""
@@ -86,9 +87,9 @@ class RenewedObjectStore(WrappedObjectStore):
             self._store = self._opening.result(PATIENCE_SECONDS)
             self._opened, self._opening = True, None
         except TimeoutError:  # it goes on: two would be no faster
-            self._missing = ConfigError(
+            self._missing = TransientError(
                 f"nobody gave us credentials in {PATIENCE_SECONDS:g} s",
-                hint="End the program that the AWS configuration takes them from: it hangs.",
+                hint="The node is very busy, or the program of the AWS configuration hangs.",
             )
         except ConfigError as error:  # half-written files, say
             self._missing, self._opening = error, None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
+from awscrt import auth
 from cachetier_client import Client
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
@@ -18,7 +20,7 @@ from cachetier_client.errors import (
 )
 from cachetier_client.fallback.direct import parts
 from cachetier_client.fallback.direct.address import RemoteAddress, from_environment, from_hello
-from cachetier_client.fallback.direct.credentials import Signer
+from cachetier_client.fallback.direct.credentials import Signer, SlowCredentialsError
 from cachetier_client.fallback.direct.requests import Requests
 from cachetier_client.fallback.transport import FallbackTransport
 from cachetier_client.identity.names import SaveIds
@@ -431,3 +433,18 @@ def test_without_keys_the_error_says_what_to_give(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(RemoteRefusedError, match="no AWS credentials") as caught:
         Signer("eu-west-1").signed("GET", "/b/k", {"Host": "h"}, deadline)
     assert "CACHETIER_FALLBACK=wait" in caught.value.hint
+
+
+def test_keys_that_are_slow_to_come_are_trouble_that_may_pass_and_no_refusal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret")
+    signing: Future[None] = Future()
+    monkeypatch.setattr(auth, "aws_sign_request", lambda *_: signing)
+
+    with pytest.raises(OSError) as slow:
+        Signer("eu-west-1").signed("GET", "/b/k", {"Host": "h"}, Deadline(0.01, FakeClock()))
+
+    assert not isinstance(slow.value, RemoteRefusedError)
+    assert isinstance(slow.value, SlowCredentialsError)

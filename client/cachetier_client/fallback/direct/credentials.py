@@ -27,6 +27,10 @@ _KEYS_HINT = (
 _left_behind: list[Any] = []  # a parent's, kept from being freed in the child
 
 
+class SlowCredentialsError(TimeoutError):
+    """Whoever gives the keys takes long; as any trouble of the network it may pass."""
+
+
 class Signer:
     """Signs requests to S3. Thread-safe and fork-safe."""
 
@@ -50,6 +54,7 @@ class Signer:
 
         Raises:
             RemoteRefusedError: There are no keys.
+            SlowCredentialsError: Nobody knows yet.
         """
         request = http.HttpRequest(method, target, http.HttpHeaders(list(headers.items())))
         config = auth.AwsSigningConfig(
@@ -66,7 +71,9 @@ class Signer:
         seconds = min(_CHAIN_SECONDS, deadline.require("signing a request"))
         try:
             auth.aws_sign_request(request, config).result(seconds)
-        except (AwsCrtError, FuturesTimeoutError) as error:
+        except FuturesTimeoutError:
+            raise SlowCredentialsError from None  # on a busy node: that may pass
+        except AwsCrtError as error:
             raise RemoteRefusedError(
                 "there are no AWS credentials to go to S3 with", hint=_KEYS_HINT
             ) from error
