@@ -3,7 +3,8 @@
 The usual AWS chain reads environment, files, programs and metadata services when a client is made,
 and not again where it found nothing. So a client that cannot be made is a refusal like any other,
 and only a new one finds what a sidecar or a person has written since; nobody restarts the node for
-it. Credentials that are slow to come, as on a busy node, are no refusal: they may come yet. A refusal for another reason costs a client now and then, and nothing else.
+it. Credentials that are slow to come, as on a busy node, are no refusal: they may come yet. A
+refusal for another reason costs a client now and then, and nothing else.
 """
 
 from __future__ import annotations
