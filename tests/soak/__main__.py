@@ -87,7 +87,7 @@ def _verdict(soak: Soak, *, whole: bool) -> str:
     missed = sorted(name for name in planned if not tally.faults.get(name))
     if whole and missed:
         return f"void: no {', '.join(missed)}"
-    if tally.crashes and not tally.crashes_with_dirty:
+    if whole and not tally.crashes_with_dirty:
         return "void: nothing was dirty at a crash"
     return _memory(tally.figures)[1]
 

@@ -223,7 +223,7 @@ class Soak:
         self._keep(steps)
         for run, number in steps:
             if number not in self._kept.get(run, ()):
-                self._delete(run, number)
+                self._delete(run, number, saves=len(steps[run, number].saves))
         give_up_at = time.monotonic() + SETTLE_SECONDS
         self._past_runs += runs
         while True:
@@ -236,13 +236,16 @@ class Soak:
             time.sleep(1)
         judge.failures += last.failures
 
-    def _delete(self, run: str, number: int) -> None:
-        """Delete a step: through one node if it is published, else through all that may know it."""
+    def _delete(self, run: str, number: int, *, saves: int) -> None:
+        """Delete a step: through one node if it is one published save, else through each.
+
+        What a save that lost its step left in the bucket is known to its nodes alone.
+        """
         nodes = list(self.nodes.values())
         for node in nodes:
             with node.client() as client, suppress(CachetierClientError):
                 client.unpin(run, number)
-        published = self._bucket.published(run, number) is not None
+        published = saves == 1 and self._bucket.published(run, number) is not None
         for node in [nodes[number % len(nodes)]] if published else nodes:
             with node.client() as client, suppress(CachetierClientError):
                 client.delete_step(run, number)
