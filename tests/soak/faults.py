@@ -25,7 +25,7 @@ from cachetier.testing.troubles import Fault, Trouble, When, share
 from tests.soak.bucket import BareBucket
 from tests.soak.history import History, StepHistory
 from tests.soak.jobs import Jobs
-from tests.soak.nodes import LoopDisk, Node
+from tests.soak.nodes import START_SECONDS, Disk, LoopDisk, Node
 
 AWAY_SECONDS = 2.0
 LOCKED_SECONDS = 7.0
@@ -167,6 +167,45 @@ def restore_older_disk(world: World) -> bool:
     return True
 
 
+def lose_log(world: World) -> bool:
+    """The catalog's log is gone after a kill: no start until it was repaired."""
+    node = world.some_node()
+    node.stop()
+    since = time.monotonic()
+    node.start()
+    time.sleep(world.dice.uniform(3, 8))
+    node.kill()
+    (node.cache_dir / "catalog.db-wal").unlink()
+    node.launch()
+    if node.wait(START_SECONDS) == 0:
+        raise RuntimeError(f"node {node.name} started without the log of its catalog")
+    give_up_at = time.monotonic() + START_SECONDS  # the remote must answer, which has its faults
+    while (repair := node.run_verb("fsck", "--repair")).returncode not in (0, 5):
+        if time.monotonic() > give_up_at:
+            raise RuntimeError(f"node {node.name} is not repaired: {repair.stdout}{repair.stderr}")
+    world.excuses.append((node.name, since, time.monotonic()))
+    node.start()
+    return True
+
+
+def clone_disk(world: World) -> bool:
+    """A copy of a disk is started as a node of its own, beside the one that it was copied from."""
+    node = world.some_node()
+    home = node.home.parent / "clone"
+    home.mkdir()
+    clone = Node("clone", home, Disk(home), node.endpoint, node.settings)
+    node.stop()
+    shutil.copytree(node.cache_dir, clone.cache_dir, symlinks=True)
+    node.start()
+    try:
+        clone.start()
+        time.sleep(world.dice.uniform(4, 10))
+        return True
+    finally:
+        clone.close()
+        shutil.rmtree(home)
+
+
 def lose_object(world: World) -> bool:
     """Somebody else deletes an object of a published step, whose bytes may be nowhere else."""
     found = _published_step(world)
@@ -175,7 +214,7 @@ def lose_object(world: World) -> bool:
     manifest, shard = found[0], world.dice.choice(found[0].shards)
     layout = world.bucket.layout
     key = layout.object_key(manifest.run, manifest.location, shard.name, shard.pack_name)
-    found[1].excused = "an object of it vanished"
+    found[1].vanished = True
     world.bucket.objects.delete(key)
     return True
 
@@ -186,7 +225,7 @@ def expire_step(world: World) -> bool:
     if found is None:
         return False
     manifest, step = found
-    step.excused = "it expired"
+    step.vanished = True
     world.bucket.objects.delete(world.bucket.layout.manifest_key(manifest.run, manifest.step))
     for key in world.bucket.layout.prefixes(manifest.run, manifest.location):
         for each in world.bucket.objects.list(key).keys:
@@ -244,6 +283,8 @@ NODE_FAULTS: dict[str, Callable[[World], bool]] = {
     "catalog locked": lock_catalog,
     "disk full": fill_disk,
     "older disk restored": restore_older_disk,
+    "disk cloned": clone_disk,
+    "log lost": lose_log,
     "object vanished": lose_object,
     "step expired": expire_step,
 }
@@ -269,5 +310,3 @@ S3_FAULTS: dict[str, Callable[[World], bool]] = {
     "refusals": _window(Fault(Trouble.ACCESS_DENIED, when=share(0.5)), seconds=(2, 5)),
     "outages": outage,
 }
-# What waits for a mend that has not landed.
-OFF = frozenset(("older disk restored",))

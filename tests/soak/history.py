@@ -136,11 +136,20 @@ class SaveHistory:
 
 @dataclass
 class StepHistory:
-    """What was done to one step."""
+    """What was done to one step.
+
+    Objects of one that ``vanished`` were taken behind the tier's back; of one ``forgotten`` some
+    node's disk forgot what was acknowledged.
+    """
 
     saves: dict[str, SaveHistory] = field(default_factory=dict)
     deletes: list[Event] = field(default_factory=list)
-    excused: str = ""
+    vanished: bool = False
+    forgotten: bool = False
+
+    @property
+    def excused(self) -> bool:
+        return self.vanished or self.forgotten
 
     @property
     def deleted(self) -> bool:
@@ -219,6 +228,7 @@ class History:
                     within = event.ended is not None and start <= event.ended <= end
                     if event.node == node and within and event.level != "durable":
                         event.outcome = UNKNOWN
+                        step.forgotten = True
 
     def _read(self, path: Path) -> None:
         with path.open("rb") as file:

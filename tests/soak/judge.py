@@ -82,7 +82,7 @@ class Judge:
             try:
                 body = self._bucket.shard(manifest, shard)
             except RemoteError as error:
-                self.require(step.excused, f"{where} {shard.name}: not in the bucket: {error}")
+                self.require(step.vanished, f"{where} {shard.name}: not in the bucket: {error}")
                 continue
             self.read_bytes += len(body)
             self._bytes(f"{where} {shard.name} in the bucket", body, _valid(puts))
@@ -117,7 +117,7 @@ class Judge:
         for (run, number), step in steps.items():
             manifest = None if step.maybe_deleted else self._bucket.published(run, number)
             save = step.saves.get(manifest.save_id) if manifest is not None else None
-            if manifest is None or save is None or step.excused:
+            if manifest is None or save is None or step.vanished:
                 continue
             for shard in manifest.shards[:2]:
                 puts = save.parts.get(shard.rank, Part()).puts.get(shard.name, [])

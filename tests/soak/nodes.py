@@ -202,6 +202,16 @@ class Node:
             self._process.terminate()
             self._process.wait(STOP_SECONDS)
 
+    def wait(self, seconds: float) -> int:
+        """Return the exit code of a service that must end by itself; 0 if it serves instead."""
+        assert self._process is not None
+        give_up_at = time.monotonic() + seconds
+        while self._process.poll() is None:
+            if self.answers() or time.monotonic() > give_up_at:
+                return 0
+            time.sleep(0.05)
+        return self._process.returncode
+
     def run_verb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a verb of the command line with the settings of this node."""
         command = [sys.executable, "-m", "cachetier", *arguments]

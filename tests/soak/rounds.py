@@ -165,7 +165,7 @@ class Soak:
         ends_at: float,
     ) -> None:
         """Take one fault after the other from a deck that each round begins somewhere else."""
-        deck = [name for name in kinds if name not in faults.OFF and name not in self.skipped]
+        deck = [name for name in kinds if name not in self.skipped]
         random.Random(self._seed).shuffle(deck)
         at = number * 5
         while time.monotonic() < ends_at:
