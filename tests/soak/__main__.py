@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
+from cachetier_client.errors import CachetierClientError
+
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.seaweed import seaweedfs
 from cachetier.testing.troubles import Troubles
@@ -74,7 +76,7 @@ def run(top: Path, minutes: float, seed: int, only: int | None = None) -> tuple[
                 soak.round(number, seconds)
                 number += 1
             soak.end()
-        except (BrokenPromiseError, RuntimeError) as error:
+        except (BrokenPromiseError, RuntimeError, CachetierClientError) as error:
             print(f"{error}\nround {number} failed; everything is kept in {top}; to replay:")
             print(f"    python -m tests.soak --minutes {minutes:g} --seed {seed} --round {number}")
             return f"failed in round {number}", soak

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cachetier_client.errors import CachetierClientError
+from cachetier_client.errors import CachetierClientError, NotFoundError
 
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
@@ -247,7 +247,7 @@ class Soak:
                 client.unpin(run, number)
         published = saves == 1 and self._bucket.published(run, number) is not None
         for node in [nodes[number % len(nodes)]] if published else nodes:
-            with node.client() as client, suppress(CachetierClientError):
+            with node.client() as client, suppress(NotFoundError):
                 client.delete_step(run, number)
 
     def _keep(self, steps: Steps) -> None:
