@@ -30,7 +30,7 @@ from tests.soak.nodes import Figures
 from tests.soak.rounds import BrokenPromiseError, Soak
 
 NICENESS = 10
-ROUND_SECONDS = 240.0  # of load; settling and judging come on top
+ROUND_SECONDS = 150.0  # of load; settling and judging come on top
 LATENCY_SECONDS = 0.02
 THIRDS = 6  # rounds, at the least, to tell whether memory grows
 GROWN, GROWN_BYTES, GROWN_FILES = 1.2, 24 << 20, 8
