@@ -161,7 +161,8 @@ def restore_older_disk(world: World) -> bool:
     time.sleep(world.dice.uniform(3, 8))
     node.kill()
     shutil.rmtree(node.cache_dir)
-    copy.rename(node.cache_dir)
+    shutil.copytree(copy, node.cache_dir, symlinks=True)
+    shutil.rmtree(copy)
     world.excuses.append((node.name, since, time.monotonic()))
     node.start()
     return True
