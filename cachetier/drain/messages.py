@@ -73,7 +73,7 @@ class DrainOrders(Struct, frozen=True):
 
 
 class Hello(Request[DrainOrders], frozen=True):
-    """The first request: what the kernel was asked for."""
+    """The first request: what the kernel was asked for by now; the rest is reported later."""
 
     courtesy: dict[str, Any]
 

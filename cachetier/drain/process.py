@@ -13,7 +13,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 from cachetier_client.clock import SystemClock
@@ -37,9 +38,11 @@ LOCK_PAUSE_SECONDS = 0.1
 
 
 def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int:
-    """Drain until ``serve`` says so, or ends; for the rest see ``be_courteous``."""
+    """Drain until ``serve`` says so, or ends; for the rest see ``lower_priority``."""
     die_with(parent)
-    courtesy = lower_priority(group, cpus)  # before there are other threads, and the log has one
+    if cpus:  # before there are other threads, and the log has one
+        with suppress(OSError):  # what took effect is reported below
+            os.sched_setaffinity(0, cpus)
     # To serve, which says from which level on; see `said`.
     log_format.set_up("debug", "json", secrets=tuple(log_format.secrets_in(os.environ)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for serve, which then tells us
@@ -48,10 +51,10 @@ def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int
     channel = AskingEnd(socket.socket(fileno=descriptor))
     receiver = signals.listen(channel)
     try:
-        orders = channel.ask(Hello(courtesy.report))
+        orders = channel.ask(Hello({"cpus": sorted(cpus) or None}))
         log_format.set_level(orders.log_level)
         lock = lock_drain(Path(orders.lock), signals)
-        _drain(channel, signals, orders, courtesy)
+        _drain(channel, signals, orders, lambda: lower_priority(group, cpus))
         os.close(lock)
     except (ChannelClosedError, StoppingError):
         pass
@@ -96,7 +99,17 @@ def lock_drain(path: Path, signals: Signals) -> int:
     raise SystemExit(f"another drain holds {path}")
 
 
-def _drain(channel: AskingEnd, signals: Signals, orders: DrainOrders, courtesy: Courtesy) -> None:
+def _drain(
+    channel: AskingEnd,
+    signals: Signals,
+    orders: DrainOrders,
+    be_courteous: Callable[[], Courtesy],
+) -> None:
+    """Open the store, step behind everybody else, and drain.
+
+    Making the client is a second of work for the CPU at most; last in line on a busy node it took
+    up to a minute, and nothing was drained meanwhile.
+    """
     remote, size = orders.remote, orders.size
     clock = SystemClock()
     concurrency = size.uploads + size.parts
@@ -116,7 +129,10 @@ def _drain(channel: AskingEnd, signals: Signals, orders: DrainOrders, courtesy: 
         observe=traffic.observe,
         max_connections=concurrency + 1,
         stalls=steering.stalls,
+        at_once=True,
     )
+    courtesy = be_courteous()
+    channel.ask(ReportCourtesy(courtesy.report))
     drain = DrainLoop(
         channel,
         steered_bucket(remote, store, steering),

@@ -32,11 +32,13 @@ def open_store(
     max_connections: int = MAX_CONNECTIONS,
     stalls: StallWatch | None = None,
     timeouts: Timeouts | None = None,
+    at_once: bool = False,
 ) -> ObjectStore:
     """Return the store itself: measured, and every call made once.
 
     Nothing outside is looked at before the first call, which is refused where no client can be
-    made: without the profile, say, or while a program that gives credentials fails.
+    made: without the profile, say, or while a program that gives credentials fails. With
+    ``at_once`` a client is made here, if that can be done.
     """
     timeouts = timeouts or Timeouts(stalls=stalls or StallWatch())
     store = RenewedObjectStore(
@@ -52,6 +54,8 @@ def open_store(
         ),
         keeps_digests=settings.verify == "checksum",
     )
+    if at_once:
+        store.open()
     return store if observe is None else MeasuredObjectStore(store, observe)
 
 

@@ -55,6 +55,11 @@ class RenewedObjectStore(WrappedObjectStore):
     def keeps_digests(self) -> bool:
         return self._keeps_digests
 
+    def open(self) -> None:
+        """Open a store before there is a call; if that cannot be done now, a call does."""
+        with self._lock:
+            self._open_next()
+
     def _around(
         self, _operation: Operation, _size_bytes: int, call: Callable[[], Answer]
     ) -> Answer:

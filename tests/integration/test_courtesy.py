@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.source import FileSource, _set_direct
 from cachetier.model.composing import pieces
+from cachetier.remote.settings import RemoteSettings
 from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.drain_node import Node, patterned, shown
@@ -37,10 +39,14 @@ FEW_PAGES_BYTES = 64 << 10
 
 
 @contextmanager
-def supervised(node: Node, server: S3Endpoint, cpus: tuple[int, ...] = ()) -> Iterator[Supervisor]:
-    settings = DrainSettings(
-        remote_of(server), node.cache_dir, Size(uploads=4, parts=4, threads=2), cpus=cpus
-    )
+def supervised(
+    node: Node,
+    server: S3Endpoint,
+    cpus: tuple[int, ...] = (),
+    remote: RemoteSettings | None = None,
+) -> Iterator[Supervisor]:
+    size = Size(uploads=4, parts=4, threads=2)
+    settings = DrainSettings(remote or remote_of(server), node.cache_dir, size, cpus=cpus)
     supervisor = Supervisor(node.store, node.changes, node.incidents, node.clock, settings)
     supervisor.start()
     try:
@@ -144,6 +150,24 @@ def test_the_drain_keeps_to_its_cpus_on_every_thread(node: Node, moto_s3: S3Endp
         for thread in threads:
             assert os.sched_getaffinity(thread) == {cpu}
             assert os.getpriority(os.PRIO_PROCESS, thread) == 19
+
+
+def test_the_drain_opens_its_store_before_it_steps_back(
+    node: Node, moto_s3: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Last in line on a busy node, a client took up to a minute to make."""
+    keys = {"Version": 1, "AccessKeyId": "key", "SecretAccessKey": "secret"}
+    seen, program = tmp_path / "nice", tmp_path / "program"
+    program.write_text(f"#!/bin/sh\nnice >> {seen}\necho '{json.dumps(keys)}'\n")
+    program.chmod(0o700)
+    (tmp_path / "aws").write_text(f"[profile of-node]\ncredential_process = {program}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
+    remote = replace(remote_of(moto_s3), profile="of-node")
+
+    with supervised(node, moto_s3, remote=remote) as supervisor:
+        node.wait_until(lambda: shown(supervisor)["courtesy"]["nice"] == 19)
+
+    assert seen.read_text().split()[0] == str(os.getpriority(os.PRIO_PROCESS, 0))
 
 
 # --- hints --------------------------------------------------------------------------------------

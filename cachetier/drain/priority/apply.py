@@ -16,6 +16,7 @@ import os
 import platform
 import signal
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,9 @@ class Courtesy:
 
 
 def lower_priority(group: str, cpus: Collection[int] = ()) -> Courtesy:
-    """Step behind everybody else, on ``cpus`` only if any are named.
+    """Step behind everybody else, with every thread there is, on ``cpus`` only if any are named.
 
-    Call it before there are other threads: nice values and I/O classes belong to threads, and new
-    ones inherit them.
+    Nice values and I/O classes belong to threads; those that begin later inherit them.
 
     Args:
         group: Name of the control group to make; whoever outlives this process removes it.
@@ -110,7 +110,7 @@ def _entered_group(name: str) -> CpuGroup | None:
 
 
 def _nice() -> int:
-    os.setpriority(os.PRIO_PROCESS, 0, NICE)
+    _on_every_thread(lambda thread: os.setpriority(os.PRIO_PROCESS, thread, NICE))
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 
@@ -123,7 +123,7 @@ def _autogroup(cpu_priority: CpuPriority) -> int:
 def _pinned(cpus: Collection[int]) -> list[int] | None:
     if not cpus:
         return None
-    os.sched_setaffinity(0, cpus)
+    _on_every_thread(lambda thread: os.sched_setaffinity(thread, cpus))
     return sorted(os.sched_getaffinity(0))
 
 
@@ -132,5 +132,17 @@ def _io_idle() -> str | None:
     if number is None:
         return None
     libc = ctypes.CDLL(None, use_errno=True)
-    failed = libc.syscall(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_IDLE)
-    return None if failed else "idle"
+
+    def set_idle(thread: int) -> None:
+        if libc.syscall(number, _IOPRIO_WHO_PROCESS, thread, _IOPRIO_IDLE):
+            raise OSError(ctypes.get_errno(), "ioprio_set")
+
+    _on_every_thread(set_idle)
+    return "idle"
+
+
+def _on_every_thread(call: Callable[[int], object]) -> None:
+    """Call ``call`` with the id of each thread of this process, but of those that end meanwhile."""
+    for thread in sorted(map(int, os.listdir("/proc/self/task"))):
+        with suppress(ProcessLookupError):
+            call(thread)
