@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from cachetier_client.errors import *  # noqa: F403  # the service imports all of them from here
 from cachetier_client.errors import (
+    BackpressureError,
     CachetierClientError,
     FixCallError,
     GiveUpError,
@@ -36,6 +37,12 @@ class DirectoryInUseError(GiveUpError):
 
     code = "directory_in_use"
     hint = "Stop that one, or choose another cache_dir."
+
+
+class DiskFullError(BackpressureError):
+    """The disk has no room, though `capacity` has: the room that was reserved is given back."""
+
+    hint = "Free space on the disk, or lower `capacity`."
 
 
 # --- remote: decided on by the drain ----------------------------------------------------------

@@ -1,14 +1,15 @@
 """Take shards in: admit, stage, check, commit. Every door ends here.
 
-Room is reserved before a byte is written. When there is none, clean shards go first; when only
-dirty bytes remain, ``when_full`` decides: ``wait`` for the drain until the call's deadline,
-``reject`` at once, or ``write_through``: send this one shard straight to the remote.
+Room is reserved before a byte is written, of the capacity and on the disk. When there is none,
+clean shards go first; when only dirty bytes remain, ``when_full`` decides: ``wait`` for the drain
+until the call's deadline, ``reject`` at once, or ``write_through``: send this one shard straight to
+the remote.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from cachetier_client.bucket_format.stored import SHARD_LIMIT_BYTES, Content
 from cachetier_client.identity import names
@@ -21,16 +22,19 @@ from cachetier.errors import (
     BackpressureError,
     CachetierError,
     DigestMismatchError,
+    DiskFullError,
     InvalidRequestError,
 )
 from cachetier.local.catalog import queries
-from cachetier.local.store import Staged, Store
+from cachetier.local.store import DISK_IS_FULL, Staged, Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import admitted_save
 from cachetier.model.levels import Level
 from cachetier.model.shard import INLINE_BYTES, Shard
 
 GROWTH_BYTES = 64 << 20
+
+Kept = TypeVar("Kept")
 
 
 class RemoteStage(Protocol):
@@ -64,7 +68,7 @@ class Ingest(Protocol):
         self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
     ) -> Receipt: ...
 
-    def refused_by_disk(self, error: OSError) -> BackpressureError: ...
+    def refused_by_disk(self, error: OSError) -> CachetierError: ...
 
     def abort(self, staged: Staged | RemoteStage) -> None: ...
 
@@ -110,11 +114,8 @@ class NodeIngest:
         _check(name, size_bytes)
         admitted_save(self._store.read(queries.saves_of, ids.run, ids.step), ids)
         needed = GROWTH_BYTES if size_bytes is None else size_bytes
-        if not self._admit(needed, timeout_seconds):
-            if self._when_full is WhenFull.WRITE_THROUGH and self._open_remote_stage is not None:
-                return self._open_remote_stage(ids, name, size_bytes)
-            raise self._full(needed)
-        return self._store.stage(needed)
+        staged = self._in_room(needed, timeout_seconds, lambda: self._store.stage(needed))
+        return staged or self._through(ids, name, size_bytes, needed)
 
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
         """Reserve room for ``total_bytes`` of a shard of unknown length.
@@ -126,10 +127,12 @@ class NodeIngest:
                 f"cannot extend {staged.reserved_bytes} reserved bytes to {total_bytes}"
             )
         more = total_bytes - staged.reserved_bytes
-        if not self._admit(more, timeout_seconds):
+        extended = self._in_room(
+            more, timeout_seconds, lambda: self._store.extend(staged, total_bytes)
+        )
+        if extended is None:
             raise self._full(more)
-        self._store.extend(staged, total_bytes)
-        return total_bytes
+        return extended
 
     def commit(
         self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
@@ -148,7 +151,7 @@ class NodeIngest:
         self._on_committed()
         return _receipt_of(shard, level)
 
-    def refused_by_disk(self, error: OSError) -> BackpressureError:
+    def refused_by_disk(self, error: OSError) -> CachetierError:
         """Return what a put says when the disk does not take what a door writes for it."""
         return self._store.refused_by_disk(error)
 
@@ -181,30 +184,43 @@ class NodeIngest:
             raise DigestMismatchError("the bytes do not match their digest", name=name)
         checked_element_size(element_size or None, len(body))
         content = Content(len(body), digest, (digest,) if body else (), element_size)
-        if not self._admit(len(body), timeout_seconds):
-            return self._put_through(ids, name, body, content)
-        shard = self._store.commit_inline(ids, name, content, body).shard
+        committed = self._in_room(
+            len(body),
+            timeout_seconds,
+            lambda: self._store.commit_inline(ids, name, content, body),
+        )
+        if committed is None:
+            stage = self._through(ids, name, len(body), len(body))
+            stage.write(body)
+            return self.commit(stage, ids, name, content)
         self._on_committed()
-        return _receipt_of(shard, Level.LOCAL)
+        return _receipt_of(committed.shard, Level.LOCAL)
 
-    def _put_through(self, ids: SaveIds, name: str, body: bytes, content: Content) -> Receipt:
-        if self._when_full is not WhenFull.WRITE_THROUGH or self._open_remote_stage is None:
-            raise self._full(len(body))
-        stage = self._open_remote_stage(ids, name, len(body))
-        stage.write(body)
-        return self.commit(stage, ids, name, content)
-
-    def _admit(self, size_bytes: int, timeout_seconds: float) -> bool:
+    def _in_room(
+        self, size_bytes: int, timeout_seconds: float, put: Callable[[], Kept]
+    ) -> Kept | None:
+        """Run ``put`` once there is room; return None if there is none, as ``when_full`` waits."""
         if size_bytes > self._store.space.capacity_bytes:
-            return False
+            return None
         patience = timeout_seconds if self._when_full is WhenFull.WAIT else 0.0
-        return self._store.space.reserve(size_bytes, patience, self._make_room)
+        return self._store.in_room(size_bytes, patience, self._make_room, put)
+
+    def _through(
+        self, ids: SaveIds, name: str, size_bytes: int | None, needed_bytes: int
+    ) -> RemoteStage:
+        """Open a stream to the remote for what has no room here, or say that it is full."""
+        through = self._when_full is WhenFull.WRITE_THROUGH and self._store.takes_records()
+        if not through or self._open_remote_stage is None:
+            raise self._full(needed_bytes)
+        return self._open_remote_stage(ids, name, size_bytes)
 
     def _full(self, size_bytes: int) -> BackpressureError:
         space = self._store.space
+        wanted, used = shown_size(size_bytes), shown_size(space.used_bytes)
+        if space.disk_is_full:
+            return DiskFullError(f"no room for {wanted}: {DISK_IS_FULL}, at {used}")
         return BackpressureError(
-            f"no room for {shown_size(size_bytes)}: {shown_size(space.used_bytes)} of "
-            f"{shown_size(space.capacity_bytes)} in use"
+            f"no room for {wanted}: {used} of {shown_size(space.capacity_bytes)} in use"
         )
 
 

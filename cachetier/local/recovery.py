@@ -27,6 +27,7 @@ from cachetier.errors import CatalogDamagedError, DirectoryInUseError
 from cachetier.local.catalog import connection, local_copies, queries, running
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog.reserve import Reserve
 from cachetier.local.files.data_files import DiskFiles, Files, sync_directory, write_synced
 from cachetier.local.files.space import Space
 from cachetier.local.lost_and_found import LostAndFound
@@ -112,7 +113,8 @@ def open_store(
     except BaseException:
         connection.abandon(writer)
         raise
-    committer = Committer(writer, on_fence, lambda: on_disk_error("catalog"))
+    reserve = Reserve(catalog_path, capacity_bytes)
+    committer = Committer(writer, on_fence, lambda: on_disk_error("catalog"), reserve)
     space = Space(capacity_bytes)
     store = Store(store_id, files, committer, (reader, looker), space, clock, policy, on_disk_error)
     try:

@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -26,7 +27,9 @@ from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import (
     BackpressureError,
+    CachetierError,
     CatalogDamagedError,
+    DiskFullError,
     FencedError,
     SizeMismatchError,
     StagedIOError,
@@ -38,6 +41,7 @@ from cachetier.local.catalog import (
     queries,
     replica_queries,
     replica_writes,
+    reserve,
 )
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.catalog.puts import Committed
@@ -50,6 +54,9 @@ from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
 log = logging.getLogger(__name__)
+
+DISK_IS_FULL = "the disk under cache_dir is full, below its `capacity`"
+READ_ONLY = "the filesystem of cache_dir is read-only"
 
 OnDiskError = Callable[[str], None]
 Arguments = ParamSpec("Arguments")
@@ -139,6 +146,7 @@ class Store:
         self.space = space
         self.files = files
         self.policy = policy
+        self.reserve = committer.reserve
         self._committer = committer
         self._reader, self._looker = readers
         self._reader_lock = threading.Lock()
@@ -201,6 +209,43 @@ class Store:
         if self.read(replica_queries.configured) != dict(replicas):
             self.write(replica_writes.configure, replicas)
 
+    # --- room ------------------------------------------------------------------------------------
+
+    def in_room(
+        self,
+        size_bytes: int,
+        timeout_seconds: float,
+        make_room: Callable[[], None],
+        put: Callable[[], Result],
+    ) -> Result | None:
+        """Reserve ``size_bytes`` and run ``put``, which gives them back if it fails.
+
+        A disk that has less room than the capacity is made room on first, like a full cache.
+
+        Returns:
+            What ``put`` returned; None when there was no room in time.
+        """
+        ends_at = self._clock.monotonic() + timeout_seconds
+        if self.space.disk_is_full:
+            self.look_at_disk()
+        while True:
+            left = max(0.0, ends_at - self._clock.monotonic())
+            if not self.space.reserve(size_bytes, left, make_room):
+                return None
+            with suppress(DiskFullError):
+                return put()
+
+    def look_at_disk(self) -> None:
+        """Fill the catalog's reserve up, then learn whether a disk that was full has room now."""
+        if self.reserve is not None:
+            self.reserve.fill()
+        if self.space.disk_is_full:
+            self.space.look(self.files.free_bytes())
+
+    def takes_records(self) -> bool:
+        """Return whether the catalog has room for what puts add to it: its reserve is not low."""
+        return self.reserve is None or not self.reserve.is_low or self.reserve.fill()
+
     # --- writing ---------------------------------------------------------------------------------
 
     def stage(self, size_bytes: int) -> Staged:
@@ -209,8 +254,9 @@ class Store:
         Without the file they are given back.
 
         Raises:
-            FencedError: The disk failed a sync before.
-            BackpressureError: The disk is full, or refuses.
+            FencedError: The disk failed a sync before, or is read-only.
+            DiskFullError: The disk is full; see ``in_room``.
+            BackpressureError: The disk refuses.
         """
         try:
             self._refuse_if_fenced()
@@ -222,26 +268,26 @@ class Store:
                 self.files.remove(file_id)
                 raise
         except OSError as error:
-            self.space.release(size_bytes)
-            raise self.refused_by_disk(error) from error
+            raise self._not_allocated(size_bytes, error) from error
         except BaseException:
             self.space.release(size_bytes)
             raise
 
-    def extend(self, staged: Staged, size_bytes: int) -> None:
-        """Make room on the disk for ``size_bytes`` in all.
+    def extend(self, staged: Staged, size_bytes: int) -> int:
+        """Make room on the disk for ``size_bytes`` in all, and return them.
 
         The caller has reserved the difference; it is given back if this fails.
 
         Raises:
-            BackpressureError: The disk is full, or refuses.
+            DiskFullError: The disk is full; see ``in_room``.
+            FencedError, BackpressureError: The disk is read-only, or refuses.
         """
         try:
             self.files.preallocate(staged.file_id, size_bytes)
         except OSError as error:
-            self.space.release(size_bytes - staged.reserved_bytes)
-            raise self.refused_by_disk(error) from error
+            raise self._not_allocated(size_bytes - staged.reserved_bytes, error) from error
         staged.reserved_bytes = size_bytes
+        return size_bytes
 
     def commit(self, staged: Staged, ids: SaveIds, name: str, content: Content) -> Committed:
         """Make a staged shard safe on this node; on any error nothing of it is kept.
@@ -267,7 +313,14 @@ class Store:
         return committed
 
     def commit_inline(self, ids: SaveIds, name: str, content: Content, body: bytes) -> Committed:
-        """Make a small shard safe inside the catalog; the caller has reserved its size."""
+        """Make a small shard safe inside the catalog; the caller has reserved its size.
+
+        Raises:
+            DiskFullError: What is left of the catalog's reserve is not for puts; see ``in_room``.
+        """
+        if not self.takes_records():
+            self.space.refuse(content.size_bytes, 0)
+            raise DiskFullError(DISK_IS_FULL)
         try:
             new = NewShard(name, ids.rank, content, body=body)
             committed = self.write(puts.commit_shard, self.policy, ids, new, self._clock.now())
@@ -363,18 +416,26 @@ class Store:
         """Take no more writes: a sync failed, and a later success would prove nothing."""
         self._committer.fence(reason)
 
-    def refused_by_disk(self, error: OSError) -> BackpressureError:
+    def refused_by_disk(self, error: OSError) -> CachetierError:
         """Count that the disk did not take bytes, and return what the put says."""
         self._on_disk_error("write")
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return BackpressureError(
-                "the disk under cache_dir is full, below its `capacity`",
-                hint="Free space on the disk, or lower `capacity`.",
-            )
+        if error.errno in reserve.FULL:
+            return DiskFullError(DISK_IS_FULL)
+        if error.errno == errno.EROFS:
+            self.fence(READ_ONLY)
+            return FencedError(READ_ONLY)
         return BackpressureError(
             f"the disk refused to stage a file: {error.strerror}",
             hint="Look at the disk and at the service's open-file limit.",
         )
+
+    def _not_allocated(self, size_bytes: int, error: OSError) -> CachetierError:
+        """Give back what was reserved for a file, and return what the put says."""
+        if error.errno in reserve.FULL:
+            self.space.refuse(size_bytes, self.files.free_bytes())
+        else:
+            self.space.release(size_bytes)
+        return self.refused_by_disk(error)
 
     def _refuse_if_fenced(self) -> None:
         reason = self._committer.fenced
@@ -408,9 +469,8 @@ class Store:
             self._on_disk_error("sync")
             self.fence(error.message)
             raise
-        except OSError:
-            self._on_disk_error("write")
-            raise
+        except OSError as error:
+            raise self.refused_by_disk(error) from error
 
 
 def _unreadable(error: Exception) -> CatalogDamagedError:

@@ -58,6 +58,10 @@ class Evictor:
         """Remember that ``shard`` was used now."""
         self._used_at[shard.version] = self._clock.now()
 
+    def look_at_disk(self) -> None:
+        """See that the catalog has its reserve, and what a disk that was full takes now."""
+        self._store.look_at_disk()
+
     def make_room(self) -> int:
         """Evict what callers wait for, and down to the low watermark once above the high one.
 
@@ -65,7 +69,7 @@ class Evictor:
         """
         with self._one_round:
             space = self._store.space
-            target = space.capacity_bytes - space.wanted_bytes
+            target = space.limit_bytes - space.wanted_bytes
             if space.used_bytes > self._high_bytes:
                 target = min(target, self._low_bytes)
             return self._evict_until(target) if space.used_bytes > target else 0

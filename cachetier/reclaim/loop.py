@@ -22,6 +22,7 @@ from cachetier.telemetry.events import tell
 log = logging.getLogger(__name__)
 
 COLLECT_SECONDS = 60.0
+LOOK_SECONDS = 1.0  # between looks at the disk: others fill and free it, and tell nobody
 # However often the bell rings, the remote is not asked about clean shards more often than this.
 ROUND_SECONDS = 0.05
 
@@ -85,12 +86,17 @@ class Housekeeping:
 
     def _work(self) -> None:
         rings = 0
-        collect_at = self._clock.monotonic() + COLLECT_SECONDS
+        look_at = self._clock.monotonic()
+        collect_at = look_at + COLLECT_SECONDS
         while not self._stopping.wait(ROUND_SECONDS):
-            rings = self._changes.next_ring(rings, COLLECT_SECONDS)
+            patience = LOOK_SECONDS if self._space.disk_is_full else COLLECT_SECONDS
+            rings = self._changes.next_ring(rings, patience)
             try:
                 if self._space.wanted_bytes or self._space.used_bytes > self._high_bytes:
                     self.make_room()
+                if self._clock.monotonic() >= look_at:  # after that: a quota looks like room
+                    self._evictor.look_at_disk()
+                    look_at = self._clock.monotonic() + LOOK_SECONDS
                 if self._clock.monotonic() >= collect_at:
                     self._collect()
                     collect_at = self._clock.monotonic() + COLLECT_SECONDS

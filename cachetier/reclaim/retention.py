@@ -77,7 +77,7 @@ class Retention:
 
     def _has_room(self) -> bool:
         space = self._store.space
-        return space.used_bytes + space.wanted_bytes <= space.capacity_bytes
+        return space.used_bytes + space.wanted_bytes <= space.limit_bytes
 
     def _let_one_go(self) -> None:
         """Drain the oldest local-only step, if nothing else is being drained."""

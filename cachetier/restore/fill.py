@@ -131,11 +131,13 @@ class Refill:
             return
         size_bytes = shard.content.size_bytes
         left = max(0.0, deadline - self._clock.monotonic())
-        if not self._store.space.reserve(size_bytes, left, self._make_room):
+        staged = self._store.in_room(
+            size_bytes, left, self._make_room, lambda: self._store.stage(size_bytes)
+        )
+        if staged is None:
             raise BackpressureError(
                 f"no room to restore {shown_size(size_bytes)}", run=shard.run, step=shard.step
             )
-        staged = self._store.stage(size_bytes)
         with ExitStack() as held:
 
             def fill(source: RemoteShard) -> Neighbours:

@@ -27,6 +27,7 @@ from cachetier.ingest.ingest import Ingest, NodeIngest, OpenRemoteStage
 from cachetier.ingest.instrumented import InstrumentedIngest
 from cachetier.ingest.pending_seals import PendingSeals
 from cachetier.ingest.write_through import WriteThrough
+from cachetier.local.catalog import reserve
 from cachetier.local.catalog.connection import sqlite_version
 from cachetier.local.files import data_files
 from cachetier.local.files.filesystem import checked_mount
@@ -134,6 +135,7 @@ class Service:
         cache_dir = settings.cache_dir
         mount = checked_mount(cache_dir, allow_volatile=settings.allow_volatile)
         undo.callback(os.close, locked(settings))
+        reserve.lend(cache_dir)
         disk = data_files.probe(cache_dir)
         status = os.statvfs(cache_dir)
         capacity_bytes = settings.capacity_bytes(status.f_blocks * status.f_frsize)

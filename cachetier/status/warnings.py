@@ -46,7 +46,7 @@ def warnings_of(store: Store, machine: Machine, node: NodeSnapshot, now: float) 
         found += _of_remote(remote)
         if remote.role != "durable":
             found += _of_replica(remote, node.service.drains[remote.name].remote, progress, now)
-    found += _of_disk(machine) + _of_losses(store, machine, now)
+    found += _of_disk(machine) + _of_room(store) + _of_losses(store, machine, now)
     return found + _of_steps(store, machine.policy, node) + _of_bucket(store)
 
 
@@ -89,6 +89,22 @@ def _of_disk(machine: Machine) -> list[str]:
         found.append("the disk refuses O_DIRECT: puts go through the page cache, slower")
     if not machine.disk.get("attributes", False):
         found.append("the disk keeps no extended attributes: a lost catalog could not be rebuilt")
+    return found
+
+
+def _of_room(store: Store) -> list[str]:
+    found, space, reserve = [], store.space, store.reserve
+    if space.disk_is_full:
+        found.append(
+            f"the disk is full at {shown_size(space.limit_bytes)} of "
+            f"{shown_size(space.capacity_bytes)}: others fill it. Clean shards go first, then puts "
+            "do as when_full says; free space, or lower `capacity`: docs/runbooks/write-errors.md"
+        )
+    if reserve is not None and reserve.is_low:
+        found.append(
+            f"{shown_size(reserve.left_bytes)} are left of the catalog's reserve: the disk is full."
+            " Without it nothing is drained or evicted; free space: docs/runbooks/write-errors.md"
+        )
     return found
 
 

@@ -17,6 +17,7 @@ from cachetier.errors import (
     BackpressureError,
     CachetierError,
     CatalogDamagedError,
+    DiskFullError,
     FencedError,
     NotFoundError,
 )
@@ -245,7 +246,7 @@ def test_a_disk_that_is_full_at_any_step_refuses_cleanly_and_goes_on_once_there_
             life.workload.make_room = lambda life=life: setattr(life.disk, "full_at", None)
             try:
                 life.play()
-            except (CatalogDamagedError, OSError):
+            except (CatalogDamagedError, DiskFullError, OSError):
                 refused_to_start += 1
                 continue
             assert life.disk.refused_for_room, f"the disk was not full at step {step}"

@@ -13,7 +13,8 @@ from cachetier.model.lifecycle import ShardState
 from tests.stateful.node import Node
 from tests.stateful.reading import bytes_of
 
-ROOT_FILES = {"store-id", "catalog.db", "catalog.db-wal", "catalog.db-shm", "running"}
+DATABASE_FILES = {"catalog.db", "catalog.db-wal", "catalog.db-shm"}
+ROOT_FILES = DATABASE_FILES | {"store-id", "running", "reserve"}
 
 
 class ViolationError(AssertionError):

@@ -88,6 +88,8 @@ class Node:
             self.store.close()
         except (apsw.IOError, apsw.FullError):
             connection.abandon(self.store._committer._connection)  # else whoever collects it fails
+            assert self.store.reserve is not None
+            self.store.reserve.close()
         os.close(self._lock)
 
     def die(self) -> None:
@@ -98,6 +100,8 @@ class Node:
         self.store._reader.close()
         self.store._looker.close()
         writer.close()
+        assert self.store.reserve is not None
+        self.store.reserve.close()
         os.close(self._lock)
 
     def put(self, ids: SaveIds, name: str, data: bytes) -> Receipt:

@@ -6,11 +6,13 @@ lone caller pays no thread switch.
 
 The first transaction that the disk failed is final: SQLite would go on after a failed sync and
 report success, so from then on every operation is refused. A full disk and a lock that another
-process holds are no such failure: nothing was synced, and the callers may try again.
+process holds are no such failure: nothing was synced, and the callers may try again. On a full disk
+the log is emptied into the database and begun anew, with room from the catalog's reserve.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,6 +23,7 @@ import apsw
 
 from cachetier.errors import BackpressureError, FencedError
 from cachetier.local.catalog import connection as catalog
+from cachetier.local.catalog.reserve import Reserve, is_full
 
 BATCH_LIMIT = 256
 
@@ -46,7 +49,7 @@ class _Waiting(Generic[Result]):
 class Committer:
     """Runs operations on the one connection that writes.
 
-    ``fenced`` says why no more writes are taken, or is None.
+    ``fenced`` says why no more writes are taken, or is None. ``reserve`` is the catalog's room.
     """
 
     def __init__(
@@ -54,9 +57,11 @@ class Committer:
         connection: apsw.Connection,
         on_fence: Callable[[str], None],
         on_error: Callable[[], None] = lambda: None,
+        reserve: Reserve | None = None,
     ) -> None:
         """Run on ``connection``; ``on_error`` is called for each transaction that SQLite failed."""
         self._on_error = on_error
+        self.reserve = reserve
         self._connection = connection
         self._on_fence = on_fence
         self._lock = threading.Lock()
@@ -80,6 +85,8 @@ class Committer:
         if sound:
             self.run(last)
         catalog.close_writer(self._connection, sound=sound)
+        if self.reserve is not None:
+            self.reserve.close()
 
     def run(
         self,
@@ -135,26 +142,47 @@ class Committer:
         if self.fenced is not None:
             return [FencedError(self.fenced) for _ in batch]
         try:
-            return self._all_or_apart(batch)
-        except apsw.FullError as error:
-            self._on_error()
-            full = f"the disk has no room for the catalog: {error}"
-            return self._give_back(batch, full, "Free space on the disk.")
+            return self._within_its_room(batch)
         except apsw.BusyError as error:
             held = f"another process holds the catalog's lock: {error}"
             return self._give_back(batch, held, "End it: a backup, or `sqlite3`. Nothing was lost.")
         except apsw.Error as error:
             self._on_error()
-            self.fence(f"the catalog failed to commit: {error}")
+            if is_full(self._connection, error):
+                full = f"the disk has no room for the catalog: {error}"
+                return self._give_back(batch, full, "Free space on the disk.")
+            number = self._connection.system_errno
+            why = f" ({os.strerror(number)})" if number and isinstance(error, apsw.IOError) else ""
+            self.fence(f"the catalog failed to commit: {error}{why}")
             return [FencedError(str(self.fenced)) for _ in batch]
 
     def _give_back(
         self, batch: list[_Waiting[Any]], message: str, hint: str
     ) -> list[BaseException | None]:
         """Undo a transaction that could not be synced: nothing was, so no sync lied."""
+        self._undo()
+        return [BackpressureError(message, hint=hint) for _ in batch]
+
+    def _undo(self) -> None:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-        return [BackpressureError(message, hint=hint) for _ in batch]
+
+    def _within_its_room(self, batch: list[_Waiting[Any]]) -> list[BaseException | None]:
+        """Commit the batch; on a full disk begin the log anew, then use up the reserve."""
+        try:
+            return self._all_or_apart(batch)
+        except apsw.Error as error:
+            if not is_full(self._connection, error):
+                raise
+        while True:
+            self._undo()
+            try:
+                self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+                return self._all_or_apart(batch)
+            except apsw.Error as error:
+                full = is_full(self._connection, error)
+                if not full or self.reserve is None or not self.reserve.give():
+                    raise
 
     def _all_or_apart(self, batch: list[_Waiting[Any]]) -> list[BaseException | None]:
         """Commit the batch; only when an operation fails is each kept apart by a savepoint."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import apsw
 
-from cachetier.errors import CatalogDamagedError, ConfigError
-from cachetier.local.catalog import running, schema
+from cachetier.errors import CatalogDamagedError, ConfigError, DiskFullError
+from cachetier.local.catalog import reserve, running, schema
 
 SAFE_SQLITE = 3_051_003
 WAL_PAGES = 4096
@@ -29,12 +29,14 @@ def open_writer(path: Path, now: float, vfs: str | None = None) -> apsw.Connecti
 
     Raises:
         CatalogDamagedError: It is not a database, is damaged, or was written by a newer cachetier.
+        DiskFullError: The disk has no room to open it.
     """
     if apsw.SQLITE_VERSION_NUMBER < SAFE_SQLITE:
         raise ConfigError(
             f"apsw brings SQLite {apsw.sqlite_lib_version()}, which may lose commits",
             hint="Install the pinned requirements: SQLite 3.51.3 or newer is needed.",
         )
+    reserve.lend(path.parent)
     try:
         connection = apsw.Connection(str(path), vfs=vfs)
     except apsw.Error as error:
@@ -49,8 +51,9 @@ def open_writer(path: Path, now: float, vfs: str | None = None) -> apsw.Connecti
         connection.execute(f"PRAGMA wal_checkpoint({checkpoint})").fetchall()  # tables need no log
         running.begin(connection, path)
     except apsw.Error as error:
+        full = reserve.is_full(connection, error)
         abandon(connection)
-        raise _unusable(path, error) from error
+        raise _no_room(path) if full else _unusable(path, error) from error
     except BaseException:
         abandon(connection)
         raise
@@ -78,6 +81,13 @@ def abandon(connection: apsw.Connection) -> None:
 
 def _unusable(path: Path, error: apsw.Error) -> CatalogDamagedError:
     return CatalogDamagedError(f"the catalog {path.name} cannot be opened: {error}")
+
+
+def _no_room(path: Path) -> DiskFullError:
+    return DiskFullError(
+        f"the disk has no room to open {path.name}",
+        hint="Free some megabytes on the disk under cache_dir, and start again.",
+    )
 
 
 def sqlite_version() -> str:

@@ -9,7 +9,6 @@ Source: docs/architecture.md, "State on the node".
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -26,6 +25,7 @@ from cachetier.errors import ConfigError, FencedError, OpenForWritingError
 FILE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 IDENTITY_ATTRIBUTE = "user.cachetier.shard"
 ALIGNMENT_BYTES = 4096
+MARKS_BYTES = 64 << 10  # left free by every file, as its identity takes a block at commit
 WRITER_PATIENCE_TRIES = 10
 WRITER_PATIENCE_SECONDS = 0.005
 # New files go to these few: to make and to sync hundreds took most of a first start.
@@ -55,6 +55,7 @@ class Files(Protocol):
 
         Raises:
             OpenForWritingError: A descriptor or mapping can still write to it.
+            OSError: The disk has no room for the mark, or takes no writes any more.
             FencedError: The sync failed; the file must be abandoned and no write taken any more.
         """
 
@@ -82,7 +83,7 @@ class Files(Protocol):
         """Yield (file_id, size_bytes) of every data file."""
 
     def free_bytes(self) -> int:
-        """Return how much the disk could still take."""
+        """Return how much the disk could still take of bytes: they leave some for their marks."""
 
 
 class DiskFiles:
@@ -107,6 +108,8 @@ class DiskFiles:
         descriptor = os.open(self._path(file_id), flags, 0o600)
         try:
             _allocate(descriptor, size_bytes)
+            if self.free_bytes() == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except BaseException:
             os.close(descriptor)
             self.remove(file_id)
@@ -125,8 +128,11 @@ class DiskFiles:
 
     def seal(self, descriptor: int, identity: bytes) -> None:
         _wait_for_writers(descriptor)
-        with contextlib.suppress(OSError):  # without attributes only a rebuild is lost: see doctor
+        try:
             os.setxattr(descriptor, IDENTITY_ATTRIBUTE, identity)
+        except OSError as error:  # without attributes only a rebuild is lost: see doctor
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                raise
         try:
             os.fsync(descriptor)
         except OSError as error:
@@ -176,7 +182,7 @@ class DiskFiles:
 
     def free_bytes(self) -> int:
         status = os.statvfs(self._data)
-        return status.f_bavail * status.f_frsize
+        return max(0, status.f_bavail * status.f_frsize - MARKS_BYTES)
 
     def _path(self, file_id: str) -> Path:
         if not FILE_ID.fullmatch(file_id):

@@ -1,7 +1,8 @@
 """The byte budget of the node: room is reserved before a byte is written.
 
 Bytes are counted from reservation to removal, so that accounted bytes are never below the bytes on
-disk.
+disk. A disk that others fill below the capacity has a limit of its own, which is learned when it
+refuses bytes: whoever makes room or waits for it does so by ``limit_bytes``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ class Space:
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
+        self._disk_bytes: int | None = None
         self._used_bytes = 0
         self._changed = threading.Condition()
         self._wanted_bytes = 0
@@ -22,6 +24,17 @@ class Space:
     @property
     def used_bytes(self) -> int:
         return self._used_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        """How much may be used now: the capacity, or what the disk takes if that is less."""
+        disk_bytes = self._disk_bytes
+        return self.capacity_bytes if disk_bytes is None else min(self.capacity_bytes, disk_bytes)
+
+    @property
+    def disk_is_full(self) -> bool:
+        """Return whether the disk takes less than the capacity, as far as is known."""
+        return self._disk_bytes is not None
 
     @property
     def wanted_bytes(self) -> int:
@@ -36,7 +49,7 @@ class Space:
     def try_reserve(self, size_bytes: int) -> bool:
         """Take ``size_bytes`` if they fit; return whether they did."""
         with self._changed:
-            if self._used_bytes + size_bytes > self.capacity_bytes:
+            if self._used_bytes + size_bytes > self.limit_bytes:
                 return False
             self._used_bytes += size_bytes
             return True
@@ -60,7 +73,7 @@ class Space:
     def _wait_and_take(self, size_bytes: int, timeout_seconds: float) -> bool:
         with self._changed:
             fits = self._changed.wait_for(
-                lambda: self._used_bytes + size_bytes <= self.capacity_bytes, timeout_seconds
+                lambda: self._used_bytes + size_bytes <= self.limit_bytes, timeout_seconds
             )
             if fits:
                 self._used_bytes += size_bytes
@@ -70,4 +83,18 @@ class Space:
         """Give ``size_bytes`` back."""
         with self._changed:
             self._used_bytes -= size_bytes
+            self._changed.notify_all()
+
+    def refuse(self, size_bytes: int, free_bytes: int) -> None:
+        """Give ``size_bytes`` back that the disk did not take, though it says ``free_bytes``."""
+        with self._changed:
+            self._used_bytes -= size_bytes
+            self._disk_bytes = self._used_bytes + min(free_bytes, size_bytes - 1)
+            self._changed.notify_all()
+
+    def look(self, free_bytes: int) -> None:
+        """Learn what a disk that was full takes now."""
+        with self._changed:
+            disk_bytes = self._used_bytes + free_bytes
+            self._disk_bytes = disk_bytes if disk_bytes < self.capacity_bytes else None
             self._changed.notify_all()
