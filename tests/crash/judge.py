@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cachetier_client.bucket_format.documents import Manifest
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
@@ -16,9 +15,11 @@ from cachetier.model.checkpoint import PartState
 from cachetier.model.lifecycle import ShardState
 from cachetier.remote.base import ObjectStore
 from tests.crash.workload import NAMES, RUN, STEPS, Promise
+from tests.fakes.fake_clock import FakeClock
 from tests.stateful.invariants import ViolationError, judge_bytes, judge_rows, require
-from tests.stateful.model import Model
+from tests.stateful.model import DELETED, OPEN, PUBLISHED, Model
 from tests.stateful.node import Node
+from tests.stateful.published import published_bytes
 from tests.stateful.reading import bytes_of
 
 
@@ -39,29 +40,56 @@ def judge(node: Node, promise: Promise) -> None:
 
 
 def judge_manifests(node: Node, promise: Promise) -> None:
-    """What is published is whole at the remote, and is one save's."""
+    """What is published reads back from the bucket alone, as one save's acknowledged bytes."""
     for step in STEPS:
-        manifest = node.bucket.published(RUN, step)
-        if manifest is None:
-            continue
-        require(len(manifest.parts) == manifest.world_size, f"step {step} misses parts")
-        for shard in manifest.shards:
-            key = node.bucket.layout.shard_key(RUN, manifest.location, shard.name)
-            info = node.bucket.objects.head(key)
-            there = info is not None and info.digest == int(shard.stored_digest or shard.digest, 16)
-            require(there, f"published {key} is not there")
+        found = published_bytes(node.bucket, RUN, step)
         models = (promise.before, promise.after)
-        require(any(_is_of(manifest, m) for m in models), f"published step {step} mixes saves")
+        if found is not None:
+            sound = any(_is_of(step, *found, model) for model in models)
+            require(sound, f"published step {step} has other bytes than one save's")
 
 
-def _is_of(manifest: Manifest, model: Model) -> bool:
-    save = model.save_named(RUN, manifest.step, manifest.save_id)
+def _is_of(step: int, save_id: str, found: Mapping[str, bytes], model: Model) -> bool:
+    save = model.save_named(RUN, step, save_id)
     if save is None:
         return False
-    if save.state == "deleted":
+    if save.state == DELETED:
         return True  # its tombstone is on its way
-    listed = {shard.name: shard.digest for shard in manifest.shards}
-    return listed == {name: f"{digest_of(s.data):016x}" for name, s in save.shards.items()}
+    return found == {name: shard.data for name, shard in save.shards.items()}
+
+
+def judge_drained(node: Node, clock: FakeClock, promise: Promise) -> None:
+    """Let the drain go on to its end: then what was promised is in the bucket, and whole."""
+    for _ in range(3):
+        node.real_drain.drain_all()
+        clock.advance(60.0)  # what failed is tried again
+    dirty = [row.name for row in node.rows() if row.state is ShardState.DIRTY]
+    require(not dirty, f"{dirty} are never drained")
+    found = {step: published_bytes(node.bucket, RUN, step) for step in STEPS}
+    expected = [_as_published(model.copy()) for model in (promise.before, promise.after)]
+    require(found in expected, f"once drained there is {found}, not {expected}")
+    uploads = [key for key, _ in node.bucket.objects.list_uploads("") if not _is_open(node, key)]
+    require(not uploads, f"uploads are left of {uploads}")
+
+
+def _as_published(model: Model) -> dict[int, tuple[str, dict[str, bytes]] | None]:
+    """Return what must be in the bucket once all of ``model`` is drained."""
+    found: dict[int, tuple[str, dict[str, bytes]] | None] = dict.fromkeys(STEPS)
+    for (run, step), saves in model.steps.items():
+        for save in saves:
+            if save.state == OPEN and save.whole():
+                model.publish(save, run, step)
+        for save in saves:
+            if save.state == PUBLISHED:
+                found[step] = save.save_id, {n: shard.data for n, shard in save.shards.items()}
+    return found
+
+
+def _is_open(node: Node, key: str) -> bool:
+    """Return whether a save that may still go on has its objects where ``key`` is."""
+    saves = node.store.read(queries.unfinished_saves)
+    prefixes = [node.bucket.layout.shard_key(RUN, str(save.location), "") for save in saves]
+    return key.startswith(tuple(prefixes))
 
 
 def sealed_as(node: Node, model: Model) -> bool:

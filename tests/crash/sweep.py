@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cachetier.errors import FencedError
-from tests.crash.judge import judge, judge_works, open_node
+from tests.crash.judge import judge, judge_drained, judge_works, open_node
 from tests.crash.workload import Promise, Workload
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
@@ -27,9 +27,8 @@ from tests.fakes.power_loss import (
     TornLog,
 )
 from tests.fakes.strict_disk import StrictDisk
-from tests.stateful.fake_drain import FakeDrain
 from tests.stateful.invariants import ViolationError
-from tests.stateful.node import MakeDrain, Node
+from tests.stateful.node import Node
 from tests.stateful.unsynced import unsynced
 
 CAPACITY_BYTES = 64 << 20
@@ -100,13 +99,12 @@ def fates(seed: int, lucks: int) -> Iterator[tuple[str, Fate]]:
 class Life:
     """One scripted life on a strict disk, and every moment of it."""
 
-    def __init__(self, top: Path, seed: int, make_drain: MakeDrain = FakeDrain) -> None:
+    def __init__(self, top: Path, seed: int) -> None:
         top.mkdir()
         self.disk = StrictDisk(top)
         self.moments: list[Moment] = []
         self._top = top
         self._remote, self._clock = Remote(), FakeClock()
-        self._make_drain = make_drain
         self._seed = seed
         self.workload = Workload(self._make_node, self._clock, seed)
 
@@ -145,7 +143,6 @@ class Life:
             self._clock,
             capacity_bytes=CAPACITY_BYTES,
             vfs=self.disk.vfs,
-            make_drain=self._make_drain,
         )
 
 
@@ -160,11 +157,9 @@ def _repeatable(seed: int) -> Iterator[None]:
         secrets.token_hex = real
 
 
-def live(
-    top: Path, seed: int, calls: int = CALLS, make_drain: MakeDrain = FakeDrain
-) -> list[Moment]:
+def live(top: Path, seed: int, calls: int = CALLS) -> list[Moment]:
     """Live one life; return every moment of it."""
-    life = Life(top, seed, make_drain)
+    life = Life(top, seed)
     life.play(calls)
     return life.moments
 
@@ -176,7 +171,8 @@ def sweep(
     calls: int = CALLS,
     lucks: int = 1,
     restarts: int = 0,
-    make_drain: MakeDrain = FakeDrain,
+    every: int = 1,
+    drained: int = 6,
 ) -> Report:
     """Live a life, cut the power at each of its steps in every way, and judge what is left.
 
@@ -187,21 +183,23 @@ def sweep(
         lucks: How often each step is judged by luck, beside the fixed ways.
         restarts: In how many of the states the power is cut once more, at each step of the
             start-up that follows; 0 for none, else one in so many.
-        make_drain: Makes the drain of the node.
+        every: Of so many moments one is judged.
+        drained: Of so many states one is drained to the end.
 
     Raises:
         ViolationError: Names the seed, the step and the way, so that it can be repeated.
     """
-    moments = live(place / f"life-{seed}", seed, calls, make_drain)
+    moments = live(place / f"life-{seed}", seed, calls)
     report = Report(steps=len(moments))
     with unsynced() as vfs:
-        for moment in moments:
+        for moment in moments[::every]:
             for way, fate in fates(seed * 10_000 + moment.step, lucks):
                 survivor = moment.image.survivor(fate)
                 if report.is_new(survivor, moment):
                     with _named(f"seed {seed}, {moment.where}, {way}"):
                         starts = 2 if report.states % 4 == 0 else 1
-                        judge_start(place / "arena", survivor, moment, vfs, starts)
+                        drains = report.states % drained == 0
+                        judge_start(place / "arena", survivor, moment, vfs, starts, drains=drains)
                         if restarts and report.states % restarts == 0:
                             _sweep_start(place, survivor, moment, vfs, report)
     return report
@@ -215,8 +213,19 @@ def _named(where: str) -> Iterator[None]:
         raise ViolationError(f"{where}: {broken}") from None
 
 
-def judge_start(arena: Path, survivor: Survivor, moment: Moment, vfs: str, starts: int = 1) -> None:
-    """Start a node on what is left and judge it; judge again after each further start."""
+def judge_start(
+    arena: Path,
+    survivor: Survivor,
+    moment: Moment,
+    vfs: str,
+    starts: int = 1,
+    *,
+    drains: bool = False,
+) -> None:
+    """Start a node on what is left and judge it; judge again after each further start.
+
+    With ``drains`` the drain goes on to its end, and what is in the bucket then is judged too.
+    """
     arena.mkdir(exist_ok=True)
     survivor.write_to(arena)
     remote = moment.remote.copy()
@@ -225,6 +234,8 @@ def judge_start(arena: Path, survivor: Survivor, moment: Moment, vfs: str, start
         node = open_node(arena / "cache", remote, clock, capacity_bytes=CAPACITY_BYTES, vfs=vfs)
         try:
             judge(node, moment.promise)
+            if drains:
+                judge_drained(node, clock, moment.promise)
             if start:
                 judge_works(node)
         finally:

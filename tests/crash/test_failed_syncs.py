@@ -66,9 +66,9 @@ def test_after_any_failed_sync_nothing_is_acknowledged_and_nothing_promised_is_l
             assert life.disk.failed_syncs == 1, f"the sync at step {step} did not fail"
             fenced += life.node.store.fenced is not None
             survived += life.node.store.fenced is None
-            end = life.moments[-1]
-            for fate in (WORST, PROCESS_ONLY):
-                judge_start(tmp_path / "arena", end.image.survivor(fate), end, vfs)
+            for moment in (life.moments[step - 1 :][:30][-1], life.moments[-1]):
+                for fate in (WORST, PROCESS_ONLY):
+                    judge_start(tmp_path / "arena", moment.image.survivor(fate), moment, vfs)
 
     assert fenced > 20 * len(chosen) // len(every)
     assert refused_to_start > 5 or chosen != every, "a tenth may miss the start-ups"

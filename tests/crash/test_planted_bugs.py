@@ -3,40 +3,54 @@
 from __future__ import annotations
 
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
-from cachetier_client.bucket_format.documents import PartDocument, ShardEntry
-from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.errors import CatalogDamagedError
-from cachetier.local.catalog import connection, puts, queries
+from cachetier.drain import messages
+from cachetier.drain.publish.publisher import Publisher
+from cachetier.drain.schedule import scheduler
+from cachetier.drain.schedule.scheduler import SaveView
+from cachetier.drain.schedule.tasks import TaskKind, Work
+from cachetier.drain.upload.multipart import MultipartUpload
+from cachetier.drain.upload.source import ShardSource
+from cachetier.drain.upload.target import UploadTarget
+from cachetier.drain.upload.uploader import Uploader
+from cachetier.errors import CatalogDamagedError, PreconditionFailedError
+from cachetier.local.catalog import connection, puts
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.catalog.puts import Committed
 from cachetier.local.catalog.records import NewShard
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.store import Staged, Store
-from cachetier.model.checkpoint import Save
-from cachetier.model.shard import Shard
+from cachetier.model.checkpoint import PartState
+from cachetier.remote.base import IF_ABSENT
 from tests.crash.sweep import Life, judge_start, live, sweep
 from tests.fakes.power_loss import WORST
-from tests.stateful.fake_drain import FakeDrain
 from tests.stateful.invariants import ViolationError
-from tests.stateful.node import MakeDrain
 from tests.stateful.unsynced import unsynced
 
 pytestmark = pytest.mark.soak
 
 
-def caught(place: Path, make_drain: MakeDrain = FakeDrain) -> str:
-    """Sweep lives until the harness reports; return what it says."""
-    for seed in range(3):
-        try:
-            sweep(place, seed, lucks=0, make_drain=make_drain)
-        except ViolationError as violation:
-            return str(violation)
+def caught(place: Path, coarsely: int = 10, drained: int = 6) -> str:
+    """Sweep lives until the harness reports, coarsely at first; return what it says."""
+    for every in (coarsely, 1):
+        for seed in range(3):
+            top = place / f"every-{every}"
+            top.mkdir(exist_ok=True)
+            try:
+                sweep(top, seed, lucks=0, every=every, drained=drained)
+            except ViolationError as violation:
+                return str(violation)
     raise AssertionError("the harness found nothing")
 
 
@@ -107,40 +121,97 @@ def test_the_harness_catches_a_catalog_that_is_synced_only_now_and_then(
     assert caught(tmp_path)
 
 
-class EagerPublisher(FakeDrain):
-    """Publishes a sealed step without waiting for its shards."""
-
-    def _write_part(self, save: Save, location: str, rank: int) -> bool:
-        shards = self._store.read(lambda sql: queries.shards_of_rank(sql, save.number, rank, 0, -1))
-        entries = tuple(ShardEntry.of(shard.name, shard.rank, shard.content) for shard in shards)
-        part = PartDocument(
-            run=save.run,
-            step=save.step,
-            save_id=save.save_id,
-            rank=rank,
-            world_size=save.world_size,
-            shards=entries,
-        )
-        self._bucket.put_part(part, location)
-        return True
-
-
-def test_the_harness_catches_a_manifest_published_before_its_shards(tmp_path: Path) -> None:
-    assert "is not there" in caught(tmp_path, EagerPublisher)
-
-
-class TrustingDrain(FakeDrain):
-    """Calls a shard clean before the remote has confirmed it, so that it may be evicted."""
-
-    def _make_clean(self, shard: Shard, key: str, body: bytes) -> None:
-        self._record(shard)
-        self._send(shard, key, body)
-
-
-def test_the_harness_catches_a_shard_called_clean_before_the_remote_confirmed_it(
-    tmp_path: Path,
+def test_the_harness_catches_a_part_and_a_manifest_written_before_the_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "is not at the remote" in caught(tmp_path, TrustingDrain)
+    steps = scheduler._steps
+
+    def eager(view: SaveView) -> Iterator[Work]:
+        parts = [part for part in view.parts if part.state is PartState.SEALED]
+        if view.save.location is not None:
+            for part in parts:
+                if not part.uploaded:
+                    yield Work(TaskKind.WRITE_PART, view.save, rank=part.rank)
+        yield from steps(view)
+
+    monkeypatch.setattr(scheduler, "_steps", eager)
+    monkeypatch.setattr(Publisher, "_look", lambda *_: None)
+
+    assert caught(tmp_path)
+
+
+def test_the_harness_catches_a_shard_called_clean_before_the_remote_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be evicted from then on."""
+    upload = Uploader.upload
+
+    def trusting(
+        self: Uploader, target: UploadTarget, source: ShardSource, progress: Any, *rest: Any
+    ) -> Stored:
+        clean = messages.ShardVerified(progress._version, Stored.raw(target.content), 0.0, {})
+        progress._channel.ask(clean)
+        return upload(self, target, source, progress, *rest)
+
+    monkeypatch.setattr(Uploader, "upload", trusting)
+
+    assert "is not at the remote" in caught(tmp_path)
+
+
+def test_the_harness_catches_an_upload_that_counts_as_sent_by_its_recorded_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The power may have gone between the record of the last part and the object."""
+    send = MultipartUpload.send
+
+    def trusting(self: MultipartUpload) -> Stored:
+        recorded = sum(part.raw_bytes for part in self._progress.parts())
+        if recorded == self._target.size_bytes:
+            return Stored.raw(self._target.content)
+        return send(self)
+
+    monkeypatch.setattr(MultipartUpload, "send", trusting)
+
+    assert "is not at the remote" in caught(tmp_path, coarsely=3, drained=1)
+
+
+def test_the_harness_catches_a_refused_condition_taken_for_a_lost_reply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies there may be what a rank put before, under the same name."""
+
+    def blind(self: Uploader, target: UploadTarget, source: ShardSource) -> Stored:
+        with (
+            self._body(target, source) as (view, sent, metadata),
+            suppress(PreconditionFailedError),
+        ):
+            self._store.put(
+                target.key, view, digest=sent.digest, metadata=metadata, condition=IF_ABSENT
+            )
+        return Stored.raw(target.content)
+
+    monkeypatch.setattr(Uploader, "put", blind)
+
+    assert "is not at the remote" in caught(tmp_path)
+
+
+def test_the_harness_catches_ids_of_data_files_that_are_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has a temporary name: a data file is created under its own, for ever."""
+    create, numbers = DiskFiles.create, count()
+
+    def reusing(self: DiskFiles, size_bytes: int) -> tuple[str, int]:
+        file_id = f"{next(numbers) % 2:032x}"
+        with suppress(FileNotFoundError):
+            self.remove(file_id)
+        with monkeypatch.context() as patch:
+            patch.setattr(secrets, "token_hex", lambda _nbytes: file_id)
+            return create(self, size_bytes)
+
+    monkeypatch.setattr(DiskFiles, "create", reusing)
+
+    assert caught(tmp_path)
 
 
 def test_the_harness_catches_an_eviction_of_dirty_bytes(
@@ -166,12 +237,12 @@ def lost_after_failed_sync(place: Path, kind: str) -> str:
         except CatalogDamagedError:
             continue  # it failed while the node started: that it refuses is right
         assert life.disk.failed_syncs == 1, "the fault did not fire"
-        end = life.moments[-1]
         with unsynced() as vfs:
-            try:
-                judge_start(place / "arena", end.image.survivor(WORST), end, vfs)
-            except ViolationError as violation:
-                return str(violation)
+            for moment in life.moments[step::15]:
+                try:
+                    judge_start(place / "arena", moment.image.survivor(WORST), moment, vfs)
+                except ViolationError as violation:
+                    return str(violation)
     raise AssertionError("the harness found nothing")
 
 

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES
 
+from cachetier.drain.schedule.tasks import Task, TaskKind
 from cachetier.errors import BackpressureError, CachetierError, FencedError
 from tests.fakes.fake_clock import FakeClock
-from tests.stateful.model import OK, Model, ModelSave
+from tests.stateful.model import OK, Model
 from tests.stateful.node import Node
 
 RUN = "run"
 WORLD_SIZE = 2
 STEPS = (1, 2)
-NAMES = ("a", "b/c")
+NAMES = ("a", "b/c", "d")
 SMALL, LARGE, TWO_BLOCKS = 300, 70_000, BLOCK_BYTES + 5_000
 
 
@@ -59,7 +60,9 @@ class Workload:
             self.abort,
             self.drain_one,
             self.drain_one,
-            self.publish,
+            self.drain_one,
+            self.drain_one,
+            self.drain_all,
             self.evict,
             self.get,
             self.delete,
@@ -74,6 +77,7 @@ class Workload:
         def both_ranks(step: int) -> list[Callable[[], None]]:
             return [
                 lambda: self._put(self._ids(step, 0), "a", SMALL),
+                lambda: self._put(self._ids(step, 0), "d", SMALL),
                 lambda: self._put(self._ids(step, 1), "b/c", LARGE),
                 lambda: self._put(self._ids(step, 1), "b/c", LARGE),
                 lambda: self._seal(self._ids(step, 0)),
@@ -82,15 +86,18 @@ class Workload:
 
         return [
             *both_ranks(1),
-            self.drain_one,
-            lambda: self._publish(1),
+            *[self.drain_one] * 2,
             self.evict,
             self.drain_one,
             self.kill,
-            lambda: self._publish(1),
+            self.drain_all,
             self.evict,
             self.get,
             lambda: self._put(self._ids(2, 0), "a", TWO_BLOCKS),
+            lambda: self._put(self._ids(2, 1), "b/c", LARGE),
+            self.drain_all,
+            lambda: self._put(self._ids(2, 1), "b/c", LARGE),
+            self.drain_all,
             lambda: self._abort(self._ids(2, 0)),
             lambda: self._delete(1),
             self.restart,
@@ -113,11 +120,20 @@ class Workload:
     def delete(self) -> None:
         self._delete(self._dice.choice(STEPS))
 
-    def publish(self) -> None:
-        self._publish(self._dice.choice(STEPS))
-
     def drain_one(self) -> None:
-        self._call(lambda _model: OK, self.node.drain.drain_one)
+        """Let the drain do its most urgent task, if there is any."""
+        self._drain_one()
+
+    def drain_all(self) -> None:
+        while self._drain_one():
+            pass
+
+    def _drain_one(self) -> bool:
+        drain = self.node.real_drain
+        task = drain.next_task()
+        if task is not None:
+            self._call(lambda model: self._drained(model, task), lambda: drain.perform(task))
+        return task is not None
 
     def evict(self) -> None:
         """Try to evict every shard: only those that the remote holds may go."""
@@ -167,12 +183,6 @@ class Workload:
             lambda: self.node.checkpoints.delete_step(RUN, step),
         )
 
-    def _publish(self, step: int) -> None:
-        self._call(
-            lambda model: self._published(model, step),
-            lambda: self.node.drain.publish_step(RUN, step),
-        )
-
     # --- promises --------------------------------------------------------------------------------
 
     def _call(self, effect: Callable[[Model], str], act: Callable[[], object]) -> None:
@@ -196,17 +206,12 @@ class Workload:
         assert answer == expected, f"answered {answer}, not {expected}"
         self.promise = Promise(after, after)
 
-    def _published(self, model: Model, step: int) -> str:
-        """Publish the step's open save in ``model`` if it is whole and everything is clean."""
-        saves = model.steps.get((RUN, step), [])
-        for save in saves:
-            if save.state == "open" and save.whole() and self._is_clean(save, step):
-                model.publish(save, RUN, step)
+    def _drained(self, model: Model, task: Task) -> str:
+        """Publish in ``model`` what ``task`` publishes: a save of which everything is durable."""
+        save = model.save_named(RUN, task.claimant.step, task.claimant.save_id)
+        if task.kind is TaskKind.PUBLISH and save is not None and save.whole():
+            model.publish(save, RUN, task.claimant.step)
         return OK
-
-    def _is_clean(self, save: ModelSave, step: int) -> bool:
-        rows = [s for s in self.node.rows() if (s.step, s.save_id) == (step, save.save_id)]
-        return all(row.state in ("clean", "evicted") for row in rows)
 
     def _some_ids(self) -> SaveIds:
         return self._ids(self._dice.choice(STEPS), self._dice.randrange(WORLD_SIZE))
@@ -216,4 +221,6 @@ class Workload:
         return SaveIds(RUN, step, f"save-{number}", rank, WORLD_SIZE, overwrite=number % 2 == 1)
 
     def _name_of(self, rank: int) -> str:
-        return NAMES[rank] if self._dice.random() < 0.9 else NAMES[1 - rank]
+        """Choose a name: rank 0 has two to pack, and now and then one takes the other's."""
+        own = ("a", "d") if rank == 0 else ("b/c",)
+        return self._dice.choice(own if self._dice.random() < 0.9 else NAMES)

@@ -32,6 +32,7 @@ from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
 from tests.stateful.fake_drain import REMOTE, FakeDrain
 from tests.stateful.reading import whole
+from tests.stateful.real_drain import RealDrain
 
 CAPACITY_BYTES = 256 << 20
 MakeDrain = Callable[[Store, Bucket, Clock], FakeDrain]
@@ -77,6 +78,7 @@ class Node:
         self.evictor = Evictor(store, clock, self._still_remote, watermarks=Watermarks())
         self.retention = Retention(store, policy.keep_local, self.evictor.evict)
         self.drain = make_drain(store, self.bucket, clock)
+        self.real_drain = RealDrain(store, self.bucket, clock)
         self.checkpoints = Checkpoints(store, self.bucket, self.changes, clock, remote=REMOTE)
         self.ingest = NodeIngest(store, when_full=WhenFull.REJECT, make_room=self._make_room)
         self.restore = Restore(store, self.bucket, clock, remote=REMOTE, make_room=self._make_room)
@@ -84,6 +86,7 @@ class Node:
     def close(self) -> None:
         """Let go of the directory in good order; that only saves time, so it may fail."""
         self.restore.close()
+        self.real_drain.close()
         try:
             self.store.close()
         except (apsw.IOError, apsw.FullError):
@@ -97,6 +100,7 @@ class Node:
         writer = self.store._committer._connection
         writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.restore.close()
+        self.real_drain.close()
         self.store._reader.close()
         self.store._looker.close()
         writer.close()

@@ -1,0 +1,184 @@
+"""The drain as it is, task by task in the caller's thread.
+
+Scheduler, dispatcher, channel, worker, uploader, packs and publisher are those of the service; only
+the process and its threads are left out, so that a life can be repeated step by step.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from cachetier_client.clock import Clock, SystemClock
+from cachetier_client.io.digests import BLOCK_BYTES
+
+from cachetier.drain import messages
+from cachetier.drain.channel import AskingEnd, ChannelClosedError, DrainLink
+from cachetier.drain.messages import AnyRequest, DrainOrders, Size
+from cachetier.drain.pace.remote_health import RemoteHealth
+from cachetier.drain.publish import publisher
+from cachetier.drain.publish.publisher import Publisher
+from cachetier.drain.schedule.queue_state import QueueState
+from cachetier.drain.schedule.tasks import Task
+from cachetier.drain.serve.context import DrainContext
+from cachetier.drain.serve.dispatcher import Dispatcher
+from cachetier.drain.serve.remote_state import DurableRemoteState
+from cachetier.drain.serve.stats import DrainStats
+from cachetier.drain.upload import uploader
+from cachetier.drain.upload.buffers import Buffers
+from cachetier.drain.upload.packs import PackSender
+from cachetier.drain.upload.part_sender import UploadContext
+from cachetier.drain.upload.uploader import Uploader
+from cachetier.drain.worker import Worker
+from cachetier.local.store import Store
+from cachetier.model.names import DURABLE
+from cachetier.notifier import Changes
+from cachetier.remote.bucket import Bucket
+from cachetier.remote.settings import RemoteSettings
+from cachetier.steps.incidents import Incidents
+
+REMOTE = DURABLE
+SINGLE_PUT_BYTES = 1 << 20  # what is larger goes in parts of one block
+ORDERS = DrainOrders(RemoteSettings(REMOTE, "none"), "", "", Size(), "", (), "")
+
+
+@contextmanager
+def _small_parts() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (uploader, publisher):
+            patch.setattr(module, "SINGLE_PUT_BYTES", SINGLE_PUT_BYTES)
+        yield
+
+
+class InCaller(Executor):
+    """Runs what is submitted at once."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+class RealDrain:
+    """Makes shards clean and publishes steps; begins its threads with its first task."""
+
+    def __init__(self, store: Store, bucket: Bucket, clock: Clock) -> None:
+        self._store = store
+        self._bucket = bucket
+        self._clock = clock
+        self.queue = QueueState(clock, lambda: 1.0)  # what failed is put off: nothing spins
+        self._worker: Worker | None = None
+        self._broken: BaseException | None = None
+        self._channel: AskingEnd
+        self._link: DrainLink
+        self._listener: threading.Thread
+
+    def next_task(self) -> Task | None:
+        """Take the most urgent task off the queue; None when there is nothing to do now."""
+        self._begin()
+        if not self.queue.is_hurried():
+            self.queue.hurry(None, None)  # or what is not sealed would wait
+        with self._power_loss_told():
+            handout = self._channel.ask(messages.NextWork(1))
+        return handout.tasks[0] if handout.tasks else None
+
+    def perform(self, task: Task) -> None:
+        """Do a task, or put it off."""
+        assert self._worker is not None
+        with self._power_loss_told(), _small_parts():
+            self._worker.perform(task)
+
+    def drain_one(self) -> bool:
+        """Do the most urgent task; return False when there is none."""
+        task = self.next_task()
+        if task is not None:
+            self.perform(task)
+        return task is not None
+
+    def drain_all(self) -> None:
+        """Go on until nothing is left that can be done now."""
+        while self.drain_one():
+            pass
+
+    def close(self) -> None:
+        """Hang up; the next task begins again."""
+        if self._worker is not None:
+            self._channel.close()
+            self._link.close()
+            self._listener.join()
+            self._worker = None
+
+    @contextmanager
+    def _power_loss_told(self) -> Iterator[None]:
+        """Raise here what ended a thread that answers."""
+        try:
+            yield
+        except ChannelClosedError:
+            if self._broken is None:
+                raise
+            self.close()
+            raise self._broken from None
+
+    def _begin(self) -> None:
+        if self._worker is not None:
+            return
+        ours, theirs = socket.socketpair()
+        changes = Changes(SystemClock())
+        answer = self._dispatcher(changes).answer
+
+        def answered(request: AnyRequest) -> object:
+            try:
+                return answer(request)
+            except Exception:
+                raise
+            except BaseException as error:
+                self._broken = error
+                self._channel.close()
+                raise
+
+        self._link = DrainLink(ours, answered, changes)
+        self._link.start()
+        self._channel = AskingEnd(theirs)
+        listen, nothing = self._channel.listen, lambda: None
+        self._listener = threading.Thread(target=listen, args=(nothing,), daemon=True)
+        self._listener.start()
+        self._worker = self._make_worker(self._channel)
+
+    def _dispatcher(self, changes: Changes) -> Dispatcher:
+        context = DrainContext(
+            self._store,
+            self.queue,
+            DrainStats(REMOTE, self._clock),
+            changes,
+            Incidents(self._store),
+            self._clock,
+            DurableRemoteState(self._store, REMOTE),
+            packing=True,
+        )
+        return Dispatcher(context, ORDERS)
+
+    def _make_worker(self, channel: AskingEnd) -> Worker:
+        store_id, buffers = self._store.store_id, Buffers()
+        context = UploadContext(
+            self._bucket.objects,
+            buffers,
+            InCaller(),
+            usual_part_bytes=lambda: BLOCK_BYTES,
+        )
+        return Worker(
+            channel,
+            self._bucket.layout,
+            Publisher(self._bucket, self._clock),
+            Uploader(context),
+            RemoteHealth(lambda: None, lambda _health: None, self._clock),
+            store_id,
+            packs=PackSender(channel, self._bucket, buffers, store_id),
+        )
