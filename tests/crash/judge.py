@@ -65,6 +65,7 @@ def judge_drained(node: Node, clock: FakeClock, promise: Promise) -> None:
         clock.advance(60.0)  # what failed is tried again
     dirty = [row.name for row in node.rows() if row.state is ShardState.DIRTY]
     require(not dirty, f"{dirty} are never drained")
+    judge_rows(node)
     found = {step: published_bytes(node.bucket, RUN, step) for step in STEPS}
     expected = [_as_published(model.copy()) for model in (promise.before, promise.after)]
     require(found in expected, f"once drained there is {found}, not {expected}")

@@ -35,11 +35,29 @@ CAPACITY_BYTES = 64 << 20
 CALLS = 15
 
 
+CHANGES = ("put", "create_upload", "upload_part", "complete_upload", "abort_upload", "delete")
+
+
 class Remote(MemoryObjectStore):
-    """A remote of which a copy can be taken: it outlives the node as it was at the power cut."""
+    """A remote of which a copy can be taken: it outlives the node as it was at the power cut.
+
+    ``on_change`` is called before each change, with its name; ``changes`` counts.
+    """
 
     def __init__(self) -> None:
         super().__init__(minimum_part_bytes=1)
+        self.changes = 0
+        self.on_change: Callable[[str], None] = lambda _name: None
+        for name in CHANGES:
+            setattr(self, name, self._told(name, getattr(self, name)))
+
+    def _told(self, name: str, change: Callable[..., object]) -> Callable[..., object]:
+        def told(*args: object, **kwargs: object) -> object:
+            self.on_change(name)
+            self.changes += 1
+            return change(*args, **kwargs)
+
+        return told
 
     def copy(self) -> Remote:
         fresh = Remote()
@@ -47,14 +65,16 @@ class Remote(MemoryObjectStore):
             fresh._objects = dict(self._objects)
             fresh._uploads = copy.deepcopy(self._uploads)
         fresh._numbers = self._numbers
+        fresh.changes = self.changes
         return fresh
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Everything there is just before a step."""
+    """Everything there is just before a step, or before a change of the remote."""
 
     step: int
+    change: str
     image: Image
     promise: Promise
     remote: Remote
@@ -64,7 +84,7 @@ class Moment:
     @property
     def where(self) -> str:
         trace = self.disk.trace[self.step : self.step + 1] or ["the end"]
-        return f"step {self.step + 1} ({trace[0]})"
+        return f"step {self.step + 1} ({self.change or trace[0]})"
 
 
 @dataclass(slots=True)
@@ -77,7 +97,7 @@ class Report:
 
     def is_new(self, survivor: Survivor, moment: Moment) -> bool:
         """Count a state, unless the same one was judged by the same promise before."""
-        key = (survivor.identity, id(moment.promise), len(moment.remote.list("").keys))
+        key = (survivor.identity, id(moment.promise), moment.remote.changes)
         if key in self.seen:
             return False
         self.seen.add(key)
@@ -115,6 +135,7 @@ class Life:
     def play(self, calls: int = CALLS, at_the_end: Callable[[], None] = lambda: None) -> None:
         """Live until the end, or until the node fences itself; it is killed then."""
         self.disk.on_step = self._remember
+        self._remote.on_change = self._remember
         with self.disk.recording(), _repeatable(self._seed):
             try:
                 self.workload.play(calls)
@@ -123,11 +144,13 @@ class Life:
             at_the_end()
             self._remember()
             self.disk.on_step = lambda: None
+            self._remote.on_change = lambda _name: None
             self.node.die()
 
-    def _remember(self) -> None:
+    def _remember(self, change: str = "") -> None:
         moment = Moment(
             self.disk.steps,
+            change,
             self.disk.image(),
             self.workload.promise,
             self._remote.copy(),
@@ -173,6 +196,7 @@ def sweep(
     restarts: int = 0,
     every: int = 1,
     drained: int = 6,
+    at: str = "",
 ) -> Report:
     """Live a life, cut the power at each of its steps in every way, and judge what is left.
 
@@ -183,8 +207,9 @@ def sweep(
         lucks: How often each step is judged by luck, beside the fixed ways.
         restarts: In how many of the states the power is cut once more, at each step of the
             start-up that follows; 0 for none, else one in so many.
-        every: Of so many moments one is judged.
+        every: Of so many moments one is judged; which, depends on ``seed``.
         drained: Of so many states one is drained to the end.
+        at: What a moment that is judged is before, as its description says.
 
     Raises:
         ViolationError: Names the seed, the step and the way, so that it can be repeated.
@@ -192,7 +217,7 @@ def sweep(
     moments = live(place / f"life-{seed}", seed, calls)
     report = Report(steps=len(moments))
     with unsynced() as vfs:
-        for moment in moments[::every]:
+        for moment in [moment for moment in moments if at in moment.where][seed % every :: every]:
             for way, fate in fates(seed * 10_000 + moment.step, lucks):
                 survivor = moment.image.survivor(fate)
                 if report.is_new(survivor, moment):

@@ -66,7 +66,8 @@ def test_after_any_failed_sync_nothing_is_acknowledged_and_nothing_promised_is_l
             assert life.disk.failed_syncs == 1, f"the sync at step {step} did not fail"
             fenced += life.node.store.fenced is not None
             survived += life.node.store.fenced is None
-            for moment in (life.moments[step - 1 :][:30][-1], life.moments[-1]):
+            after = [moment for moment in life.moments if moment.step >= step]
+            for moment in (after[:30][-1], after[-1]):
                 for fate in (WORST, PROCESS_ONLY):
                     judge_start(tmp_path / "arena", moment.image.survivor(fate), moment, vfs)
 

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.sweep import live, sweep
+from cachetier.drain import messages
+from cachetier.drain.messages import AnyRequest
+from cachetier.drain.serve.dispatcher import Dispatcher
+from tests.crash.sweep import CHANGES, Life, live, sweep
 from tests.crash.workload import Promise
 from tests.faults.counting import count
 from tests.faults.slices import share_of
@@ -35,6 +38,17 @@ STEPS_OF_THE_PATH = {
     "unlink cache/running",
     "sync cache",
 }
+RECORDS = {
+    messages.SaveLocated,
+    messages.UploadBegun,
+    messages.PartsDone,
+    messages.ShardVerified,
+    messages.PackVerified,
+    messages.PartWritten,
+    messages.SaveEnded,
+    messages.SaveSwept,
+    messages.SaveRemoved,
+}
 
 
 @pytest.mark.slow
@@ -43,7 +57,7 @@ STEPS_OF_THE_PATH = {
 def test_nothing_promised_is_lost_when_the_power_goes_at_any_step(
     tmp_path: Path, seed: int, request: pytest.FixtureRequest
 ) -> None:
-    report = sweep(tmp_path, seed, restarts=40)
+    report = sweep(tmp_path, seed, restarts=40, every=2)
     count(request, "states after a power cut", report.states, seed)
 
     assert report.states >= STATES
@@ -56,6 +70,27 @@ def test_a_life_stops_inside_every_kind_of_step(tmp_path: Path) -> None:
     assert {kind for kind in STEPS_OF_THE_PATH if any(step.startswith(kind) for step in trace)} == (
         STEPS_OF_THE_PATH
     )
+
+
+def test_a_life_stops_inside_every_kind_of_record_of_the_drain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life, answer = Life(tmp_path / "life", 0), Dispatcher.answer
+    recorded = set()
+
+    def answered(self: Dispatcher, request: AnyRequest) -> object:
+        before = life.disk.steps
+        try:
+            return answer(self, request)
+        finally:
+            if life.disk.steps > before:
+                recorded.add(type(request))
+
+    monkeypatch.setattr(Dispatcher, "answer", answered)
+    life.play()
+
+    assert recorded >= RECORDS
+    assert {moment.change for moment in life.moments} >= {"", *CHANGES}
 
 
 def test_acknowledged_bytes_are_dirty_at_many_of_the_cuts(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""Two nodes whose disks go back, are copied and differ in time, on a bucket with other hands in it.
+
+What is published is one save's acknowledged bytes and never changes; nothing is evicted that the
+bucket does not have; a save that is lost is an incident; no clock decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.counting import count
+from tests.faults.slices import share_of
+from tests.stateful.two_nodes import World
+from tests.stateful.unsynced import unsynced
+
+LIVES_OF_A_SEED = 10
+SEEDS = range(40)
+DISKS = frozenset({"take_a_snapshot", "go_back", "clone"})
+
+
+@pytest.fixture(scope="module")
+def vfs() -> Iterator[str]:
+    with unsynced() as name:
+        yield name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", share_of(SEEDS))
+def test_two_nodes_keep_their_promises_in_a_larger_world(
+    tmp_path: Path, vfs: str, seed: int, request: pytest.FixtureRequest
+) -> None:
+    for number in range(LIVES_OF_A_SEED):
+        played(tmp_path / str(number), seed * LIVES_OF_A_SEED + number, vfs)
+    count(request, "lives of two nodes", LIVES_OF_A_SEED, seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_clock_decides(tmp_path: Path, vfs: str, seed: int) -> None:
+    """The same history has the same outcome, whatever the clocks of the nodes say."""
+    ends = [
+        played(tmp_path / name, seed, vfs, offsets)
+        for name, offsets in {"same": (0.0, 0.0), "fast": (7e4, 0.0), "slow": (0.0, 7e4)}.items()
+    ]
+
+    assert ends[0] == ends[1] == ends[2]
+
+
+def played(top: Path, seed: int, vfs: str, offsets: tuple[float, float] = (0.0, 0.0)) -> object:
+    top.mkdir()
+    world = World(top, seed, vfs, offsets=offsets)
+    try:
+        world.play()
+        return world.saves, {key: sorted(names) for key, names in world.published.items()}
+    except BaseException as error:
+        error.add_note(f"life {seed}")
+        raise
+    finally:
+        world.close()

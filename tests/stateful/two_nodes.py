@@ -1,0 +1,384 @@
+"""Two nodes, one bucket, and everything that a larger world does to them, by the throw of dice.
+
+Ranks 0 and 1 of a job put, seal and save again, each on its node, whose clock is its own. The drain
+is the real one. Other hands delete objects, replies and writes are lost or late, disks go back to
+an older snapshot or are copied to the other node. A life is repeated by its seed.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from cachetier_client.identity.names import SaveIds
+
+from cachetier.drain.schedule.tasks import TaskKind
+from cachetier.errors import (
+    CachetierError,
+    DirectoryInUseError,
+    RemoteRefusedError,
+    TransientError,
+)
+from cachetier.local.catalog import queries
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.names import DURABLE
+from cachetier.model.shard import Shard
+from cachetier.reclaim.evict import Evictor
+from cachetier.remote.bucket import Remote
+from cachetier.restore.missing import MissingObjects
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.late_store import LateStore
+from tests.stateful.invariants import judge_bytes, require
+from tests.stateful.node import Node
+from tests.stateful.published import published_bytes
+
+RUN, STEPS, NAMES = "run", (1, 2), (("a", "b"), ("c",))
+SMALL, FILE, IN_PARTS = 300, 70_000, (1 << 20) + 5_000
+TURNS = 40
+NODES = (0, 1)
+
+Published = tuple[str, dict[str, bytes]]
+
+
+class World:
+    """One life; ``left_out`` names deeds that are not done."""
+
+    def __init__(
+        self,
+        top: Path,
+        seed: int,
+        vfs: str,
+        *,
+        offsets: tuple[float, float] = (0.0, 0.0),
+        left_out: frozenset[str] = frozenset(),
+    ) -> None:
+        self.top = top
+        self.dice = random.Random(seed)
+        self.store = LateStore()
+        self.clocks = [FakeClock(1_700_000_000.0 + offset) for offset in offsets]
+        self.vfs = vfs
+        self.nodes: list[Node] = [self._open(number) for number in NODES]
+        self.saves = dict.fromkeys(STEPS, 0)
+        self.acknowledged: dict[tuple[int, str, str], bytes] = {}
+        self.sealed: dict[tuple[int, str], set[int]] = {}
+        self.published: dict[tuple[int, str], dict[str, bytes]] = {}
+        self.removed: set[str] = set()  # keys whose object other hands removed
+        self.deleted: set[int] = set()
+        self.rewound: set[int] = set()  # nodes whose disk went back, or was copied
+        self.deeds: list[Callable[[], None]] = [
+            deed
+            for deed, weight in self._weighted()
+            if deed.__name__ not in left_out
+            for _ in range(weight)
+        ]
+
+    def _weighted(self) -> list[tuple[Callable[[], None], int]]:
+        return [
+            (self.put, 8),
+            (self.seal, 6),
+            (self.save_whole, 3),
+            (self.drain_one, 8),
+            (self.drain_all, 2),
+            (self.evict, 3),
+            (self.read, 2),
+            (self.save_again, 1),
+            (self.delete_step, 1),
+            (self.restart, 1),
+            (self.kill, 1),
+            (self.second_service, 1),
+            (self.remove_an_object, 1),
+            (self.hold_a_write, 2),
+            (self.deliver, 2),
+            (self.lose_a_write, 1),
+            (self.refuse_a_write, 1),
+            (self.take_a_snapshot, 1),
+            (self.go_back, 1),
+            (self.clone, 1),
+            (self.time_passes, 2),
+        ]
+
+    def play(self, turns: int = TURNS) -> None:
+        """Live, let everything come to rest, and judge what is left."""
+        for _ in range(turns):
+            self.dice.choice(self.deeds)()
+            self.look()
+        self.settle()
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.die()
+
+    # --- ranks -----------------------------------------------------------------------------------
+
+    def put(self) -> None:
+        step, rank = self.dice.choice(STEPS), self.dice.choice(NODES)
+        size = self.dice.choice((SMALL, SMALL, FILE, FILE, IN_PARTS))
+        self._put(step, rank, self.dice.choice(NAMES[rank]), size)
+
+    def seal(self) -> None:
+        self._seal(self.dice.choice(STEPS), self.dice.choice(NODES))
+
+    def save_whole(self) -> None:
+        step = self.dice.choice(STEPS)
+        self.save_again(step)
+        for rank in NODES:
+            for name in NAMES[rank]:
+                self._put(step, rank, name, self.dice.choice((SMALL, FILE, IN_PARTS)))
+            self._seal(step, rank)
+
+    def save_again(self, step: int | None = None) -> None:
+        """The job was started again: what comes next is of another save."""
+        self.saves[step if step is not None else self.dice.choice(STEPS)] += 1
+
+    def _put(self, step: int, rank: int, name: str, size_bytes: int) -> None:
+        ids, data = self._ids(step, rank), self.dice.randbytes(size_bytes)
+        if self._answered(lambda: self.nodes[rank].put(ids, name, data)):
+            self.acknowledged[step, ids.save_id, name] = data
+
+    def _seal(self, step: int, rank: int) -> None:
+        ids = self._ids(step, rank)
+        if self._answered(lambda: self.nodes[rank].checkpoints.seal(ids, 1)):
+            self.sealed.setdefault((step, ids.save_id), set()).add(rank)
+
+    def _ids(self, step: int, rank: int) -> SaveIds:
+        return SaveIds(RUN, step, f"save-{self.saves[step]}", rank, len(NODES), overwrite=True)
+
+    def _answered(self, call: Callable[[], object]) -> bool:
+        """Return whether ``call`` was acknowledged; a refusal is an honest answer."""
+        for clock in self.clocks:
+            clock.advance(1.0)
+        try:
+            call()
+        except CachetierError:
+            return False
+        return True
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def drain_one(self) -> None:
+        node = self._some_node()
+        task = node.real_drain.next_task()
+        if task is None:
+            return
+        before = {row.version for row in node.rows() if row.state is ShardState.CLEAN}
+        node.real_drain.perform(task)
+        if task.kind in (TaskKind.UPLOAD, TaskKind.PACK):
+            for row in node.rows():
+                if row.state is ShardState.CLEAN and row.version not in before:
+                    require(
+                        self._is_there(node, row), f"{row.name} is clean, and not in the bucket"
+                    )
+
+    def drain_all(self) -> None:
+        self._some_node().real_drain.drain_all()
+
+    def evict(self) -> None:
+        """A clean copy goes only if the bucket has it now."""
+        node = self._some_node()
+        for row in node.rows():
+            there = row.state is ShardState.CLEAN and self._is_there(node, row)
+            went = self._evictor(node).evict(row)
+            require(there or not went, f"{row.name} was evicted, and is not in the bucket")
+
+    def read(self) -> None:
+        """Readers get bytes that were acknowledged, or an error."""
+        node, step = self._some_node(), self.dice.choice(STEPS)
+        for name in [name for names in NAMES for name in names]:
+            try:
+                found = node.get(RUN, step, name)
+            except CachetierError:
+                continue
+            acknowledged = [
+                d for (s, _, n), d in self.acknowledged.items() if (s, n) == (step, name)
+            ]
+            require(found in acknowledged, f"{name} of step {step} has bytes that nobody put")
+
+    def delete_step(self) -> None:
+        step = self.dice.choice(STEPS)
+        node = self._some_node()
+        if self._answered(lambda: node.checkpoints.delete_step(RUN, step)):
+            self.deleted.add(step)
+            self.save_again(step)
+
+    def restart(self) -> None:
+        number = self.dice.choice(NODES)
+        self.nodes[number].close()
+        self.nodes[number] = self._open(number)
+
+    def kill(self) -> None:
+        number = self.dice.choice(NODES)
+        self.nodes[number].die()
+        self.nodes[number] = self._open(number)
+
+    def second_service(self) -> None:
+        """Nobody else may serve a directory, whatever was removed from it."""
+        try:
+            second = self._open(self.dice.choice(NODES))
+        except DirectoryInUseError:
+            return
+        second.die()
+        require(False, "a second service was admitted to a directory")
+
+    def take_a_snapshot(self) -> None:
+        number = self.dice.choice(NODES)
+        self._copy(number, "snapshot")
+
+    def go_back(self) -> None:
+        """A disk is restored: what it alone acknowledged since then went with it."""
+        number = self.dice.choice(NODES)
+        if (self.top / f"snapshot-{number}").exists():
+            self._replace(number, self.top / f"snapshot-{number}")
+
+    def clone(self) -> None:
+        """A node starts with a copy of the other's directory."""
+        number = self.dice.choice(NODES)
+        self._copy(1 - number, "copy")
+        self.rewound.add(1 - number)
+        self._replace(number, self.top / f"copy-{1 - number}")
+
+    def _copy(self, number: int, name: str) -> None:
+        self.nodes[number].close()
+        target = self.top / f"{name}-{number}"
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(self.top / f"node-{number}", target)
+        self.nodes[number] = self._open(number)
+
+    def _replace(self, number: int, by: Path) -> None:
+        self.nodes[number].die()
+        shutil.rmtree(self.top / f"node-{number}")
+        shutil.copytree(by, self.top / f"node-{number}")
+        self.nodes[number] = self._open(number)
+        self.rewound.add(number)
+
+    # --- the bucket ------------------------------------------------------------------------------
+
+    def remove_an_object(self) -> None:
+        """Other hands delete an object.
+
+        Its loss is theirs once its rank's part is written; but of what went in parts the publisher
+        looks again, if that was a while ago.
+        """
+        found = self.store.list("").keys
+        keys = [key for key in found if "/rank-" not in key and not key.endswith("manifest.json")]
+        if not keys:
+            return
+        key = self.dice.choice(keys)
+        step = int(key.split("/")[2].partition("~")[0])
+        info, manifest = self.store.head(key), self.nodes[0].bucket.published(RUN, step)
+        assert info is not None
+        if manifest is not None or (self._is_described(key) and info.size_bytes < IN_PARTS):
+            self.removed.add(key)
+        self.store.delete(key)
+        self.time_passes()
+
+    def _is_described(self, key: str) -> bool:
+        location = "/".join(key.split("/")[:3])
+        return any("/rank-" in each for each in self.store.list(f"{location}/").keys)
+
+    def hold_a_write(self) -> None:
+        self.store.hold()
+
+    def deliver(self) -> None:
+        self.store.deliver()
+
+    def lose_a_write(self) -> None:
+        self.store.lose()
+
+    def refuse_a_write(self) -> None:
+        self.store.refuse(self.dice.choice((RemoteRefusedError, TransientError)))
+
+    def time_passes(self) -> None:
+        for clock in self.clocks:
+            clock.advance(100.0)
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """What is published is one save's acknowledged bytes, and never changes."""
+        for step in STEPS:
+            manifest = self.nodes[0].bucket.published(RUN, step)
+            if manifest is None:
+                continue
+            if self._lacks(step):
+                continue
+            found = published_bytes(self.nodes[0].bucket, RUN, step)
+            assert found is not None
+            save_id, bodies = found
+            for name, body in bodies.items():
+                right = self.acknowledged.get((step, save_id, name)) == body
+                require(right or self.rewound, f"{name} of step {step} is not what was put")
+            first = self.published.setdefault((step, save_id), bodies)
+            require(first == bodies, f"published step {step} has changed")
+
+    def _lacks(self, step: int) -> bool:
+        """Return whether other hands removed something of a step that is published."""
+        return any(key.startswith(f"tier/{RUN}/{step}") for key in self.removed)
+
+    def settle(self) -> None:
+        """Let every fault end and every drain go on; then nothing is stuck, or lost in silence."""
+        self.store.deliver()
+        self.store.mend()
+        for _ in range(6):
+            for node in self.nodes:
+                node.real_drain.drain_all()
+                self._evictor(node).collect()
+            self.time_passes()
+        self.look()
+        for node in self.nodes:
+            judge_bytes(node)
+            self._judge_rest(node)
+        self._judge_saves()
+
+    def _judge_rest(self, node: Node) -> None:
+        unfinished = node.store.read(queries.unfinished_saves)
+        going_on = {(save.step, save.save_id) for save in unfinished}
+        for row in node.rows():
+            told = self._told(row.step)
+            if row.state is ShardState.DIRTY and (row.step, row.save_id) in going_on:
+                require(told, f"{row.name} of step {row.step} is never drained, and nobody is told")
+
+    def _judge_saves(self) -> None:
+        """The newest save of a step that every rank sealed is published, or somebody is told."""
+        for step in STEPS:
+            save_id = f"save-{self.saves[step]}"
+            if self.sealed.get((step, save_id), set()) != set(NODES) or step in self.deleted:
+                continue
+            manifest = self.nodes[0].bucket.published(RUN, step)
+            published = manifest is not None and manifest.save_id == save_id
+            excused = self._told(step) or self.rewound
+            require(published or excused, f"{save_id} of step {step} is lost, and nobody is told")
+
+    def outcome(self) -> dict[int, Published | None]:
+        """Return what is published in the end."""
+        found = {}
+        for step in STEPS:
+            manifest = self.nodes[0].bucket.published(RUN, step)
+            found[step] = published_bytes(self.nodes[0].bucket, RUN, step) if manifest else None
+        return found
+
+    def _told(self, step: int) -> bool:
+        incidents = [
+            incident
+            for node in self.nodes
+            for incident in node.store.read(lambda sql: queries.incidents_after(sql, 0))
+        ]
+        return any(incident.step == step for incident in incidents)
+
+    # --- in detail -------------------------------------------------------------------------------
+
+    def _some_node(self) -> Node:
+        return self.nodes[self.dice.choice(NODES)]
+
+    def _open(self, number: int) -> Node:
+        clock = self.clocks[number]
+        return Node(self.top / f"node-{number}", self.store, clock, vfs=self.vfs)
+
+    def _is_there(self, node: Node, row: Shard) -> bool:
+        return node._still_remote(row)
+
+    def _evictor(self, node: Node) -> Evictor:
+        remote, clock = Remote(DURABLE, node.bucket), self.clocks[self.nodes.index(node)]
+        missing = MissingObjects(node.store, remote, clock, node.incidents.refresh)
+        return Evictor(node.store, clock, node._still_remote, look_into=missing.look_into)
