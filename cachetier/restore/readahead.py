@@ -28,7 +28,7 @@ from cachetier.model.shard import Shard
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 from cachetier.restore.remote_shard import RemoteShard
-from cachetier.restore.replica_choice import Sources
+from cachetier.restore.replica_choice import Sources, is_missing
 
 # Bytes and neighbours, request by request.
 WINDOWS = ((1 << 20, 16), (4 << 20, 64), (16 << 20, 512), (32 << 20, 2048))
@@ -179,6 +179,7 @@ class RemoteBlocks:
     shard: Shard
     sources: Sources
     on_read: Callable[[int], None] = lambda _size_bytes: None
+    why_missing: Callable[[Shard], Exception | None] = lambda _shard: None
 
     def read(self, number: int) -> bytes | bytearray | memoryview:
         """Return one block, verified.
@@ -198,6 +199,7 @@ class RemoteBlocks:
         try:
             block = self.sources.first(shard, of_copy)
         except IntegrityError as error:
-            raise IntegrityError(error.message, **shard.context) from error
+            why = self.why_missing(shard) if is_missing(error) else None
+            raise why or IntegrityError(error.message, **shard.context) from error
         self.on_read(len(block))
         return block

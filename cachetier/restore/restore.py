@@ -179,7 +179,9 @@ class Restore:
         if not self._range_reads.leave_remote(shard, blocks):
             with contextlib.suppress(BackpressureError, DeadlineError):
                 return self.open(run, step, name, min(timeout_seconds, ROOM_SECONDS))
-        blocks_there = RemoteBlocks(shard, self.sources, self._listener.on_range_read)
+        blocks_there = RemoteBlocks(
+            shard, self.sources, self._listener.on_range_read, self._missing.error_of
+        )
         return Opened(shard, None, None, "remote", blocks_there)
 
     def look(self, run: str, step: int, name: str) -> tuple[Shard, Source]:

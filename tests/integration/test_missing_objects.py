@@ -9,19 +9,21 @@ from pathlib import Path
 
 import pytest
 from cachetier_client.bucket_format import publication
+from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import IntegrityError, NotFoundError, RemoteRefusedError, TransientError
-from cachetier.local.catalog import pins
-from cachetier.model.checkpoint import SaveState
+from cachetier.local.catalog import pins, queries
+from cachetier.model.checkpoint import SaveState, claimant_of
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.reclaim.evict import Evictor, Watermarks
-from cachetier.remote.bucket import Remote
+from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.missing import MissingObjects
 from cachetier.restore.restore import Restore
 from tests.fakes.memory_store import MemoryObjectStore
-from tests.integration.drain_node import REMOTE, Node, patterned
+from tests.integration.drain_node import BLOCK, REMOTE, Node, patterned
+from tests.integration.serving import serving
 
 SECONDS = 30.0
 LARGE = patterned(200_000)
@@ -344,6 +346,42 @@ def test_without_its_bucket_nothing_is_decided(
     assert not one.incidents()
 
 
+# --- a whole service -----------------------------------------------------------------------------
+
+
+def test_a_cache_full_of_a_step_that_was_deleted_elsewhere_takes_puts_again() -> None:
+    first, second = bytes(600_000), bytes(700_000)
+    with serving(capacity="1 MB", when_full="reject") as served:
+        assert served.put("a", first).status == 201
+        served.drained("a", first)
+        store = served.service.store
+        (save,) = store.read(queries.saves_of, "r", 1)
+        bucket = Bucket(served.objects, Layout("p"))
+        claim = publication.claim(claimant_of(save, ()), None, "nonce")
+        assert bucket.put_manifest(publication.deleted(claim, "nonce"), None)
+        remove(served.objects, "/1/a")
+
+        assert served.call("PUT", "/v1/runs/r/steps/2/shards/b", second).status == 201
+
+        assert [each.state for each in store.read(queries.saves_of, "r", 1)] == ["deleted"]
+        assert store.space.used_bytes == len(second)
+
+
+def test_a_service_that_holds_the_only_copy_says_so_and_keeps_it() -> None:
+    first, second = bytes(600_000), bytes(700_000)
+    with serving(capacity="1 MB", when_full="reject") as served:
+        assert served.put("a", first).status == 201
+        served.drained("a", first)
+        remove(served.objects, "/1/a")
+
+        assert served.call("PUT", "/v1/runs/r/steps/2/shards/b", second).status == 507
+
+        status = served.service.operations.status()
+        assert status["dirty_bytes"] == len(first)
+        (incident,) = served.service.store.read(queries.incidents_after, 0)
+        assert "missing in the bucket" in incident.message
+
+
 # --- readers -------------------------------------------------------------------------------------
 
 
@@ -372,3 +410,15 @@ def test_a_reader_learns_that_the_object_was_removed_behind_the_tier(
 
     assert one.node.save(ids()).state is SaveState.PUBLISHED
     assert one.read(ids(), "b") == LARGE + b"b"
+
+
+def test_a_reader_of_a_part_learns_it_too(one: Tier, bucket: MemoryObjectStore) -> None:
+    one.node.put(ids(), "large", patterned(6 * BLOCK))
+    one.saved(ids())
+    one.make_room()
+    opened = one.restore.open_part("run", 5, "large", 1, SECONDS)
+    assert opened.remote is not None
+    remove(bucket, "/5/large")
+
+    with pytest.raises(IntegrityError, match="though it is published: somebody removed them"):
+        opened.remote.read(0)
