@@ -5,6 +5,10 @@ Every test runs on a real ext4 of its own.
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cachetier_client import BackpressureError, Client
+from cachetier_client import BackpressureError, Client, FencedError
 from cachetier_client.results import Receipt
 
+from cachetier.errors import ConfigError
 from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.crash.killing import Tier
 from tests.fakes.bodies import kept
 from tests.fakes.small_disk import SmallDisk, small_disk
 from tests.integration.serving import node_settings, running
@@ -193,3 +199,91 @@ def test_small_puts_on_a_full_disk_leave_the_drain_its_reserve(
         rank.assert_sound()
         disk.free()
         until(lambda: "full" not in rank.warnings)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_service_starts_and_drains_on_a_disk_without_a_free_byte(
+    disk: SmallDisk, moto_s3: S3Endpoint, end: str
+) -> None:
+    """Its log is a file on that disk."""
+    run, data = f"full-{end}", body(100_000, 7)
+    with Tier(disk.path, moto_s3) as tier:
+        tier.environment["CACHETIER_CAPACITY"] = "48MB"
+        tier.environment["CACHETIER_REMOTE_VERIFY"] = moto_s3.verify
+        tier.start()
+        with Client(tier.url, fallback="fail") as client:
+            for name, some in (("large", data), ("small", data[:1000])):
+                client.put_shard(some, run=run, step=1, name=name, **RANK)
+        getattr(tier, end)()
+        disk.fill()
+
+        tier.start()
+
+        with Client(tier.url, fallback="fail") as client:
+            client.seal(run, 1, **RANK)
+            client.wait(run, 1, "durable", SECONDS)
+            assert bytes(client.get_shard(run, 1, "large")) == data
+            assert bytes(client.get_shard(run, 1, "small")) == data[:1000]
+        tier.stop()
+
+
+# --- what is not a full disk ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size_bytes", [100_000, 1_000], ids=["file", "in the catalog"])
+def test_a_file_system_that_turns_read_only_fences_says_so_and_is_read(
+    disk: SmallDisk, settings: dict[str, Any], size_bytes: int
+) -> None:
+    with rank_of(settings) as rank:
+        rank.put(1, 2, 100_000)
+        disk.break_down()
+
+        with pytest.raises(FencedError, match=r"(?i)read-only"):
+            rank.put(2, 1, size_bytes)
+
+        assert rank.status["state"] == "fenced"
+        assert "read-only" in rank.status["reason"].lower()
+        for step, name, data in rank.put_shards:
+            assert bytes(rank.client.get_shard("r", step, name)) == data
+    with pytest.raises(ConfigError, match=r"(?i)read-only"), running(settings):
+        pass
+
+
+QUOTA = """
+import sys
+from pathlib import Path
+from cachetier_client.bucket_format.stored import Content
+from cachetier_client.clock import SystemClock
+from cachetier_client.identity.names import SaveIds
+from cachetier_client.io.digests import digest_of
+from cachetier.errors import BackpressureError
+from cachetier.local.recovery import open_store
+
+store = open_store(Path(sys.argv[1]), 1 << 30, SystemClock()).store
+content, refused = Content(1, digest_of(b"x"), (digest_of(b"x"),)), 0
+for number in range(60):
+    assert store.space.try_reserve(1)
+    try:
+        store.commit_inline(SaveIds("r", 1, "one"), f"s{number}", content, b"x")
+        last = number
+    except BackpressureError:
+        refused += 1
+print(refused, last, store.fenced)
+"""
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_a_quota_that_the_catalog_meets_refuses_and_does_not_fence(tmp_path: Path) -> None:
+    """SQLite calls it an I/O error."""
+    log = tmp_path / "catalog.db-wal"
+    inject = "inject=pwrite64:error=EDQUOT:when=200..240"
+    strace = ("strace", "-f", "-qqq", "-o", os.devnull, "-P", str(log), "-e", inject)
+
+    done = subprocess.run(
+        [*strace, sys.executable, "-c", QUOTA, str(tmp_path)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    refused, last, fenced = done.stdout.split()
+    assert int(refused) > 0, "the quota was never met"
+    assert (last, fenced) == ("59", "None")
