@@ -29,7 +29,7 @@ from cachetier.errors import IntegrityError, NotFoundError, ObjectMissingError, 
 from cachetier.local.catalog import missing_objects, queries
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
+from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
 from cachetier.telemetry import events
@@ -92,8 +92,7 @@ class MissingObjects:
             RemoteError: The durable remote cannot say, or there is no bucket any more.
         """
         save = self._store.read(queries.save_named, shard.run, shard.step, shard.save_id)
-        live = save is not None and save.state in (*OPEN_STATES, SaveState.PUBLISHED)
-        if save is None or not live or save.location is None:
+        if save is None or save.state not in missing_objects.LIVE:
             return None
         self._durable.bucket.objects.check()  # a bucket that is gone looks the same
         seen = self._manifest(save)
@@ -101,7 +100,7 @@ class MissingObjects:
         try:
             if absence in (Absence.DELETED, Absence.REPLACED):
                 self._end(shard, save, absence, None if isinstance(seen, Exception) else seen)
-            else:
+            elif save.location is not None:  # else it is known from a replica, and stays as it is
                 self._send_again(shard, save, absence)
         except NotFoundError:
             return None  # replaced or deleted meanwhile
@@ -110,10 +109,11 @@ class MissingObjects:
     def error_of(self, shard: Shard) -> Exception | None:
         """Look into the missing object of a shard that is nowhere else; return what readers get.
 
-        None where it is not missing after all. Raises as ``look_into`` does.
+        None where another look at the step helps. Raises as ``look_into`` does.
         """
         absence = self.look_into(shard)
-        if absence is None:
+        known = self._store.read(queries.shard_by_version, shard.version)
+        if absence is None or (absence is Absence.REPLACED and known is None):
             return None
         message = _TEXT[absence].format(step=shard.step, save_id=shard.save_id)
         if absence in (Absence.DELETED, Absence.REPLACED):

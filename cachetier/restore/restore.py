@@ -156,7 +156,10 @@ class Restore:
         except IntegrityError as error:
             if not is_missing(error):
                 raise
-            raise self._missing.error_of(shard) or error from error
+            why = self._missing.error_of(shard)
+            if why is None and self._store.read(queries.shard_by_version, shard.version) is None:
+                return self._brought_back(self._find(run, step, name), deadline)
+            raise why or error from error
         restored = self._local(self._find(run, step, name))
         if restored is None:
             raise BackpressureError(

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from cachetier_client.bucket_format import publication
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import IntegrityError, NotFoundError, RemoteRefusedError, TransientError
-from cachetier.local.catalog import pins, queries
-from cachetier.model.checkpoint import SaveState, claimant_of
+from cachetier.local.catalog import adopt, pins, queries
+from cachetier.local.catalog.records import NewShard, RemoteCopy
+from cachetier.model.checkpoint import Save, SaveState, claimant_of
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.reclaim.evict import Evictor, Watermarks
@@ -22,7 +24,7 @@ from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.missing import MissingObjects
 from cachetier.restore.restore import Restore
 from tests.fakes.memory_store import MemoryObjectStore
-from tests.integration.drain_node import BLOCK, REMOTE, Node, patterned
+from tests.integration.drain_node import BLOCK, REMOTE, Node, content_of, patterned
 from tests.integration.serving import serving
 
 SECONDS = 30.0
@@ -394,6 +396,40 @@ def test_a_reader_learns_that_the_step_was_deleted(one: Tier, other: Tier) -> No
 
     with pytest.raises(NotFoundError, match="was deleted by another node"):
         one.read(ids(), "a")
+
+    assert one.node.save(ids()).state is SaveState.DELETED
+
+
+def test_a_reader_of_a_step_that_another_save_replaced_gets_the_new_bytes(
+    one: Tier, other: Tier, bucket: MemoryObjectStore
+) -> None:
+    one.saved(ids())
+    one.make_room()
+    newer = SaveIds("run", 5, "newer", 0, 1, overwrite=True)
+    other.node.put(newer, "a", LARGE + b"newer")
+    other.node.seal(newer)
+    other.drained(newer)
+    remove(bucket, "/5/a")
+
+    assert one.read(newer, "a") == LARGE + b"newer"
+    assert one.node.save(ids()).state is SaveState.SUPERSEDED
+
+
+def test_what_is_known_from_a_replica_alone_goes_by_the_tombstone_too(one: Tier) -> None:
+    store, now = one.node.store, 1.0
+    save = Save(0, "run", 5, "save", SaveState.REPLICATED, 1, False, now)
+    content = content_of(b"x")
+    near = RemoteCopy("near", Stored.raw(content))
+    new = NewShard("a", 0, content, state=ShardState.EVICTED, copies=(near,))
+    store.write(adopt.adopt, store.policy, save, [new], now)
+    shard = one.node.shard(ids(), "a")
+    assert shard is not None
+    one.evictor.evict(shard)
+    assert one.node.save(ids()).state is SaveState.REPLICATED
+    claim = publication.claim(claimant_of(save, ()), None, "nonce")
+    assert one.node.bucket.put_manifest(publication.deleted(claim, "nonce"), None)
+
+    one.evictor.evict(shard)
 
     assert one.node.save(ids()).state is SaveState.DELETED
 

@@ -16,6 +16,8 @@ from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 
+LIVE = (*OPEN_STATES, SaveState.PUBLISHED, SaveState.REPLICATED)
+
 _LOST = "drains.stored_bytes IS NOT NULL AND drains.verified_at IS NULL"
 _STORED = ", ".join(f"drains.{column}" for column in rows.STORED_COLUMNS.split(", "))
 
@@ -124,7 +126,7 @@ def end_here(
     """
     shard = statements.require(sql, version)
     save = _save_of(sql, shard)
-    if save.state not in (*OPEN_STATES, SaveState.PUBLISHED):
+    if save.state not in LIVE:
         return []
     if pins.is_pinned(sql, save.run, save.step):
         return []
