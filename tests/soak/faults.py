@@ -25,7 +25,7 @@ from cachetier.testing.troubles import Fault, Trouble, When, share
 from tests.soak.bucket import BareBucket
 from tests.soak.history import History, StepHistory
 from tests.soak.jobs import Jobs
-from tests.soak.nodes import START_SECONDS, Disk, LoopDisk, Node
+from tests.soak.nodes import START_SECONDS, Disk, LoopDisk, Node, copy_tree
 
 AWAY_SECONDS = 2.0
 LOCKED_SECONDS = 7.0
@@ -155,13 +155,13 @@ def restore_older_disk(world: World) -> bool:
     copy = node.home / "older"
     node.stop()
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(node.cache_dir, copy, symlinks=True)
+    copy_tree(node.cache_dir, copy)
     since = time.monotonic()
     node.start()
     time.sleep(world.dice.uniform(3, 8))
     node.kill()
     shutil.rmtree(node.cache_dir)
-    shutil.copytree(copy, node.cache_dir, symlinks=True)
+    copy_tree(copy, node.cache_dir)
     shutil.rmtree(copy)
     world.excuses.append((node.name, since, time.monotonic()))
     node.start()
@@ -197,7 +197,7 @@ def clone_disk(world: World) -> bool:
     home.mkdir()
     clone = Node("clone", home, Disk(home), node.endpoint, node.settings)
     node.stop()
-    shutil.copytree(node.cache_dir, clone.cache_dir, symlinks=True)
+    copy_tree(node.cache_dir, clone.cache_dir)
     node.start()
     try:
         clone.start()

@@ -273,5 +273,11 @@ def _figures(pid: int) -> tuple[int, int]:
     return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a directory with its attributes, and sync it: a power cut may come at any time."""
+    shutil.copytree(source, target, symlinks=True)
+    _run("sync", "--file-system", str(target))
+
+
 def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
