@@ -78,7 +78,7 @@ def page(runs: list[dict[str, Any]]) -> str:
             f"{run['crashes']} ({run['crashes_with_dirty']})",
             f"{run['settle_seconds']:.0f} s",
             run["memory"],
-            run["verdict"],
+            run["verdict"] + (f"; skipped: {', '.join(run['skipped'])}" if run["skipped"] else ""),
         )
         lines.append(f"| {' | '.join(cells)} |")
     green = [run for run in runs if run["verdict"] == "held"]
