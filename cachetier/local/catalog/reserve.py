@@ -68,12 +68,14 @@ class Reserve:
 
     def give(self) -> bool:
         """Give a piece up for the commit that needs it; return whether there was one."""
-        left_bytes = self.left_bytes
-        os.ftruncate(self._parts[-1][0], max(0, left_bytes - self._size_bytes // PIECES))
+        descriptor, left_bytes = self._parts[-1][0], self.left_bytes
+        os.ftruncate(descriptor, left_bytes)  # to cut the end off it must not lie behind the end
+        os.ftruncate(descriptor, max(0, left_bytes - self._size_bytes // PIECES))
         return left_bytes > 0
 
     def close(self) -> None:
-        """Close the descriptors, once SQLite has closed its own."""
+        """Close the descriptors, once SQLite has closed its own; nothing is filled up any more."""
+        self._kept = False
         for descriptor, _size_bytes in self._parts:
             os.close(descriptor)
 

@@ -124,3 +124,43 @@ def test_many_threads_never_take_more_than_there_is() -> None:
 
     assert most[0] <= 10
     assert space.used_bytes == 0
+
+
+# --- a disk that has less than the capacity -------------------------------------------------------
+
+
+def test_a_disk_that_refuses_bytes_takes_less_than_them_until_it_is_looked_at() -> None:
+    space = Space(100)
+    assert space.try_reserve(40)
+    assert space.try_reserve(30)
+
+    space.refuse(30, free_bytes=10)
+
+    assert (space.used_bytes, space.limit_bytes, space.disk_is_full) == (40, 50, True)
+    assert not space.try_reserve(11)
+    assert space.try_reserve(10)
+    space.look(free_bytes=20)
+    assert (space.limit_bytes, space.disk_is_full) == (70, True)
+    space.look(free_bytes=50)
+    assert (space.limit_bytes, space.disk_is_full) == (100, False)
+
+
+def test_a_quota_refuses_what_the_disk_says_it_has() -> None:
+    space = Space(100)
+    assert space.try_reserve(30)
+
+    space.refuse(30, free_bytes=10**9)
+
+    assert not space.try_reserve(30), "something has to go first"
+    assert space.try_reserve(29)
+
+
+def test_a_disk_that_cannot_even_name_a_file_needs_something_to_go() -> None:
+    space = Space(100)
+    assert space.try_reserve(40)
+
+    space.refuse(0, free_bytes=0)
+
+    assert not space.try_reserve(0)
+    space.release(1)
+    assert space.try_reserve(0)
