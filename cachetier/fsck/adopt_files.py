@@ -210,7 +210,10 @@ class FileReclaimer:
         self._lost.take_back(file_id)
         self._store.files.sync_name(file_id)
         before = self._store.write(local_copies.attach, shard.version, file_id)
-        self._store.drop([before])
+        if before.file_id == file_id:  # the row's own file, which somebody had moved away
+            self._store.space.release(before.content.size_bytes)
+        else:
+            self._store.drop([before])
         return True
 
     def _is_sound(self, shard: Shard, file_id: str) -> bool:

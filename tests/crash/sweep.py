@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cachetier.errors import FencedError
+from cachetier.errors import CatalogDamagedError, FencedError
 from tests.crash.judge import judge, judge_drained, judge_works, open_node
 from tests.crash.workload import Promise, Workload
 from tests.fakes.fake_clock import FakeClock
@@ -225,6 +225,8 @@ def sweep(
                         starts = 2 if report.states % 4 == 0 else 1
                         drains = report.states % drained == 0
                         judge_start(place / "arena", survivor, moment, vfs, starts, drains=drains)
+                        if report.states % 8 == 0:
+                            judge_lost_log(place / "arena", survivor, moment, vfs)
                         if restarts and report.states % restarts == 0:
                             _sweep_start(place, survivor, moment, vfs, report)
     return report
@@ -265,6 +267,23 @@ def judge_start(
                 judge_works(node)
         finally:
             node.die()
+
+
+def judge_lost_log(arena: Path, survivor: Survivor, moment: Moment, vfs: str) -> None:
+    """Take the catalog's log away as well: the start refuses, or nothing promised was in it."""
+    survivor.write_to(arena)
+    (arena / "cache" / "catalog.db-wal").unlink(missing_ok=True)
+    clock, remote = FakeClock(moment.now + 1), moment.remote.copy()
+    try:
+        node = Node(arena / "cache", remote, clock, capacity_bytes=CAPACITY_BYTES, vfs=vfs)
+    except CatalogDamagedError:
+        return
+    try:
+        judge(node, moment.promise)
+    except ViolationError as broken:
+        raise ViolationError(f"without its log: {broken}") from None
+    finally:
+        node.die()
 
 
 def _sweep_start(place: Path, survivor: Survivor, moment: Moment, vfs: str, report: Report) -> None:

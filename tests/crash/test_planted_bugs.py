@@ -25,7 +25,7 @@ from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import CatalogDamagedError, PreconditionFailedError
-from cachetier.local.catalog import connection, puts
+from cachetier.local.catalog import connection, puts, running
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.catalog.puts import Committed
 from cachetier.local.catalog.records import NewShard
@@ -119,6 +119,36 @@ def test_the_harness_catches_a_catalog_that_is_synced_only_now_and_then(
     monkeypatch.setattr(connection, "_configure", careless)
 
     assert caught(tmp_path)
+
+
+def test_the_harness_catches_a_mark_of_the_log_whose_name_is_not_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(path: Path, text: str) -> None:
+        new = path.with_suffix(".new")
+        with new.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+
+    monkeypatch.setattr(running, "write_synced", careless)
+
+    assert "without its log" in caught(tmp_path)
+
+
+def test_the_harness_catches_a_mark_that_goes_before_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = running.end
+
+    def hasty(sql: apsw.Connection, catalog: Path) -> None:
+        running.remove(catalog)
+        end(sql, catalog)
+
+    monkeypatch.setattr(running, "end", hasty)
+
+    assert "without its log" in caught(tmp_path)
 
 
 def test_the_harness_catches_a_part_and_a_manifest_written_before_the_shards(

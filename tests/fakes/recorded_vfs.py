@@ -39,14 +39,14 @@ class RecordedVFS(apsw.VFS):
 
     def __init__(self, name: str, disk: Recorder) -> None:
         self._disk = disk
-        super().__init__(name, "")
+        super().__init__(name, "unix")
 
     def xOpen(  # noqa: N802  # SQLite's name
         self, name: str | apsw.URIFilename | None, flags: list[int]
     ) -> apsw.VFSFile:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         if path is None:
-            return apsw.VFSFile("", None, flags)
+            return apsw.VFSFile("unix", None, flags)
         if not os.path.lexists(path):
             try:
                 self._disk.step("create", path)
@@ -75,7 +75,7 @@ class _RecordedFile(apsw.VFSFile):
         self._disk = disk
         self._path = path
         self._syncs_its_name = syncs_its_name
-        super().__init__("", path, flags)
+        super().__init__("unix", path, flags)
 
     def excepthook(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: object

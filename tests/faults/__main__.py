@@ -43,6 +43,7 @@ PARTS = {
     ),
     "failed-syncs": Part(("tests/crash/test_failed_syncs.py",), 6, {"failed syncs": 30}),
     "planted-bugs": Part(("tests/crash/test_planted_bugs.py",), 6, {}),
+    "repairs": Part(("tests/crash/test_repair_sweep.py",), 5, {"repairs that were killed": 300}),
     "log-damage": Part(("tests/crash/test_log_damage.py",), 5, {"flipped bits of the log": 65_536}),
     "kill": Part(("tests/crash/test_kill9.py",), 10, {"kills that counted": 100}),
     "s3": Part(

@@ -26,12 +26,12 @@ class _UnsyncedVFS(apsw.VFS):
     name = "unsynced"
 
     def __init__(self) -> None:
-        super().__init__(self.name, "")
+        super().__init__(self.name, "unix")
 
     def xOpen(  # noqa: N802  # SQLite's name
         self, name: str | apsw.URIFilename | None, flags: list[int]
     ) -> apsw.VFSFile:
-        return _UnsyncedFile("", name, flags)
+        return _UnsyncedFile("unix", name, flags)
 
 
 class _UnsyncedFile(apsw.VFSFile):

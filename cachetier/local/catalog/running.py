@@ -68,12 +68,19 @@ def begin(sql: apsw.Connection, catalog: Path) -> None:
     """Make the mark of the log of ``sql``, unless there is one: no commit is acknowledged before.
 
     One that a kill left stays, as the log went on; so does one whose log is lost.
+
+    Raises:
+        CatalogDamagedError: There is no log; nothing was written.
     """
     if mark_path(catalog).exists():
         return
     sql.pragma("user_version", int(sql.pragma("user_version")))  # a commit: the log has its header
     life = wal.life_of(wal.log_path(catalog))
-    assert life is not None, "a log was written, and has no header"
+    if life is None:  # SQLite goes on without a log if it could not begin one
+        raise CatalogDamagedError(
+            "the disk did not let the catalog begin its log",
+            hint="Start again; if that repeats, look at the disk.",
+        )
     write_synced(mark_path(catalog), f"{life[0]} {life[1]}\n")
 
 

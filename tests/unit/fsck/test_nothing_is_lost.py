@@ -19,6 +19,7 @@ from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.stateful.invariants import judge_bytes
 from tests.stateful.node import Node
 from tests.unit.fsck.damage import Patient, flip
 from tests.unit.fsck.test_remote_damage import MANIFEST, damaged_manifest, replaced
@@ -282,3 +283,18 @@ def test_an_upload_that_no_save_names_is_somebody_elses(
     assert patient.found() == []
     patient.repaired()
     assert [upload for _, upload in remote.list_uploads("")] == [foreign]
+
+
+def test_a_file_that_somebody_moved_to_lost_and_found_comes_back_and_stays(
+    patient: Patient,
+) -> None:
+    """As by a start under an older catalog: the right one, once it is back, names the same file."""
+    path = patient.path(patient.saved()["2/rank-1"])
+    path.rename(patient.cache_dir / "lost+found" / path.name)
+
+    patient.repaired()
+
+    assert path.read_bytes() == LARGE
+    patient.reads_everything()
+    with patient.running() as node:
+        judge_bytes(node)
