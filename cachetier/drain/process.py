@@ -100,16 +100,9 @@ def lock_drain(path: Path, signals: Signals) -> int:
 
 
 def _drain(
-    channel: AskingEnd,
-    signals: Signals,
-    orders: DrainOrders,
-    be_courteous: Callable[[], Courtesy],
+    channel: AskingEnd, signals: Signals, orders: DrainOrders, step_back: Callable[[], Courtesy]
 ) -> None:
-    """Open the store, step behind everybody else, and drain.
-
-    Making the client is a second of work for the CPU at most; last in line on a busy node it took
-    up to a minute, and nothing was drained meanwhile.
-    """
+    """Open the store, step behind everybody else (last in line it took a minute), and drain."""
     remote, size = orders.remote, orders.size
     clock = SystemClock()
     concurrency = size.uploads + size.parts
@@ -131,7 +124,7 @@ def _drain(
         stalls=steering.stalls,
         at_once=True,
     )
-    courtesy = be_courteous()
+    courtesy = step_back()
     channel.ask(ReportCourtesy(courtesy.report))
     drain = DrainLoop(
         channel,
