@@ -20,6 +20,7 @@ from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.priority.gates import ComputeSlots, Gates
 from cachetier.drain.publish.publisher import Publisher
+from cachetier.drain.publish.store_claim import StoreClaimer
 from cachetier.drain.schedule.tasks import Task
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.compression_choice import Chooser
@@ -113,7 +114,9 @@ class DrainLoop:
         self._buffers = Buffers(size.budget_bytes)
         self.gates = Gates(ComputeSlots(size.threads), ComputeSlots(size.uploads + size.parts))
         self._remote_health = RemoteHealth(probe, self._report_health, clock)
-        publisher = Publisher(bucket, clock, each=InBatches(self._parts))
+        claim = StoreClaimer(channel, bucket, store_id)
+        each = InBatches(self._parts)
+        publisher = Publisher(bucket, clock, each=each, confirm=claim.confirm)
         self._compressor = Compressor(size.threads, self.gates.compute.slot)
         self._decisions = CompressionLog()
         self._copies = Copies(bucket.objects, clock, enabled=size.block_copies)
@@ -123,9 +126,11 @@ class DrainLoop:
             publisher,
             self._uploader(bucket),
             self._remote_health,
-            store_id,
+            claim,
             reads=self.gates.reads,
-            packs=PackSender(channel, bucket, self._buffers, store_id, reads=self.gates.reads),
+            packs=PackSender(
+                channel, bucket, self._buffers, claim.identity, reads=self.gates.reads
+            ),
         )
 
     def _uploader(self, bucket: Bucket) -> Uploader:

@@ -24,6 +24,7 @@ from cachetier.drain.schedule.tasks import Task, TaskKind
 from cachetier.drain.upload.buffers import BUDGET_BYTES
 from cachetier.drain.upload.compression_model import Verdict
 from cachetier.drain.upload.stopwatch import Phases
+from cachetier.local.catalog.claims import OwnClaim
 from cachetier.local.catalog.records import FinishedUploadPart
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.packs import Member
@@ -76,6 +77,24 @@ class Hello(Request[DrainOrders], frozen=True):
     """The first request: what the kernel was asked for by now; the rest is reported later."""
 
     courtesy: dict[str, Any]
+
+
+class ReadClaim(Request[OwnClaim], frozen=True):
+    """Asks what this cache directory claims of its store id at the remote."""
+
+
+class IntendClaim(Request[None], frozen=True):
+    """What is about to be claimed, over ``before``."""
+
+    epoch: str
+    nonce: str
+    before: str
+
+
+class BeginEpoch(Request[None], frozen=True):
+    """The directory went back in time, or was copied: its objects say another identity now."""
+
+    epoch: str
 
 
 class Handout(Struct, frozen=True):
@@ -355,7 +374,8 @@ SaveRequest = (
     | SaveSwept
     | NamesOfSave
 )
-AnyRequest = DrainRequest | ShardRequest | SaveRequest
+ClaimRequest = ReadClaim | IntendClaim | BeginEpoch
+AnyRequest = DrainRequest | ClaimRequest | ShardRequest | SaveRequest
 
 
 def replied(_request: Request[ReplyT], reply: ReplyT) -> ReplyT:

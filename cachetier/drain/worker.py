@@ -20,6 +20,7 @@ from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReport
 from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.publish.publisher import Ended, Located, LostShardsError, Ours, Publisher
+from cachetier.drain.publish.store_claim import StoreClaimer
 from cachetier.drain.schedule.tasks import CONFLICT, Task, TaskKind
 from cachetier.drain.upload.packs import PackSender
 from cachetier.drain.upload.progress import SentUploadPart
@@ -59,7 +60,7 @@ class Worker:
         publisher: Publisher,
         uploader: Uploader,
         remote_health: RemoteHealth,
-        store_id: str,
+        store_claim: StoreClaimer,
         reads: ComputeSlots | None = None,
         packs: PackSender | None = None,
     ) -> None:
@@ -69,7 +70,7 @@ class Worker:
         self._publisher = publisher
         self._uploader = uploader
         self._remote_health = remote_health
-        self._store_id = store_id
+        self._store_claim = store_claim
         self._reads = reads
         self._packs = packs
         self._tasks = {
@@ -126,6 +127,8 @@ class Worker:
         )
         if isinstance(error, RemoteError) and not minor:
             self._remote_health.failed(error)
+            if self._remote_health.is_away:
+                self._store_claim.forget()
 
     # --- shards ----------------------------------------------------------------------------------
 
@@ -171,7 +174,7 @@ class Worker:
         content = Content(task.size_bytes, task.digest, opened.block_digests, task.element_size)
         return UploadTarget(
             self._layout.shard_key(save.run, location, task.name),
-            object_metadata(save.save_id, self._store_id, task.version, content),
+            object_metadata(save.save_id, self._store_claim.identity(), task.version, content),
             content,
             save.run,
             parsed_mode(task.compression),

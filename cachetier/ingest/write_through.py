@@ -16,6 +16,7 @@ from cachetier_client.bucket_format.uploads import (
     DIGEST_KEY,
     PART_LIMIT,
     object_metadata,
+    store_identity,
     upload_part_bytes_for,
 )
 from cachetier_client.clock import Clock
@@ -47,7 +48,7 @@ from cachetier.errors import (
     StepPublishedError,
 )
 from cachetier.ingest.ingest import RemoteStage
-from cachetier.local.catalog import drain_queries, drain_writes, puts, queries
+from cachetier.local.catalog import claims, drain_queries, drain_writes, puts, queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState, claimant_of
 from cachetier.model.lifecycle import ShardState
@@ -126,13 +127,17 @@ class WriteThrough:
         location = self._location(save, ids)
         return UploadTarget(
             key,
-            object_metadata(ids.save_id, self.store.store_id, version, content),
+            object_metadata(ids.save_id, self._identity(), version, content),
             content,
             replaced=self.store.read(drain_queries.replaced_shards, save.number, name),
             is_fixed=lambda: self._publisher.is_fixed(
                 claimant_of(save, ()), location, ids.rank, name, content.digest
             ),
         )
+
+    def _identity(self) -> str:
+        epoch = self.store.read(claims.own_claim, self.remote).epoch
+        return store_identity(self.store.store_id, epoch)
 
     @contextmanager
     def _slot(self) -> Iterator[None]:

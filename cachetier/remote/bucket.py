@@ -18,6 +18,8 @@ from cachetier_client.bucket_format.documents import (
     PartDocument,
     ReadPart,
     SeenManifest,
+    StoreClaim,
+    decode,
     encode,
     read_manifest,
     read_part,
@@ -42,6 +44,14 @@ BATCH_CALLS = 64
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenStoreClaim:
+    """A claim on a store id, and the version it was read at."""
+
+    claim: StoreClaim
+    etag: str
 
 
 class Bucket:
@@ -143,6 +153,40 @@ class Bucket:
         if seen is None or seen.manifest.state is not ManifestState.PUBLISHED:
             return None
         return seen.manifest
+
+    def store_claim(self, identity: str) -> SeenStoreClaim | None:
+        """Read the claim on a store id.
+
+        Raises:
+            IntegrityError: There is something that is none.
+        """
+        key = self.layout.store_claim_key(identity)
+        info = self.objects.head(key)
+        if info is None:
+            return None
+        try:
+            claim = decode(StoreClaim, self.objects.get(key), key)
+        except ObjectMissingError:
+            return None
+        return SeenStoreClaim(claim, info.etag)
+
+    def put_store_claim(
+        self, claim: StoreClaim, over: SeenStoreClaim | None
+    ) -> SeenStoreClaim | None:
+        """Write ``claim`` if ``over`` is still there (None: nothing); return what was written.
+
+        None when another writer was first. A lost reply to our own write is known by the nonce.
+        """
+        key, body = self.layout.store_claim_key(claim.store), encode(claim)
+        condition = IF_ABSENT if over is None else if_match(over.etag)
+        try:
+            info = self.objects.put(key, body, digest=digest_of(body), condition=condition)
+        except PreconditionFailedError:
+            with contextlib.suppress(IntegrityError):
+                seen = self.store_claim(claim.store)
+                return seen if seen is not None and seen.claim.nonce == claim.nonce else None
+            return None
+        return SeenStoreClaim(claim, info.etag)
 
     def put_part(self, part: PartDocument, location: str) -> bytes:
         """Write a rank's part once and return it as it lies there; again, nothing changes.

@@ -9,7 +9,7 @@ from pathlib import Path
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.drain.serve.stats import RemoteSnapshot
-from cachetier.local.catalog import missing_objects, queries
+from cachetier.local.catalog import claims, missing_objects, queries
 from cachetier.local.catalog.records import LOG_LOST
 from cachetier.local.lost_and_found import KEPT_SECONDS, LostAndFound
 from cachetier.local.store import Store
@@ -18,6 +18,7 @@ from cachetier.model.policy import Policy
 from cachetier.remote.settings import RemoteSettings
 from cachetier.status.snapshot import NodeSnapshot, RemoteProgress
 
+NOTICED_SECONDS = 7 * 86_400.0
 LONG_AWAY_SECONDS = 300.0
 SKIPPED_STEPS = 3  # so many in a row are no accident
 PINNED_SHARE = 0.5
@@ -47,7 +48,9 @@ def warnings_of(store: Store, machine: Machine, node: NodeSnapshot, now: float) 
         if remote.role != "durable":
             found += _of_replica(remote, node.service.drains[remote.name].remote, progress, now)
     found += _of_disk(machine) + _of_room(store) + _of_losses(store, machine, now)
-    return found + _of_steps(store, machine.policy, node) + _of_bucket(store)
+    return (
+        found + _of_steps(store, machine.policy, node) + _of_bucket(store) + _of_claims(store, now)
+    )
 
 
 def _of_remote(remote: RemoteSettings) -> list[str]:
@@ -56,6 +59,14 @@ def _of_remote(remote: RemoteSettings) -> list[str]:
     where = "" if remote.role == "durable" else f" at {remote.name}"
     return [
         f"conditional_writes is off{where}: two nodes that save one step may overwrite each other"
+    ]
+
+
+def _of_claims(store: Store, now: float) -> list[str]:
+    return [
+        f"the cache directory is older than remote {remote}, or another node has a copy of it "
+        f"(noticed {shown_span(now - at)} ago): see docs/recovery.md; nothing is overwritten"
+        for remote, at in store.look(claims.noticed_since, now - NOTICED_SECONDS)
     ]
 
 

@@ -232,6 +232,12 @@ OBJECTS_LEFT = _info(
     "know for its own, such as %(key)s",
     "save_id",
 )
+STORE_NOT_ALONE = _warning(
+    "store.not_alone",
+    "the cache directory of store %(store_id)s is older than remote %(remote)s, or somebody else's "
+    "too: it was restored or copied; see docs/recovery.md",
+    "epoch",
+)
 OBJECTS_MISSING = _error("objects.missing", "%(run)s/%(step)d: %(reason)s", *("save_id",))
 SAVE_ENDED_ELSEWHERE = _info(
     "save.ended_elsewhere", "%(run)s/%(step)d is %(state)s by another node: it goes here", "save_id"

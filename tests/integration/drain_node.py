@@ -71,6 +71,11 @@ def patterned(size_bytes: int, seed: int = 0) -> bytes:
     )[:size_bytes]
 
 
+def keys_of_saves(objects: ObjectStore, prefix: str = "") -> tuple[str, ...]:
+    """Return every key but that of a node's claim on its store id."""
+    return tuple(key for key in objects.list(prefix).keys if "/.cachetier/stores/" not in key)
+
+
 class Seen(DrainStats):
     """Keeps what the drain told, in order."""
 

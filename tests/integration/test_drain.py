@@ -20,7 +20,7 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.remote.wrapped import Operation
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore
-from tests.integration.drain_node import Node, patterned
+from tests.integration.drain_node import Node, keys_of_saves, patterned
 from tests.integration.faulty_node import node, objects
 
 __all__ = ["node", "objects"]  # fixtures
@@ -251,7 +251,7 @@ def test_a_deleted_step_leaves_only_its_tombstone(node: Node, objects: FaultyObj
         node.checkpoints.delete_step("run", 7)
         node.wait_until(lambda: node.save(IDS).location is None)
 
-    assert objects.list("").keys == ("ckpt/run/7/.cachetier/manifest.json",)
+    assert keys_of_saves(objects) == ("ckpt/run/7/.cachetier/manifest.json",)
     seen = node.bucket.manifest("run", 7)
     assert seen is not None
     assert seen.manifest.state is ManifestState.DELETED

@@ -24,7 +24,14 @@ from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.missing import MissingObjects
 from cachetier.restore.restore import Restore
 from tests.fakes.memory_store import MemoryObjectStore
-from tests.integration.drain_node import BLOCK, REMOTE, Node, content_of, patterned
+from tests.integration.drain_node import (
+    BLOCK,
+    REMOTE,
+    Node,
+    content_of,
+    keys_of_saves,
+    patterned,
+)
 from tests.integration.serving import serving
 
 SECONDS = 30.0
@@ -177,7 +184,7 @@ def test_of_a_deletion_that_is_under_way_the_tombstone_tells(
         one.node.wait_until(lambda: one.node.save(ids()).location is None)
 
     assert one.node.store.space.used_bytes == 0
-    assert bucket.list("").keys == ("ckpt/run/5/.cachetier/manifest.json",)
+    assert keys_of_saves(bucket) == ("ckpt/run/5/.cachetier/manifest.json",)
 
 
 def test_a_pinned_step_that_another_node_deleted_stays_here(one: Tier, other: Tier) -> None:

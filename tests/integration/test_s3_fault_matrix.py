@@ -70,16 +70,18 @@ def control() -> Control:
 
 
 def usual_calls(control: Control, folder: Path, stage: Stage, *, with_parts: bool) -> Counter[str]:
-    """Return the calls of the control run, which is made once."""
+    """Return the calls of the control run, which is made once: of a step after the first."""
     if with_parts not in control.calls:
         folder.mkdir()
-        before = stage.proxy.troubles.seen.copy()
         name = f"clean-{with_parts}".lower()
         scene = Scene.of(folder, stage, name, with_parts=with_parts, patient=True)
-        scene.save(1)
         with scene.node.draining():
+            scene.save(1)
             scene.settle(1)
-        scene.judge(1)
+            before = stage.proxy.troubles.seen.copy()
+            scene.save(2)
+            scene.settle(2)
+        scene.judge(2)
         scene.node.close()
         control.calls[with_parts] = stage.proxy.troubles.seen - before
     return control.calls[with_parts]

@@ -24,6 +24,7 @@ from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from tests.integration import serving
+from tests.integration.drain_node import keys_of_saves
 
 SECONDS = 60.0
 RUN = "run"
@@ -79,7 +80,7 @@ class Site:
         return seen.manifest if seen is not None else None
 
     def keys(self, bucket: str) -> list[str]:
-        return sorted(self.store(bucket).list("p/").keys)
+        return sorted(keys_of_saves(self.store(bucket), "p/"))
 
     def forget_node(self) -> None:
         """Lose the node: nothing is left of its cache."""

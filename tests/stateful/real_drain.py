@@ -23,6 +23,7 @@ from cachetier.drain.messages import AnyRequest, DrainOrders, Size
 from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.publish import publisher
 from cachetier.drain.publish.publisher import Publisher
+from cachetier.drain.publish.store_claim import StoreClaimer
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.schedule.tasks import Task
 from cachetier.drain.serve.context import DrainContext
@@ -166,7 +167,7 @@ class RealDrain:
         return Dispatcher(context, ORDERS)
 
     def _make_worker(self, channel: AskingEnd) -> Worker:
-        store_id, buffers = self._store.store_id, Buffers()
+        claim, buffers = StoreClaimer(channel, self._bucket, self._store.store_id), Buffers()
         context = UploadContext(
             self._bucket.objects,
             buffers,
@@ -176,9 +177,9 @@ class RealDrain:
         return Worker(
             channel,
             self._bucket.layout,
-            Publisher(self._bucket, self._clock),
+            Publisher(self._bucket, self._clock, confirm=claim.confirm),
             Uploader(context),
             RemoteHealth(lambda: None, lambda _health: None, self._clock),
-            store_id,
-            packs=PackSender(channel, self._bucket, buffers, store_id),
+            claim,
+            packs=PackSender(channel, self._bucket, buffers, claim.identity),
         )

@@ -260,7 +260,7 @@ class World:
         Its loss is theirs once its rank's part is written; but of what went in parts the publisher
         looks again, if that was a while ago.
         """
-        found = self.store.list("").keys
+        found = [key for key in self.store.list("").keys if "/.cachetier/stores/" not in key]
         keys = [key for key in found if "/rank-" not in key and not key.endswith("manifest.json")]
         if not keys:
             return

@@ -81,9 +81,12 @@ class Publisher:
         clock: Clock,
         *,
         each: Each = map,
+        confirm: Callable[[], bool] = lambda: True,
         nonce: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
+        """A publisher; ``confirm`` says before a publication whether nobody else writes as we."""
         self._bucket = bucket
+        self._confirm = confirm
         self._clock = clock
         self._each = each
         self._nonce = nonce
@@ -154,7 +157,9 @@ class Publisher:
             IntegrityError: Its objects are elsewhere, or a part is damaged.
             TransientError: Others keep changing the manifest.
         """
-        if self._publish_own(save, location):
+        own = self._own_publication(save, location)
+        sure = own is not None and self._confirm()
+        if own is not None and sure and self._bucket.put_manifest(*own) is not None:
             return Ended(SaveState.PUBLISHED)
         for seen in self._tries(save):
             manifest = manifest_of(seen)
@@ -164,7 +169,8 @@ class Publisher:
             whole = self._whole(save, location)
             if whole is None:
                 return None
-            self._look_again(save, location, whole)
+            sure = own is None and self._confirm()
+            self._look_again(save, location, whole, everything=not sure)
             if self._bucket.put_manifest(self._publication(save, location, seen, whole), seen):
                 return Ended(SaveState.PUBLISHED)
         raise _too_many_races(save)
@@ -257,17 +263,24 @@ class Publisher:
         for _ in range(RACES):
             yield self._bucket.manifest(save.run, save.step)
 
-    def _look_again(self, save: Claimant, location: str, parts: Sequence[ReadPart]) -> None:
+    def _look_again(
+        self, save: Claimant, location: str, parts: Sequence[ReadPart], *, everything: bool
+    ) -> None:
         """Look again at what went in parts, but for what this drain verified a moment ago.
 
-        No condition protects a multipart upload: one whose caller died long ago may still end.
+        At ``everything`` where somebody else wrote as we. No condition protects a multipart upload:
+        one whose caller died long ago may still end.
 
         Raises:
             LostShardsError: Some are not there as their part says.
         """
-        older = [part for part, _ in parts if not self._own.part(save.run, location, part.rank)]
+        older = [
+            part
+            for part, _ in parts
+            if everything or not self._own.part(save.run, location, part.rank)
+        ]
         shards = [shard for part in older for shard in part.shards]
-        self._look(save, location, [shard for shard in shards if _went_in_parts(shard)])
+        self._look(save, location, [each for each in shards if everything or _went_in_parts(each)])
 
     def _look(self, save: Claimant, location: str, shards: Sequence[ShardEntry]) -> None:
         """Look at the object of each of ``shards``; a pack is asked for once.
@@ -290,21 +303,20 @@ class Publisher:
             self._bucket.objects.check()  # a bucket that is gone looks the same
             raise LostShardsError(lost)
 
-    def _publish_own(self, save: Claimant, location: str) -> bool:
-        """Publish over our own claim what we wrote all of; False where it has to be looked at."""
+    def _own_publication(
+        self, save: Claimant, location: str
+    ) -> tuple[Manifest, SeenManifest] | None:
+        """Return what publishes what we wrote all of, over our own claim, which are forgotten."""
         seen, parts = self._own.claim(save), []
         for rank in range(save.world_size):
             part = self._own.part(save.run, location, rank)
             if part is None:
-                return False
+                return None
             parts.append(part)
         if seen is None or not publication.are_of(save, parts):
-            return False
+            return None
         self._own.forget(save, location)
-        return (
-            self._bucket.put_manifest(self._publication(save, location, seen, parts), seen)
-            is not None
-        )
+        return self._publication(save, location, seen, parts), seen
 
     def _part(self, save: Claimant, location: str, rank: int) -> ReadPart:
         own = self._own.part(save.run, location, rank)

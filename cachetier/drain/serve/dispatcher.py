@@ -8,6 +8,7 @@ sent.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import assert_never
 
 from cachetier.drain import messages
@@ -24,7 +25,7 @@ from cachetier.errors import (
     CatalogDamagedError,
     FencedError,
 )
-from cachetier.local.catalog import drain_writes, missing_objects, queries
+from cachetier.local.catalog import claims, drain_writes, missing_objects, queries
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.compression import UNCOMPRESSED, Rules, mode_like
 from cachetier.telemetry import events
@@ -50,6 +51,9 @@ class Dispatcher:
         self._orders = orders
         self._shards = ShardReports(context)
         self._saves = SaveReports(context)
+        # Puts that come before the remote is asked would hide that the catalog is an older one.
+        own = context.store.read(claims.own_claim, context.stats.remote)
+        self._counter_at_start: int | None = own.counter
 
     def answer(self, request: AnyRequest) -> object:
         """Do what ``request`` asks, and return the reply that it names."""
@@ -57,6 +61,8 @@ class Dispatcher:
             return self._shards.answer(request)
         if isinstance(request, messages.SaveRequest):
             return self._saves.answer(request)
+        if isinstance(request, messages.ClaimRequest):
+            return self._answer_of_claim(request)
         match request:
             case messages.Hello():
                 self._stats.courtesy(request.courtesy)
@@ -71,12 +77,29 @@ class Dispatcher:
                 return replied(request, self._courtesy(request))
             case messages.ReportHealth():
                 self._health(request)
-            case messages.ReportTraffic():
-                self._stats.traffic(request)
-            case messages.ReportCopies():
-                self._stats.copied(request)
-            case messages.ReportCompression():
-                self._stats.decided(request)
+            case messages.ReportTraffic() | messages.ReportCopies() | messages.ReportCompression():
+                self._count(request)
+            case _:
+                assert_never(request)
+        return None
+
+    def _answer_of_claim(self, request: messages.ClaimRequest) -> object:
+        remote, store_id = self._stats.remote, self._store.store_id
+        match request:
+            case messages.ReadClaim():
+                own, at_start = self._store.read(claims.own_claim, remote), self._counter_at_start
+                return replied(
+                    request, replace(own, counter=at_start) if at_start is not None else own
+                )
+            case messages.IntendClaim():
+                what = request.epoch, request.nonce, request.before
+                self._store.write(claims.intend_claim, remote, *what)
+                self._counter_at_start = None
+            case messages.BeginEpoch():
+                now = self._context.clock.now()
+                self._store.write(claims.begin_epoch, remote, request.epoch, now)
+                where = {"remote": remote, "store_id": store_id}
+                tell(log, events.STORE_NOT_ALONE, **where, epoch=request.epoch)
             case _:
                 assert_never(request)
         return None
@@ -165,6 +188,20 @@ class Dispatcher:
             tell(log, events.SHARD_CONFLICT, **of(work.save), reason=message, **where)
             hint = "Move the foreign object away or delete it; draining goes on by itself."
             self._context.add_incident(work.shard or work.save, message, hint)
+
+    def _count(
+        self,
+        request: messages.ReportTraffic | messages.ReportCopies | messages.ReportCompression,
+    ) -> None:
+        match request:
+            case messages.ReportTraffic():
+                self._stats.traffic(request)
+            case messages.ReportCopies():
+                self._stats.copied(request)
+            case messages.ReportCompression():
+                self._stats.decided(request)
+            case _:
+                assert_never(request)
 
     # --- how drain and remote are ----------------------------------------------------------------
 

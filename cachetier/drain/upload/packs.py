@@ -67,15 +67,15 @@ class PackSender:
         channel: AskingEnd,
         bucket: Bucket,
         buffers: Buffers,
-        store_id: str,
+        identity: Callable[[], str],
         reads: ComputeSlots | None = None,
     ) -> None:
-        """A sender of packs that reads data files inside slots of ``reads``."""
+        """A sender of packs of store ``identity`` that reads data files in slots of ``reads``."""
         self._channel = channel
         self._layout = bucket.layout
         self._store = bucket.objects
         self._buffers = buffers
-        self._store_id = store_id
+        self._identity = identity
         self._reads = reads
 
     def send(self, task: Task, send_alone: SendAlone) -> None:
@@ -167,7 +167,7 @@ class PackSender:
     def _target(self, task: Task, pack: _Pack) -> UploadTarget:
         save = task.claimant
         key = self._layout.pack_key(save.run, _location(task), pack.name)
-        metadata = object_metadata(save.save_id, self._store_id, 0, pack.content)
+        metadata = object_metadata(save.save_id, self._identity(), 0, pack.content)
         return UploadTarget(key, metadata, pack.content)
 
 

@@ -250,5 +250,15 @@ MIGRATIONS: tuple[str, ...] = (
         number INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
     """,
+    # See `claims`.
+    """
+    CREATE TABLE store_claims (
+        remote TEXT PRIMARY KEY,
+        epoch TEXT NOT NULL,
+        nonce TEXT NOT NULL,
+        before TEXT NOT NULL,
+        noticed_at REAL
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 VERSION = len(MIGRATIONS)

@@ -50,6 +50,7 @@ ShardName = Annotated[str, checked(checked_name)]
 Location = Annotated[str, matching(r"[0-9]{1,16}[A-Za-z0-9._\-~]{0,67}")]
 Rank = Annotated[int, between(0, WORLD_LIMIT - 1)]
 WorldSize = Annotated[int, between(1, WORLD_LIMIT)]
+StoreIdentity = Annotated[str, matching(r"[0-9a-f]{1,32}(?:-[0-9a-f]{1,32})?")]
 Nonce = Annotated[str, matching(r"[A-Za-z0-9._\-]{0,64}")]
 Count = Annotated[int, between(0, NUMBER_LIMIT - 1)]
 ShardBytes = Annotated[int, between(0, SHARD_LIMIT_BYTES)]
@@ -225,6 +226,16 @@ class PartReference:
     digest: HexDigest
     shards: Count
     size_bytes: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreClaim:
+    """A cache directory's claim on its store id; ``counter`` is the highest version of a shard."""
+
+    format: Format = FORMAT
+    store: StoreIdentity
+    nonce: Nonce
+    counter: Count
 
 
 class ManifestState(StrEnum):

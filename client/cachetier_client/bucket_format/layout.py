@@ -9,6 +9,7 @@
     <prefix>/<run>/<location>/.cachetier/pending-<r>.json  a part that its service is to seal
     <prefix>/<run>/<location>/.cachetier/pack-<r>-<digest> small shards of a rank, in a row
     <prefix>/<run>/<step>/.cachetier/manifest.json         the step's only key that changes
+    <prefix>/.cachetier/stores/<store>.json                a cache directory's claim on its store id
 
 With a spread layout the shards (and they alone) begin with one of sixteen prefixes, so that a store
 that limits requests by prefix limits each of them apart. The location says which layout a save has,
@@ -58,6 +59,9 @@ class Layout:
 
     def run_prefix(self, run: str) -> str:
         return f"{self.prefix}/{run}/" if self.prefix else f"{run}/"
+
+    def store_claim_key(self, store: str) -> str:
+        return f"{self.run_prefix(RESERVED_SEGMENT)}stores/{store}.json"
 
     def location_prefix(self, run: str, location: str) -> str:
         return f"{self.run_prefix(run)}{location}/"
