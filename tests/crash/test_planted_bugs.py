@@ -1,4 +1,29 @@
-"""The harness must report every bug that is planted here; one that it misses makes it worthless."""
+"""The harness must report every bug that is planted here; one that it misses makes it worthless.
+
+====================================  ==========================================================
+planted                               reported by
+====================================  ==========================================================
+no sync of data, folder or journal    the sweep, here
+acknowledged before the sync          the sweep, here
+a failed sync tried again             failed syncs and then a power cut, here
+clean or evicted before confirmed     the sweep, here
+the answer of a write is trusted      two nodes (an ETag is believed nowhere: the answer as such)
+dropped once it was refused (4xx)     two nodes
+no check of the log's tail            ``test_log_damage``
+412 taken for success                 the sweep, here
+part and manifest before the shards   the sweep, here
+a temporary name is used again        the sweep, here (there are none: ids of data files instead)
+no check of a digest on reading       ``test_tier``: a bit flips, and is read
+no lock                               two nodes
+recorded parts are trusted            the sweep, here: all are recorded, and no object is there
+eviction, part without HEAD           two nodes
+publication without a second look     two nodes
+old upload kept                       ``test_drain_late`` only: the model's lives do not reach it
+clocks are compared                   two nodes, one history by two clocks
+====================================  ==========================================================
+
+Two nodes: ``tests/stateful/test_planted_in_two_nodes.py``.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from cachetier.errors import RemoteError, TransientError
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
 
-WRITES = ("put", "complete_upload")
+WRITES: tuple[Operation, ...] = ("put", "complete_upload")
 
 
 class LateStore(WrappedObjectStore):
@@ -27,20 +27,21 @@ class LateStore(WrappedObjectStore):
         super().__init__(self.objects)
         self._late: list[Callable[[], object]] = []
         self._plan = ""
+        self._of: tuple[Operation, ...] = WRITES
         self._refusal: type[RemoteError] = TransientError
         self.delivered = 0
 
-    def hold(self) -> None:
-        """Hold the next write back: its caller hears that it failed."""
-        self._plan = "hold"
+    def hold(self, *operations: Operation) -> None:
+        """Hold the next write back, or that of ``operations``: its caller hears that it failed."""
+        self._plan, self._of = "hold", operations or WRITES
 
     def lose(self) -> None:
         """Lose the next write, and say that it was done: with what, nobody should believe."""
-        self._plan = "lose"
+        self._plan, self._of = "lose", WRITES
 
     def refuse(self, error: type[RemoteError]) -> None:
         """Refuse the next write."""
-        self._plan, self._refusal = "refuse", error
+        self._plan, self._of, self._refusal = "refuse", WRITES, error
 
     def mend(self) -> None:
         """Forget what was planned."""
@@ -55,10 +56,12 @@ class LateStore(WrappedObjectStore):
                 self.delivered += 1
 
     def put(self, key: str, body: bytes | memoryview, **kwargs: Any) -> ObjectInfo:
+        if self._plan == "lose" and key.endswith(".json"):
+            return self.objects.put(key, body, **kwargs)  # documents are believed to be there
         return super().put(key, bytes(body), **kwargs)  # its buffer is used again
 
     def _around(self, operation: Operation, size: int, call: Callable[[], Answer], /) -> Answer:
-        plan = self._plan if operation in WRITES else ""
+        plan = self._plan if operation in self._of else ""
         if plan:
             self._plan = ""
         if plan == "hold":

@@ -42,14 +42,20 @@ PARTS = {
         {"states after a power cut": 20_000},
     ),
     "failed-syncs": Part(("tests/crash/test_failed_syncs.py",), 6, {"failed syncs": 30}),
-    "planted-bugs": Part(("tests/crash/test_planted_bugs.py",), 6, {}),
     "repairs": Part(("tests/crash/test_repair_sweep.py",), 5, {"repairs that were killed": 300}),
+    "planted-bugs": Part(
+        ("tests/crash/test_planted_bugs.py", "tests/stateful/test_planted_in_two_nodes.py"), 6, {}
+    ),
     "log-damage": Part(("tests/crash/test_log_damage.py",), 5, {"flipped bits of the log": 65_536}),
     "kill": Part(("tests/crash/test_kill9.py",), 10, {"kills that counted": 100}),
     "s3": Part(
         ("tests/integration/test_s3_fault_matrix.py",), 10, {"cells of the S3 fault matrix": 288}
     ),
-    "stateful": Part(("tests/stateful",), 10, {"lives of the state machine": 2_000}),
+    "stateful": Part(
+        ("tests/stateful",),
+        15,
+        {"lives of the state machine": 2_000, "lives of two nodes": 400},
+    ),
     "outage": Part(
         (
             "tests/integration/test_drain_long_outage.py",

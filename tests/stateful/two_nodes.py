@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from cachetier_client.bucket_format.uploads import SAVE_KEY
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.schedule.tasks import TaskKind
@@ -24,7 +25,6 @@ from cachetier.errors import (
 from cachetier.local.catalog import queries
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
-from cachetier.model.shard import Shard
 from cachetier.reclaim.evict import Evictor
 from cachetier.remote.bucket import Remote
 from cachetier.restore.missing import MissingObjects
@@ -62,6 +62,7 @@ class World:
         self.nodes: list[Node] = [self._open(number) for number in NODES]
         self.saves = dict.fromkeys(STEPS, 0)
         self.acknowledged: dict[tuple[int, str, str], bytes] = {}
+        self.ever: dict[tuple[int, str], list[bytes]] = {}
         self.sealed: dict[tuple[int, str], set[int]] = {}
         self.published: dict[tuple[int, str], dict[str, bytes]] = {}
         self.removed: set[str] = set()  # keys whose object other hands removed
@@ -91,7 +92,9 @@ class World:
             (self.remove_an_object, 1),
             (self.hold_a_write, 2),
             (self.deliver, 2),
-            (self.lose_a_write, 1),
+            (self.replace_what_is_late, 2),
+            (self.remove_before_publication, 1),
+            (self.lose_a_write, 2),
             (self.refuse_a_write, 1),
             (self.take_a_snapshot, 1),
             (self.go_back, 1),
@@ -136,6 +139,7 @@ class World:
         ids, data = self._ids(step, rank), self.dice.randbytes(size_bytes)
         if self._answered(lambda: self.nodes[rank].put(ids, name, data)):
             self.acknowledged[step, ids.save_id, name] = data
+            self.ever.setdefault((step, name), []).append(data)
 
     def _seal(self, step: int, rank: int) -> None:
         ids = self._ids(step, rank)
@@ -158,27 +162,36 @@ class World:
     # --- nodes -----------------------------------------------------------------------------------
 
     def drain_one(self) -> None:
-        node = self._some_node()
+        self._drain_one(self._some_node())
+
+    def drain_all(self) -> None:
+        self._drain(self._some_node())
+
+    def _drain(self, node: Node) -> None:
+        while self._drain_one(node):
+            pass
+
+    def _drain_one(self, node: Node) -> bool:
+        """Do one task; what is clean then is in the bucket, whatever was answered."""
         task = node.real_drain.next_task()
         if task is None:
-            return
+            return False
         before = {row.version for row in node.rows() if row.state is ShardState.CLEAN}
         node.real_drain.perform(task)
         if task.kind in (TaskKind.UPLOAD, TaskKind.PACK):
             for row in node.rows():
                 if row.state is ShardState.CLEAN and row.version not in before:
-                    require(
-                        self._is_there(node, row), f"{row.name} is clean, and not in the bucket"
-                    )
-
-    def drain_all(self) -> None:
-        self._some_node().real_drain.drain_all()
+                    there = node._still_remote(row)
+                    require(there, f"{row.name} is called clean, and is not in the bucket")
+        if task.kind is TaskKind.PUBLISH and self.dice.random() < 0.5:
+            self.store.deliver()
+        return True
 
     def evict(self) -> None:
         """A clean copy goes only if the bucket has it now."""
         node = self._some_node()
         for row in node.rows():
-            there = row.state is ShardState.CLEAN and self._is_there(node, row)
+            there = row.state is ShardState.CLEAN and node._still_remote(row)
             went = self._evictor(node).evict(row)
             require(there or not went, f"{row.name} was evicted, and is not in the bucket")
 
@@ -190,10 +203,8 @@ class World:
                 found = node.get(RUN, step, name)
             except CachetierError:
                 continue
-            acknowledged = [
-                d for (s, _, n), d in self.acknowledged.items() if (s, n) == (step, name)
-            ]
-            require(found in acknowledged, f"{name} of step {step} has bytes that nobody put")
+            put = self.ever.get((step, name), [])
+            require(found in put, f"{name} of step {step} has bytes that nobody put")
 
     def delete_step(self) -> None:
         step = self.dice.choice(STEPS)
@@ -273,6 +284,24 @@ class World:
         self.store.delete(key)
         self.time_passes()
 
+    def remove_before_publication(self) -> None:
+        """An object goes after its part was written, and a while before the step is whole."""
+        step = self.dice.choice(STEPS)
+        self.save_again(step)
+        self._put(step, 0, "a", IN_PARTS)
+        self._seal(step, 0)
+        self._drain(self.nodes[0])
+        for key in self.store.list("").keys:
+            info, save_id = self.store.head(key), f"save-{self.saves[step]}"
+            at_step = key.startswith((f"tier/{RUN}/{step}/", f"tier/{RUN}/{step}~"))
+            ours = info is not None and info.metadata.get(SAVE_KEY) == save_id
+            if key.endswith("/a") and at_step and ours:
+                self.store.delete(key)
+        self.time_passes()
+        self._put(step, 1, "c", SMALL)
+        self._seal(step, 1)
+        self._drain(self.nodes[1])
+
     def _is_described(self, key: str) -> bool:
         location = "/".join(key.split("/")[:3])
         return any("/rank-" in each for each in self.store.list(f"{location}/").keys)
@@ -282,6 +311,16 @@ class World:
 
     def deliver(self) -> None:
         self.store.deliver()
+
+    def replace_what_is_late(self) -> None:
+        """A rank puts other bytes by the name of a shard whose completion is under way still."""
+        step, rank = self.dice.choice(STEPS), self.dice.choice(NODES)
+        self._drain(self.nodes[rank])
+        self._put(step, rank, NAMES[rank][0], IN_PARTS)
+        self.store.hold("complete_upload")
+        self._drain(self.nodes[rank])
+        self._put(step, rank, NAMES[rank][0], self.dice.choice((FILE, IN_PARTS)))
+        self._drain(self.nodes[rank])
 
     def lose_a_write(self) -> None:
         self.store.lose()
@@ -318,13 +357,17 @@ class World:
 
     def settle(self) -> None:
         """Let every fault end and every drain go on; then nothing is stuck, or lost in silence."""
-        self.store.deliver()
         self.store.mend()
+        for step in STEPS:
+            for rank in NODES:
+                self._seal(step, rank)
         for _ in range(6):
             for node in self.nodes:
-                node.real_drain.drain_all()
+                self._drain(node)
                 self._evictor(node).collect()
             self.time_passes()
+        self.look()
+        self.store.deliver()  # after all that, what was late arrives
         self.look()
         for node in self.nodes:
             judge_bytes(node)
@@ -374,9 +417,6 @@ class World:
     def _open(self, number: int) -> Node:
         clock = self.clocks[number]
         return Node(self.top / f"node-{number}", self.store, clock, vfs=self.vfs)
-
-    def _is_there(self, node: Node, row: Shard) -> bool:
-        return node._still_remote(row)
 
     def _evictor(self, node: Node) -> Evictor:
         remote, clock = Remote(DURABLE, node.bucket), self.clocks[self.nodes.index(node)]
