@@ -8,6 +8,7 @@ as is one whose answer leaves open whether it was done.
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -153,7 +154,11 @@ class StepHistory:
 
     @property
     def deleted(self) -> bool:
-        return any(each.ok for each in self.deletes)
+        """Whether a delete was acknowledged, and nobody saved the step since it began."""
+        seals = [s for save in self.saves.values() for part in save.parts.values() for s in part.seals]
+        puts = [put for save in self.saves.values() for put in save.puts()]
+        last = max((each.ended or math.inf for each in (*puts, *seals)), default=0.0)
+        return any(each.ok and each.began > last for each in self.deletes)
 
     @property
     def maybe_deleted(self) -> bool:

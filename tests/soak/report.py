@@ -81,14 +81,15 @@ def page(runs: list[dict[str, Any]]) -> str:
             run["verdict"] + (f"; skipped: {', '.join(run['skipped'])}" if run["skipped"] else ""),
         )
         lines.append(f"| {' | '.join(cells)} |")
-    green = [run for run in runs if run["verdict"] == "held"]
-    minutes = sum(run["minutes"] for run in green)
-    lines += ["", f"Together, of the {len(green)} runs that held, {minutes:.0f} minutes:", ""]
-    lines += _table("fault", "times", _sum(green, "faults"))
+    minutes, rounds = sum(run["minutes"] for run in runs), sum(run["rounds"] for run in runs)
+    failed = sum(run["verdict"] != "held" for run in runs)
+    together = f"{rounds} rounds in {minutes:.0f} minutes, of which {failed} ended with a failure"
+    lines += ["", f"Together {together}:", ""]
+    lines += _table("fault", "times", _sum(runs, "faults"))
     lines += ["", "Requests that the proxy struck in these windows:", ""]
-    lines += _table("trouble", "requests", _sum(green, "troubles"))
+    lines += _table("trouble", "requests", _sum(runs, "troubles"))
     lines += ["", "Calls of clients, by how they ended (*unknown*: the answer was lost):", ""]
-    lines += _table("call", "times", _sum(green, "calls"))
+    lines += _table("call", "times", _sum(runs, "calls"))
     return "\n".join(lines) + "\n"
 
 
