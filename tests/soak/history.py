@@ -155,7 +155,9 @@ class StepHistory:
     @property
     def deleted(self) -> bool:
         """Whether a delete was acknowledged, and nobody saved the step since it began."""
-        seals = [s for save in self.saves.values() for part in save.parts.values() for s in part.seals]
+        seals = [
+            s for save in self.saves.values() for part in save.parts.values() for s in part.seals
+        ]
         puts = [put for save in self.saves.values() for put in save.puts()]
         last = max((each.ended or math.inf for each in (*puts, *seals)), default=0.0)
         return any(each.ok and each.began > last for each in self.deletes)
