@@ -79,7 +79,7 @@ def test_a_part_written_without_a_look_at_its_objects(
 def test_a_publication_without_a_second_look(
     caught: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Publisher, "_look_again", lambda *_: None)
+    monkeypatch.setattr(Publisher, "_look_again", lambda *_, **__: None)
 
     assert "is not there" in caught(0)
 
