@@ -303,10 +303,11 @@ class SaveFollowed(Request[None], frozen=True):
 
 
 class SaveNotReady(Request[None], frozen=True):
-    """A step is not whole yet: another node's part is missing."""
+    """A step is not whole yet; the parts of ``ranks`` are at the remote, None: nobody looked."""
 
     save: int
     kind: TaskKind
+    ranks: tuple[int, ...] | None = None
 
 
 class SaveEnded(Request[None], frozen=True):

@@ -19,7 +19,14 @@ from cachetier.drain import messages
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
 from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.priority.gates import ComputeSlots
-from cachetier.drain.publish.publisher import Ended, Located, LostShardsError, Ours, Publisher
+from cachetier.drain.publish.publisher import (
+    Ended,
+    Located,
+    LostShardsError,
+    NotWhole,
+    Ours,
+    Publisher,
+)
 from cachetier.drain.publish.store_claim import StoreClaimer
 from cachetier.drain.schedule.tasks import CONFLICT, Task, TaskKind
 from cachetier.drain.upload.packs import PackSender
@@ -243,8 +250,8 @@ class Worker:
         except LostShardsError as error:
             self._report_lost_of_parts(task, error)
             raise
-        if ended is None:
-            self._channel.ask(messages.SaveNotReady(task.save, task.kind))
+        if isinstance(ended, NotWhole):
+            self._channel.ask(messages.SaveNotReady(task.save, task.kind, ended.ranks))
         else:
             self._report_end(task, ended)
 

@@ -465,3 +465,23 @@ def test_a_reader_of_a_part_learns_it_too(one: Tier, bucket: MemoryObjectStore) 
 
     with pytest.raises(IntegrityError, match="though it is published: somebody removed them"):
         opened.remote.read(0)
+
+
+def test_a_part_that_is_removed_before_the_step_is_whole_is_written_again(
+    tmp_path: Path, bucket: MemoryObjectStore
+) -> None:
+    first, second = (Node(tmp_path / name, bucket) for name in ("one", "two"))
+    try:
+        for node, rank in ((first, 0), (second, 1)):
+            which = ids(rank=rank, world_size=2)
+            node.put(which, f"shard-{rank}", LARGE)
+            node.seal(which)
+            if rank == 0:
+                with node.draining():
+                    node.wait_until(lambda: bool(remove(bucket, "rank-0.json")))
+        with first.draining(), second.draining():
+            first.wait_durable(ids(world_size=2), SECONDS)
+            second.wait_durable(ids(world_size=2), SECONDS)
+    finally:
+        first.close()
+        second.close()

@@ -291,7 +291,7 @@ class FakeDrain:
             if not part.uploaded and not self._write_part(save, location, part.rank):
                 return
         ended = self._publisher.publish(self._claimant(save), location)
-        if ended is not None:
+        if isinstance(ended, Ended):
             self._end(save, ended)
 
     def _write_part(self, save: Save, location: str, rank: int) -> bool:

@@ -101,7 +101,7 @@ class FakeReplica:
             self._remote_state.part_uploaded(save.number, part.rank)
         if parts and all(part.uploaded for part in self._remote_state.parts(save.number)):
             ended = self._publisher.publish(self._claimant(save), location)
-            if ended is not None:
+            if isinstance(ended, Ended):
                 self._end(save, ended)
 
     def _end(self, save: Save, ended: Ended) -> None:

@@ -57,6 +57,13 @@ class Located:
     published: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class NotWhole:
+    """A save lacks parts; those of ``ranks`` are there."""
+
+    ranks: tuple[int, ...]
+
+
 class LostShardsError(Exception):
     """Shards that were verified are not in the bucket any more; ``names`` says which."""
 
@@ -149,8 +156,8 @@ class Publisher:
             ours not in [(each.name, each.digest) for each in listed] for listed in documents
         )
 
-    def publish(self, save: Claimant, location: str) -> Ended | None:
-        """Publish ``save`` if its every rank's part is there; None while it is not whole.
+    def publish(self, save: Claimant, location: str) -> Ended | NotWhole:
+        """Publish ``save`` if its every rank's part is there.
 
         Raises:
             LostShardsError: Some shards are not there as its parts say.
@@ -167,8 +174,8 @@ class Publisher:
             if claim_state is ClaimState.PUBLISHED or claim_state.has_no_future:
                 return _ended(save, claim_state, manifest)
             whole = self._whole(save, location)
-            if whole is None:
-                return None
+            if isinstance(whole, NotWhole):
+                return whole
             sure = own is None and self._confirm()
             self._look_again(save, location, whole, everything=not sure)
             if self._bucket.put_manifest(self._publication(save, location, seen, whole), seen):
@@ -322,13 +329,13 @@ class Publisher:
         own = self._own.part(save.run, location, rank)
         return own or self._bucket.part_with_digest(save.run, location, rank)
 
-    def _whole(self, save: Claimant, location: str) -> list[ReadPart] | None:
-        """Return every rank's part, or None; those of another save do not count."""
-        ranks = range(save.world_size)
-        if not self._bucket.part_ranks(save.run, location).issuperset(ranks):
-            return None
+    def _whole(self, save: Claimant, location: str) -> list[ReadPart] | NotWhole:
+        """Return every rank's part, if they are all there and none is of another save."""
+        ranks, there = range(save.world_size), self._bucket.part_ranks(save.run, location)
+        if not there.issuperset(ranks):
+            return NotWhole(tuple(sorted(there)))
         parts = list(self._each(lambda rank: self._part(save, location, rank), ranks))
-        return parts if publication.are_of(save, parts) else None
+        return parts if publication.are_of(save, parts) else NotWhole(tuple(ranks))
 
     def _publication(
         self, save: Claimant, location: str, seen: SeenManifest | None, parts: Sequence[ReadPart]

@@ -74,6 +74,9 @@ class RemoteState(Protocol):
 
     def part_uploaded(self, number: int, rank: int) -> None: ...
 
+    def part_lost(self, number: int, rank: int) -> None:
+        """Record that a part is not at the remote any more, so that it is written again."""
+
     def followed(self, number: int) -> None:
         """Record that rank 0 has sealed, wherever it is."""
 
@@ -139,6 +142,9 @@ class DurableRemoteState:
 
     def part_uploaded(self, number: int, rank: int) -> None:
         self._store.write(drain_writes.record_part_uploaded, number, rank)
+
+    def part_lost(self, number: int, rank: int) -> None:
+        self._store.write(drain_writes.record_part_lost, number, rank)
 
     def followed(self, number: int) -> None:
         self._store.write(puts.release_followers, number)
@@ -209,6 +215,9 @@ class ReplicaRemoteState:
 
     def part_uploaded(self, number: int, rank: int) -> None:
         self._store.write(replica_writes.record_part_uploaded, number, self.remote, rank)
+
+    def part_lost(self, number: int, rank: int) -> None:
+        self._store.write(replica_writes.record_part_lost, number, self.remote, rank)
 
     def followed(self, number: int) -> None:
         self._store.write(puts.release_followers, number)

@@ -142,9 +142,16 @@ class SaveReports:
         return max(0.0, self._context.clock.now() - save.started_at)
 
     def not_ready(self, request: messages.SaveNotReady) -> None:
-        """A step is not whole yet: another node's part is missing. Look again, less and less."""
+        """A step is not whole yet: another node's part is missing. Look again, less and less.
+
+        A part that was written here and is gone is written again.
+        """
         save = self._context.save(request.save)
         parts = self._remote_state.parts(save.number)
+        there = request.ranks
+        for part in parts:
+            if there is not None and part.uploaded and part.rank not in there:
+                self._remote_state.part_lost(save.number, part.rank)
         key = (save.number, request.kind, "")
         if self._context.queue.hurried(save):
             self._context.queue.recheck(key, PUBLISH_IN_A_HURRY_SECONDS)

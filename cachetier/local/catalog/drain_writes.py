@@ -135,6 +135,11 @@ def record_part_uploaded(sql: apsw.Connection, number: int, rank: int) -> None:
     sql.execute("UPDATE parts SET uploaded = 1 WHERE save = ? AND rank = ?", (number, rank))
 
 
+def record_part_lost(sql: apsw.Connection, number: int, rank: int) -> None:
+    """Record that a rank's part document is not in the bucket any more."""
+    sql.execute("UPDATE parts SET uploaded = 0 WHERE save = ? AND rank = ?", (number, rank))
+
+
 def record_lost(sql: apsw.Connection, version: int, remote: str) -> ShardState:
     """Record that ``remote`` lost a shard; it is dirty again if its bytes are here.
 

@@ -57,6 +57,14 @@ def record_part_uploaded(sql: apsw.Connection, number: int, remote: str, rank: i
     )
 
 
+def record_part_lost(sql: apsw.Connection, number: int, remote: str, rank: int) -> None:
+    """Record that a rank's part is not at a replica any more."""
+    sql.execute(
+        "DELETE FROM replicated_parts WHERE save = ? AND remote = ? AND rank = ?",
+        (number, remote, rank),
+    )
+
+
 def record_outcome(
     sql: apsw.Connection, number: int, remote: str, state: ReplicaState, now: float
 ) -> bool:

@@ -18,7 +18,13 @@ from cachetier_client.bucket_format.stored import Content
 from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.io.digests import digest_of
 
-from cachetier.drain.publish.publisher import Ended, Located, LostShardsError, Publisher
+from cachetier.drain.publish.publisher import (
+    Ended,
+    Located,
+    LostShardsError,
+    NotWhole,
+    Publisher,
+)
 from cachetier.errors import IntegrityError, RemoteRefusedError, TransientError
 from cachetier.model.checkpoint import SaveState
 from cachetier.remote.bucket import Bucket
@@ -211,7 +217,7 @@ def test_a_step_is_published_by_whoever_finds_it_whole(world: World) -> None:
     save = save_of("a", world_size=2)
     location = world.located(save)
     for rank in range(2):
-        assert world.publisher.publish(save, location) is None
+        assert isinstance(world.publisher.publish(save, location), NotWhole)
         entry = world.put(save, location, f"shard-{rank}")
         world.publisher.write_part(save, location, rank, [entry])
 
@@ -237,7 +243,7 @@ def test_parts_of_another_save_do_not_count(world: World) -> None:
     for rank, owner in enumerate((save, other)):
         world.publisher.write_part(owner, location, rank, [world.put(owner, location, "shard")])
 
-    assert world.publisher.publish(save, location) is None
+    assert isinstance(world.publisher.publish(save, location), NotWhole)
 
 
 def test_parts_of_another_world_size_do_not_count(world: World) -> None:
@@ -246,7 +252,7 @@ def test_parts_of_another_world_size_do_not_count(world: World) -> None:
     for rank, owner in enumerate((save, smaller)):
         world.publisher.write_part(owner, location, rank, [world.put(owner, location, "shard")])
 
-    assert world.restarted().publish(save, location) is None
+    assert isinstance(world.restarted().publish(save, location), NotWhole)
 
 
 def test_a_damaged_part_is_never_published(world: World) -> None:
@@ -264,7 +270,7 @@ def test_an_overwrite_replaces_the_published_save_once_it_is_whole(world: World)
     world.published(save_of("a", 100))
     again = save_of("b", 200, overwrite=True)
     location = world.located(again)
-    assert world.publisher.publish(again, location) is None
+    assert isinstance(world.publisher.publish(again, location), NotWhole)
     assert world.manifest.save_id == "a"
 
     assert world.published(again) == "7~b"

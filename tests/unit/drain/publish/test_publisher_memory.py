@@ -11,7 +11,7 @@ from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.drain.publish import own_writes
 from cachetier.drain.publish.own_writes import CLAIMS, FRESH_SECONDS, PARTS_BYTES, OwnWrites
-from cachetier.drain.publish.publisher import Ended, Located
+from cachetier.drain.publish.publisher import Ended, Located, NotWhole
 from cachetier.errors import IntegrityError
 from cachetier.model.checkpoint import SaveState
 from tests.fakes.fake_clock import FakeClock
@@ -113,7 +113,7 @@ def test_a_part_of_a_while_ago_is_read_again(world: World) -> None:
     world.objects.delete(world.bucket.layout.part_key("run", location, 0))
     world.clock.advance(FRESH_SECONDS + 1)
 
-    assert world.publisher.publish(save, location) is None
+    assert isinstance(world.publisher.publish(save, location), NotWhole)
     assert world.manifest.state is ManifestState.CLAIMED
 
 
@@ -135,7 +135,7 @@ def test_a_part_of_another_world_size_does_not_count_from_memory_either(world: W
     for rank, owner in enumerate((save, smaller)):
         world.publisher.write_part(owner, location, rank, [world.put(owner, location, "shard")])
 
-    assert world.publisher.publish(save, location) is None
+    assert isinstance(world.publisher.publish(save, location), NotWhole)
 
 
 def test_objects_elsewhere_than_claimed_are_refused(world: World) -> None:
