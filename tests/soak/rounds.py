@@ -83,6 +83,7 @@ class Soak:
         self._bucket = BareBucket(endpoint.store())
         self._kept: dict[str, list[int]] = {}
         self._past_runs: list[str] = []
+        self._forgotten: list[str] = []
         self._kept_history: Steps = {}
         self._log_offsets: dict[Path, int] = {}
         small = None if self.skipped else 640 * MEGABYTE
@@ -221,6 +222,10 @@ class Soak:
             return  # they are needed to see what is wrong
         steps = history.update()
         self._keep(steps)
+        for (run, number), step in steps.items():
+            if step.forgotten:
+                prefix = f"{self._bucket.layout.run_prefix(run)}{number}"
+                self._forgotten += [f"{prefix}/", f"{prefix}~"]
         for run, number in steps:
             if number not in self._kept.get(run, ()):
                 self._delete(run, number, saves=len(steps[run, number].saves))
@@ -230,7 +235,7 @@ class Soak:
             last = Judge(self._bucket, self.nodes)
             for run in self._past_runs[-4:]:
                 last.nothing_left(run, self._kept.get(run, ()))
-            last.uploads()
+            last.uploads(self._forgotten)
             if not last.failures or time.monotonic() > give_up_at:
                 break
             time.sleep(1)
@@ -277,7 +282,7 @@ class Soak:
         judge.steps(self._kept_history)
         for run in self._past_runs:
             judge.nothing_left(run, self._kept.get(run, ()))
-        judge.uploads()
+        judge.uploads(self._forgotten)
         self.tally.read_bytes += judge.read_bytes
         _raise(judge)
 
