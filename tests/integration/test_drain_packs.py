@@ -14,7 +14,7 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.packs import PACK_BYTES
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore
-from tests.integration.drain_node import Node, patterned
+from tests.integration.drain_node import Node, keys_of_saves, patterned
 from tests.integration.packing import SHARDS, by_hand, in_pack, packs_in, put_small, summaries
 from tests.integration.test_drain_damage import damage, data_file
 
@@ -44,7 +44,7 @@ def test_small_shards_of_a_rank_are_one_object_and_large_ones_their_own(
     with node.draining():
         node.wait_durable(IDS)
 
-    keys = {key.removeprefix("ckpt/run/7/") for key in objects.list("ckpt/").keys}
+    keys = {key.removeprefix("ckpt/run/7/") for key in keys_of_saves(objects, "ckpt/")}
     (pack,) = packs_in(objects)
     assert keys == {
         "large",
@@ -339,4 +339,4 @@ def test_a_deleted_step_takes_its_packs_along(node: Node, objects: FaultyObjectS
         node.checkpoints.delete_step("run", 7)
         node.wait_until(lambda: packs_in(objects) == [])
 
-    assert [key.rsplit("/", 1)[1] for key in objects.list("ckpt/").keys] == ["manifest.json"]
+    assert [key.rsplit("/", 1)[1] for key in keys_of_saves(objects, "ckpt/")] == ["manifest.json"]
