@@ -224,7 +224,7 @@ def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Sav
     save = admitted_save(saves, ids)
     if save is not None:
         return save
-    kept = queries.sealed_among(sql, saves)
+    kept = queries.sealed_of(sql, saves)
     for older in saves:
         if older.state in (*OPEN_STATES, SaveState.REPLICATED) and older.number not in kept:
             statements.set_save_state(sql, older.number, SaveState.SUPERSEDED)

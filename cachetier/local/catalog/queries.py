@@ -70,7 +70,7 @@ def saves_of(sql: apsw.Connection, run: str, step: int) -> list[Save]:
     return [rows.save_of(row) for row in sql.execute(query, (run, step))]
 
 
-def sealed_among(sql: apsw.Connection, saves: Sequence[Save]) -> set[int]:
+def sealed_of(sql: apsw.Connection, saves: Sequence[Save]) -> set[int]:
     """Return the numbers of the open ones of ``saves`` that are sealed here."""
     numbers = [save.number for save in saves if save.state in OPEN_STATES]
     return {number for number in numbers if sealed_here(parts_of(sql, number))}
@@ -84,7 +84,7 @@ def shown_save(sql: apsw.Connection, run: str, step: int) -> Save | None:
 def shown_of(sql: apsw.Connection, saves: Sequence[Save]) -> Save | None:
     """Return which of a step's saves readers see."""
     several = sum(save.state in OPEN_STATES for save in saves) > 1
-    return visible_save(saves, sealed_among(sql, saves) if several else ())
+    return visible_save(saves, sealed_of(sql, saves) if several else ())
 
 
 def save_named(sql: apsw.Connection, run: str, step: int, save_id: str) -> Save | None:

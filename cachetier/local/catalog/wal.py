@@ -23,6 +23,7 @@ _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
 _MAGIC = 0x377F0682
 _WORD = 0xFFFFFFFF
+SECTOR_BYTES = 512  # what a disk writes whole, at the least
 
 
 def log_path(catalog: Path) -> Path:
@@ -87,8 +88,11 @@ class _Frame:
 
     @property
     def commits(self) -> bool:
-        """Return whether the frame says that it ends a transaction."""
-        return self.head[4:] != bytes(4)
+        """Return whether a bad frame says that it ends a transaction, and can be believed.
+
+        A head that lies in another sector than the salts behind it may be of an earlier life.
+        """
+        return self.head[4:] != bytes(4) and (self.offset + len(self.head)) % SECTOR_BYTES != 0
 
 
 def _frames(log: bytes, page_bytes: int, salts: tuple[int, int]) -> Iterator[_Frame]:

@@ -98,6 +98,17 @@ def test_a_hole_in_the_last_commit_shows_an_earlier_life_and_passes(tmp_path: Pa
     check(tmp_path, new)
 
 
+def test_a_head_of_an_earlier_life_in_front_of_a_new_frame_passes(tmp_path: Path) -> None:
+    """The sector that ends with the head of frame 42 was not written, those around it were."""
+    old = log_of([9] * 45, salts=(1, 2))
+    new = log_of([9] * 40 + [0, 0, 0, 9])
+    sector = slice(frame_at(42) + 8 - wal.SECTOR_BYTES, frame_at(42) + 8)
+    assert sector.start % wal.SECTOR_BYTES == 0
+    new[sector] = old[sector]
+
+    check(tmp_path, new)
+
+
 def test_a_hole_before_the_last_commit_is_damage(tmp_path: Path) -> None:
     log = log_of([3, 0, 4, 5])
     log[frame_at(2) : frame_at(3)] = bytes(FRAME_BYTES)
