@@ -9,7 +9,7 @@ Source: docs/architecture.md, "State in the bucket".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -145,16 +145,15 @@ def _still_writable(save: Save, ids: SaveIds) -> Save:
     return save
 
 
-def visible_save(saves: Sequence[Save], sealed: Collection[int] = ()) -> Save | None:
+def visible_save(saves: Sequence[Save]) -> Save | None:
     """Return the save that readers see: the newest published one, else the newest still open.
 
-    Of open ones those of ``sealed``, the numbers of the saves that are sealed here, go first. Where
-    there is neither, the newest that is known from a replica.
+    Where there is neither, the newest that is known from a replica.
     """
     for states in ((SaveState.PUBLISHED,), OPEN_STATES, (SaveState.REPLICATED,)):
         candidates = [save for save in saves if save.state in states]
         if candidates:
-            return max(candidates, key=lambda save: (save.number in sealed, save.number))
+            return max(candidates, key=lambda save: save.number)
     return None
 
 

@@ -60,7 +60,7 @@ class Judge:
             self._published(where, manifest, step)
             return
         if not step.excused:
-            owed = step.whole_saves
+            owed = step.owed
             self.require(not owed, f"{where}: save {owed} is whole, and yet {state or 'absent'}")
 
     def _published(self, where: str, manifest: Manifest, step: StepHistory) -> None:

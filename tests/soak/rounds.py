@@ -189,7 +189,7 @@ class Soak:
         waiting = {
             at: step
             for at, step in steps.items()
-            if (step.whole_saves or step.deleted) and not step.excused
+            if (step.owed or step.deleted) and not step.excused
         }
         while waiting and time.monotonic() < give_up_at:
             for run, number in list(waiting):

@@ -23,14 +23,7 @@ from cachetier.local.catalog.records import (
     Totals,
     UploadRecord,
 )
-from cachetier.model.checkpoint import (
-    OPEN_STATES,
-    PartState,
-    RankPart,
-    Save,
-    sealed_here,
-    visible_save,
-)
+from cachetier.model.checkpoint import PartState, RankPart, Save, sealed_here, visible_save
 from cachetier.model.packs import PACKED_UP_TO_BYTES
 from cachetier.model.shard import Shard
 
@@ -68,23 +61,6 @@ def beside_small_of(ranks: Collection[int]) -> ShardFilter:
 def saves_of(sql: apsw.Connection, run: str, step: int) -> list[Save]:
     query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE run = ? AND step = ? ORDER BY number"
     return [rows.save_of(row) for row in sql.execute(query, (run, step))]
-
-
-def sealed_of(sql: apsw.Connection, saves: Sequence[Save]) -> set[int]:
-    """Return the numbers of the open ones of ``saves`` that are sealed here."""
-    numbers = [save.number for save in saves if save.state in OPEN_STATES]
-    return {number for number in numbers if sealed_here(parts_of(sql, number))}
-
-
-def shown_save(sql: apsw.Connection, run: str, step: int) -> Save | None:
-    """Return the save of a step that readers see."""
-    return shown_of(sql, saves_of(sql, run, step))
-
-
-def shown_of(sql: apsw.Connection, saves: Sequence[Save]) -> Save | None:
-    """Return which of a step's saves readers see."""
-    several = sum(save.state in OPEN_STATES for save in saves) > 1
-    return visible_save(saves, sealed_of(sql, saves) if several else ())
 
 
 def save_named(sql: apsw.Connection, run: str, step: int, save_id: str) -> Save | None:
@@ -301,11 +277,8 @@ def unsound_ranks(sql: apsw.Connection, number: int) -> frozenset[int]:
 
 
 def replaced_by(sql: apsw.Connection, save: Save) -> tuple[str, ...]:
-    """Return the ids of the saves of the step that this node saw before ``save``, and end."""
-    query = (
-        "SELECT save_id FROM saves WHERE run = ? AND step = ? AND number < ? "
-        "AND state NOT IN ('open', 'local_only') ORDER BY number"
-    )
+    """Return the ids of the saves of the step that this node saw before ``save``."""
+    query = "SELECT save_id FROM saves WHERE run = ? AND step = ? AND number < ? ORDER BY number"
     return tuple(row[0] for row in sql.execute(query, (save.run, save.step, save.number)))
 
 
@@ -322,7 +295,7 @@ def shard_by_version(sql: apsw.Connection, version: int) -> Shard | None:
 
 def visible_shard(sql: apsw.Connection, run: str, step: int, name: str) -> Shard | None:
     """Return the shard that readers of the step see."""
-    save = shown_save(sql, run, step)
+    save = visible_save(saves_of(sql, run, step))
     return shard_named(sql, save.number, name) if save else None
 
 
