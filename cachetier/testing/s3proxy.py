@@ -25,6 +25,8 @@ from cachetier.testing.http_wire import Wire, WireError
 from cachetier.testing.s3_relay import Relay
 from cachetier.testing.troubles import Fault, Trouble, Troubles, When, first, share
 
+BACKLOG = 128
+
 
 class S3Proxy:
     """Serves on a free port of loopback between ``start`` and ``stop``, or as a context manager.
@@ -54,7 +56,8 @@ class S3Proxy:
         self.connections = 0
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        self._listener = socket.create_server(("127.0.0.1", port), backlog=128)
+        self._listener = _bound(port)
+        self._listener.listen(BACKLOG)
         self.port: int = self._listener.getsockname()[1]
         self._acceptor = self._new_acceptor()
 
@@ -67,20 +70,21 @@ class S3Proxy:
         return self
 
     def stop(self) -> None:
-        """Stop accepting, and cut every connection."""
-        if self._listener.fileno() < 0:
+        """Stop accepting, and cut every connection; the port stays taken until the block ends."""
+        if not self._acceptor.is_alive():
             return
         # `shutdown` wakes the thread in `accept`; `close` alone would not.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._acceptor.join()
         self._listener.close()
+        self._listener = _bound(self.port)
         with self._lock:
             for connection in self._open:
                 _shut(connection)
 
     def come_back(self) -> None:
         """Serve again on the same port after ``stop``: the end of an outage."""
-        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+        self._listener.listen(BACKLOG)
         self._acceptor = self._new_acceptor()
         self._acceptor.start()
 
@@ -89,6 +93,7 @@ class S3Proxy:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._listener.close()
 
     def count_request(self) -> None:
         with self._lock:
@@ -121,6 +126,14 @@ class S3Proxy:
             with self._lock:
                 self._open.discard(connection)
             relay.close()
+
+
+def _bound(port: int) -> socket.socket:
+    """Return a socket that has ``port`` and does not listen: who connects to it is refused."""
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
+    return bound
 
 
 def _shut(connection: socket.socket) -> None:
