@@ -25,7 +25,7 @@ from cachetier.testing.troubles import Fault, Trouble, When, share
 from tests.soak.bucket import BareBucket
 from tests.soak.history import History, StepHistory
 from tests.soak.jobs import Jobs
-from tests.soak.nodes import START_SECONDS, Disk, LoopDisk, Node, copy_tree
+from tests.soak.nodes import REPAIR_SECONDS, START_SECONDS, Disk, LoopDisk, Node, copy_tree
 
 AWAY_SECONDS = 2.0
 LOCKED_SECONDS = 7.0
@@ -180,11 +180,11 @@ def lose_log(world: World) -> bool:
     node.launch()
     if node.wait(START_SECONDS) == 0:
         raise RuntimeError(f"node {node.name} started without the log of its catalog")
-    give_up_at = time.monotonic() + START_SECONDS
+    give_up_at = time.monotonic() + 2 * REPAIR_SECONDS
     while node.wait(START_SECONDS) != 0:
         if time.monotonic() > give_up_at:
             raise RuntimeError(f"node {node.name} is not repaired")
-        node.run_verb("fsck", "--repair")  # the remote must answer, which has its own faults
+        node.repair()  # the remote must answer, which has its own faults
         node.launch()
     world.excuses.append((node.name, since, time.monotonic()))
     return True

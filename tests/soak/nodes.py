@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from cachetier.testing.s3_endpoint import S3Endpoint
 PREFIX = "soak"
 START_SECONDS = 90.0
 STOP_SECONDS = 60.0
+REPAIR_SECONDS = 180.0
 SHUT_DOWN, WITHOUT_LOG = 0x8004587D, 2  # ext4's ioctl: what was not synced is gone
 
 # Read by each Python of a node at its start: it does not outlive what started it, and its wall
@@ -212,17 +214,18 @@ class Node:
             time.sleep(0.05)
         return self._process.returncode
 
-    def run_verb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a verb of the command line with the settings of this node."""
-        command = [sys.executable, "-m", "cachetier", *arguments]
-        return subprocess.run(
-            command,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    def repair(self) -> None:
+        """Run ``fsck --repair``; one that takes too long is killed, and says where it was."""
+        command = [sys.executable, "-X", "faulthandler", "-m", "cachetier", "fsck", "--repair"]
+        with (self.home / "repair.log").open("ab") as log:
+            process = subprocess.Popen(
+                command, env=self._environment, stdout=log, stderr=subprocess.STDOUT
+            )
+            try:
+                process.wait(REPAIR_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGABRT)
+                process.wait()
 
     def client(self) -> Client:
         return Client(self.url, fallback="fail")
