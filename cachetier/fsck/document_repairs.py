@@ -27,7 +27,7 @@ from cachetier.fsck.findings import Finding, LeftError
 from cachetier.fsck.remote_index import gone
 from cachetier.local.catalog import drain_writes, queries, repair_writes, replica_writes
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import Save, claimant_of
+from cachetier.model.checkpoint import Save
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.remote.base import IF_ABSENT, if_match
@@ -211,8 +211,7 @@ class DocumentRepairs:
     # --- standing --------------------------------------------------------------------------------
 
     def _claimant(self, save: Save) -> Claimant:
-        replaced = self._store.read(queries.replaced_by, save)
-        return claimant_of(save, replaced)
+        return self._store.read(queries.claimant, save)
 
     def _claim_state(self, save: Save, seen: SeenManifest) -> ClaimState:
         return publication.claim_state(self._claimant(save), seen.manifest)

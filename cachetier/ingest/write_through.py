@@ -131,7 +131,7 @@ class WriteThrough:
             content,
             replaced=self.store.read(drain_queries.replaced_shards, save.number, name),
             is_fixed=lambda: self._publisher.is_fixed(
-                claimant_of(save, ()), location, ids.rank, name, content.digest
+                claimant_of(save), location, ids.rank, name, content.digest
             ),
         )
 
@@ -151,8 +151,7 @@ class WriteThrough:
     def _location(self, save: Save, ids: SaveIds) -> str:
         if save.location is not None:
             return save.location
-        replaced = self.store.read(queries.replaced_by, save)
-        claimed = self._publisher.claim(claimant_of(save, replaced))
+        claimed = self._publisher.claim(self.store.read(queries.claimant, save))
         if isinstance(claimed, Ended):
             now = self.clock.now()
             self.store.drop(

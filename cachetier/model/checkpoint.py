@@ -9,7 +9,7 @@ Source: docs/architecture.md, "State in the bucket".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -92,8 +92,12 @@ class RankPart:
         return self.state is PartState.SEALED and not self.follows
 
 
-def claimant_of(save: Save, replaced: tuple[str, ...]) -> Claimant:
-    """Return ``save`` as the bucket's arbitration knows it; ``replaced`` came before it here."""
+_NOT_ENDED = (*OPEN_STATES, SaveState.PUBLISHED)
+
+
+def claimant_of(save: Save, saves: Sequence[Save] = ()) -> Claimant:
+    """Return ``save`` as the bucket's arbitration knows it; ``saves`` are those of its step."""
+    earlier = [each for each in saves if each.number < save.number]
     return Claimant(
         run=save.run,
         step=save.step,
@@ -101,7 +105,8 @@ def claimant_of(save: Save, replaced: tuple[str, ...]) -> Claimant:
         world_size=save.world_size,
         overwrite=save.overwrite,
         started_at=save.started_at,
-        replaced=replaced,
+        replaced=tuple(each.save_id for each in earlier if each.state not in _NOT_ENDED),
+        preceding=tuple(each.save_id for each in earlier if each.state in _NOT_ENDED),
     )
 
 
@@ -145,15 +150,16 @@ def _still_writable(save: Save, ids: SaveIds) -> Save:
     return save
 
 
-def visible_save(saves: Sequence[Save]) -> Save | None:
+def visible_save(saves: Sequence[Save], sealed: Collection[int] = ()) -> Save | None:
     """Return the save that readers see: the newest published one, else the newest still open.
 
-    Where there is neither, the newest that is known from a replica.
+    Of open ones those of ``sealed``, the numbers of the saves that are sealed here, go first. Where
+    there is neither, the newest that is known from a replica.
     """
     for states in ((SaveState.PUBLISHED,), OPEN_STATES, (SaveState.REPLICATED,)):
         candidates = [save for save in saves if save.state in states]
         if candidates:
-            return max(candidates, key=lambda save: save.number)
+            return max(candidates, key=lambda save: (save.number in sealed, save.number))
     return None
 
 

@@ -21,7 +21,7 @@ from cachetier_client.bucket_format.publication import Claimant, ClaimState
 
 from cachetier.local.catalog import gc_queries, queries
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import PartState, Save, claimant_of
+from cachetier.model.checkpoint import PartState, Save
 from cachetier.remote.bucket import Bucket
 
 RANKS_NAMED = 5
@@ -71,7 +71,7 @@ class AbandonedSaves:
             RemoteError: It cannot say.
             IntegrityError: The manifest is damaged.
         """
-        claimant = claimant_of(save, self._store.read(queries.replaced_by, save))
+        claimant = self._store.read(queries.claimant, save)
         seen = self._bucket.manifest(save.run, save.step)
         manifest = manifest_of(seen)
         claimed = manifest is not None and manifest.save_id == save.save_id

@@ -24,7 +24,7 @@ from cachetier.errors import (
 from cachetier.local.catalog import local_copies, queries
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import OPEN_STATES, SaveState, visible_save
+from cachetier.model.checkpoint import OPEN_STATES, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
@@ -239,7 +239,7 @@ class Restore:
         shard = self._known(run, step, name)
         if shard is not None and not self._is_hearsay(shard):
             return shard
-        save = visible_save(self._store.read(queries.saves_of, run, step))
+        save = self._store.read(queries.shown_save, run, step)
         if save is not None and save.state in OPEN_STATES:
             raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
         try:

@@ -46,7 +46,7 @@ from cachetier.local.catalog import (
 )
 from cachetier.local.catalog.pins import Pin
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState, visible_save
+from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
@@ -150,7 +150,7 @@ class Checkpoints:
             PinnedError: It is pinned here.
         """
         saves = self._store.read(queries.saves_of, run, step)
-        visible = visible_save(saves)
+        visible = self._store.read(queries.shown_of, saves)
         if visible is None or visible.state is SaveState.REPLICATED:
             self._adopt_published(run, step, must_exist=not saves)
         shards = self._store.write(deletes.delete_step, run, step)
@@ -227,7 +227,7 @@ class Checkpoints:
         Raises:
             NotFoundError: Neither knows it.
         """
-        save = visible_save(self._store.read(queries.saves_of, run, step))
+        save = self._store.read(queries.shown_save, run, step)
         if save is not None:
             view = self._view(save)
             number = save.number
@@ -291,7 +291,10 @@ class Checkpoints:
         for save in saves:
             if save.state is not SaveState.DELETED:
                 by_step.setdefault(save.step, []).append(save)
-        return [visible_save(group) or group[-1] for _, group in sorted(by_step.items())]
+        return [
+            self._store.read(queries.shown_of, group) or group[-1]
+            for _, group in sorted(by_step.items())
+        ]
 
     def _view(self, save: Save) -> StepView:
         parts = self._store.read(queries.parts_of, save.number)
@@ -365,7 +368,7 @@ class Checkpoints:
         if run is None:
             raise InvalidRequestError("a step can only be flushed with its run", step=step)
         saves = self._store.read(queries.saves_of, run, step)
-        save = visible_save(saves)
+        save = self._store.read(queries.shown_of, saves)
         if save is None and saves:
             raise _ended(saves[-1])
         if save is not None and save.state is SaveState.REPLICATED:
@@ -392,7 +395,7 @@ class Checkpoints:
         return False
 
     def _refuse_local_only(self, run: str, step: int) -> None:
-        save = visible_save(self._store.read(queries.saves_of, run, step))
+        save = self._store.read(queries.shown_save, run, step)
         if save is not None and save.state is SaveState.LOCAL_ONLY:
             raise LocalOnlyError(
                 f"a policy keeps step {step} of {run} on this node only", run=run, step=step
@@ -400,7 +403,7 @@ class Checkpoints:
 
     def _step_reached(self, run: str, step: int, level: Level) -> bool:
         saves = self._store.read(queries.saves_of, run, step)
-        save = visible_save(saves)
+        save = self._store.read(queries.shown_of, saves)
         if save is None:
             if saves:
                 raise _ended(saves[-1])
@@ -422,7 +425,7 @@ class Checkpoints:
         return self._published.find(run, step) is not None
 
     def _age(self, run: str, step: int) -> float:
-        save = visible_save(self._store.read(queries.saves_of, run, step))
+        save = self._store.read(queries.shown_save, run, step)
         return max(0.0, self._clock.now() - save.started_at) if save is not None else 0.0
 
 

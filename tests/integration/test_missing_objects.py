@@ -366,7 +366,7 @@ def test_a_cache_full_of_a_step_that_was_deleted_elsewhere_takes_puts_again() ->
         store = served.service.store
         (save,) = store.read(queries.saves_of, "r", 1)
         bucket = Bucket(served.objects, Layout("p"))
-        claim = publication.claim(claimant_of(save, ()), None, "nonce")
+        claim = publication.claim(claimant_of(save), None, "nonce")
         assert bucket.put_manifest(publication.deleted(claim, "nonce"), None)
         remove(served.objects, "/1/a")
 
@@ -433,7 +433,7 @@ def test_what_is_known_from_a_replica_alone_goes_by_the_tombstone_too(one: Tier)
     assert shard is not None
     one.evictor.evict(shard)
     assert one.node.save(ids()).state is SaveState.REPLICATED
-    claim = publication.claim(claimant_of(save, ()), None, "nonce")
+    claim = publication.claim(claimant_of(save), None, "nonce")
     assert one.node.bucket.put_manifest(publication.deleted(claim, "nonce"), None)
 
     one.evictor.evict(shard)

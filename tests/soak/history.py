@@ -170,18 +170,6 @@ class StepHistory:
     def whole_saves(self) -> list[str]:
         return [save_id for save_id, save in self.saves.items() if save.whole]
 
-    @property
-    def owed(self) -> list[str]:
-        """The whole saves one of which must be published: none of their nodes saw a later one."""
-        return [save_id for save_id in self.whole_saves if not self._replaced(save_id)]
-
-    def _replaced(self, save_id: str) -> bool:
-        begun = _first_puts(self.saves[save_id])
-        others = [_first_puts(save) for other, save in self.saves.items() if other != save_id]
-        return any(
-            node in begun and at > begun[node] for other in others for node, at in other.items()
-        )
-
     def attempts(self, name: str) -> list[Event]:
         """Return every put of a name that may have been done, by whichever save."""
         return [
@@ -190,17 +178,6 @@ class StepHistory:
             for event in save.puts()
             if event.name == name and event.possible
         ]
-
-
-def _first_puts(save: SaveHistory) -> dict[str, float]:
-    """Return when a save may have begun at each node."""
-    found: dict[str, float] = {}
-    for part in save.parts.values():
-        events = [put for puts in part.puts.values() for put in puts]
-        for event in (*events, *part.seals):
-            if event.possible:
-                found[event.node] = min(event.began, found.get(event.node, event.began))
-    return found
 
 
 Steps = dict[tuple[str, int], StepHistory]

@@ -60,7 +60,7 @@ class Judge:
             self._published(where, manifest, step)
             return
         if not step.excused:
-            owed = step.owed
+            owed = step.whole_saves
             self.require(not owed, f"{where}: save {owed} is whole, and yet {state or 'absent'}")
 
     def _published(self, where: str, manifest: Manifest, step: StepHistory) -> None:
@@ -162,10 +162,16 @@ class Judge:
             strays = [k for k in self._bucket.keys(run) if k not in allowed and not is_pack(k)]
             self.require(not strays, f"objects that nobody put: {strays[:5]} ({len(strays)})")
 
-    def nothing_left(self, run: str, kept: Iterable[int] = ()) -> None:
-        """Of a run whose steps were deleted only the tombstones are left."""
-        prefixes = tuple(f"{self._bucket.layout.run_prefix(run)}{step}/" for step in kept)
-        left = [key for key in self._bucket.keys(run) if not key.startswith(prefixes or ("?",))]
+    def nothing_left(
+        self, run: str, kept: Iterable[int] = (), forgotten: Iterable[str] = ()
+    ) -> None:
+        """Of a run whose steps were deleted only the tombstones are left.
+
+        What a node's disk forgot stays, under the prefixes ``forgotten``: no node knows its save.
+        """
+        prefixes = [f"{self._bucket.layout.run_prefix(run)}{step}/" for step in kept]
+        excused = (*prefixes, *forgotten)
+        left = [key for key in self._bucket.keys(run) if not key.startswith(excused)]
         left = [key for key in left if not key.endswith(MANIFEST)]
         self.require(not left, f"left of deleted steps: {left[:5]} ({len(left)})")
         for step in _numbers(self._bucket, run):

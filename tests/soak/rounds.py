@@ -189,7 +189,7 @@ class Soak:
         waiting = {
             at: step
             for at, step in steps.items()
-            if (step.owed or step.deleted) and not step.excused
+            if (step.whole_saves or step.deleted) and not step.excused
         }
         while waiting and time.monotonic() < give_up_at:
             for run, number in list(waiting):
@@ -234,7 +234,7 @@ class Soak:
         while True:
             last = Judge(self._bucket, self.nodes)
             for run in self._past_runs[-4:]:
-                last.nothing_left(run, self._kept.get(run, ()))
+                last.nothing_left(run, self._kept.get(run, ()), self._forgotten)
             last.uploads(self._forgotten)
             if not last.failures or time.monotonic() > give_up_at:
                 break
@@ -281,7 +281,7 @@ class Soak:
         judge = Judge(self._bucket, {})
         judge.steps(self._kept_history)
         for run in self._past_runs:
-            judge.nothing_left(run, self._kept.get(run, ()))
+            judge.nothing_left(run, self._kept.get(run, ()), self._forgotten)
         judge.uploads(self._forgotten)
         self.tally.read_bytes += judge.read_bytes
         _raise(judge)

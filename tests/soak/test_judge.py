@@ -144,3 +144,14 @@ def test_what_a_disk_forgot_is_excused_and_what_was_durable_is_not(tmp_path: Pat
 def test_payloads_follow_from_their_names_alone() -> None:
     assert payload("r", 1, "s", "x", 0, 9_000_000) == payload("r", 1, "s", "x", 0, 9_000_000)
     assert payload("r", 1, "s", "x", 0, 100) != payload("r", 1, "s", "x", 1, 100)
+
+
+@pytest.mark.parametrize("forgotten", [(), ("soak/run/2/",), ("soak/run/1/",)])
+def test_what_is_left_of_deleted_steps_is_found_but_for_what_a_disk_forgot(
+    tmp_path: Path, forgotten: tuple[str, ...]
+) -> None:
+    judge = Judge(Scene(tmp_path).bucket, {})
+    judge.nothing_left(RUN, forgotten=forgotten)
+
+    found = any("left of deleted steps" in failure for failure in judge.failures)
+    assert found is not SHARD.startswith(forgotten)

@@ -26,7 +26,7 @@ from cachetier.local.catalog import drain_writes, local_copies, queries
 from cachetier.local.catalog.queries import small_of
 from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import PartState, Save, SaveState, claimant_of
+from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.composing import pieces
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
@@ -258,8 +258,7 @@ class FakeDrain:
     # --- saves -----------------------------------------------------------------------------------
 
     def _claimant(self, save: Save) -> Claimant:
-        replaced = self._store.read(lambda sql: queries.replaced_by(sql, save))
-        return claimant_of(save, replaced)
+        return self._store.read(queries.claimant, save)
 
     def _located(self, save: Save) -> str | None:
         if save.location is not None:

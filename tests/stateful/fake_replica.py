@@ -14,7 +14,7 @@ from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.errors import RemoteError
 from cachetier.local.catalog import queries
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import PartState, Save, SaveState, claimant_of
+from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket
 from tests.stateful.reading import bytes_of
@@ -108,5 +108,4 @@ class FakeReplica:
         self._remote_state.ended(save.number, ended.state, None, self._clock.now())
 
     def _claimant(self, save: Save) -> Claimant:
-        replaced = self._store.read(lambda sql: queries.replaced_by(sql, save))
-        return claimant_of(save, replaced)
+        return self._store.read(queries.claimant, save)

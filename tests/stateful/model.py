@@ -68,12 +68,15 @@ class Model:
         return copy.deepcopy(self)
 
     def visible(self, run: str, step: int) -> ModelSave | None:
-        """Return the save that readers see: the newest published one, else the newest open."""
+        """Return the save that readers see: the newest published one, else the newest open.
+
+        Of open ones a whole one goes first.
+        """
         saves = self.steps.get((run, step), [])
         for states in ((PUBLISHED,), WRITABLE):
-            for save in reversed(saves):
-                if save.state in states:
-                    return save
+            candidates = [save for save in saves if save.state in states]
+            if candidates:
+                return max(candidates, key=lambda save: (save.whole(), save.number))
         return None
 
     def readable(self, run: str, step: int) -> dict[str, bytes]:
@@ -109,20 +112,30 @@ class Model:
     def seal(self, ids: SaveIds) -> str:
         refusal = self.refusal(ids)
         if refusal == OK:
-            parts = self._begun(ids).parts
-            parts[ids.rank] = SEALED
+            save = self._begun(ids)
+            save.parts[ids.rank] = SEALED
             if ids.rank == 0:
+                parts = save.parts
                 parts.update({rank: SEALED for rank in parts if parts[rank] == FOLLOWING})
+            self._replace_local_only(save, ids)
         return refusal
 
     def follow(self, ids: SaveIds) -> str:
         """Seal a part that counts once rank 0 has sealed."""
         refusal = self.refusal(ids)
         if refusal == OK:
-            parts = self._begun(ids).parts
+            save = self._begun(ids)
+            parts = save.parts
             if parts.get(ids.rank) != SEALED:
                 parts[ids.rank] = SEALED if parts.get(0) == SEALED else FOLLOWING
+            self._replace_local_only(save, ids)
         return refusal
+
+    def _replace_local_only(self, save: ModelSave, ids: SaveIds) -> None:
+        for other in self.steps[ids.run, ids.step]:
+            kept_here = {save.state, other.state} == {LOCAL_ONLY}
+            if kept_here and save.whole() and other.number < save.number:
+                other.state = SUPERSEDED
 
     def abort(self, ids: SaveIds) -> str:
         save = self.save_named(ids.run, ids.step, ids.save_id)
@@ -198,7 +211,8 @@ class Model:
 
     def publish(self, save: ModelSave, run: str, step: int) -> None:
         for other in self.steps[run, step]:
-            if other is not save and other.state == PUBLISHED:
+            older = other.state in WRITABLE and other.number < save.number
+            if other is not save and (other.state == PUBLISHED or older):
                 other.state = SUPERSEDED
         save.state = PUBLISHED
 
@@ -221,7 +235,7 @@ class Model:
             return known
         saves = self.steps.setdefault((ids.run, ids.step), [])
         for save in saves:
-            if save.state in WRITABLE:
+            if save.state in WRITABLE and not save.whole():
                 save.state = SUPERSEDED
         self.arrived += 1
         state = LOCAL_ONLY if ids.step % self.durable_every else OPEN

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from cachetier_client.bucket_format.publication import Claimant
 
-from cachetier.model.checkpoint import Save, claimant_of
+from cachetier.model.checkpoint import Save
 from cachetier.model.compression import OFF, Mode
 from cachetier.model.packs import Packable
 from cachetier.model.shard import Shard
@@ -96,9 +96,8 @@ class Task:
     compression: str = str(OFF)
 
 
-def task_of(number: int, work: Work, replaced: tuple[str, ...], mode: Mode = OFF) -> Task:
-    """Return ``work`` as the task called ``number``; ``mode`` says how to compress its shard."""
-    claimant = claimant_of(work.save, replaced)
+def task_of(number: int, work: Work, claimant: Claimant, mode: Mode = OFF) -> Task:
+    """Return ``work`` for ``claimant`` as the task ``number``; ``mode`` compresses its shard."""
     shard = work.shard
     if shard is None:
         return Task(

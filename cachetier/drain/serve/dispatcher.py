@@ -145,14 +145,14 @@ class Dispatcher:
         number = self._queue.take(work)
         if number is None:
             return None
-        replaced = self._store.read(queries.replaced_by, work.save)
+        claimant = self._store.read(queries.claimant, work.save)
         shard = work.shard
         mode = self._rules.mode_of(work.save.run, shard.name if shard is not None else "")
         if shard is not None:
             remote = self._context.remote_state.remote
             lost = self._store.read(missing_objects.lost_as, shard.version, remote)
             mode = mode_like(mode, lost.codec) if lost is not None else mode
-        return task_of(number, work, replaced, mode)
+        return task_of(number, work, claimant, mode)
 
     # --- failures --------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ import apsw
 
 from cachetier.errors import NotFoundError, PinnedError
 from cachetier.local.catalog import queries
-from cachetier.model.checkpoint import visible_save
 
 _HERE = "(shards.file_id IS NOT NULL OR shards.inline)"
 
@@ -71,7 +70,7 @@ def pin(sql: apsw.Connection, run: str, step: int, now: float) -> Pin:
     Raises:
         NotFoundError: This node has no such step that readers could see.
     """
-    if visible_save(queries.saves_of(sql, run, step)) is None:
+    if queries.shown_save(sql, run, step) is None:
         raise NotFoundError(
             f"this node has no step {step} of {run}",
             hint="Pin a step that `cachetier ls RUN` shows; read one shard of a step "

@@ -20,7 +20,14 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.errors import BackpressureError, InvalidRequestError, SealedError
 from cachetier.local.catalog import queries, statements
 from cachetier.local.catalog.records import NewShard, RemoteCopy
-from cachetier.model.checkpoint import OPEN_STATES, PartState, Save, SaveState, admitted_save
+from cachetier.model.checkpoint import (
+    OPEN_STATES,
+    PartState,
+    Save,
+    SaveState,
+    admitted_save,
+    sealed_here,
+)
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
@@ -134,6 +141,8 @@ def seal(
     if ids.rank == LEADER:
         release_followers(sql, number)
     parts = queries.parts_of(sql, number)
+    if sealed_here(parts):
+        statements.replace_local_only(sql, number)
     return [part.rank for part in parts if part.state is PartState.SEALED]
 
 
@@ -203,7 +212,10 @@ def _reopen(sql: apsw.Connection, number: int, rank: int, state: PartState) -> N
 
 
 def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Save:
-    """Return the save of ``ids``, beginning it (and superseding older ones) if it is new.
+    """Return the save of ``ids``, beginning it if it is new.
+
+    Older ones end, but for those that are sealed here: one that only began does not cost a step
+    that is whole. Once the new one is whole too it takes their place, wherever they are.
 
     Raises:
         SaveSupersededError, StepPublishedError, AbortedError: See ``model.checkpoint``.
@@ -212,8 +224,9 @@ def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Sav
     save = admitted_save(saves, ids)
     if save is not None:
         return save
+    kept = queries.sealed_of(sql, saves)
     for older in saves:
-        if older.state in (*OPEN_STATES, SaveState.REPLICATED):
+        if older.state in (*OPEN_STATES, SaveState.REPLICATED) and older.number not in kept:
             statements.set_save_state(sql, older.number, SaveState.SUPERSEDED)
     local_only = policy.keeps_local(ids.step)
     begun = Save(

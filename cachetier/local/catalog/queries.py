@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import apsw
+from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.identity.names import SaveIds
 
@@ -23,7 +24,15 @@ from cachetier.local.catalog.records import (
     Totals,
     UploadRecord,
 )
-from cachetier.model.checkpoint import PartState, RankPart, Save, sealed_here, visible_save
+from cachetier.model.checkpoint import (
+    OPEN_STATES,
+    PartState,
+    RankPart,
+    Save,
+    claimant_of,
+    sealed_here,
+    visible_save,
+)
 from cachetier.model.packs import PACKED_UP_TO_BYTES
 from cachetier.model.shard import Shard
 
@@ -61,6 +70,23 @@ def beside_small_of(ranks: Collection[int]) -> ShardFilter:
 def saves_of(sql: apsw.Connection, run: str, step: int) -> list[Save]:
     query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE run = ? AND step = ? ORDER BY number"
     return [rows.save_of(row) for row in sql.execute(query, (run, step))]
+
+
+def sealed_of(sql: apsw.Connection, saves: Sequence[Save]) -> set[int]:
+    """Return the numbers of the open ones of ``saves`` that are sealed here."""
+    numbers = [save.number for save in saves if save.state in OPEN_STATES]
+    return {number for number in numbers if sealed_here(parts_of(sql, number))}
+
+
+def shown_save(sql: apsw.Connection, run: str, step: int) -> Save | None:
+    """Return the save of a step that readers see."""
+    return shown_of(sql, saves_of(sql, run, step))
+
+
+def shown_of(sql: apsw.Connection, saves: Sequence[Save]) -> Save | None:
+    """Return which of a step's saves readers see."""
+    several = sum(save.state in OPEN_STATES for save in saves) > 1
+    return visible_save(saves, sealed_of(sql, saves) if several else ())
 
 
 def save_named(sql: apsw.Connection, run: str, step: int, save_id: str) -> Save | None:
@@ -276,10 +302,9 @@ def unsound_ranks(sql: apsw.Connection, number: int) -> frozenset[int]:
     return frozenset(row[0] for row in sql.execute(query, (number,)))
 
 
-def replaced_by(sql: apsw.Connection, save: Save) -> tuple[str, ...]:
-    """Return the ids of the saves of the step that this node saw before ``save``."""
-    query = "SELECT save_id FROM saves WHERE run = ? AND step = ? AND number < ? ORDER BY number"
-    return tuple(row[0] for row in sql.execute(query, (save.run, save.step, save.number)))
+def claimant(sql: apsw.Connection, save: Save) -> Claimant:
+    """Return ``save`` as the bucket's arbitration knows it."""
+    return claimant_of(save, saves_of(sql, save.run, save.step))
 
 
 def shard_named(sql: apsw.Connection, number: int, name: str) -> Shard | None:
@@ -295,7 +320,7 @@ def shard_by_version(sql: apsw.Connection, version: int) -> Shard | None:
 
 def visible_shard(sql: apsw.Connection, run: str, step: int, name: str) -> Shard | None:
     """Return the shard that readers of the step see."""
-    save = visible_save(saves_of(sql, run, step))
+    save = shown_save(sql, run, step)
     return shard_named(sql, save.number, name) if save else None
 
 

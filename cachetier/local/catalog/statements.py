@@ -114,7 +114,8 @@ def publish(sql: apsw.Connection, number: int, at: float, location: str | None) 
     """Mark a save published; whatever was published or open before it is superseded."""
     sql.execute(
         "UPDATE saves SET state = 'superseded' WHERE number <> ?1 AND "
-        "state IN ('published', 'replicated') AND "
+        "(state IN ('published', 'replicated') OR "
+        "(state IN ('open', 'local_only') AND number < ?1)) AND "
         "(run, step) = (SELECT run, step FROM saves WHERE number = ?1)",
         (number,),
     )
@@ -122,6 +123,15 @@ def publish(sql: apsw.Connection, number: int, at: float, location: str | None) 
         "UPDATE saves SET state = 'published', published_at = ?, "
         "location = coalesce(location, ?) WHERE number = ?",
         (at, location, number),
+    )
+
+
+def replace_local_only(sql: apsw.Connection, number: int) -> None:
+    """Let a local-only save, which is sealed here, take the place of those before it."""
+    sql.execute(
+        "UPDATE saves SET state = 'superseded' WHERE number < ?1 AND state = 'local_only' AND "
+        "(run, step, state) = (SELECT run, step, state FROM saves WHERE number = ?1)",
+        (number,),
     )
 
 

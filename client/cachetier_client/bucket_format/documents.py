@@ -246,7 +246,11 @@ class ManifestState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The step's one mutable document; ``nonce`` tells our own lost reply from another writer."""
+    """The step's one mutable document; ``nonce`` tells our own lost reply from another writer.
+
+    ``first``: the save that has the plain keys, where that is another; kept by all that take the
+    step, so that the nodes of a save agree on its keys whenever they ask.
+    """
 
     format: Format = FORMAT
     state: ManifestState
@@ -261,6 +265,7 @@ class Manifest:
     published_at: float | None = None
     parts: tuple[PartReference, ...] = ()
     shards: tuple[ShardSummary, ...] = ()
+    first: SaveId | None = None
 
     def __post_init__(self) -> None:
         contents: dict[str, str] = {}

@@ -3,25 +3,25 @@
 ``manifest.json`` moves absent → claimed → published → deleted by conditional puts of a small
 document with a nonce. The first save to claim an absent manifest takes the plain keys; any other
 save uses keys of its own, so data keys are written by one save only. A claim reserves keys; it
-never stands in the way of a newer save:
+never stands in the way of a save that is whole:
 
 =============  ============================  =======================================
 manifest is    and belongs to                then this save
 =============  ============================  =======================================
 absent         —                             claims it, at the plain location
 claimed        this save                     uses the location of the claim
-claimed        an older save                 claims it, at a location of its own
-claimed        a newer save                  is superseded
+claimed        an older save that has ended  claims it, at a location of its own
+claimed        another                       replaces it, once this save is whole
 published      this save                     is published
-published      another; overwrite is set     replaces it, once this save is whole
+published      an older save; or overwrite   replaces it, once this save is whole
 published      another                       is refused
 deleted        this save                     is deleted
-deleted        another                       as if claimed by it
+deleted        another                       claims it, at a location of its own
+any            another that replaced this    is superseded
 =============  ============================  =======================================
 
 Save ids have no order. A save is newer than another if its node saw the other arrive first, or if
-the manifest says so; otherwise the later start wins. The outcome of a wrong clock is that the older
-of two complete saves is published: never a mix of the two, never a lost byte.
+the manifest says so. Where nobody knows, the first that is whole is published: no clock is asked.
 
 Source: docs/design/0002-save-identity.md.
 """
@@ -51,7 +51,10 @@ MANIFEST_NONCE_KEY = "cachetier-nonce"  # metadata of a manifest
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """A save that wants its step; ``replaced`` are the saves this node saw it supersede."""
+    """A save that wants its step, and what this node saw before it.
+
+    ``replaced`` ended when it came; ``preceding`` stand until it is whole.
+    """
 
     run: str
     step: int
@@ -60,6 +63,7 @@ class Claimant:
     overwrite: bool
     started_at: float
     replaced: tuple[str, ...] = ()
+    preceding: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, ids: SaveIds, started_at: float) -> Claimant:
@@ -99,23 +103,33 @@ def claim_state(save: Claimant, seen: Manifest | None) -> ClaimState:
             ManifestState.PUBLISHED: ClaimState.PUBLISHED,
             ManifestState.DELETED: ClaimState.DELETED,
         }[seen.state]
-    if seen.state is ManifestState.PUBLISHED and not save.overwrite:
+    is_newer = seen.save_id in (*save.replaced, *save.preceding)
+    if seen.state is ManifestState.PUBLISHED and not (save.overwrite or is_newer):
         return ClaimState.REFUSED
     if save.save_id in seen.replaces:
         return ClaimState.SUPERSEDED
-    unordered = seen.state is ManifestState.CLAIMED and seen.save_id not in save.replaced
-    if unordered or seen.state is ManifestState.PUBLISHED:
+    has_ended = seen.save_id in save.replaced or seen.state is ManifestState.DELETED
+    if seen.state is ManifestState.PUBLISHED or not has_ended:
         return ClaimState.REPLACE_WHEN_WHOLE
     return ClaimState.CLAIM
 
 
 def location_of(save: Claimant, seen: Manifest | None, *, spread: bool = False) -> str:
-    """Return where the shards of ``save`` go, once its standing allows it to write."""
-    if seen is None:
-        return plain_location(save.step, spread=spread)
-    if seen.save_id == save.save_id:
+    """Return where the shards of ``save`` go, once its standing allows it to write.
+
+    It is the same whoever has the step by the time that a node of the save asks.
+    """
+    if seen is not None and seen.save_id == save.save_id:
         return seen.location
+    if seen is None or _first_of(seen) == save.save_id:
+        return plain_location(save.step, spread=spread)
     return own_location(save.step, save.save_id, spread=spread)
+
+
+def _first_of(seen: Manifest) -> str | None:
+    """Return the save that has the plain keys."""
+    plain = (plain_location(seen.step), plain_location(seen.step, spread=True))
+    return seen.save_id if seen.location in plain else seen.first
 
 
 # --- documents -----------------------------------------------------------------------------------
@@ -141,6 +155,7 @@ def claim(save: Claimant, seen: Manifest | None, nonce: str, *, spread: bool = F
         started_at=save.started_at,
         replaces=tuple(sorted(earlier - {save.save_id})),
         world_size=save.world_size,
+        first=_first_of(seen) if seen is not None else None,
     )
 
 
@@ -191,6 +206,7 @@ def published(
             state=ManifestState.PUBLISHED,
             published_at=at,
             nonce=nonce,
+            replaces=tuple(sorted({*seen.replaces, *save.preceding} - {save.save_id})),
             world_size=save.world_size,
             parts=tuple(_reference(part, digest) for part, digest in parts),
             shards=tuple(shard.summary() for part, _ in parts for shard in part.shards),

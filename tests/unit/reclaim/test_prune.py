@@ -198,7 +198,7 @@ def test_an_open_save_keeps_those_that_it_replaced(node: Node, clock: FakeClock)
     assert prune(node, clock) == 0
     newer = node.store.read(queries.save_named, "run", 1, "newer")
     assert newer is not None
-    assert node.store.read(queries.replaced_by, newer) == ("older",)
+    assert node.store.read(queries.claimant, newer).replaced == ("older",)
 
 
 def test_a_save_of_many_shards_goes_in_several_transactions(

@@ -153,7 +153,8 @@ def test_a_step_that_waits_for_no_other_node_is_exposed_until_it_is_published(
 def test_bytes_of_a_superseded_save_are_unwanted_and_not_dirty(
     node: Node, clock: FakeClock
 ) -> None:
-    save_step(node, 1, "first")
+    node.put(ids(1, save="first"), "a", LARGE)
+    node.put(ids(1, save="first"), "b", b"of a rank that died before it sealed")
     clock.advance(50)
     save_step(node, 1, "second")
     found = look(node, clock)

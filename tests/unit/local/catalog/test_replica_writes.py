@@ -227,7 +227,7 @@ def test_what_was_begun_at_the_replica_is_swept_there_after_it_was_given_up(opti
 
 
 def test_a_save_that_is_superseded_ends_at_the_replica_too(optional: Two) -> None:
-    optional.save()
+    optional.node.put(IDS, "a", b"of a rank that died before it sealed")
     optional.near.locate(optional.number(), "1")
     optional.save("b", SaveIds("run", 1, "newer", 0, 1))
     states = [save.state for save in optional.near.unfinished()]
