@@ -79,10 +79,9 @@ class ShardReports:
         shard = self._context.shard(version)
         if not self._remote_state.wants(shard):
             raise NotFoundError(f"shard version {version} is {shard.state}")
-        copy, upload = self._local_copy(shard), self._recorded(version)
-        save = self._store.read(queries.save_named, shard.run, shard.step, shard.save_id)
-        assert save is not None
-        of_name = save.number, shard.name, self._remote
+        upload = self._recorded(version)
+        replaced = self._store.read(drain_queries.replaced_by, shard, shard.name, self._remote)
+        copy = self._local_copy(shard)
         return LocalShard(
             copy.body,
             shard.content.block_digests,
@@ -91,8 +90,7 @@ class ShardReports:
             upload.part_bytes,
             upload.codec,
             upload.element_size,
-            self._store.read(drain_queries.replaced_uploads, *of_name),
-            self._store.read(drain_queries.replaced_shards, *of_name[:2]),
+            replaced,
         )
 
     def _recorded(self, version: int) -> UploadRecord:

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 import apsw
 from cachetier_client.bucket_format.stored import Stored
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 
 from cachetier.local.catalog import queries, rows
+from cachetier.local.catalog.records import NOTHING_REPLACED, Replaced
 from cachetier.model.checkpoint import Save
 from cachetier.model.composing import Twins
 from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
@@ -67,17 +69,20 @@ def previous_of(sql: apsw.Connection, shard: Shard, remote: str) -> Shard | None
     return rows.shard_of(found) if found else None
 
 
-def replaced_uploads(sql: apsw.Connection, number: int, name: str, remote: str) -> tuple[str, ...]:
-    """Return the uploads to ``remote`` of shards of a save that others called ``name`` replaced."""
-    query = "SELECT upload_id FROM replaced_uploads WHERE save = ? AND name = ? AND remote = ?"
-    return tuple(upload_id for (upload_id,) in sql.execute(query, (number, name, remote)))
-
-
-def replaced_shards(sql: apsw.Connection, number: int, name: str) -> tuple[tuple[int, int], ...]:
-    """Return version and digest of the shards of a save that others called ``name`` replaced."""
-    query = "SELECT version, digest FROM leftovers WHERE save = ? AND name = ?"
-    found = sql.execute(query, (number, name))
-    return tuple((version, rows.unpacked(digest)) for version, digest in found)
+def replaced_by(
+    sql: apsw.Connection, ids: Save | SaveIds | Shard, name: str, remote: str
+) -> Replaced:
+    """Return what the shard called ``name`` of a save replaced here, and left at ``remote``."""
+    save = queries.save_named(sql, ids.run, ids.step, ids.save_id)
+    if save is None:
+        return NOTHING_REPLACED
+    of_name = save.number, name
+    uploads = "SELECT upload_id FROM replaced_uploads WHERE save = ? AND name = ? AND remote = ?"
+    shards = "SELECT version, digest FROM leftovers WHERE save = ? AND name = ?"
+    return Replaced(
+        tuple(upload_id for (upload_id,) in sql.execute(uploads, (*of_name, remote))),
+        tuple((version, rows.unpacked(digest)) for version, digest in sql.execute(shards, of_name)),
+    )
 
 
 def evicted_in_pack(
