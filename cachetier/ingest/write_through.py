@@ -113,7 +113,9 @@ class WriteThrough:
             held.callback(self._queue.release, save.number, name)
             key = self.bucket.layout.shard_key(ids.run, location, name)
             with _as_backpressure():
-                replaced = self.store.read(drain_queries.replaced_by, ids, name, self.remote)
+                replaced = self.store.read(
+                    drain_queries.replaced_by, save.number, name, self.remote
+                )
                 abort_replaced(self.bucket.objects, key, replaced.uploads)
             version = self.store.write(puts.reserve_version)
             target = partial(self._target, save, location, ids.rank, name, version)
@@ -128,7 +130,7 @@ class WriteThrough:
             self.bucket.layout.shard_key(save.run, location, name),
             object_metadata(save.save_id, self._identity(), version, content),
             content,
-            replaced=self.store.read(drain_queries.replaced_by, save, name, self.remote),
+            replaced=self.store.read(drain_queries.replaced_by, save.number, name, self.remote),
             is_fixed=partial(self._publisher.is_fixed, *which),
         )
 

@@ -80,7 +80,7 @@ class ShardReports:
         if not self._remote_state.wants(shard):
             raise NotFoundError(f"shard version {version} is {shard.state}")
         upload = self._recorded(version)
-        replaced = self._store.read(drain_queries.replaced_by, shard, shard.name, self._remote)
+        replaced = self._store.read(drain_queries.replaced_by, shard.save, shard.name, self._remote)
         copy = self._local_copy(shard)
         return LocalShard(
             copy.body,
@@ -114,8 +114,7 @@ class ShardReports:
         if found is None:
             return None
         donor, stored = found
-        save = self._store.read(queries.save_named, donor.run, donor.step, donor.save_id)
-        there = self._remote_state.save(save.number) if save is not None else None
+        there = self._remote_state.save(donor.save)
         if there is None or there.location is None:
             return None
         return DonorShard(
@@ -215,8 +214,7 @@ class ShardReports:
     def _lost_members(self, versions: Iterable[int]) -> list[tuple[Shard, str]]:
         """Return those of one save's shards that were lost, and the pack that each was in."""
         known = self._store.read(queries.shard_by_version, next(iter(versions)))
-        save = known and self._store.read(queries.save_named, known.run, known.step, known.save_id)
-        if not save:
+        if known is None:
             return []
-        lost = self._store.read(missing_objects.lost_packs, save.number, self._remote)
+        lost = self._store.read(missing_objects.lost_packs, known.save, self._remote)
         return [(self._context.shard(each), lost[each]) for each in versions if each in lost]

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 import apsw
 from cachetier_client.bucket_format.stored import Stored
-from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 
 from cachetier.local.catalog import queries, rows
-from cachetier.local.catalog.records import NOTHING_REPLACED, Replaced
+from cachetier.local.catalog.records import Replaced
 from cachetier.model.checkpoint import Save
 from cachetier.model.composing import Twins
 from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
@@ -33,15 +32,12 @@ def donor_of(sql: apsw.Connection, shard: Shard, remote: str) -> tuple[Shard, St
 
 def twin_of(sql: apsw.Connection, shard: Shard, remote: str) -> Shard | None:
     """Return a shard of the same save with the same bytes that ``remote`` has, if there is one."""
-    save = queries.save_named(sql, shard.run, shard.step, shard.save_id)
-    if save is None:
-        return None
     content = shard.content
     found = sql.execute(
         f"{_VERIFIED} WHERE shards.save = ? AND shards.version != ? AND size_bytes = ? "
         "AND digest = ? AND block_digests = ? LIMIT 1",
         (
-            *(remote, save.number, shard.version, content.size_bytes),
+            *(remote, shard.save, shard.version, content.size_bytes),
             *(rows.packed(content.digest), digests.pack(content.block_digests)),
         ),
     ).fetchone()
@@ -58,25 +54,17 @@ def has_content(sql: apsw.Connection, number: int, twins: Twins, remote: str) ->
 
 def previous_of(sql: apsw.Connection, shard: Shard, remote: str) -> Shard | None:
     """Return the shard of that name in the run's newest earlier save of which ``remote`` has it."""
-    save = queries.save_named(sql, shard.run, shard.step, shard.save_id)
-    if save is None:
-        return None
     found = sql.execute(
         f"{_VERIFIED} WHERE saves.run = ? AND saves.number < ? AND shards.name = ? "
         "AND saves.state IN ('open', 'published') ORDER BY saves.number DESC LIMIT 1",
-        (remote, shard.run, save.number, shard.name),
+        (remote, shard.run, shard.save, shard.name),
     ).fetchone()
     return rows.shard_of(found) if found else None
 
 
-def replaced_by(
-    sql: apsw.Connection, ids: Save | SaveIds | Shard, name: str, remote: str
-) -> Replaced:
+def replaced_by(sql: apsw.Connection, number: int, name: str, remote: str) -> Replaced:
     """Return what the shard called ``name`` of a save replaced here, and left at ``remote``."""
-    save = queries.save_named(sql, ids.run, ids.step, ids.save_id)
-    if save is None:
-        return NOTHING_REPLACED
-    of_name = save.number, name
+    of_name = number, name
     uploads = "SELECT upload_id FROM replaced_uploads WHERE save = ? AND name = ? AND remote = ?"
     shards = "SELECT version, digest FROM leftovers WHERE save = ? AND name = ?"
     return Replaced(
