@@ -25,7 +25,7 @@ from cachetier.drain.upload.buffers import BUDGET_BYTES
 from cachetier.drain.upload.compression_model import Verdict
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.local.catalog.claims import OwnClaim
-from cachetier.local.catalog.records import FinishedUploadPart
+from cachetier.local.catalog.records import NOTHING_REPLACED, FinishedUploadPart, Replaced
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.packs import Member
 from cachetier.remote.settings import RemoteSettings
@@ -168,8 +168,7 @@ class ReportCompression(Request[None], frozen=True):
 class LocalShard(Struct, frozen=True):
     """A shard to read: its bytes, or a descriptor to close and the digests of its blocks.
 
-    The rest is the multipart upload to go on with, if any; those of the versions it replaced, to
-    abort first; and version and digest of each of these.
+    The rest is the multipart upload to go on with, if any, and what it ``replaced``.
     """
 
     body: bytes | None
@@ -179,8 +178,7 @@ class LocalShard(Struct, frozen=True):
     part_bytes: int | None
     codec: Codec
     element_size: int
-    replaced_uploads: tuple[str, ...] = ()
-    replaced: tuple[tuple[int, int], ...] = ()
+    replaced: Replaced = NOTHING_REPLACED
 
 
 class OpenShard(Request[LocalShard], frozen=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -44,6 +44,7 @@ from cachetier.errors import (
     RemoteRefusedError,
     StoppingError,
 )
+from cachetier.local.catalog.records import NOTHING_REPLACED
 from cachetier.model.compression import OFF, parsed_mode
 from cachetier.model.packs import Member
 from cachetier.telemetry import events
@@ -140,25 +141,30 @@ class Worker:
     # --- shards ----------------------------------------------------------------------------------
 
     def _upload(self, task: Task) -> None:
+        try:
+            self._send(task)
+        except StrayObjectError:
+            if self._is_fixed(task):
+                raise
+            self._send(task, pack_name(task.rank, task.digest))
+
+    def _send(self, task: Task, pack: str | None = None) -> None:
+        """Send a shard to its own key, or as a ``pack`` of one: no other bytes can lie there."""
+        identity = self._store_claim.identity()  # this may fail: no file is open yet
         with timed() as watch:
             opened = self._channel.ask(messages.OpenShard(task.version))
-            target = self._target(task, opened)
+            target = self._target(task, opened, identity, pack)
             progress = _Reported(self._channel, task.version, opened)
 
             def ask() -> Offer | None:
-                donor = self._channel.ask(messages.FindDonor(task.version))
+                donor = self._channel.ask(messages.FindDonor(task.version)) if not pack else None
                 return Offer.of(donor, self._layout) if donor is not None else None
 
             try:
                 with opened_source(opened, task.digest, self._reads) as source:
-                    replaced = opened.replaced_uploads
-                    try:
-                        stored = self._uploader.upload(
-                            target, source, progress, ask, replaced=replaced
-                        )
-                    except StrayObjectError:
-                        target, pack = self._beside(task, target)
-                        stored = replace(self._uploader.upload(target, source, progress), pack=pack)
+                    stored = self._uploader.upload(target, source, progress, ask)
+                if pack is not None:
+                    stored = replace(stored, pack=InPack(pack, 0, task.size_bytes, task.digest))
                 seconds, phases = watch.seconds, watch.phases()
                 self._channel.ask(messages.ShardVerified(task.version, stored, seconds, phases))
             except NotFoundError:
@@ -176,32 +182,25 @@ class Worker:
             replace(task, version=version, name=name, size_bytes=size_bytes, digest=digest)
         )
 
-    def _target(self, task: Task, opened: messages.LocalShard) -> UploadTarget:
-        save, location = task.claimant, _location(task)
+    def _target(
+        self, task: Task, opened: messages.LocalShard, identity: str, pack: str | None
+    ) -> UploadTarget:
+        save = task.claimant
         content = Content(task.size_bytes, task.digest, opened.block_digests, task.element_size)
         return UploadTarget(
-            self._layout.shard_key(save.run, location, task.name),
-            object_metadata(save.save_id, self._store_claim.identity(), task.version, content),
+            self._layout.object_key(save.run, task.place, task.name, pack),
+            object_metadata(save.save_id, identity, task.version, content),
             content,
             save.run,
-            parsed_mode(task.compression),
-            opened.replaced,
-            partial(self._publisher.is_fixed, save, location, task.rank, task.name, content.digest),
+            parsed_mode(task.compression) if pack is None else OFF,
+            opened.replaced if pack is None else NOTHING_REPLACED,
+            partial(self._is_fixed, task),
         )
 
-    def _beside(self, task: Task, target: UploadTarget) -> tuple[UploadTarget, InPack]:
-        """Return another key for a shard, where only its own bytes can lie: a pack of one.
-
-        Raises:
-            ConflictError: What lies under its own key is what a document of the save says.
-        """
-        if target.is_fixed():
-            raise ConflictError(f"{target.key} holds what the documents say, and other bytes")
-        content = target.content
-        name = pack_name(task.rank, content.digest)
-        key = self._layout.pack_key(task.claimant.run, _location(task), name)
-        target = replace(target, key=key, mode=OFF, replaced=())
-        return target, InPack(name, 0, content.size_bytes, content.digest)
+    def _is_fixed(self, task: Task) -> bool:
+        """Return whether a document of the save says that other bytes lie at the shard's name."""
+        which = task.rank, task.name, task.digest
+        return self._publisher.is_fixed(task.claimant, task.place, *which)
 
     # --- saves -----------------------------------------------------------------------------------
 
@@ -213,26 +212,41 @@ class Worker:
                 self._report_end(task, ended)
 
     def _write_part(self, task: Task) -> None:
-        versions: dict[str, int] = {}
-        shards: list[ShardEntry] = []
-        for version, entry in self._entries(task):
-            versions[entry.name] = version
-            shards.append(entry)
-        try:
-            self._publisher.write_part(task.claimant, _location(task), task.rank, shards)
-        except LostShardsError as error:
-            self._report_lost(task, error.names, versions)
-            raise
+        shards = [entry for _, entry in self._entries(task)]
+        with self._sending_again(task):
+            self._publisher.write_part(task.claimant, task.place, task.rank, shards)
         size_bytes = sum(shard.size_bytes for shard in shards)
         self._channel.ask(
             messages.PartWritten(task.save, task.rank, len(shards), size_bytes, elapsed())
         )
 
-    def _report_lost(self, task: Task, names: Sequence[str], versions: Mapping[str, int]) -> None:
-        """Have shards of this node sent again that are not at the remote as they were verified."""
-        for name in names:
-            message = f"{_location(task)}/{name} is not in the bucket as it was verified"
-            self._channel.ask(messages.ShardLost(versions[name], message))
+    @contextmanager
+    def _sending_again(self, task: Task) -> Iterator[None]:
+        """Have shards of this node sent again that are not at the remote as they were verified.
+
+        Raises:
+            LostShardsError: There are some.
+            IntegrityError: Some are of another node, which sends them again when it looks.
+        """
+        try:
+            yield
+        except LostShardsError as error:
+            versions = {
+                (rank, entry.name): version
+                for rank in {shard.rank for shard in error.shards}
+                for version, entry in self._entries(replace(task, rank=rank))
+            }
+            elsewhere = []
+            for shard in error.shards:
+                what = f"{task.place}/{shard.name} is not in the bucket as it was verified"
+                version = versions.get((shard.rank, shard.name))
+                if version is not None:
+                    self._channel.ask(messages.ShardLost(version, what))
+                else:
+                    elsewhere.append(f"{what} by another node, for rank {shard.rank}")
+            if elsewhere:
+                raise IntegrityError(elsewhere[0]) from error
+            raise
 
     def _entries(self, task: Task) -> Iterator[tuple[int, ShardEntry]]:
         """Yield (version, entry) of each shard of a rank's part."""
@@ -245,33 +259,15 @@ class Worker:
             more = page.more
 
     def _publish(self, task: Task) -> None:
-        try:
-            ended = self._publisher.publish(task.claimant, _location(task))
-        except LostShardsError as error:
-            self._report_lost_of_parts(task, error)
-            raise
+        with self._sending_again(task):
+            ended = self._publisher.publish(task.claimant, task.place)
         if isinstance(ended, NotWhole):
             self._channel.ask(messages.SaveNotReady(task.save, task.kind, ended.ranks))
         else:
             self._report_end(task, ended)
 
-    def _report_lost_of_parts(self, task: Task, error: LostShardsError) -> None:
-        """Have what is lost of this node's parts sent again.
-
-        Raises:
-            IntegrityError: Some is of another node, which sends it again when it looks.
-        """
-        for rank, names in error.by_rank().items():
-            entries = self._entries(replace(task, rank=rank))
-            versions = {entry.name: version for version, entry in entries}
-            self._report_lost(task, [name for name in names if name in versions], versions)
-            elsewhere = [name for name in names if name not in versions]
-            if elsewhere:
-                what = f"{_location(task)}/{elsewhere[0]} of rank {rank}, which another node put,"
-                raise IntegrityError(f"{what} is not in the bucket as its part says")
-
     def _follow(self, task: Task) -> None:
-        match self._publisher.follow(task.claimant, _location(task)):
+        match self._publisher.follow(task.claimant, task.place):
             case Ended() as ended:
                 self._report_end(task, ended)
             case True:
@@ -280,7 +276,7 @@ class Worker:
                 self._channel.ask(messages.SaveNotReady(task.save, task.kind))
 
     def _delete(self, task: Task) -> None:
-        location = _location(task) or self._publisher.location_of(task.claimant)
+        location = task.place or self._publisher.location_of(task.claimant)
         left: tuple[str, ...] = ()
         if location is not None:
             left = self._publisher.delete(task.claimant, location, self._ours(task))
@@ -288,7 +284,7 @@ class Worker:
         self._channel.ask(messages.SaveRemoved(task.save, len(left), example))
 
     def _sweep(self, task: Task) -> None:
-        self._publisher.sweep(task.claimant, _location(task), self._ours(task))
+        self._publisher.sweep(task.claimant, task.place, self._ours(task))
         self._channel.ask(messages.SaveSwept(task.save))
 
     def _ours(self, task: Task) -> Ours:
@@ -356,11 +352,6 @@ class _Reported:
     def gone(self) -> None:
         self.upload_id = self.part_bytes = None
         self._channel.ask(messages.UploadGone(self._version))
-
-
-def _location(task: Task) -> str:
-    assert task.location is not None  # serve claims before anything else
-    return task.location
 
 
 def _described(error: Exception) -> tuple[str, str]:

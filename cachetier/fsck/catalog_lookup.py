@@ -47,7 +47,7 @@ class CatalogLookup:
 
     def save_of(self, shard: Shard) -> Save:
         """Return the save of a shard."""
-        save = self.save_named(shard.run, shard.step, shard.save_id)
+        save = self._store.read(queries.save_by_number, shard.save)
         assert save is not None
         return save
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.bucket_format.uploads import (
@@ -111,28 +112,26 @@ class WriteThrough:
             self._queue.hold(save.number, name, PATIENCE_SECONDS)
             held.callback(self._queue.release, save.number, name)
             key = self.bucket.layout.shard_key(ids.run, location, name)
-            of_name = save.number, name, self.remote
             with _as_backpressure():
-                replaced = self.store.read(drain_queries.replaced_uploads, *of_name)
-                abort_replaced(self.bucket.objects, key, replaced)
+                replaced = self.store.read(
+                    drain_queries.replaced_by, save.number, name, self.remote
+                )
+                abort_replaced(self.bucket.objects, key, replaced.uploads)
             version = self.store.write(puts.reserve_version)
-            return _Stream(self, ids, name, key, version, size_bytes, held.pop_all())
+            target = partial(self._target, save, location, ids.rank, name, version)
+            return _Stream(self, ids, name, key, target, size_bytes, held.pop_all())
 
-    def target(
-        self, ids: SaveIds, name: str, key: str, version: int, content: Content
+    def _target(
+        self, save: Save, location: str, rank: int, name: str, version: int, content: Content
     ) -> UploadTarget:
-        """Return what is to lie under ``key``; only what was replaced here is replaced there."""
-        save = self.store.read(queries.save_named, ids.run, ids.step, ids.save_id)
-        assert save is not None  # admitted
-        location = self._location(save, ids)
+        """Return what is to lie there; only what was replaced here is replaced there."""
+        which = claimant_of(save), location, rank, name, content.digest
         return UploadTarget(
-            key,
-            object_metadata(ids.save_id, self._identity(), version, content),
+            self.bucket.layout.shard_key(save.run, location, name),
+            object_metadata(save.save_id, self._identity(), version, content),
             content,
-            replaced=self.store.read(drain_queries.replaced_shards, save.number, name),
-            is_fixed=lambda: self._publisher.is_fixed(
-                claimant_of(save), location, ids.rank, name, content.digest
-            ),
+            replaced=self.store.read(drain_queries.replaced_by, save.number, name, self.remote),
+            is_fixed=partial(self._publisher.is_fixed, *which),
         )
 
     def _identity(self) -> str:
@@ -208,7 +207,7 @@ class _Stream:
         ids: SaveIds,
         name: str,
         key: str,
-        version: int,
+        target: Callable[[Content], UploadTarget],
         size_bytes: int | None,
         held: ExitStack,
     ) -> None:
@@ -217,7 +216,7 @@ class _Stream:
         self._ids = ids
         self._name = name
         self._key = key
-        self._version = version
+        self._target = target
         self._held = held
         self._buffer = memoryview(bytearray(upload_part_bytes_for(size_bytes or 0)))
         self._filled_bytes = 0
@@ -268,9 +267,6 @@ class _Stream:
                 self._may_be_there = False
                 target = self._target(Content(0, 0, ()))
                 self._through.uploader.clear_away(target, self._upload_id)
-
-    def _target(self, content: Content) -> UploadTarget:
-        return self._through.target(self._ids, self._name, self._key, self._version, content)
 
     # --- sending ---------------------------------------------------------------------------------
 

@@ -1,11 +1,12 @@
 """Open a cache directory: start-up is recovery, whether the last stop was clean or a power cut.
 
 1. Take the directory's lock, or refuse: two services on one directory would lose data.
-2. Refuse a catalog that is damaged, newer, missing where there was one, without the log that held
+2. Sync everything that is there: whoever copied it, as a backup is restored, may not have.
+3. Refuse a catalog that is damaged, newer, missing where there was one, without the log that held
    its last commits, or of another store.
-3. Files no row names: unmarked ones were never acknowledged and go; marked ones go to
+4. Files no row names: unmarked ones were never acknowledged and go; marked ones go to
    ``lost+found``.
-4. Rows whose file is missing or has the wrong size: clean ones become evicted, dirty ones
+5. Rows whose file is missing or has the wrong size: clean ones become evicted, dirty ones
    quarantined.
 
 Every step may be cut short and run again.
@@ -28,7 +29,13 @@ from cachetier.local.catalog import connection, local_copies, queries, running
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.catalog.reserve import Reserve
-from cachetier.local.files.data_files import DiskFiles, Files, sync_directory, write_synced
+from cachetier.local.files.data_files import (
+    DiskFiles,
+    Files,
+    sync_directory,
+    sync_filesystem,
+    write_synced,
+)
 from cachetier.local.files.space import Space
 from cachetier.local.lost_and_found import LostAndFound
 from cachetier.local.store import OnDiskError, Store
@@ -96,11 +103,13 @@ def open_store(
 
     Raises:
         CatalogDamagedError: The catalog may have lost acknowledged shards; a person decides.
+        FencedError: The disk failed a sync of what is there.
     """
     if files is None:
         disk = DiskFiles(cache_dir)
         disk.prepare()
         files = disk
+    sync_filesystem(cache_dir)
     catalog_path = cache_dir / CATALOG_NAME
     _refuse_lost_catalog(catalog_path, files)
     running.check_log(catalog_path, may_be_lost=log_may_be_lost)

@@ -16,11 +16,13 @@ INLINE_BYTES = 64 << 10
 class Shard:
     """One committed shard.
 
-    ``version`` grows with every commit on a node and names the bytes for ever. ``file_id`` names
-    the data file; without one the bytes are in the catalog (``inline``), or only remote.
+    ``version`` grows with every commit on a node and names the bytes for ever; ``save`` is the
+    number of its save there. ``file_id`` names the data file; without one the bytes are in the
+    catalog (``inline``), or only remote.
     """
 
     version: int
+    save: int
     run: str
     step: int
     save_id: str

@@ -91,7 +91,7 @@ class MissingObjects:
         Raises:
             RemoteError: The durable remote cannot say, or there is no bucket any more.
         """
-        save = self._store.read(queries.save_named, shard.run, shard.step, shard.save_id)
+        save = self._store.read(queries.save_by_number, shard.save)
         if save is None or save.state not in missing_objects.LIVE:
             return None
         self._durable.bucket.objects.check()  # a bucket that is gone looks the same

@@ -257,7 +257,7 @@ class Restore:
 
         The durable remote may have it by now, or another save of it.
         """
-        save = self._store.read(queries.save_named, shard.run, shard.step, shard.save_id)
+        save = self._store.read(queries.save_by_number, shard.save)
         if save is None or save.state is not SaveState.REPLICATED:
             return False
         now, asked_at = self._clock.monotonic(), self._asked_at.get(save.number, float("-inf"))

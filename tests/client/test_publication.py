@@ -285,7 +285,7 @@ CASES = {
 }
 
 
-SEEN = [case for case in CASES if "saw" in case]
+ORDERED = [case for case in CASES if "saw" in case]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -326,7 +326,7 @@ def test_a_claim_that_died_holds_up_no_save_however_fast_its_clock_was(overwrite
     assert publication.claim_state(claimant("dead"), world.manifest) is ClaimState.REFUSED
 
 
-@pytest.mark.parametrize("case", SEEN)
+@pytest.mark.parametrize("case", ORDERED)
 def test_what_a_node_saw_come_later_wins_whichever_is_whole_first(case: str) -> None:
     ends = {tuple(world.published) for world in every_order(CASES[case])}
 

@@ -133,7 +133,11 @@ class Life:
         return self.workload.node
 
     def play(self, calls: int = CALLS, at_the_end: Callable[[], None] = lambda: None) -> None:
-        """Live until the end, or until the node fences itself; it is killed then."""
+        """Live until the end, or until the node fences itself; it is killed then.
+
+        Raises:
+            FencedError: It was about to start.
+        """
         self.disk.on_step = self._remember
         self._remote.on_change = self._remember
         with self.disk.recording(), _repeatable(self._seed):
@@ -141,6 +145,8 @@ class Life:
                 self.workload.play(calls)
             except FencedError:
                 assert self.disk.failed_syncs, "fenced without a reason"
+                if not self._started:
+                    raise
             at_the_end()
             self._remember()
             self.disk.on_step = lambda: None
@@ -160,13 +166,16 @@ class Life:
         self.moments.append(moment)
 
     def _make_node(self) -> Node:
-        return Node(
+        self._started = False
+        node = Node(
             self._top / "cache",
             self._remote,
             self._clock,
             capacity_bytes=CAPACITY_BYTES,
             vfs=self.disk.vfs,
         )
+        self._started = True
+        return node
 
 
 @contextmanager
@@ -296,11 +305,14 @@ def _sweep_start(place: Path, survivor: Survivor, moment: Moment, vfs: str, repo
                     judge_start(place / "arena", left, moment, vfs)
 
 
-def start(top: Path, survivor: Survivor, moment: Moment) -> list[Image]:
-    """Start a node on a strict disk; return the disk before each step of the start-up."""
+def start(top: Path, survivor: Survivor, moment: Moment, *, copied: bool = False) -> list[Image]:
+    """Start a node on a strict disk; return the disk before each step of the start-up, and after.
+
+    ``copied``: somebody wrote it just now, and synced nothing.
+    """
     top.mkdir(exist_ok=True)
     survivor.write_to(top)
-    disk, images = StrictDisk(top), []
+    disk, images = StrictDisk(top, copied=copied), []
     disk.on_step = lambda: images.append(disk.image())
     with disk.recording():
         node = open_node(
@@ -310,6 +322,7 @@ def start(top: Path, survivor: Survivor, moment: Moment) -> list[Image]:
             capacity_bytes=CAPACITY_BYTES,
             vfs=disk.vfs,
         )
+        images.append(disk.image())
         disk.on_step = lambda: None
         node.die()
     return images

@@ -13,8 +13,9 @@ import pytest
 from cachetier.drain import messages
 from cachetier.drain.messages import AnyRequest
 from cachetier.drain.serve.dispatcher import Dispatcher
-from tests.crash.sweep import CHANGES, Life, live, sweep
+from tests.crash.sweep import CHANGES, Life, judge_start, live, start, sweep
 from tests.crash.workload import Promise
+from tests.fakes.power_loss import DATA_ONLY, NAMES_ONLY, PROCESS_ONLY, WORST, Fate
 from tests.faults.counting import count
 from tests.faults.slices import share_of
 
@@ -37,6 +38,7 @@ STEPS_OF_THE_PATH = {
     "rename cache/running.new",
     "unlink cache/running",
     "sync cache",
+    "syncfs cache",
 }
 RECORDS = {
     messages.SaveLocated,
@@ -61,6 +63,17 @@ def test_nothing_promised_is_lost_when_the_power_goes_at_any_step(
     count(request, "states after a power cut", report.states, seed)
 
     assert report.states >= STATES
+
+
+@pytest.mark.parametrize("fate", [WORST, NAMES_ONLY, DATA_ONLY], ids=["worst", "names", "data"])
+def test_a_copied_directory_that_nobody_synced_survives_a_power_cut_once_its_service_has_started(
+    tmp_path: Path, vfs: str, fate: Fate
+) -> None:
+    """As after a restored backup: the start makes sure of what it goes on with."""
+    for moment in live(tmp_path / "life", seed=0)[::60]:
+        copy = moment.image.survivor(PROCESS_ONLY)
+        *_, started = start(tmp_path / "copy", copy, moment, copied=True)
+        judge_start(tmp_path / "arena", started.survivor(fate), moment, vfs)
 
 
 def test_a_life_stops_inside_every_kind_of_step(tmp_path: Path) -> None:

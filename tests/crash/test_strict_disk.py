@@ -178,6 +178,25 @@ def test_a_commit_of_sqlite_survives_from_its_sync_on(disk: StrictDisk, tmp_path
     assert rows_of(synced.files, tmp_path / "after") == [(1,)]
 
 
+def test_a_page_that_is_written_again_after_a_failed_sync_is_saved_though_it_holds_the_same(
+    disk: StrictDisk, tmp_path: Path
+) -> None:
+    """So it is when a checkpoint failed, and the next one begins."""
+    sql = apsw.Connection(str(tmp_path / "some.db"), vfs=disk.vfs)
+    for statement in ("PRAGMA journal_mode = WAL", "CREATE TABLE t (x)"):
+        sql.execute(statement).fetchall()
+    sql.execute("INSERT INTO t VALUES (1)")
+    disk.fail_sync_at = disk.steps + 5  # of the log, two pages, the length, of the database
+    with pytest.raises(apsw.IOError):
+        sql.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
+    assert disk.trace[-1] == "sync some.db"
+    sql.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
+    synced = disk.image().survivor(WORST).files["some.db"]
+    sql.close()
+
+    assert rows_of({"some.db": synced}, tmp_path / "after") == [(1,)]
+
+
 def rows_of(files: object, place: Path) -> object:
     assert isinstance(files, dict)
     place.mkdir()

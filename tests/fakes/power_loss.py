@@ -37,6 +37,12 @@ class Content:
         names = sorted(os.listxattr(path))
         return cls(data, tuple((name, os.getxattr(path, name)) for name in names))
 
+    def other_than(self, start: int, size_bytes: int) -> Content:
+        """Return this, but other bytes from ``start`` on."""
+        part = slice(start, start + size_bytes)
+        other = bytes(byte ^ 0xFF for byte in self.data[part])
+        return Content(self.data[:start] + other + self.data[part.stop :], self.attributes)
+
     def write(self, path: str) -> None:
         Path(path).write_bytes(self.data)
         for name, value in self.attributes:

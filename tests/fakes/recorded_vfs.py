@@ -27,7 +27,7 @@ class Recorder(Protocol):
 
     def number_at(self, path: str) -> int | None: ...
 
-    def changed_bytes(self, path: str) -> None: ...
+    def changed_bytes(self, path: str, start: int = 0, size_bytes: int = 0) -> None: ...
 
     def changed_names(self, path: str) -> None: ...
 
@@ -89,7 +89,7 @@ class _RecordedFile(apsw.VFSFile):
         except OSError as error:
             raise apsw.FullError(str(error)) from error
         super().xWrite(data, offset)
-        self._disk.changed_bytes(self._path)
+        self._disk.changed_bytes(self._path, offset, len(data))
 
     def xTruncate(self, newsize: int) -> None:  # noqa: N802  # SQLite's name
         self._disk.step("truncate", self._path)

@@ -26,6 +26,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from cachetier import libc
 from tests.fakes.power_loss import EMPTY, Content, Image, merged
 from tests.fakes.recorded_vfs import RecordedVFS
 
@@ -45,7 +46,7 @@ class _File:
     synced: Content = EMPTY
     live: Content = EMPTY
     changed: bool = True  # since it was looked at
-    dropped: Content | None = None  # what it held when a sync of it failed
+    dropped: Content | None = None  # what a sync that failed left, where it was not written since
 
 
 @dataclass(slots=True)
@@ -57,12 +58,13 @@ class _Folder:
 
 
 class StrictDisk:
-    """Records what happens below ``top``; what is there already counts as synced.
+    """Records what happens below ``top``.
 
+    What is there already counts as synced, unless it was ``copied`` there and nobody synced it.
     ``steps`` counts, ``trace`` describes each step, and ``on_step`` is called before each.
     """
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top: Path, *, copied: bool = False) -> None:
         self.vfs = f"strict-{next(_serial)}"
         self.trace: list[str] = []
         self.on_step: Callable[[], None] = lambda: None
@@ -79,7 +81,8 @@ class StrictDisk:
         self._by_inode: dict[int, int] = {}
         self._root = self._register(self._top, os.stat(self._top))
         self._look()
-        self._trust()
+        if not copied:
+            self._trust()
 
     @property
     def steps(self) -> int:
@@ -100,14 +103,17 @@ class StrictDisk:
         """Record, in this process, until the block ends; open databases with ``vfs`` meanwhile."""
         calls = self._calls()
         real = {name: getattr(os, name) for name in calls}
+        syncfs = libc.syncfs
         database_files = RecordedVFS(self.vfs, self)
         for name, call in calls.items():
             setattr(os, name, call)
+        libc.syncfs = self._sync_all
         try:
             yield self
         finally:
             for name, call in real.items():
                 setattr(os, name, call)
+            libc.syncfs = syncfs
             database_files.unregister()
 
     # --- steps -----------------------------------------------------------------------------------
@@ -153,6 +159,19 @@ class StrictDisk:
         assert number is not None
         self.sync("sync", folder, number)
 
+    def _sync_all(self, descriptor: int) -> None:
+        path = self._path_of(descriptor)
+        assert path is not None, "another filesystem is synced"
+        self.step("syncfs", path)
+        if self.steps == self.fail_sync_at:
+            for number in self._files:
+                self._drop_unsynced(number)
+            self.failed_syncs = 1
+            raise OSError(errno.EIO, "planned: the sync failed")
+        self._look()
+        for number in (*self._folders, *self._files):
+            self._make_sure(number)
+
     # --- what is there ---------------------------------------------------------------------------
 
     def number_at(self, path: str) -> int | None:
@@ -165,11 +184,14 @@ class StrictDisk:
         self._look_into(self._folders[parent])
         return self._folders[parent].live.get(os.path.basename(path))
 
-    def changed_bytes(self, path: str) -> None:
-        """Note that the bytes at ``path`` are not what they were."""
+    def changed_bytes(self, path: str, start: int = 0, size_bytes: int = 0) -> None:
+        """Note that bytes at ``path`` were written, known ones perhaps by what they were."""
         number = self.number_at(path)
         if number is not None:
-            self._files[number].changed = True
+            file = self._files[number]
+            file.changed = True
+            if file.dropped is not None:
+                file.dropped = file.dropped.other_than(start, size_bytes)
 
     def changed_names(self, path: str) -> None:
         """Note that the folder of ``path`` names other things than before."""

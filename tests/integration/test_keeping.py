@@ -120,7 +120,7 @@ def half_sent(served: Served) -> None:
     run(served, "put", "-", *STEP, *save, "--name", "x", stdin=b"x" * 2000)
     served.drained("x", b"x" * 2000)
     store = served.service.store
-    store.write(drain_writes.record_part_uploaded, 1, 0)
+    store.write(drain_writes.record_part, 1, 0, uploaded=True)
     part = "p/r/1/.cachetier/rank-0.json"
     served.objects.put(part, b"{}", digest=digest_of(b"{}"))
     run(served, "put", "-", "--run", "r", "--step", "2", "--name", "x", "--seal", stdin=b"x")

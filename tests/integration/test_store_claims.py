@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from cachetier.local.catalog import claims
 from cachetier.model.checkpoint import SaveState
 from cachetier.remote.base import Condition, Metadata
 from tests.fakes.memory_store import MemoryObjectStore
-from tests.integration.drain_node import REMOTE, Node
+from tests.integration.drain_node import REMOTE, Node, patterned
 
 
 class Bucket(MemoryObjectStore):
@@ -236,3 +237,17 @@ def test_a_remote_that_is_away_at_the_start_is_claimed_once_it_is_back(
     assert not bucket.before
     assert not noticed(nodes["node"])
     assert nodes["node"].save(SaveIds("run", 1, "save-1")).state is SaveState.PUBLISHED
+
+
+def test_a_claim_that_fails_leaves_no_data_file_open(
+    nodes: Nodes, bucket: Bucket, tmp_path: Path
+) -> None:
+    ids = SaveIds("run", 1, "save-1")
+    bucket.before = 3
+    with nodes["node"].draining():
+        nodes["node"].put(ids, "shard", patterned(100_000))
+        nodes["node"].seal(ids)
+        nodes["node"].wait_durable(ids)
+        opened = [os.readlink(each.path) for each in os.scandir("/proc/self/fd")]
+    assert not bucket.before
+    assert not [path for path in opened if path.startswith(str(tmp_path / "node" / "data"))]

@@ -302,7 +302,7 @@ class FakeDrain:
             for shard in shards
         ]
         self._publisher.write_part(self._claimant(save), location, rank, entries)
-        self._store.write(drain_writes.record_part_uploaded, save.number, rank)
+        self._store.write(drain_writes.record_part, save.number, rank, uploaded=True)
         return True
 
 

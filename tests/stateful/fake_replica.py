@@ -98,7 +98,7 @@ class FakeReplica:
             ]
             entries = [ShardEntry.of(each.name, each.rank, each.content) for each in shards]
             self._publisher.write_part(self._claimant(save), location, part.rank, entries)
-            self._remote_state.part_uploaded(save.number, part.rank)
+            self._remote_state.part(save.number, part.rank, uploaded=True)
         if parts and all(part.uploaded for part in self._remote_state.parts(save.number)):
             ended = self._publisher.publish(self._claimant(save), location)
             if isinstance(ended, Ended):

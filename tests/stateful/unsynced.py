@@ -8,17 +8,19 @@ from contextlib import contextmanager
 
 import apsw
 
+from cachetier import libc
+
 
 @contextmanager
 def unsynced() -> Iterator[str]:
     """Let syncs cost nothing in this process; yields the VFS to open databases with."""
-    real = os.fsync, os.fdatasync
+    real = os.fsync, os.fdatasync, libc.syncfs
     vfs = _UnsyncedVFS()
-    os.fsync = os.fdatasync = lambda _descriptor: None  # type: ignore[assignment]
+    os.fsync = os.fdatasync = libc.syncfs = lambda _descriptor: None  # type: ignore[assignment]
     try:
         yield vfs.name
     finally:
-        os.fsync, os.fdatasync = real
+        os.fsync, os.fdatasync, libc.syncfs = real
         vfs.unregister()
 
 

@@ -11,15 +11,13 @@ compress got 1 MiB/s there, and the exposure would grow. So a starved drain is g
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
-import signal
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cachetier import libc
 from cachetier.drain.priority.cgroup import CpuGroup, make_group
 from cachetier.drain.priority.policy import CpuPriority
 
@@ -28,15 +26,10 @@ AUTOGROUP_NICE = {CpuPriority.LAST: 19, CpuPriority.SHARE: 18}
 GROUP_TRIES = 3
 AUTOGROUP = Path("/proc/self/autogroup")
 
-_PR_SET_PDEATHSIG = 1
-_IOPRIO_WHO_PROCESS = 1
-_IOPRIO_IDLE = 3 << 13
-_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
-
 
 def die_with(parent: int) -> None:
     """End this process when the thread that started it ends; at once, if that is over already."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.die_with_parent()
     if os.getppid() != parent:
         raise SystemExit(f"process {parent}, which started this drain, is gone")
 
@@ -127,17 +120,8 @@ def _pinned(cpus: Collection[int]) -> list[int] | None:
     return sorted(os.sched_getaffinity(0))
 
 
-def _io_idle() -> str | None:
-    number = _IOPRIO_SET.get(platform.machine())
-    if number is None:
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def set_idle(thread: int) -> None:
-        if libc.syscall(number, _IOPRIO_WHO_PROCESS, thread, _IOPRIO_IDLE):
-            raise OSError(ctypes.get_errno(), "ioprio_set")
-
-    _on_every_thread(set_idle)
+def _io_idle() -> str:
+    _on_every_thread(libc.set_io_idle)
     return "idle"
 
 

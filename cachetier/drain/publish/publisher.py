@@ -65,18 +65,12 @@ class NotWhole:
 
 
 class LostShardsError(Exception):
-    """Shards that were verified are not in the bucket any more; ``names`` says which."""
+    """``shards`` that were verified are not in the bucket any more."""
 
-    def __init__(self, lost: Sequence[ShardEntry]) -> None:
-        self.names = tuple(shard.name for shard in lost)
-        self._lost = tuple(lost)
-        super().__init__(f"not in the bucket any more: {', '.join(self.names[:5])}")
-
-    def by_rank(self) -> dict[int, list[str]]:
-        found: dict[int, list[str]] = {}
-        for shard in self._lost:
-            found.setdefault(shard.rank, []).append(shard.name)
-        return found
+    def __init__(self, shards: Sequence[ShardEntry]) -> None:
+        names = ", ".join(shard.name for shard in shards[:5])
+        super().__init__(f"not in the bucket any more: {names}")
+        self.shards = tuple(shards)
 
 
 class Publisher:

@@ -95,6 +95,12 @@ class Task:
     element_size: int = 0
     compression: str = str(OFF)
 
+    @property
+    def place(self) -> str:
+        """The location of the save at the remote: ``serve`` has it claimed before anything else."""
+        assert self.location is not None
+        return self.location
+
 
 def task_of(number: int, work: Work, claimant: Claimant, mode: Mode = OFF) -> Task:
     """Return ``work`` for ``claimant`` as the task ``number``; ``mode`` compresses its shard."""

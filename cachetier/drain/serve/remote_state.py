@@ -72,10 +72,8 @@ class RemoteState(Protocol):
 
     def locate(self, number: int, location: str) -> None: ...
 
-    def part_uploaded(self, number: int, rank: int) -> None: ...
-
-    def part_lost(self, number: int, rank: int) -> None:
-        """Record that a part is not at the remote any more, so that it is written again."""
+    def part(self, number: int, rank: int, *, uploaded: bool) -> None:
+        """Record whether a part is at the remote; one that is gone is written again."""
 
     def followed(self, number: int) -> None:
         """Record that rank 0 has sealed, wherever it is."""
@@ -140,11 +138,8 @@ class DurableRemoteState:
     def locate(self, number: int, location: str) -> None:
         self._store.write(drain_writes.record_location, number, location)
 
-    def part_uploaded(self, number: int, rank: int) -> None:
-        self._store.write(drain_writes.record_part_uploaded, number, rank)
-
-    def part_lost(self, number: int, rank: int) -> None:
-        self._store.write(drain_writes.record_part_lost, number, rank)
+    def part(self, number: int, rank: int, *, uploaded: bool) -> None:
+        self._store.write(drain_writes.record_part, number, rank, uploaded=uploaded)
 
     def followed(self, number: int) -> None:
         self._store.write(puts.release_followers, number)
@@ -213,11 +208,8 @@ class ReplicaRemoteState:
     def locate(self, number: int, location: str) -> None:
         self._store.write(replica_writes.record_location, number, self.remote, location)
 
-    def part_uploaded(self, number: int, rank: int) -> None:
-        self._store.write(replica_writes.record_part_uploaded, number, self.remote, rank)
-
-    def part_lost(self, number: int, rank: int) -> None:
-        self._store.write(replica_writes.record_part_lost, number, self.remote, rank)
+    def part(self, number: int, rank: int, *, uploaded: bool) -> None:
+        self._store.write(replica_writes.record_part, number, self.remote, rank, uploaded=uploaded)
 
     def followed(self, number: int) -> None:
         self._store.write(puts.release_followers, number)

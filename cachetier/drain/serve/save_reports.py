@@ -83,7 +83,7 @@ class SaveReports:
     # --- reports on saves ------------------------------------------------------------------------
 
     def _part_written(self, request: messages.PartWritten) -> None:
-        self._remote_state.part_uploaded(request.save, request.rank)
+        self._remote_state.part(request.save, request.rank, uploaded=True)
         save = self._context.save(request.save)
         tell(
             log,
@@ -148,10 +148,10 @@ class SaveReports:
         """
         save = self._context.save(request.save)
         parts = self._remote_state.parts(save.number)
-        there = request.ranks
         for part in parts:
-            if there is not None and part.uploaded and part.rank not in there:
-                self._remote_state.part_lost(save.number, part.rank)
+            there = request.ranks is None or part.rank in request.ranks
+            if part.uploaded and not there:
+                self._remote_state.part(save.number, part.rank, uploaded=False)
         key = (save.number, request.kind, "")
         if self._context.queue.hurried(save):
             self._context.queue.recheck(key, PUBLISH_IN_A_HURRY_SECONDS)

@@ -79,10 +79,9 @@ class ShardReports:
         shard = self._context.shard(version)
         if not self._remote_state.wants(shard):
             raise NotFoundError(f"shard version {version} is {shard.state}")
-        copy, upload = self._local_copy(shard), self._recorded(version)
-        save = self._store.read(queries.save_named, shard.run, shard.step, shard.save_id)
-        assert save is not None
-        of_name = save.number, shard.name, self._remote
+        upload = self._recorded(version)
+        replaced = self._store.read(drain_queries.replaced_by, shard.save, shard.name, self._remote)
+        copy = self._local_copy(shard)
         return LocalShard(
             copy.body,
             shard.content.block_digests,
@@ -91,8 +90,7 @@ class ShardReports:
             upload.part_bytes,
             upload.codec,
             upload.element_size,
-            self._store.read(drain_queries.replaced_uploads, *of_name),
-            self._store.read(drain_queries.replaced_shards, *of_name[:2]),
+            replaced,
         )
 
     def _recorded(self, version: int) -> UploadRecord:
@@ -116,8 +114,7 @@ class ShardReports:
         if found is None:
             return None
         donor, stored = found
-        save = self._store.read(queries.save_named, donor.run, donor.step, donor.save_id)
-        there = self._remote_state.save(save.number) if save is not None else None
+        there = self._remote_state.save(donor.save)
         if there is None or there.location is None:
             return None
         return DonorShard(
@@ -217,8 +214,7 @@ class ShardReports:
     def _lost_members(self, versions: Iterable[int]) -> list[tuple[Shard, str]]:
         """Return those of one save's shards that were lost, and the pack that each was in."""
         known = self._store.read(queries.shard_by_version, next(iter(versions)))
-        save = known and self._store.read(queries.save_named, known.run, known.step, known.save_id)
-        if not save:
+        if known is None:
             return []
-        lost = self._store.read(missing_objects.lost_packs, save.number, self._remote)
+        lost = self._store.read(missing_objects.lost_packs, known.save, self._remote)
         return [(self._context.shard(each), lost[each]) for each in versions if each in lost]

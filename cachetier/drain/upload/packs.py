@@ -155,8 +155,8 @@ class PackSender:
         opened = self._channel.ask(messages.OpenShard(member.version))
         try:
             with opened_source(opened, member.digest, self._reads) as source:
-                key = self._layout.shard_key(task.claimant.run, _location(task), member.name)
-                abort_replaced(self._store, key, opened.replaced_uploads)
+                key = self._layout.shard_key(task.claimant.run, task.place, member.name)
+                abort_replaced(self._store, key, opened.replaced.uploads)
                 view, _ = source.read(whole, scratch)
         except DamagedError as error:
             self._channel.ask(messages.ShardDamaged(member.version, str(error)))
@@ -166,14 +166,9 @@ class PackSender:
 
     def _target(self, task: Task, pack: _Pack) -> UploadTarget:
         save = task.claimant
-        key = self._layout.pack_key(save.run, _location(task), pack.name)
+        key = self._layout.pack_key(save.run, task.place, pack.name)
         metadata = object_metadata(save.save_id, self._identity(), 0, pack.content)
         return UploadTarget(key, metadata, pack.content)
-
-
-def _location(task: Task) -> str:
-    assert task.location is not None  # serve claims before anything else
-    return task.location
 
 
 def _room_for(members: Sequence[Member]) -> int:

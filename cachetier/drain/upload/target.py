@@ -34,13 +34,13 @@ from cachetier_client.io.digests import block_lengths, blocks_of, digest_of, joi
 from cachetier.codec.frames import FrameDecoder
 from cachetier.codec.seek_table import decode_table
 from cachetier.errors import IntegrityError
+from cachetier.local.catalog.records import NOTHING_REPLACED, Replaced
 from cachetier.model.compression import OFF, Mode
 from cachetier.remote.base import IF_ABSENT, Condition, Metadata, ObjectStore, if_match
 
 RANGE_BYTES = 16 << 20
 
 Lend = Callable[[int], AbstractContextManager[memoryview]]
-Replaced = Sequence[tuple[int, int]]
 
 
 class ConflictError(Exception):
@@ -61,7 +61,7 @@ class UploadTarget:
 
     Attributes:
         run: For those who look at what was decided.
-        replaced: Version and digest of each shard here that it replaces.
+        replaced: What it replaces here, and may at the remote.
         is_fixed: Asks whether a part or the published manifest says that other bytes lie there.
     """
 
@@ -70,7 +70,7 @@ class UploadTarget:
     content: Content
     run: str = ""
     mode: Mode = OFF
-    replaced: Replaced = ()
+    replaced: Replaced = NOTHING_REPLACED
     is_fixed: Callable[[], bool] = _nothing_is_fixed
 
     @property
@@ -90,7 +90,7 @@ class UploadTarget:
         version, digest = info.metadata.get(VERSION_KEY), info.metadata.get(DIGEST_KEY)
         return any(
             str(number) == version and digest in (None, to_hex(known))
-            for number, known in self.replaced
+            for number, known in self.replaced.shards
         )
 
 

@@ -40,17 +40,9 @@ class Uploader:
         self._store = context.store
 
     def upload(
-        self,
-        target: UploadTarget,
-        source: ShardSource,
-        progress: UploadProgress,
-        ask: Ask = nobody,
-        *,
-        replaced: Sequence[str] = (),
+        self, target: UploadTarget, source: ShardSource, progress: UploadProgress, ask: Ask = nobody
     ) -> Stored:
         """Return how the remote stores the shard, verified; ``ask`` names a donor.
-
-        ``replaced`` are uploads of the versions before it: see ``abort_replaced``.
 
         Raises:
             DamagedError: The local bytes are not what was committed; none of the damage was sent.
@@ -59,7 +51,7 @@ class Uploader:
             StoppingError: The drain stops; a multipart upload can go on later.
             RemoteError: Try again later.
         """
-        abort_replaced(self._store, target.key, replaced)
+        abort_replaced(self._store, target.key, target.replaced.uploads)
         if target.size_bytes <= SINGLE_PUT_BYTES:
             return self.put(target, source)
         return MultipartUpload(self._context, target, source, progress, ask).send()

@@ -86,8 +86,7 @@ def delete_shard(sql: apsw.Connection, run: str, step: int, name: str) -> Shard:
     shard = queries.visible_shard(sql, run, step, name)
     if shard is None:
         raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
-    save = queries.save_named(sql, run, step, shard.save_id)
-    assert save is not None
+    save = statements.require_save(sql, shard.save)
     if puts.is_final(sql, save.number, shard.rank) or save.state not in OPEN_STATES:
         raise SealedError(
             f"shard {name} belongs to a sealed part",

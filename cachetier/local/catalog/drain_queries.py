@@ -9,6 +9,7 @@ from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.io import digests
 
 from cachetier.local.catalog import queries, rows
+from cachetier.local.catalog.records import Replaced
 from cachetier.model.checkpoint import Save
 from cachetier.model.composing import Twins
 from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
@@ -31,15 +32,12 @@ def donor_of(sql: apsw.Connection, shard: Shard, remote: str) -> tuple[Shard, St
 
 def twin_of(sql: apsw.Connection, shard: Shard, remote: str) -> Shard | None:
     """Return a shard of the same save with the same bytes that ``remote`` has, if there is one."""
-    save = queries.save_named(sql, shard.run, shard.step, shard.save_id)
-    if save is None:
-        return None
     content = shard.content
     found = sql.execute(
         f"{_VERIFIED} WHERE shards.save = ? AND shards.version != ? AND size_bytes = ? "
         "AND digest = ? AND block_digests = ? LIMIT 1",
         (
-            *(remote, save.number, shard.version, content.size_bytes),
+            *(remote, shard.save, shard.version, content.size_bytes),
             *(rows.packed(content.digest), digests.pack(content.block_digests)),
         ),
     ).fetchone()
@@ -56,28 +54,23 @@ def has_content(sql: apsw.Connection, number: int, twins: Twins, remote: str) ->
 
 def previous_of(sql: apsw.Connection, shard: Shard, remote: str) -> Shard | None:
     """Return the shard of that name in the run's newest earlier save of which ``remote`` has it."""
-    save = queries.save_named(sql, shard.run, shard.step, shard.save_id)
-    if save is None:
-        return None
     found = sql.execute(
         f"{_VERIFIED} WHERE saves.run = ? AND saves.number < ? AND shards.name = ? "
         "AND saves.state IN ('open', 'published') ORDER BY saves.number DESC LIMIT 1",
-        (remote, shard.run, save.number, shard.name),
+        (remote, shard.run, shard.save, shard.name),
     ).fetchone()
     return rows.shard_of(found) if found else None
 
 
-def replaced_uploads(sql: apsw.Connection, number: int, name: str, remote: str) -> tuple[str, ...]:
-    """Return the uploads to ``remote`` of shards of a save that others called ``name`` replaced."""
-    query = "SELECT upload_id FROM replaced_uploads WHERE save = ? AND name = ? AND remote = ?"
-    return tuple(upload_id for (upload_id,) in sql.execute(query, (number, name, remote)))
-
-
-def replaced_shards(sql: apsw.Connection, number: int, name: str) -> tuple[tuple[int, int], ...]:
-    """Return version and digest of the shards of a save that others called ``name`` replaced."""
-    query = "SELECT version, digest FROM leftovers WHERE save = ? AND name = ?"
-    found = sql.execute(query, (number, name))
-    return tuple((version, rows.unpacked(digest)) for version, digest in found)
+def replaced_by(sql: apsw.Connection, number: int, name: str, remote: str) -> Replaced:
+    """Return what the shard called ``name`` of a save replaced here, and left at ``remote``."""
+    of_name = number, name
+    uploads = "SELECT upload_id FROM replaced_uploads WHERE save = ? AND name = ? AND remote = ?"
+    shards = "SELECT version, digest FROM leftovers WHERE save = ? AND name = ?"
+    return Replaced(
+        tuple(upload_id for (upload_id,) in sql.execute(uploads, (*of_name, remote))),
+        tuple((version, rows.unpacked(digest)) for version, digest in sql.execute(shards, of_name)),
+    )
 
 
 def evicted_in_pack(

@@ -130,20 +130,16 @@ def record_location(sql: apsw.Connection, number: int, location: str) -> None:
     )
 
 
-def record_part_uploaded(sql: apsw.Connection, number: int, rank: int) -> None:
-    """Record that a rank's part document is in the bucket."""
-    sql.execute("UPDATE parts SET uploaded = 1 WHERE save = ? AND rank = ?", (number, rank))
-
-
-def record_part_lost(sql: apsw.Connection, number: int, rank: int) -> None:
-    """Record that a rank's part document is not in the bucket any more."""
-    sql.execute("UPDATE parts SET uploaded = 0 WHERE save = ? AND rank = ?", (number, rank))
+def record_part(sql: apsw.Connection, number: int, rank: int, *, uploaded: bool) -> None:
+    """Record whether a rank's part document is in the bucket."""
+    query = "UPDATE parts SET uploaded = ? WHERE save = ? AND rank = ?"
+    sql.execute(query, (uploaded, number, rank))
 
 
 def record_lost(sql: apsw.Connection, version: int, remote: str) -> ShardState:
     """Record that ``remote`` lost a shard; it is dirty again if its bytes are here.
 
-    As what it was stored stays known: documents may say so, see ``drain_queries.lost_as``.
+    As what it was stored stays known: see ``missing_objects.lost_as``.
     """
     shard = statements.require(sql, version)
     if shard.state not in (ShardState.CLEAN, ShardState.DIRTY):

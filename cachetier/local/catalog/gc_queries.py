@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import apsw
 
-from cachetier.local.catalog import pins, queries, rows
+from cachetier.local.catalog import pins, queries
 from cachetier.model.checkpoint import OPEN_STATES, PartState, Save, sealed_here
 
-_SAVES = f"SELECT {rows.SAVE_COLUMNS} FROM saves"
 _PUBLISHED_BESIDE = (
     "EXISTS (SELECT 1 FROM saves AS other WHERE other.run = saves.run AND other.step = saves.step "
     "AND other.number <> saves.number AND other.state = 'published')"
@@ -24,13 +23,14 @@ def incomplete_saves(sql: apsw.Connection, before: float) -> list[Save]:
 
     A newer step of their run is published since.
     """
-    query = (
-        f"{_SAVES} WHERE state IN ('open', 'local_only') AND started_at < ? "
+    saves = queries.saves_where(
+        sql,
+        "state IN ('open', 'local_only') AND started_at < ? "
         f"AND {queries.NOT_PINNED} AND EXISTS (SELECT 1 FROM saves AS newer "
         "WHERE newer.run = saves.run AND newer.number > saves.number "
-        "AND newer.step > saves.step AND newer.state = 'published') ORDER BY number"
+        "AND newer.step > saves.step AND newer.state = 'published') ORDER BY number",
+        before,
     )
-    saves = [rows.save_of(row) for row in sql.execute(query, (before,))]
     return [save for save in saves if lacks_ranks_here(sql, save) or lacks_others(sql, save)]
 
 
@@ -84,11 +84,12 @@ def replaced_saves(sql: apsw.Connection, before: float) -> list[Save]:
 
     A newer save replaced them, or they came too late.
     """
-    query = (
-        f"{_SAVES} WHERE state IN ('superseded', 'refused') AND location IS NOT NULL "
-        f"AND started_at < ? AND {_PUBLISHED_BESIDE} AND {_ALONE_THERE} ORDER BY number"
+    return queries.saves_where(
+        sql,
+        "state IN ('superseded', 'refused') AND location IS NOT NULL "
+        f"AND started_at < ? AND {_PUBLISHED_BESIDE} AND {_ALONE_THERE} ORDER BY number",
+        before,
     )
-    return [rows.save_of(row) for row in sql.execute(query, (before,))]
 
 
 def ended_locations(sql: apsw.Connection, run: str, remote: str | None) -> dict[str, Save]:

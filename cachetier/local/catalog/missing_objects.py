@@ -10,7 +10,7 @@ from __future__ import annotations
 import apsw
 from cachetier_client.bucket_format.stored import Stored
 
-from cachetier.local.catalog import deletes, drain_writes, pins, queries, rows, statements
+from cachetier.local.catalog import deletes, drain_writes, pins, queries, statements
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.lifecycle import ShardState
@@ -19,18 +19,16 @@ from cachetier.model.shard import Shard
 LIVE = (*OPEN_STATES, SaveState.PUBLISHED, SaveState.REPLICATED)
 
 _LOST = "drains.stored_bytes IS NOT NULL AND drains.verified_at IS NULL"
-_STORED = ", ".join(f"drains.{column}" for column in rows.STORED_COLUMNS.split(", "))
 
 
 def saves_to_send_again(sql: apsw.Connection, remote: str) -> list[Save]:
     """Return the published saves of which ``remote`` lost shards whose bytes are here."""
-    query = (
-        "SELECT DISTINCT shards.save FROM drains JOIN shards USING (version) "
-        f"WHERE drains.remote = ? AND {_LOST} AND shards.state = 'dirty' ORDER BY 1"
+    lost = (
+        "SELECT save FROM drains JOIN shards USING (version) "
+        f"WHERE drains.remote = ? AND {_LOST} AND shards.state = 'dirty'"
     )
-    numbers = [row[0] for row in sql.execute(query, (remote,))]
-    saves = [statements.require_save(sql, number) for number in numbers]
-    return [save for save in saves if save.state is SaveState.PUBLISHED]
+    condition = f"state = 'published' AND number IN ({lost}) ORDER BY number"
+    return queries.saves_where(sql, condition, remote)
 
 
 def is_lacking(sql: apsw.Connection, save: Save, remote: str) -> bool:
@@ -40,12 +38,7 @@ def is_lacking(sql: apsw.Connection, save: Save, remote: str) -> bool:
 
 def lost_as(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
     """Return as what ``remote`` held a shard before it lost it; None if it did not lose it."""
-    query = (
-        f"SELECT size_bytes, {_STORED} FROM drains JOIN shards USING (version) "
-        f"WHERE version = ? AND remote = ? AND {_LOST}"
-    )
-    row = sql.execute(query, (version, remote)).fetchone()
-    return rows.stored_of(row) if row else None
+    return queries.stored_where(sql, version, remote, _LOST)
 
 
 def lost_packs(sql: apsw.Connection, number: int, remote: str) -> dict[int, str]:
@@ -60,11 +53,10 @@ def lost_packs(sql: apsw.Connection, number: int, remote: str) -> dict[int, str]
 def is_described(sql: apsw.Connection, shard: Shard) -> bool:
     """Return whether a document at the durable remote says as what ``shard`` is stored there."""
     query = (
-        "SELECT saves.state = 'published' OR EXISTS (SELECT 1 FROM parts WHERE save = saves.number "
-        "AND rank = ? AND uploaded) FROM shards JOIN saves ON number = save WHERE version = ?"
+        "SELECT state = 'published' OR EXISTS (SELECT 1 FROM parts WHERE save = number "
+        "AND rank = ? AND uploaded) FROM saves WHERE number = ?"
     )
-    row = sql.execute(query, (shard.rank, shard.version)).fetchone()
-    return bool(row and row[0])
+    return bool(sql.execute(query, (shard.rank, shard.save)).get)
 
 
 def _in_one_object(sql: apsw.Connection, version: int, remote: str) -> list[Shard]:
@@ -94,7 +86,7 @@ def record_missing(
     it. Every save gets such an incident once; return whether this was it.
     """
     shard = statements.require(sql, version)
-    number = _save_of(sql, shard).number
+    number = shard.save
     for each in _in_one_object(sql, version, remote):
         if each.state is ShardState.CLEAN:
             drain_writes.record_lost(sql, each.version, remote)
@@ -125,7 +117,7 @@ def end_here(
     files to go.
     """
     shard = statements.require(sql, version)
-    save = _save_of(sql, shard)
+    save = statements.require_save(sql, shard.save)
     if save.state not in LIVE:
         return []
     if pins.is_pinned(sql, save.run, save.step):
@@ -136,9 +128,3 @@ def end_here(
         return deletes.delete_save(sql, save.number)
     statements.set_save_state(sql, save.number, state)
     return deletes.delete_superfluous_shards(sql, save.number)
-
-
-def _save_of(sql: apsw.Connection, shard: Shard) -> Save:
-    save = queries.save_named(sql, shard.run, shard.step, shard.save_id)
-    assert save is not None
-    return save

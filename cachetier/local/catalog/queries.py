@@ -39,7 +39,6 @@ from cachetier.model.shard import Shard
 # A condition on rows of ``saves``.
 NOT_PINNED = "NOT EXISTS (SELECT 1 FROM pins WHERE pins.run = saves.run AND pins.step = saves.step)"
 _STORED = ", ".join(f"drains.{column}" for column in rows.STORED_COLUMNS.split(", "))
-_SHARDS = f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,18 @@ def beside_small_of(ranks: Collection[int]) -> ShardFilter:
         "AND shards.rank IN (SELECT value FROM json_each(?)))"
     )
     return ShardFilter(clause, (json.dumps(sorted(ranks)),))
+
+
+def saves_where(sql: apsw.Connection, condition: str, *values: object) -> list[Save]:
+    """Return the saves whose rows meet ``condition``, which may go on with their order."""
+    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE {condition}"
+    return [rows.save_of(row) for row in sql.execute(query, values)]
+
+
+def shards_where(sql: apsw.Connection, condition: str, *values: object) -> list[Shard]:
+    """Return the shards whose rows, joined with those of their saves, meet ``condition``."""
+    query = f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON number = save WHERE {condition}"
+    return [rows.shard_of(row) for row in sql.execute(query, values)]
 
 
 def saves_of(sql: apsw.Connection, run: str, step: int) -> list[Save]:
@@ -94,49 +105,39 @@ def save_named(sql: apsw.Connection, run: str, step: int, save_id: str) -> Save 
 
 
 def save_by_number(sql: apsw.Connection, number: int) -> Save | None:
-    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE number = ?"
-    row = sql.execute(query, (number,)).fetchone()
-    return rows.save_of(row) if row else None
+    return next(iter(saves_where(sql, "number = ?", number)), None)
 
 
 def saves_of_run(sql: apsw.Connection, run: str) -> list[Save]:
-    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE run = ? ORDER BY step, number"
-    return [rows.save_of(row) for row in sql.execute(query, (run,))]
+    return saves_where(sql, "run = ? ORDER BY step, number", run)
 
 
 def unfinished_saves(sql: apsw.Connection) -> list[Save]:
     """Return saves that the drain still owes something: open, or deleted with objects left."""
-    query = (
-        f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE state = 'open' "
-        "OR (state = 'deleted' AND location IS NOT NULL) ORDER BY number"
+    return saves_where(
+        sql, "state = 'open' OR (state = 'deleted' AND location IS NOT NULL) ORDER BY number"
     )
-    return [rows.save_of(row) for row in sql.execute(query)]
 
 
 def open_saves_of(sql: apsw.Connection, run: str) -> list[Save]:
     """Return the saves of a run that the drain still has to bring to the remote."""
-    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE run = ? AND state = 'open'"
-    return [rows.save_of(row) for row in sql.execute(query, (run,))]
+    return saves_where(sql, "run = ? AND state = 'open'", run)
 
 
 def saves_with_bytes(sql: apsw.Connection) -> list[Save]:
     """Return the saves that readers may see and that have bytes on this node, by arrival."""
-    query = (
-        f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE number IN ("
-        "SELECT save FROM shards WHERE state = 'dirty' UNION SELECT save FROM shards "
+    return saves_where(
+        sql,
+        "number IN (SELECT save FROM shards WHERE state = 'dirty' UNION SELECT save FROM shards "
         "WHERE state = 'clean' AND (file_id IS NOT NULL OR inline)) "
-        "AND state IN ('open', 'local_only', 'published') ORDER BY number"
+        "AND state IN ('open', 'local_only', 'published') ORDER BY number",
     )
-    return [rows.save_of(row) for row in sql.execute(query)]
 
 
 def clean_local_shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
     """Return the shards of a save whose local bytes may go."""
-    query = (
-        f"{_SHARDS} WHERE shards.save = ? AND shards.state = 'clean' "
-        "AND (shards.file_id IS NOT NULL OR shards.inline)"
-    )
-    return [rows.shard_of(row) for row in sql.execute(query, (number,))]
+    condition = "save = ? AND shards.state = 'clean' AND (file_id IS NOT NULL OR inline)"
+    return shards_where(sql, condition, number)
 
 
 def never_durable_runs(sql: apsw.Connection, every: int, least: int) -> list[str]:
@@ -173,20 +174,17 @@ def backlog(sql: apsw.Connection) -> list[Backlog]:
 
 
 def _published_dirty_saves(sql: apsw.Connection) -> list[Save]:
-    query = (
-        f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE state = 'published' "
-        "AND number IN (SELECT save FROM shards WHERE state = 'dirty') ORDER BY number"
-    )
-    return [rows.save_of(row) for row in sql.execute(query)]
+    dirty = "SELECT save FROM shards WHERE state = 'dirty'"
+    return saves_where(sql, f"state = 'published' AND number IN ({dirty}) ORDER BY number")
 
 
 def unswept_saves(sql: apsw.Connection) -> list[Save]:
     """Return saves that ended, and may have left unfinished uploads at the remote."""
-    query = (
-        f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE NOT swept AND location IS NOT NULL "
-        "AND state IN ('published', 'superseded', 'refused') ORDER BY number"
+    return saves_where(
+        sql,
+        "NOT swept AND location IS NOT NULL "
+        "AND state IN ('published', 'superseded', 'refused') ORDER BY number",
     )
-    return [rows.save_of(row) for row in sql.execute(query)]
 
 
 def names_of_save(sql: apsw.Connection, number: int, names: Sequence[str]) -> list[str]:
@@ -203,13 +201,13 @@ def superfluous_saves(sql: apsw.Connection, before: float) -> list[Save]:
 
     They may once their step is published, or when they began before ``before``.
     """
-    query = (
-        f"SELECT {rows.SAVE_COLUMNS} FROM saves AS old WHERE state IN ('superseded', 'refused') "
-        "AND EXISTS (SELECT 1 FROM shards WHERE save = old.number) "
-        "AND (started_at < ? OR EXISTS (SELECT 1 FROM saves AS new WHERE new.run = old.run "
-        "AND new.step = old.step AND new.state = 'published'))"
+    return saves_where(
+        sql,
+        "state IN ('superseded', 'refused') AND EXISTS (SELECT 1 FROM shards WHERE save = number) "
+        "AND (started_at < ? OR EXISTS (SELECT 1 FROM saves AS new WHERE new.run = saves.run "
+        "AND new.step = saves.step AND new.state = 'published'))",
+        before,
     )
-    return [rows.save_of(row) for row in sql.execute(query, (before,))]
 
 
 def runs(sql: apsw.Connection) -> list[str]:
@@ -229,8 +227,7 @@ def parts_of(sql: apsw.Connection, number: int) -> list[RankPart]:
 
 
 def shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
-    query = f"{_SHARDS} WHERE shards.save = ? ORDER BY shards.version"
-    return [rows.shard_of(row) for row in sql.execute(query, (number,))]
+    return shards_where(sql, "save = ? ORDER BY version", number)
 
 
 def summary_of(sql: apsw.Connection, number: int) -> Summary:
@@ -261,24 +258,21 @@ def dirty_shards_of(
 
     Of a ``remote`` those that are not verified there yet: the others wait for another one.
     """
-    query = (
-        f"{_SHARDS} WHERE shards.save = ? AND shards.state = 'dirty' AND NOT EXISTS (SELECT 1 "
+    return shards_where(
+        sql,
+        "shards.save = ? AND shards.state = 'dirty' AND NOT EXISTS (SELECT 1 "
         "FROM drains WHERE version = shards.version AND remote = ? AND verified_at IS NOT NULL) "
-        f"AND {shard_filter.clause} ORDER BY shards.version LIMIT ?"
+        f"AND {shard_filter.clause} ORDER BY shards.version LIMIT ?",
+        *(number, remote, *shard_filter.values, limit),
     )
-    values = (number, remote, *shard_filter.values, limit)
-    return [rows.shard_of(row) for row in sql.execute(query, values)]
 
 
 def shards_of_rank(
     sql: apsw.Connection, number: int, rank: int, after: int, limit: int
 ) -> list[Shard]:
     """Return up to ``limit`` shards of a rank's part with versions above ``after``, ascending."""
-    query = (
-        f"{_SHARDS} WHERE shards.save = ? AND shards.rank = ? AND shards.version > ? "
-        "ORDER BY shards.version LIMIT ?"
-    )
-    return [rows.shard_of(row) for row in sql.execute(query, (number, rank, after, limit))]
+    condition = "save = ? AND rank = ? AND version > ? ORDER BY version LIMIT ?"
+    return shards_where(sql, condition, number, rank, after, limit)
 
 
 def stored_shards_of_rank(
@@ -292,8 +286,7 @@ def stored_shards_of_rank(
 def quarantined_shards(sql: apsw.Connection) -> list[Shard]:
     """Return the shards whose local bytes are damaged."""
     # The plus keeps SQLite from walking all shards by version, to spare itself sorting these few.
-    query = f"{_SHARDS} WHERE shards.state = 'quarantined' ORDER BY +shards.version"
-    return [rows.shard_of(row) for row in sql.execute(query)]
+    return shards_where(sql, "shards.state = 'quarantined' ORDER BY +version")
 
 
 def unsound_ranks(sql: apsw.Connection, number: int) -> frozenset[int]:
@@ -308,14 +301,11 @@ def claimant(sql: apsw.Connection, save: Save) -> Claimant:
 
 
 def shard_named(sql: apsw.Connection, number: int, name: str) -> Shard | None:
-    query = f"{_SHARDS} WHERE shards.save = ? AND shards.name = ?"
-    row = sql.execute(query, (number, name)).fetchone()
-    return rows.shard_of(row) if row else None
+    return next(iter(shards_where(sql, "save = ? AND name = ?", number, name)), None)
 
 
 def shard_by_version(sql: apsw.Connection, version: int) -> Shard | None:
-    row = sql.execute(f"{_SHARDS} WHERE shards.version = ?", (version,)).fetchone()
-    return rows.shard_of(row) if row else None
+    return next(iter(shards_where(sql, "version = ?", version)), None)
 
 
 def visible_shard(sql: apsw.Connection, run: str, step: int, name: str) -> Shard | None:
@@ -331,11 +321,8 @@ def body_of(sql: apsw.Connection, version: int) -> bytes | None:
 
 def clean_local_shards(sql: apsw.Connection) -> list[Shard]:
     """Return every shard whose local bytes may go, save by save, oldest first."""
-    query = (
-        f"{_SHARDS} WHERE shards.state = 'clean' AND (shards.file_id IS NOT NULL OR shards.inline) "
-        f"AND {NOT_PINNED} ORDER BY shards.save, shards.version"
-    )
-    return [rows.shard_of(row) for row in sql.execute(query)]
+    condition = "shards.state = 'clean' AND (file_id IS NOT NULL OR inline)"
+    return shards_where(sql, f"{condition} AND {NOT_PINNED} ORDER BY save, version")
 
 
 def files(sql: apsw.Connection) -> Iterator[tuple[str, int, int]]:
@@ -366,9 +353,14 @@ def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadRecord
 
 def stored_of(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
     """Return how ``remote`` stores a shard, or None where nobody verified that it does."""
+    return stored_where(sql, version, remote, "drains.verified_at IS NOT NULL")
+
+
+def stored_where(sql: apsw.Connection, version: int, remote: str, condition: str) -> Stored | None:
+    """Return as what ``remote`` stores, or stored, a shard whose row there meets ``condition``."""
     query = (
         f"SELECT size_bytes, {_STORED} FROM drains JOIN shards USING (version) "
-        "WHERE version = ? AND remote = ? AND verified_at IS NOT NULL"
+        f"WHERE version = ? AND remote = ? AND {condition}"
     )
     row = sql.execute(query, (version, remote)).fetchone()
     return rows.stored_of(row) if row else None

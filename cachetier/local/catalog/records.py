@@ -13,6 +13,22 @@ LOG_LOST = "log_lost"  # of an incident that ``fsck`` records
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """What shards that were replaced here may have left at a remote under the key of the new one.
+
+    Attributes:
+        uploads: Unfinished ones, by id: the completion of one may be under way still.
+        shards: Version and digest of each.
+    """
+
+    uploads: tuple[str, ...] = ()
+    shards: tuple[tuple[int, int], ...] = ()
+
+
+NOTHING_REPLACED = Replaced()
+
+
+@dataclass(frozen=True, slots=True)
 class IncidentRecord:
     """Something that went wrong behind a caller's back; raised at its next call."""
 

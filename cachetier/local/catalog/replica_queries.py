@@ -50,10 +50,10 @@ def configured(sql: apsw.Connection) -> dict[str, bool]:
 
 def location_at(sql: apsw.Connection, shard: Shard, remote: str, *, durable: bool) -> str | None:
     """Return where a remote has the objects of a shard's save, or None."""
-    save = queries.save_named(sql, shard.run, shard.step, shard.save_id)
-    if save is None or durable:
+    if durable:
+        save = queries.save_by_number(sql, shard.save)
         return save.location if save is not None else None
-    found = replication_of(sql, save.number, remote)
+    found = replication_of(sql, shard.save, remote)
     return found.location if found is not None else None
 
 

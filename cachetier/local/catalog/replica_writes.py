@@ -48,21 +48,17 @@ def record_location(sql: apsw.Connection, number: int, remote: str, location: st
     )
 
 
-def record_part_uploaded(sql: apsw.Connection, number: int, remote: str, rank: int) -> None:
-    """Record that a rank's part is at a replica."""
-    sql.execute(
-        "INSERT OR IGNORE INTO replicated_parts SELECT save, remote, ? FROM replications "
-        "WHERE save = ? AND remote = ?",
-        (rank, number, remote),
-    )
-
-
-def record_part_lost(sql: apsw.Connection, number: int, remote: str, rank: int) -> None:
-    """Record that a rank's part is not at a replica any more."""
-    sql.execute(
-        "DELETE FROM replicated_parts WHERE save = ? AND remote = ? AND rank = ?",
-        (number, remote, rank),
-    )
+def record_part(
+    sql: apsw.Connection, number: int, remote: str, rank: int, *, uploaded: bool
+) -> None:
+    """Record whether a rank's part is at a replica."""
+    query = "DELETE FROM replicated_parts WHERE rank = ? AND save = ? AND remote = ?"
+    if uploaded:
+        query = (
+            "INSERT OR IGNORE INTO replicated_parts SELECT save, remote, ? FROM replications "
+            "WHERE save = ? AND remote = ?"
+        )
+    sql.execute(query, (rank, number, remote))
 
 
 def record_outcome(

@@ -14,12 +14,13 @@ Source: docs/design/0018-full-disk.md.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from pathlib import Path
 
 import apsw
+
+from cachetier import libc
 
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 32 << 20
@@ -29,9 +30,7 @@ INDEX_BYTES = 256 << 10  # of the shared memory: 32 KiB for every 4096 pages of 
 PIECES = 8
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
-_BEHIND_THE_END = 1  # FALLOC_FL_KEEP_SIZE
 _WRITES = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE)
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Reserve:
@@ -80,9 +79,10 @@ class Reserve:
             os.close(descriptor)
 
     def _allocate(self, descriptor: int, size_bytes: int) -> None:
-        size = ctypes.c_int64(size_bytes)
-        if _libc.fallocate(descriptor, _BEHIND_THE_END, ctypes.c_int64(0), size):
-            self._kept = ctypes.get_errno() not in (errno.EOPNOTSUPP, errno.ENOSYS)
+        try:
+            libc.allocate_behind_the_end(descriptor, size_bytes)
+        except OSError as error:
+            self._kept = error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def lend(cache_dir: Path) -> None:

@@ -37,7 +37,7 @@ STORED_COLUMNS = (
     "pack, pack_start, pack_bytes, pack_digest"
 )
 SHARD_COLUMNS = (
-    "shards.version, saves.run, saves.step, saves.save_id, shards.name, shards.rank, "
+    "shards.version, shards.save, saves.run, saves.step, saves.save_id, shards.name, shards.rank, "
     "shards.size_bytes, shards.digest, shards.block_digests, shards.element_size, shards.state, "
     "shards.file_id, shards.inline, shards.committed_at, shards.row_digest"
 )
@@ -151,8 +151,8 @@ def shard_of(row: Row) -> Shard:
     Raises:
         CatalogDamagedError: The row is not what was written.
     """
-    version, run, step, save_id, name, rank, size, digest, blocks, element_size, *rest = row
-    state, file_id, inline, committed_at, checked = rest
+    version, save, run, step, save_id, name, rank, size, digest, blocks, *rest = row
+    element_size, state, file_id, inline, committed_at, checked = rest
     block_digests = struct.unpack(f"!{len(blocks) // 8}Q", blocks[: len(blocks) // 8 * 8])
     content = Content(size, unpacked(digest), block_digests, element_size)
     if row_digest(save_id, name, rank, content) != checked:
@@ -164,6 +164,7 @@ def shard_of(row: Row) -> Shard:
         )
     return Shard(
         version=version,
+        save=save,
         run=run,
         step=step,
         save_id=save_id,

@@ -205,7 +205,7 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (run, step, save_id)
     ) STRICT, WITHOUT ROWID;
     """,
-    # What a remote held and lost: see `drain_queries`.
+    # What a remote held and lost: see `missing_objects`.
     """
     CREATE INDEX lost_drains ON drains (remote, version)
         WHERE stored_bytes IS NOT NULL AND verified_at IS NULL;

@@ -66,6 +66,7 @@ def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) ->
         insert_stored(sql, version, copy.remote, copy.stored, now)
     return Shard(
         version=version,
+        save=save.number,
         run=save.run,
         step=save.step,
         save_id=save.save_id,

@@ -57,7 +57,7 @@ def checked_rows(
 ) -> list[CheckedRow]:
     """Return up to ``limit`` rows of shards with versions above ``after``, ascending."""
     query = (
-        f"SELECT {rows.SHARD_COLUMNS}, saves.number, saves.state, "
+        f"SELECT {rows.SHARD_COLUMNS}, saves.state, "
         "(SELECT length(body) FROM bodies WHERE bodies.version = shards.version) "
         "FROM shards JOIN saves ON saves.number = shards.save "
         "WHERE shards.version > ?1 AND (?2 IS NULL OR saves.run = ?2) "
@@ -71,7 +71,7 @@ def rows_of_save(
 ) -> list[tuple[CheckedRow, Stored | None]]:
     """Return rows of a save likewise, each with how ``remote`` stores the shard."""
     query = (
-        f"SELECT {rows.SHARD_COLUMNS}, saves.number, saves.state, NULL "
+        f"SELECT {rows.SHARD_COLUMNS}, saves.state, NULL "
         "FROM shards JOIN saves ON saves.number = shards.save "
         "WHERE shards.save = ? AND shards.version > ? ORDER BY shards.version LIMIT ?"
     )
@@ -128,13 +128,13 @@ def checked_row(sql: apsw.Connection, version: int) -> CheckedRow | None:
 
 
 def _checked(sql: apsw.Connection, row: tuple[object, ...]) -> CheckedRow:
-    *columns, number, save_state, body_bytes = row
+    *columns, save_state, body_bytes = row
     try:
         shard = rows.shard_of(tuple(columns))
     except (CatalogDamagedError, ValueError, TypeError):
         shard = None
-    version, run, step, _, name = columns[:5]
-    state, file_id = columns[10:12]
+    version, number, run, step, _, name = columns[:6]
+    state, file_id = columns[11:13]
     assert isinstance(version, int)
     assert isinstance(number, int)
     assert isinstance(step, int)

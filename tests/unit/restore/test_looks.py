@@ -24,7 +24,7 @@ PACK = f"pack-0-{digest_of(WHOLE):016x}"
 def shard_of(body: bytes) -> Shard:
     content = Content(len(body), digest_of(body), (digest_of(body),))
     state = ShardState.CLEAN
-    return Shard(1, "run", 7, "save", body.decode(), 0, content, state, None, True, 0.0)
+    return Shard(1, 1, "run", 7, "save", body.decode(), 0, content, state, None, True, 0.0)
 
 
 FIRST, SECOND = map(shard_of, BODIES)

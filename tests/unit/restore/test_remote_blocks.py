@@ -15,6 +15,7 @@ from cachetier.restore.readahead import REMEMBERED_SHARDS, RangeReads
 BLOCKS = 40
 SHARD = Shard(
     version=1,
+    save=1,
     run="r",
     step=1,
     save_id="s",

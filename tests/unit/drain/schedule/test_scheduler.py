@@ -36,6 +36,7 @@ def save_of(
 def shard_of(version: int, rank: int = 0, age_seconds: float = 1.0, name: str = "") -> Shard:
     return Shard(
         version=version,
+        save=1,
         run="run",
         step=1,
         save_id="save",

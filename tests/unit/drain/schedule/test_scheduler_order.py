@@ -38,6 +38,7 @@ def view_of(
     dirty = tuple(
         Shard(
             version=number * 1000 + index,
+            save=number,
             run=run,
             step=number,
             save_id=save.save_id,

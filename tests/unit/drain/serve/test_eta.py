@@ -17,7 +17,7 @@ from cachetier.model.shard import Shard
 from tests.fakes.fake_clock import FakeClock
 
 SHARD = Shard(
-    1, "run", 1, "s", "a", 0, Content(1000, 1, (1,)), ShardState.DIRTY, None, True, committed_at=0.0
+    1, 1, "run", 1, "s", "a", 0, Content(1000, 1, (1,)), ShardState.DIRTY, None, True, 0.0
 )
 UPLOAD = Work(TaskKind.UPLOAD, Save(1, "run", 1, "s", SaveState.OPEN, 1, False, 0.0))
 

@@ -115,7 +115,7 @@ def test_locations_and_parts_are_kept_apart(optional: Two) -> None:
     number = optional.number()
     optional.durable.locate(number, "1")
     optional.near.locate(number, "1~save")
-    optional.near.part_uploaded(number, 0)
+    optional.near.part(number, 0, uploaded=True)
     assert optional.known().location == "1"
     assert [save.location for save in optional.near.unfinished()] == ["1~save"]
     assert [part.uploaded for part in optional.durable.parts(number)] == [False]
