@@ -330,6 +330,29 @@ def test_a_pack_comes_back_as_it_was(tmp_path: Path, bucket: MemoryObjectStore) 
         assert packing.read(ids(), "b") == LARGE + b"b"
 
 
+@pytest.mark.parametrize("compression", ["off", "zstd:3"])
+def test_small_objects_come_back_as_objects_though_they_would_go_in_a_pack_now(
+    tmp_path: Path, other: Tier, bucket: MemoryObjectStore, compression: str
+) -> None:
+    data = b"compress me " * 40_000
+    with tier(tmp_path / "packing", bucket) as packing:
+        for name in NAMES:
+            packing.node.put(ids(), name, data + name.encode())
+        packing.node.seal(ids())
+        with packing.node.draining(compression=compression):
+            packing.node.wait_durable(ids(), SECONDS)
+        keys = [*remove(bucket, "/5/a"), *remove(bucket, "/5/b")]
+
+        packing.node.packing = True
+        packing.make_room()
+        with packing.node.draining(compression=compression):
+            for name in NAMES:
+                packing.node.wait_clean(ids(), name)
+
+        assert set(keys) <= set(bucket.list("").keys)
+        assert other.read(ids(), "b") == data + b"b"
+
+
 # --- nothing is decided --------------------------------------------------------------------------
 
 
