@@ -84,17 +84,14 @@ class ReadClaim(Request[OwnClaim], frozen=True):
 
 
 class IntendClaim(Request[None], frozen=True):
-    """What is about to be claimed, over ``before``."""
+    """What is about to be claimed, over ``before``.
+
+    Another ``epoch`` than before: the directory went back in time, or was copied.
+    """
 
     epoch: str
     nonce: str
     before: str
-
-
-class BeginEpoch(Request[None], frozen=True):
-    """The directory went back in time, or was copied: its objects say another identity now."""
-
-    epoch: str
 
 
 class Handout(Struct, frozen=True):
@@ -348,6 +345,8 @@ DrainRequest = (
     | ReportTraffic
     | ReportCopies
     | ReportCompression
+    | ReadClaim
+    | IntendClaim
 )
 ShardRequest = (
     OpenShard
@@ -373,8 +372,7 @@ SaveRequest = (
     | SaveSwept
     | NamesOfSave
 )
-ClaimRequest = ReadClaim | IntendClaim | BeginEpoch
-AnyRequest = DrainRequest | ClaimRequest | ShardRequest | SaveRequest
+AnyRequest = DrainRequest | ShardRequest | SaveRequest
 
 
 def replied(_request: Request[ReplyT], reply: ReplyT) -> ReplyT:

@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from pathlib import Path
 
 from cachetier_client.clock import SystemClock
@@ -23,7 +22,7 @@ from cachetier.drain.channel import AskingEnd, ChannelClosedError
 from cachetier.drain.loop import DrainLoop, Signals
 from cachetier.drain.messages import DrainOrders, Hello, ReportCourtesy
 from cachetier.drain.pace.traffic import Traffic
-from cachetier.drain.priority.apply import Courtesy, die_with, lower_priority
+from cachetier.drain.priority.apply import Courtesy, die_with, lower_priority, pinned_to
 from cachetier.drain.priority.loop import GivingWay
 from cachetier.drain.priority.psi import Sensors
 from cachetier.errors import StoppingError
@@ -40,9 +39,7 @@ LOCK_PAUSE_SECONDS = 0.1
 def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int:
     """Drain until ``serve`` says so, or ends; for the rest see ``lower_priority``."""
     die_with(parent)
-    if cpus:  # before there are other threads, and the log has one
-        with suppress(OSError):  # what took effect is reported below
-            os.sched_setaffinity(0, cpus)
+    pinned = pinned_to(cpus)  # before there are other threads, and the log has one
     # To serve, which says from which level on; see `said`.
     log_format.set_up("debug", "json", secrets=tuple(log_format.secrets_in(os.environ)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for serve, which then tells us
@@ -51,10 +48,10 @@ def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int
     channel = AskingEnd(socket.socket(fileno=descriptor))
     receiver = signals.listen(channel)
     try:
-        orders = channel.ask(Hello({"cpus": sorted(cpus) or None}))
+        orders = channel.ask(Hello({"cpus": pinned}))
         log_format.set_level(orders.log_level)
         lock = lock_drain(Path(orders.lock), signals)
-        _drain(channel, signals, orders, lambda: lower_priority(group, cpus))
+        _drain(channel, signals, orders, lambda: lower_priority(group, pinned))
         os.close(lock)
     except (ChannelClosedError, StoppingError):
         pass

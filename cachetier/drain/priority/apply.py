@@ -56,21 +56,31 @@ class Courtesy:
         return self._group.set_priority(cpu_priority) if self._group is not None else None
 
 
-def lower_priority(group: str, cpus: Collection[int] = ()) -> Courtesy:
-    """Step behind everybody else, with every thread there is, on ``cpus`` only if any are named.
+def pinned_to(cpus: Collection[int]) -> Collection[int] | None:
+    """Stay on ``cpus``, if any are named, with all threads that begin later; return what holds."""
+
+    def pin() -> list[int]:
+        os.sched_setaffinity(0, cpus)
+        return sorted(os.sched_getaffinity(0))
+
+    return _tried(pin) if cpus else None
+
+
+def lower_priority(group: str, cpus: Collection[int] | None = None) -> Courtesy:
+    """Step behind everybody else, with every thread there is.
 
     Nice values and I/O classes belong to threads; those that begin later inherit them.
 
     Args:
         group: Name of the control group to make; whoever outlives this process removes it.
-        cpus: Numbers of the CPUs that may be used.
+        cpus: See ``pinned_to``.
     """
     entered = _entered_group(group)
     courtesy = Courtesy(
         {
             "nice": _tried(_nice),
             "io": _tried(_io_idle),
-            "cpus": _tried(lambda: _pinned(cpus)),
+            "cpus": cpus,
             "cgroup": None,
             "autogroup": None,  # groups by session count only where there is no control group
         },
@@ -111,13 +121,6 @@ def _autogroup(cpu_priority: CpuPriority) -> int:
     """Set the nice value of the session's group; needs a session of our own."""
     AUTOGROUP.write_text(str(AUTOGROUP_NICE[cpu_priority]))
     return int(AUTOGROUP.read_text().rsplit(maxsplit=1)[-1])
-
-
-def _pinned(cpus: Collection[int]) -> list[int] | None:
-    if not cpus:
-        return None
-    _on_every_thread(lambda thread: os.sched_setaffinity(thread, cpus))
-    return sorted(os.sched_getaffinity(0))
 
 
 def _io_idle() -> str:

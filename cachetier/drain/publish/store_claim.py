@@ -92,8 +92,7 @@ class StoreClaimer:
             identity = store_identity(self._store_id, own.epoch)
             seen, ours = self._seen(identity, own)
             if not ours:
-                own = OwnClaim(self._nonce(), (), own.counter)
-                self._channel.ask(messages.BeginEpoch(own.epoch))
+                own = OwnClaim(self._nonce(), (), own.counter)  # another epoch
                 continue
             nonce, before = self._nonce(), seen.claim.nonce if seen is not None else ""
             self._channel.ask(messages.IntendClaim(own.epoch, nonce, before))

@@ -21,10 +21,7 @@ from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.save_reports import SaveReports
 from cachetier.drain.serve.shard_reports import ShardReports
 from cachetier.drain.serve.snapshot import unfinished
-from cachetier.errors import (
-    CatalogDamagedError,
-    FencedError,
-)
+from cachetier.errors import CatalogDamagedError, FencedError
 from cachetier.local.catalog import claims, drain_writes, missing_objects, queries
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.compression import UNCOMPRESSED, Rules, mode_like
@@ -61,8 +58,6 @@ class Dispatcher:
             return self._shards.answer(request)
         if isinstance(request, messages.SaveRequest):
             return self._saves.answer(request)
-        if isinstance(request, messages.ClaimRequest):
-            return self._answer_of_claim(request)
         match request:
             case messages.Hello():
                 self._stats.courtesy(request.courtesy)
@@ -78,28 +73,9 @@ class Dispatcher:
             case messages.ReportHealth():
                 self._health(request)
             case messages.ReportTraffic() | messages.ReportCopies() | messages.ReportCompression():
-                self._count(request)
-            case _:
-                assert_never(request)
-        return None
-
-    def _answer_of_claim(self, request: messages.ClaimRequest) -> object:
-        remote, store_id = self._stats.remote, self._store.store_id
-        match request:
-            case messages.ReadClaim():
-                own, at_start = self._store.read(claims.own_claim, remote), self._counter_at_start
-                return replied(
-                    request, replace(own, counter=at_start) if at_start is not None else own
-                )
-            case messages.IntendClaim():
-                what = request.epoch, request.nonce, request.before
-                self._store.write(claims.intend_claim, remote, *what)
-                self._counter_at_start = None
-            case messages.BeginEpoch():
-                now = self._context.clock.now()
-                self._store.write(claims.begin_epoch, remote, request.epoch, now)
-                where = {"remote": remote, "store_id": store_id}
-                tell(log, events.STORE_NOT_ALONE, **where, epoch=request.epoch)
+                self._stats.report(request)
+            case messages.ReadClaim() | messages.IntendClaim():
+                return self._claim(request)
             case _:
                 assert_never(request)
         return None
@@ -189,20 +165,6 @@ class Dispatcher:
             hint = "Move the foreign object away or delete it; draining goes on by itself."
             self._context.add_incident(work.shard or work.save, message, hint)
 
-    def _count(
-        self,
-        request: messages.ReportTraffic | messages.ReportCopies | messages.ReportCompression,
-    ) -> None:
-        match request:
-            case messages.ReportTraffic():
-                self._stats.traffic(request)
-            case messages.ReportCopies():
-                self._stats.copied(request)
-            case messages.ReportCompression():
-                self._stats.decided(request)
-            case _:
-                assert_never(request)
-
     # --- how drain and remote are ----------------------------------------------------------------
 
     def _courtesy(self, request: messages.ReportCourtesy) -> Training:
@@ -217,3 +179,17 @@ class Dispatcher:
         if request.retry:
             self._queue.forgive_all()
         self._context.changes.ring()
+
+    def _claim(self, request: messages.ReadClaim | messages.IntendClaim) -> claims.OwnClaim | None:
+        """Return what is claimed of the store id, or write down what is about to be."""
+        remote, at_start = self._stats.remote, self._counter_at_start
+        own = self._store.read(claims.own_claim, remote)
+        if isinstance(request, messages.ReadClaim):
+            return replied(request, own if at_start is None else replace(own, counter=at_start))
+        what = request.epoch, request.nonce, request.before
+        self._store.write(claims.intend_claim, remote, *what, self._context.clock.now())
+        self._counter_at_start = None
+        if request.epoch != own.epoch:
+            where = {"remote": remote, "store_id": self._store.store_id}
+            tell(log, events.STORE_NOT_ALONE, **where, epoch=request.epoch)
+        return None

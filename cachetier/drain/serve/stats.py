@@ -173,7 +173,19 @@ class DrainStats:
         elif changed:
             tell(log, _STATE_EVENTS[state], remote=self.remote, reason=reason)
 
-    def traffic(self, report: ReportTraffic) -> None:
+    def report(self, report: ReportTraffic | ReportCopies | ReportCompression) -> None:
+        """Take what the drain counted since its last report, and how it goes on."""
+        match report:
+            case ReportTraffic():
+                self._traffic(report)
+            case ReportCompression():
+                self._compression.hear(report)
+            case ReportCopies():
+                with self._lock:
+                    self._now.remote.copies = report.state
+                    self._now.copied_bytes += report.copied_bytes
+
+    def _traffic(self, report: ReportTraffic) -> None:
         """Count requests and bodies that went to the remote, and record how fast it is asked."""
         with self._lock:
             remote, was_paused = self._now.remote, self._now.remote.is_paused
@@ -187,12 +199,6 @@ class DrainStats:
                 remote.last_throttled_at = self._clock.now()
         if report.throttled:
             tell(log, events.REMOTE_THROTTLED, remote=self.remote, times=report.throttled)
-
-    def copied(self, report: ReportCopies) -> None:
-        """Record whether the drain copies inside the remote, and count what it copied."""
-        with self._lock:
-            self._now.remote.copies = report.state
-            self._now.copied_bytes += report.copied_bytes
 
     def progressed(self) -> None:
         """Note that the remote took something for good: a part, or a shard."""
@@ -244,10 +250,6 @@ class DrainStats:
             self._now.packs.packs += 1
             self._now.packs.shards += shards
             self._now.packs.size_bytes += size_bytes
-
-    def decided(self, report: ReportCompression) -> None:
-        """Record what ``auto`` decided."""
-        self._compression.hear(report)
 
     def quarantined(self, shard: Shard, reason: str, *, lost: bool) -> None:
         """Hear of a shard whose local bytes are damaged; one is ``lost`` if no remote has it."""

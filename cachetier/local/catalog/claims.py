@@ -30,31 +30,26 @@ class OwnClaim:
 
 def own_claim(sql: apsw.Connection, remote: str) -> OwnClaim:
     """Return the claim as it was written down last."""
-    query = "SELECT seq FROM sqlite_sequence WHERE name = 'shards'"
-    found = sql.execute(query).fetchone()
-    counter = int(found[0]) if found else 0
-    row = sql.execute(
-        "SELECT epoch, nonce, before FROM store_claims WHERE remote = ?", (remote,)
-    ).fetchone()
-    if row is None:
-        return OwnClaim(counter=counter)
-    return OwnClaim(row[0], tuple(nonce for nonce in row[1:] if nonce), counter)
+    counter = sql.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'shards'").get or 0
+    query = "SELECT epoch, nonce, before FROM store_claims WHERE remote = ?"
+    epoch, *nonces = sql.execute(query, (remote,)).fetchone() or ("",)
+    return OwnClaim(epoch, tuple(filter(None, nonces)), counter)
 
 
-def intend_claim(sql: apsw.Connection, remote: str, epoch: str, nonce: str, before: str) -> None:
-    """Write down what is about to be claimed over ``before``: a lost reply is then our own."""
+def intend_claim(
+    sql: apsw.Connection, remote: str, epoch: str, nonce: str, before: str, now: float
+) -> None:
+    """Write down what is about to be claimed over ``before``: a lost reply is then our own.
+
+    Another epoch than before means that this directory went back in time, or was copied.
+    """
     sql.execute(
-        "INSERT INTO store_claims (remote, epoch, nonce, before) VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (remote) DO UPDATE SET epoch = excluded.epoch, nonce = excluded.nonce, "
-        "before = excluded.before",
-        (remote, epoch, nonce, before),
+        "INSERT INTO store_claims (remote, epoch, nonce, before, noticed_at) "
+        "VALUES (?1, ?2, ?3, ?4, iif(?2 = '', NULL, ?5)) "
+        "ON CONFLICT (remote) DO UPDATE SET nonce = excluded.nonce, before = excluded.before, "
+        "noticed_at = iif(epoch = excluded.epoch, noticed_at, ?5), epoch = excluded.epoch",
+        (remote, epoch, nonce, before, now),
     )
-
-
-def begin_epoch(sql: apsw.Connection, remote: str, epoch: str, now: float) -> None:
-    """Write down that this directory went back in time, or was copied: it begins anew."""
-    intend_claim(sql, remote, epoch, "", "")
-    sql.execute("UPDATE store_claims SET noticed_at = ? WHERE remote = ?", (now, remote))
 
 
 def noticed_since(sql: apsw.Connection, since: float) -> list[tuple[str, float]]:
