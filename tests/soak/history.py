@@ -204,13 +204,17 @@ class History:
             return self.steps
 
     def excuse(self, node: str, start: float, end: float) -> None:
-        """Take it as unknown what ``node`` acknowledged in this time: its disk forgot it."""
+        """Take it as unknown what ``node`` acknowledged in this time: its disk forgot it.
+
+        So are shards that went past the disk and are durable: the node that seals their rank knows
+        nothing of them.
+        """
         for step in self.update().values():
             for save in step.saves.values():
                 seals = [seal for part in save.parts.values() for seal in part.seals]
                 for event in (*save.puts(), *seals, *step.deletes):
                     within = event.ended is not None and start <= event.ended <= end
-                    if event.node == node and within and event.level != "durable":
+                    if event.node == node and within:
                         event.outcome = UNKNOWN
                         step.forgotten = True
 
