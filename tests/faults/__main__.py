@@ -65,7 +65,11 @@ PARTS = {
             "tests/integration/test_drain_packs_chaos.py",
         ),
         5,
-        {},
+        {
+            # With each of two errors.
+            "simulated seconds of outage": 2 * 6 * 3600,
+            "simulated seconds of flapping": 1800,
+        },
     ),
     "hostile": Part(
         (
