@@ -77,9 +77,16 @@ PARTS = {
             "tests/integration/test_unix_door_faults.py",
             "tests/unit/codec/test_hostile.py",
             "tests/conformance/test_access.py",
+            "tests/integration/test_http_hostile_many.py",
+            "tests/integration/test_http_unauthorized.py",
+            "tests/integration/test_unix_door_hostile.py",
         ),
         3,
-        {},
+        {
+            "unauthorized requests refused": 1_000,
+            "hostile requests of HTTP": 500,
+            "hostile frames of the socket": 500,
+        },
     ),
 }
 
