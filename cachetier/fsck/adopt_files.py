@@ -70,24 +70,21 @@ class FileAdopter:
                 continue  # nobody needs it
             say(f"adopt {finding.where}: check its bytes, and take them back")
             try:
-                there = self._why_it_is_there(identity)
-                if there is not None:
-                    yield RepairOutcome(finding, True, there)
-                    continue
-                if self._reclaimed(identity):
-                    yield RepairOutcome(
-                        finding, True, "the shard that was without its bytes has them"
-                    )
-                    continue
-                self._adopt(file, identity)
+                yield RepairOutcome(finding, True, self._taken(file, identity))
             except (CachetierError, OSError) as error:
                 self.unanswered |= isinstance(error, RemoteError)
                 reason = error.message if isinstance(error, CachetierError) else str(error)
                 yield RepairOutcome(finding, False, f"it stays in lost+found: {reason}")
-            else:
-                yield RepairOutcome(
-                    finding, True, "it is dirty again; seal its rank to complete it"
-                )
+
+    def _taken(self, file: SetAside, identity: Identity) -> str:
+        """Take a file back if its bytes are needed; return what became of it."""
+        there = self._why_it_is_there(identity)
+        if there is not None:
+            return there
+        if self._reclaimed(identity):
+            return "the shard that was without its bytes has them"
+        self._adopt(file, identity)
+        return "it is dirty again; seal its rank to complete it"
 
     def _adopt(self, file: SetAside, identity: Identity) -> None:
         self._refuse_if_older(file, identity.ids)

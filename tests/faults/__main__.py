@@ -65,7 +65,11 @@ PARTS = {
             "tests/integration/test_drain_packs_chaos.py",
         ),
         5,
-        {},
+        {
+            # With each of two errors.
+            "simulated seconds of outage": 2 * 6 * 3600,
+            "simulated seconds of flapping": 1800,
+        },
     ),
     "hostile": Part(
         (
@@ -73,9 +77,16 @@ PARTS = {
             "tests/integration/test_unix_door_faults.py",
             "tests/unit/codec/test_hostile.py",
             "tests/conformance/test_access.py",
+            "tests/integration/test_http_hostile_many.py",
+            "tests/integration/test_http_unauthorized.py",
+            "tests/integration/test_unix_door_hostile.py",
         ),
         3,
-        {},
+        {
+            "unauthorized requests refused": 1_000,
+            "hostile requests of HTTP": 500,
+            "hostile frames of the socket": 500,
+        },
     ),
 }
 

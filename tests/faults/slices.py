@@ -35,6 +35,11 @@ def share_of(cases: Sequence[Case]) -> Sequence[Case]:
     return cases[int(chosen) % min(SLICES, len(cases)) :: SLICES]
 
 
+def everything() -> bool:
+    """Return whether this run takes all faults: long ones last as long as they may then."""
+    return os.environ[VARIABLE] == EVERYTHING
+
+
 def described() -> str:
     """Return what the head of a run says."""
     chosen = os.environ[VARIABLE]

@@ -1,7 +1,12 @@
-"""Ten minutes without the remote, in simulated time, on the whole drain."""
+"""Hours without the remote, and half an hour of one that comes and goes, in simulated time.
+
+``make faults`` lives through all of it, ``make test`` through minutes.
+"""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +19,16 @@ from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.faults.counting import count
+from tests.faults.slices import everything
 from tests.integration.drain_node import Node
 
-OUTAGE_SECONDS = 600
-SAVE_EVERY_SECONDS = 20
+OUTAGE_SECONDS = 6 * 3600 if everything() else 600
+SAVE_EVERY_SECONDS = 300 if everything() else 20
+FLAPPING_SECONDS = 1800 if everything() else 120
+FLAPPING_SEED = 13
+SAVE_WHEN_FLAPPING_SECONDS = 10
+SAVES_WITHOUT_FAULT = 5
 BODY = bytes(100_000)
 # What was under way when it began may fail, attempt by attempt, before the circuit opens.
 UNDER_WAY = 40
@@ -53,13 +64,35 @@ class Outage:
     def published(self) -> int:
         return len(self.node.seen.steps)
 
+    def pass_seconds_until_all_is_published(self, most: int) -> int:
+        """Return how many passed; at most ``most`` do."""
+        for seconds in range(most):
+            if self.published == self.steps:
+                return seconds
+            self.pass_second()
+            self.node.changes.wait_for(lambda: self.published == self.steps, 0.2, 0.01)
+        return most
 
+    def assert_all_is_there(self) -> None:
+        assert self.published == self.steps
+        assert self.node.told() == []
+        for step in range(1, self.steps + 1):
+            assert self.objects.get(self.node.key(SaveIds("run", step, "save-1"), "large")) == BODY
+
+
+@pytest.fixture
+def outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outage]:
+    monkeypatch.setattr(channel, "QUIET_SECONDS", 0.0)
+    started = Outage(tmp_path)
+    yield started
+    started.node.close()
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("error", [TransientError, RemoteRefusedError])
 def test_nobody_notices_an_outage_and_it_is_made_up_for_at_once(
-    tmp_path: Path, error: type[RemoteError], monkeypatch: pytest.MonkeyPatch
+    outage: Outage, error: type[RemoteError], request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(channel, "QUIET_SECONDS", 0.0)
-    outage = Outage(tmp_path)
     node, objects = outage.node, outage.objects
     with node.draining():
         outage.save()
@@ -76,14 +109,40 @@ def test_nobody_notices_an_outage_and_it_is_made_up_for_at_once(
         assert outage.published == 1
 
         objects.mend()
-        seconds = 0
-        while outage.published < outage.steps and seconds < 60:
-            outage.pass_second()
-            node.changes.wait_for(lambda: outage.published == outage.steps, 0.2, 0.01)
-            seconds += 1
-    assert outage.published == outage.steps == 1 + OUTAGE_SECONDS // SAVE_EVERY_SECONDS
+        seconds = outage.pass_seconds_until_all_is_published(60)
+    assert outage.steps == 1 + OUTAGE_SECONDS // SAVE_EVERY_SECONDS
     assert seconds <= 15  # no long pause is left over from the outage
-    assert node.told() == []
-    for step in range(1, outage.steps + 1):
-        assert objects.get(node.key(SaveIds("run", step, "save-1"), "large")) == BODY
-    node.close()
+    outage.assert_all_is_there()
+    count(request, "simulated seconds of outage", OUTAGE_SECONDS)
+
+
+@pytest.mark.timeout(300)
+def test_a_remote_that_comes_and_goes_for_half_an_hour_gets_everything(
+    outage: Outage, request: pytest.FixtureRequest
+) -> None:
+    objects, chance = outage.objects, random.Random(FLAPPING_SEED)
+    away, changes_at, times_away, seconds_away = False, 0, 0, 0
+    with outage.node.draining():
+        for _ in range(SAVES_WITHOUT_FAULT):
+            outage.save()
+            outage.pass_seconds_until_all_is_published(60)
+        needed = objects.calls.total() / SAVES_WITHOUT_FAULT
+        for second in range(FLAPPING_SECONDS):
+            if second == changes_at:
+                away = not away
+                (objects.go_down if away else objects.mend)()
+                changes_at, times_away = second + chance.randint(1, 20), times_away + away
+            seconds_away += away
+            if second % SAVE_WHEN_FLAPPING_SECONDS == 0:
+                outage.save()
+            outage.pass_second()
+        objects.mend()
+        seconds = outage.pass_seconds_until_all_is_published(60)
+    assert seconds <= 15
+    refused_probes = sum(fault.operation == "check" for fault in objects.fired)
+    assert times_away <= refused_probes <= seconds_away / PROBE_SECONDS + times_away
+    assert len(objects.fired) - refused_probes <= 8 * times_away  # as many as are tried at once
+    answered = objects.calls.total() - len(objects.fired)
+    assert answered <= 1.5 * needed * outage.steps
+    outage.assert_all_is_there()
+    count(request, "simulated seconds of flapping", FLAPPING_SECONDS, FLAPPING_SEED)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.documents import StoreClaim, encode
 from cachetier_client.bucket_format.uploads import STORE_KEY, ObjectInfo
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
@@ -21,12 +23,16 @@ from tests.integration.drain_node import REMOTE, Node, patterned
 
 
 class Bucket(MemoryObjectStore):
-    """Fails puts of claims: ``before`` it has them, or ``after``; of the first so many."""
+    """Fails puts of claims: ``before`` it has them, or ``after``; of the first so many.
+
+    While ``held_back`` nothing is published.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.before = self.after = 0
         self.claims = 0
+        self.held_back = False
 
     def put(
         self,
@@ -40,6 +46,8 @@ class Bucket(MemoryObjectStore):
     ) -> ObjectInfo:
         claim = "/.cachetier/stores/" in key
         self.claims += claim
+        if self.held_back and b'"state":"published"' in bytes(body):
+            raise TransientError("not now")
         if claim and self.before:
             self.before -= 1
             raise TransientError("it never arrived")
@@ -251,3 +259,31 @@ def test_a_claim_that_fails_leaves_no_data_file_open(
         opened = [os.readlink(each.path) for each in os.scandir("/proc/self/fd")]
     assert not bucket.before
     assert not [path for path in opened if path.startswith(str(tmp_path / "node" / "data"))]
+
+
+@pytest.mark.parametrize("world_size", [1, 2], ids=["at_the_publication", "at_an_upload"])
+def test_what_was_sent_before_another_node_claimed_is_looked_at_before_it_is_published(
+    nodes: Nodes, bucket: Bucket, world_size: int
+) -> None:
+    node, ids = nodes["node"], SaveIds("run", 1, "save-1", 0, world_size)
+    bucket.held_back = True
+    node.put(ids, "shard", b"of step 1")
+    node.seal(ids)
+    with node.draining():
+        node.wait_until(lambda: node.bucket.part_ranks("run", "1") == {0})
+    node = nodes.restart()
+    claim = StoreClaim(store=node.store.store_id, nonce="another", counter=0)
+    body, key = encode(claim), node.key(ids, "shard")
+    bucket.put(node.bucket.layout.store_claim_key(claim.store), body, digest=digest_of(body))
+    there = bucket.head(key)
+    assert there is not None
+    bucket.put(key, b"of others", digest=digest_of(b"of others"), metadata=there.metadata)
+    bucket.held_back = False
+    if world_size == 2:
+        node.put(replace(ids, rank=1), "shard-1", b"of rank 1")
+        node.seal(replace(ids, rank=1))
+    with node.draining():
+        node.wait_durable(ids)
+
+    assert noticed(node)
+    assert bucket.get(key) == b"of step 1"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from cachetier_client.bucket_format.documents import StoreClaim
 from cachetier_client.bucket_format.publication import RACES
@@ -26,14 +26,6 @@ from cachetier.drain.channel import AskingEnd
 from cachetier.errors import IntegrityError, TransientError
 from cachetier.local.catalog.claims import OwnClaim
 from cachetier.remote.bucket import Bucket, SeenStoreClaim
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A claim that was ours when it was last put."""
-
-    identity: str
-    seen: SeenStoreClaim
 
 
 class StoreClaimer:
@@ -51,7 +43,8 @@ class StoreClaimer:
         self._store_id = store_id
         self._nonce = nonce
         self._lock = threading.Lock()
-        self._held: _Held | None = None
+        self._held: SeenStoreClaim | None = None  # what was ours when it was last put
+        self._first = ""  # what we claimed first
 
     def identity(self) -> str:
         """Return what objects are to say that they are of, once it is claimed.
@@ -62,32 +55,33 @@ class StoreClaimer:
         with self._lock:
             if self._held is None:
                 self._held = self._claimed()
-            return self._held.identity
+            return self._held.claim.store
 
     def confirm(self) -> bool:
-        """Put the claim again; return False where somebody else had claimed it: look at it all.
+        """Put the claim again; return False if anybody else claimed it since the drain began.
+
+        All is then to be looked at.
 
         Raises:
             RemoteError: The remote cannot say; nothing may be published.
         """
         with self._lock:
-            held = self._held
-            if held is None:
+            if self._held is not None:
+                counter = self._channel.ask(messages.ReadClaim()).counter
+                again = replace(self._held.claim, counter=counter)
+                self._held = self._bucket.put_store_claim(again, self._held)
+            if self._held is None:
                 self._held = self._claimed()
-                return True
-            counter = self._channel.ask(messages.ReadClaim()).counter
-            again = StoreClaim(store=held.identity, nonce=held.seen.claim.nonce, counter=counter)
-            seen = self._bucket.put_store_claim(again, held.seen)
-            self._held = _Held(held.identity, seen) if seen is not None else self._claimed()
-            return self._held.identity == held.identity
+            return self._held.claim.store == self._first
 
     def forget(self) -> None:
         """Claim again before anything is sent: the remote was away."""
         with self._lock:
             self._held = None
 
-    def _claimed(self) -> _Held:
+    def _claimed(self) -> SeenStoreClaim:
         own = self._channel.ask(messages.ReadClaim())
+        self._first = self._first or store_identity(self._store_id, own.epoch)
         for _ in range(RACES):
             identity = store_identity(self._store_id, own.epoch)
             seen, ours = self._seen(identity, own)
@@ -100,7 +94,7 @@ class StoreClaimer:
             claim = StoreClaim(store=identity, nonce=nonce, counter=own.counter)
             put = self._bucket.put_store_claim(claim, seen)
             if put is not None:
-                return _Held(identity, put)
+                return put
         raise TransientError(f"the claim of store {self._store_id} changes all the time")
 
     def _seen(self, identity: str, own: OwnClaim) -> tuple[SeenStoreClaim | None, bool]:

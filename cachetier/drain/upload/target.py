@@ -51,10 +51,6 @@ class StrayObjectError(ConflictError):
     """It is of this very store, which knows nothing of it: its disk went back, or was copied."""
 
 
-def _nothing_is_fixed() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class UploadTarget:
     """What is to lie where; ``metadata`` is that of raw bytes, ``mode`` how it may be compressed.
@@ -71,7 +67,7 @@ class UploadTarget:
     run: str = ""
     mode: Mode = OFF
     replaced: Replaced = NOTHING_REPLACED
-    is_fixed: Callable[[], bool] = _nothing_is_fixed
+    is_fixed: Callable[[], bool] = lambda: False
 
     @property
     def size_bytes(self) -> int:
