@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cachetier.errors import CatalogDamagedError, FencedError
+from cachetier.errors import CachetierError, CatalogDamagedError, FencedError
 from tests.crash.judge import judge, judge_drained, judge_works, open_node
 from tests.crash.workload import Promise, Workload
 from tests.fakes.fake_clock import FakeClock
@@ -205,6 +205,7 @@ def sweep(
     restarts: int = 0,
     every: int = 1,
     drained: int = 6,
+    without_log: int = 8,
     at: str = "",
 ) -> Report:
     """Live a life, cut the power at each of its steps in every way, and judge what is left.
@@ -218,6 +219,7 @@ def sweep(
             start-up that follows; 0 for none, else one in so many.
         every: Of so many moments one is judged; which, depends on ``seed``.
         drained: Of so many states one is drained to the end.
+        without_log: Of so many states one is started without the catalog's log as well.
         at: What a moment that is judged is before, as its description says.
 
     Raises:
@@ -234,7 +236,7 @@ def sweep(
                         starts = 2 if report.states % 4 == 0 else 1
                         drains = report.states % drained == 0
                         judge_start(place / "arena", survivor, moment, vfs, starts, drains=drains)
-                        if report.states % 8 == 0:
+                        if report.states % without_log == 0:
                             judge_lost_log(place / "arena", survivor, moment, vfs)
                         if restarts and report.states % restarts == 0:
                             _sweep_start(place, survivor, moment, vfs, report)
@@ -245,8 +247,8 @@ def sweep(
 def _named(where: str) -> Iterator[None]:
     try:
         yield
-    except ViolationError as broken:
-        raise ViolationError(f"{where}: {broken}") from None
+    except (ViolationError, CachetierError) as broken:
+        raise ViolationError(f"{where}: {broken}") from broken
 
 
 def judge_start(

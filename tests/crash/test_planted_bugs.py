@@ -1,26 +1,26 @@
 """The harness must report every bug that is planted here; one that it misses makes it worthless.
 
-====================================  ==========================================================
-planted                               reported by
-====================================  ==========================================================
-no sync of data, folder or journal    the sweep, here
-acknowledged before the sync          the sweep, here
-a failed sync tried again             failed syncs and then a power cut, here
-clean or evicted before confirmed     the sweep, here
-the answer of a write is trusted      two nodes (an ETag is believed nowhere: the answer as such)
-dropped once it was refused (4xx)     two nodes
-no check of the log's tail            ``test_log_damage``
-412 taken for success                 the sweep, here
-part and manifest before the shards   the sweep, here
-a temporary name is used again        the sweep, here (there are none: ids of data files instead)
-no check of a digest on reading       ``test_tier``: a bit flips, and is read
-no lock                               two nodes
-recorded parts are trusted            the sweep, here: all are recorded, and no object is there
-eviction, part without HEAD           two nodes
-publication without a second look     two nodes
-old upload kept                       ``test_drain_late`` only: the model's lives do not reach it
-clocks are compared                   two nodes, one history by two clocks
-====================================  ==========================================================
+=====================================  =========================================================
+planted                                reported by
+=====================================  =========================================================
+no sync of data, folder or journal     the sweep, here
+acknowledged before the sync           the sweep, here
+a failed sync tried again              failed syncs and then a power cut, here
+clean or evicted before confirmed      the sweep, here
+the answer of a write is trusted       two nodes (an ETag is believed nowhere: the answer as such)
+dropped once it was refused (4xx)      two nodes
+no check of the log's tail             the sweep, here
+412 taken for success                  the sweep, here
+part and manifest before the shards    the sweep, here
+a temporary name is used again         the sweep, here (there are none: ids of data files instead)
+no check of a digest on reading        ``test_tier``: a bit flips, and is read
+no lock                                two nodes
+recorded parts are trusted             the sweep, here: all are recorded, and no object is there
+eviction, part without HEAD            two nodes
+publication without a second look      two nodes
+old upload kept                        ``test_drain_late`` only: the model's lives do not reach it
+clocks are compared                    two nodes, one history by two clocks
+=====================================  =========================================================
 
 Two nodes: ``tests/stateful/test_planted_in_two_nodes.py``.
 """
@@ -29,7 +29,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -50,7 +51,7 @@ from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import CatalogDamagedError, PreconditionFailedError
-from cachetier.local.catalog import connection, puts, running
+from cachetier.local.catalog import connection, puts, running, wal
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.catalog.puts import Committed
 from cachetier.local.catalog.records import NewShard
@@ -58,29 +59,49 @@ from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.store import Staged, Store
 from cachetier.model.checkpoint import PartState
 from cachetier.remote.base import IF_ABSENT
+from tests.crash.judge import judge_fenced
 from tests.crash.sweep import Life, judge_start, live, sweep
 from tests.fakes.power_loss import WORST
+from tests.fakes.strict_disk import StrictDisk
 from tests.stateful.invariants import ViolationError
 from tests.stateful.unsynced import unsynced
 
-pytestmark = pytest.mark.soak
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
-def caught(place: Path, drained: int = 6, at: str = "") -> str:
-    """Sweep lives until the harness reports, coarsely at first; return what it says."""
-    for every in (1,) if at else (10, 1):
-        for seed in range(3):
-            top = place / f"every-{every}"
-            top.mkdir(exist_ok=True)
+@pytest.fixture
+def caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Sweep a life with the bug until the harness reports; return what it says.
+
+    Without the bug the same sweep reports nothing. Where it is of few moments it is done again;
+    for all others ``test_the_harness_finds_nothing_where_no_bug_is_planted`` stands.
+    """
+
+    def swept(every: int = 20, at: str = "", **kwargs: int) -> str:
+        options = {"calls": 0, "lucks": 0} | kwargs
+        for each in dict.fromkeys((every, 1)):  # the moments shift as the code changes
             try:
-                sweep(top, seed, lucks=0, every=every, drained=drained, at=at)
+                sweep(_made(tmp_path / f"planted-{each}"), 0, at=at, every=each, **options)
             except ViolationError as violation:
+                print(f"caught: {violation}")
+                monkeypatch.undo()
+                if at:
+                    sweep(_made(tmp_path / "sound"), 0, at=at, every=each, **options)
                 return str(violation)
-    raise AssertionError("the harness found nothing")
+        raise AssertionError("the harness found nothing")
+
+    return swept
+
+
+def test_the_harness_finds_nothing_where_no_bug_is_planted(tmp_path: Path) -> None:
+    assert sweep(tmp_path, 0, calls=0, lucks=0, every=20).states > 50
 
 
 def test_the_harness_catches_an_acknowledgement_before_the_sync(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def commit(self: Store, staged: Staged, ids: SaveIds, name: str, content: Content) -> Committed:
         new = NewShard(name, ids.rank, content, file_id=staged.file_id)
@@ -95,11 +116,11 @@ def test_the_harness_catches_an_acknowledgement_before_the_sync(
 
     monkeypatch.setattr(Store, "commit", commit)
 
-    assert "lost their files" in caught(tmp_path)
+    assert "lost their files" in caught()
 
 
 def test_the_harness_catches_a_missing_sync_of_the_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         DiskFiles,
@@ -107,19 +128,19 @@ def test_the_harness_catches_a_missing_sync_of_the_data(
         lambda _self, descriptor, identity: os.setxattr(descriptor, "user.planted", identity),
     )
 
-    assert "lost their files" in caught(tmp_path)
+    assert "lost their files" in caught()
 
 
 def test_the_harness_catches_a_missing_sync_of_the_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DiskFiles, "sync_name", lambda _self, _file_id: None)
 
-    assert "lost their files" in caught(tmp_path)
+    assert "lost their files" in caught()
 
 
 def test_the_harness_catches_a_missing_sync_of_the_catalog(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure = connection._configure
 
@@ -129,11 +150,11 @@ def test_the_harness_catches_a_missing_sync_of_the_catalog(
 
     monkeypatch.setattr(connection, "_configure", careless)
 
-    assert caught(tmp_path)
+    assert "acknowledged commits went with it" in caught()
 
 
 def test_the_harness_catches_a_catalog_that_is_synced_only_now_and_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure = connection._configure
 
@@ -143,11 +164,11 @@ def test_the_harness_catches_a_catalog_that_is_synced_only_now_and_then(
 
     monkeypatch.setattr(connection, "_configure", careless)
 
-    assert caught(tmp_path)
+    assert "readers get" in caught()
 
 
 def test_the_harness_catches_a_mark_of_the_log_whose_name_is_not_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def careless(path: Path, text: str) -> None:
         new = path.with_suffix(".new")
@@ -159,11 +180,12 @@ def test_the_harness_catches_a_mark_of_the_log_whose_name_is_not_synced(
 
     monkeypatch.setattr(running, "write_synced", careless)
 
-    assert "without its log" in caught(tmp_path)
+    found = caught(every=5, at="(sync cache/catalog.db-wal)", without_log=1)
+    assert "without its log: readers get" in found
 
 
 def test_the_harness_catches_a_mark_that_goes_before_the_last_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = running.end
 
@@ -173,11 +195,39 @@ def test_the_harness_catches_a_mark_that_goes_before_the_last_checkpoint(
 
     monkeypatch.setattr(running, "end", hasty)
 
-    assert "without its log" in caught(tmp_path)
+    found = caught(every=5, at="(write cache/catalog.db)", without_log=1)
+    assert "without its log: seals were lost" in found
+
+
+def test_the_harness_catches_a_torn_tail_of_the_log_that_is_taken_for_whole(
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a log without sums: whatever the last frames hold counts."""
+
+    def believe(log: Path) -> None:
+        if wal.life_of(log) is not None:
+            log.write_bytes(summed_anew(log.read_bytes()))
+
+    monkeypatch.setattr(wal, "check", believe)
+
+    found = caught(every=3, lucks=1, calls=15, at="(sync cache/catalog.db-wal)")
+    assert "luck" in found
+
+
+def summed_anew(log: bytes) -> bytes:
+    """Return a log in which each frame of its last life has a sum that is right."""
+    _magic, _version, page_bytes, _sequence, salt1, salt2, *_ = wal._HEADER.unpack_from(log)
+    running, whole = wal._checksum(log[:24], "<", (0, 0)), bytearray(log)
+    for frame in wal._frames(log, page_bytes, (salt1, salt2)):
+        if frame.salts_kept < 2:
+            break
+        running = wal._checksum(frame.head + frame.page, "<", running)
+        struct.pack_into(">2I", whole, frame.offset + 16, *running)
+    return bytes(whole)
 
 
 def test_the_harness_catches_a_part_and_a_manifest_written_before_the_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = scheduler._steps
 
@@ -192,11 +242,11 @@ def test_the_harness_catches_a_part_and_a_manifest_written_before_the_shards(
     monkeypatch.setattr(scheduler, "_steps", eager)
     monkeypatch.setattr(Publisher, "_look", lambda *_: None)
 
-    assert caught(tmp_path)
+    assert "published tier/run/1/a is not there" in caught()
 
 
 def test_the_harness_catches_a_shard_called_clean_before_the_remote_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be evicted from then on."""
     upload = Uploader.upload
@@ -215,11 +265,11 @@ def test_the_harness_catches_a_shard_called_clean_before_the_remote_has_it(
 
     monkeypatch.setattr(Uploader, "upload", trusting)
 
-    assert "is not at the remote" in caught(tmp_path)
+    assert "is not at the remote" in caught(every=1, at="(complete_upload)")
 
 
 def test_the_harness_catches_an_upload_that_counts_as_sent_by_its_recorded_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The power may have gone between the record of the last part and the object."""
     send = MultipartUpload.send
@@ -232,11 +282,11 @@ def test_the_harness_catches_an_upload_that_counts_as_sent_by_its_recorded_parts
 
     monkeypatch.setattr(MultipartUpload, "send", trusting)
 
-    assert "is not at the remote" in caught(tmp_path, drained=1, at="complete_upload")
+    assert "is not at the remote" in caught(every=1, drained=1, at="(complete_upload)")
 
 
 def test_the_harness_catches_a_refused_condition_taken_for_a_lost_reply(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lies there may be what a rank put before, under the same name."""
 
@@ -252,11 +302,11 @@ def test_the_harness_catches_a_refused_condition_taken_for_a_lost_reply(
 
     monkeypatch.setattr(Uploader, "put", blind)
 
-    assert "is not at the remote" in caught(tmp_path, drained=1, at="(put)")
+    assert "is not at the remote" in caught(every=1, at="(put)")
 
 
 def test_the_harness_catches_ids_of_data_files_that_are_used_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing has a temporary name: a data file is created under its own, for ever."""
     create, numbers = DiskFiles.create, count()
@@ -271,15 +321,15 @@ def test_the_harness_catches_ids_of_data_files_that_are_used_again(
 
     monkeypatch.setattr(DiskFiles, "create", reusing)
 
-    assert caught(tmp_path)
+    assert "is damaged on this node" in caught()
 
 
 def test_the_harness_catches_an_eviction_of_dirty_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Store, "evict", lambda self, shard: self.drop([shard]) is None)
 
-    assert caught(tmp_path)
+    assert "rows lost their files" in caught(every=10)
 
 
 # --- a failed sync that is believed later -------------------------------------------------------
@@ -287,13 +337,13 @@ def test_the_harness_catches_an_eviction_of_dirty_bytes(
 
 def lost_after_failed_sync(place: Path, kind: str) -> str:
     """Fail each sync of ``kind`` in turn; return what the harness says of the power cut after."""
-    trace = live(place / "sound", 0)[-1].disk.trace
+    trace = live(place / "sound", 0, calls=0)[-1].disk.trace
     steps = [number for number, step in enumerate(trace, 1) if step.startswith(f"sync {kind}")]
     for step in steps:
         life = Life(place / f"life-{step}", 0)
         life.disk.fail_sync_at = step
         try:
-            life.play()
+            life.play(calls=0)
         except CatalogDamagedError:
             continue  # it failed while the node started: that it refuses is right
         assert life.disk.failed_syncs == 1, "the fault did not fire"
@@ -321,12 +371,39 @@ def test_the_harness_catches_a_failed_sync_of_data_retried_into_a_success(
     assert sync is os.fsync
     monkeypatch.setattr(DiskFiles, "seal", seal)
 
-    assert lost_after_failed_sync(tmp_path, "cache/data/")
+    assert "has other bytes" in lost_after_failed_sync(tmp_path, "cache/data/")
+
+
+def test_the_harness_catches_a_failed_sync_of_the_catalog_retried_into_a_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = StrictDisk.sync
+
+    def stubborn(self: StrictDisk, operation: str, path: str, number: int) -> None:
+        try:
+            sync(self, operation, path, number)
+        except OSError:
+            sync(self, operation, path, number)
+
+    monkeypatch.setattr(StrictDisk, "sync", stubborn)
+
+    found = lost_after_failed_sync(tmp_path, "cache/catalog.db-wal")
+    assert "commits after it would be lost" in found
 
 
 def test_the_harness_catches_a_fence_that_is_ignored_after_a_failed_sync_of_the_catalog(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """SQLite itself loses nothing then: it writes the same frames again, and syncs them."""
+    trace = live(tmp_path / "trace", 0, calls=0)[-1].disk.trace
+    put = next(n for n, step in enumerate(trace) if step.startswith("sync cache/data/"))
+    step = 1 + trace.index("sync cache/catalog.db-wal", put)
+
+    def fails(name: str) -> None:
+        life = Life(tmp_path / name, 0)
+        life.disk.fail_sync_at = step
+        life.play(calls=0, at_the_end=lambda: judge_fenced(life.node))
+
     run = Committer.run
 
     def stubborn(self: Committer, operation, *args, **kwargs):  # type: ignore[no-untyped-def]
@@ -338,6 +415,8 @@ def test_the_harness_catches_a_fence_that_is_ignored_after_a_failed_sync_of_the_
             self.fenced = None
             return run(self, operation, *args, **kwargs)
 
+    fails("sound")
     monkeypatch.setattr(Committer, "run", stubborn)
 
-    assert lost_after_failed_sync(tmp_path, "cache/catalog.db-wal")
+    with pytest.raises(ViolationError, match="a failed sync did not fence"):
+        fails("planted")

@@ -80,9 +80,11 @@ PARTS = {
             "tests/integration/test_http_hostile_many.py",
             "tests/integration/test_http_unauthorized.py",
             "tests/integration/test_unix_door_hostile.py",
+            "tests/integration/test_slow_connections.py",
         ),
-        3,
+        4,
         {
+            "slow connections closed": 500,
             "unauthorized requests refused": 1_000,
             "hostile requests of HTTP": 500,
             "hostile frames of the socket": 500,

@@ -202,6 +202,7 @@ def test_a_body_that_stalls_or_drips_is_ended(quick: Caller, length: int, drip: 
     head = f"PUT {shard_path('slow')} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n"
     seconds, answer = seconds_until_closed(quick, head.encode() + b"some", drip)
     assert answer.startswith(b"HTTP/1.1 408")
+    assert b"\r\nconnection: close\r\n" in answer.lower()  # not one more byte is waited for
     assert seconds < 8
 
 

@@ -192,8 +192,10 @@ class _Exchange:
                 self._failed("http", error.code)
                 tell(log, events.ANSWER_CUT_OFF, reason=error.message, code=error.code)
             return
-        # Who waits for `100 Continue` will not send its body now: the connection cannot go on.
-        close = self._expects_continue() and not self._read
+        # Who waits for `100 Continue` will not send its body now, and who is too slow has had its
+        # time: the connection cannot go on.
+        unsent = self._expects_continue() and not self._read
+        close = unsent or isinstance(error, SlowBodyError)
         await self._respond(problem_response(error, close=close))
 
     async def _respond(self, response: Response) -> None:
