@@ -20,7 +20,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick test soak faults prometheus acceptance demo near bench paired docs house serve dev wheels lock clean
+.PHONY: help setup check quick test soak faults prometheus xfs acceptance demo near bench paired docs house serve dev wheels lock clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -43,11 +43,14 @@ quick: setup  ## Run the tests for the loop of a person at work: unit, client, c
 soak: setup prometheus  ## Run the tests that repeat at length, or (MINUTES=90) nodes under load and faults, judged from outside
 	@$(if $(MINUTES),$(PY) -m tests.soak --minutes $(MINUTES) $(ARGS),FAULT_SLICE=all $(PY) -m pytest -n $(WORKERS) $(ARGS) -m soak tests)
 
-faults: setup  ## Run every fault, 20 minutes, and write docs/faults-report.md (PART=kill: one part)
+faults: setup xfs  ## Run every fault, half an hour, and write docs/faults-report.md (PART=kill: one part)
 	@$(PY) -m tests.faults --workers $(WORKERS) $(if $(PART),--part $(PART))
 
 prometheus: $(STAMPS)/venv  ## Have prometheus for the tests of metrics: Debian's, unpacked into .venv
-	@tools/get_prometheus.sh $(VENV)/prometheus
+	@tools/get_debian.sh $(VENV)/prometheus prometheus prometheus
+
+xfs: $(STAMPS)/venv  ## Have mkfs.xfs for the power cuts on XFS: Debian's, unpacked into .venv
+	@tools/get_debian.sh $(VENV)/xfs mkfs.xfs xfsprogs libinih1 liburcu8
 
 acceptance: setup  ## Run the container tests too: needs Docker and compose, and fails without
 	@CACHETIER_ACCEPTANCE=1 $(PY) -m pytest tests/acceptance $(ARGS)

@@ -140,7 +140,7 @@ class Life:
         """
         self.disk.on_step = self._remember
         self._remote.on_change = self._remember
-        with self.disk.recording(), _repeatable(self._seed):
+        with self.disk.recording(), repeatable(self._seed):
             try:
                 self.workload.play(calls)
             except FencedError:
@@ -179,7 +179,7 @@ class Life:
 
 
 @contextmanager
-def _repeatable(seed: int) -> Iterator[None]:
+def repeatable(seed: int) -> Iterator[None]:
     """Draw ids from ``seed``, so that a step number means the same in every run."""
     real, dice = secrets.token_hex, random.Random(seed)
     secrets.token_hex = lambda nbytes=None: dice.randbytes(nbytes or 32).hex()

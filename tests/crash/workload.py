@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES
@@ -21,6 +22,7 @@ WORLD_SIZE = 2
 STEPS = (1, 2)
 NAMES = ("a", "b/c", "d")
 ENDLESS_TASKS = 200
+Place = tuple[int, tuple[Any, ...]]  # how many calls came before, and the state of the dice
 SMALL, LARGE, TWO_BLOCKS = 300, 70_000, BLOCK_BYTES + 5_000
 
 
@@ -44,15 +46,37 @@ class Workload:
         self._clock = clock
         self._dice = random.Random(seed)
         self._saves = dict.fromkeys(STEPS, 0)
+        self._played = 0
+        self.place: Place = self._played, self._dice.getstate()
         self.promise = Promise.nothing()
         self.node: Node
         self.make_room: Callable[[], None] | None = None
 
     def play(self, calls: int) -> None:
         """Play a life that begins with one of everything and goes on at random."""
+        self.start()
+        for _ in range(len(self._overture()) + calls):
+            self.play_next()
+
+    def start(self) -> None:
         self.node = self._make_node()
-        for call in self._overture():
-            call()
+
+    def play_next(self) -> None:
+        """Make the next call, or the next few that belong together."""
+        self.place = self._played, self._dice.getstate()
+        overture = self._overture()
+        call = overture[self._played] if self._played < len(overture) else self._any_call()
+        call()
+        self._played += 1
+
+    def go_back_to(self, place: Place, model: Model) -> None:
+        """Let the next call be the one that began at ``place``: it was cut, and is made again."""
+        self.place = place
+        self._played, state = place
+        self._dice.setstate(state)
+        self.promise = Promise(model, model)
+
+    def _any_call(self) -> Callable[[], None]:
         kinds = [
             self.put,
             self.put,
@@ -72,8 +96,7 @@ class Workload:
             self.restart,
             self.kill,
         ]
-        for _ in range(calls):
-            self._dice.choice(kinds)()
+        return self._dice.choice(kinds)
 
     def _overture(self) -> list[Callable[[], None]]:
         def both_ranks(step: int) -> list[Callable[[], None]]:

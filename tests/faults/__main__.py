@@ -41,6 +41,11 @@ PARTS = {
         10,
         {"states after a power cut": 20_000},
     ),
+    "real-disks": Part(
+        ("tests/crash/test_real_disks.py",),
+        8,
+        {"power cuts on ext4": 2_000, "power cuts on XFS": 500},
+    ),
     "failed-syncs": Part(("tests/crash/test_failed_syncs.py",), 6, {"failed syncs": 30}),
     "repairs": Part(("tests/crash/test_repair_sweep.py",), 5, {"repairs that were killed": 300}),
     "planted-bugs": Part(

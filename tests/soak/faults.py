@@ -22,10 +22,11 @@ from cachetier_client.errors import CachetierClientError
 
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, When, share
+from tests.fakes.loop_disk import Disk, LoopDisk
 from tests.soak.bucket import BareBucket
 from tests.soak.history import History, StepHistory
 from tests.soak.jobs import Jobs
-from tests.soak.nodes import REPAIR_SECONDS, START_SECONDS, Disk, LoopDisk, Node, copy_tree
+from tests.soak.nodes import REPAIR_SECONDS, START_SECONDS, Node, copy_tree
 
 AWAY_SECONDS = 2.0
 LOCKED_SECONDS = 7.0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -20,12 +18,12 @@ from cachetier_client import Client
 from cachetier_client.errors import CachetierClientError
 
 from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.fakes.loop_disk import Disk
 
 PREFIX = "soak"
 START_SECONDS = 90.0
 STOP_SECONDS = 60.0
 REPAIR_SECONDS = 180.0
-SHUT_DOWN, WITHOUT_LOG = 0x8004587D, 2  # ext4's ioctl: what was not synced is gone
 
 # Read by each Python of a node at its start: it does not outlive what started it, and its wall
 # clock is off by what a file says, now.
@@ -40,77 +38,6 @@ def _time():
     return _real() + _seen[1]
 time.time = _time
 """
-
-
-class Disk:
-    """Where a node's cache lies: a directory, and nothing more can be done to it."""
-
-    own = False
-
-    def __init__(self, home: Path) -> None:
-        self.path = home / "disk"
-        self.path.mkdir()
-
-    def close(self) -> None:
-        """Nothing to let go."""
-
-
-class LoopDisk(Disk):
-    """An ext4 file system of its own on a small image: its power can be cut, and it can be full."""
-
-    own = True
-
-    def __init__(self, home: Path, size_bytes: int) -> None:
-        super().__init__(home)
-        self._image = home / "image"
-        with self._image.open("wb") as file:
-            file.truncate(size_bytes)
-        _run("mkfs.ext4", "-q", str(self._image))
-        self._mount()
-
-    def _mount(self) -> None:
-        _run("mount", "-o", "loop", str(self._image), str(self.path))
-
-    def cut_power(self) -> None:
-        """From now on nothing reaches the image; what was not synced never did."""
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.ioctl(descriptor, SHUT_DOWN, struct.pack("I", WITHOUT_LOG))
-        finally:
-            os.close(descriptor)
-
-    def power_on(self) -> None:
-        self._unmount()
-        self._mount()
-
-    def fill(self) -> int:
-        """Take what room there is with a file of nobody's; return its bytes."""
-        free = os.statvfs(self.path)
-        size = free.f_bavail * free.f_frsize - (128 << 10)
-        with (self.path / "filler").open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, size))
-        return size
-
-    def make_room(self) -> None:
-        (self.path / "filler").unlink(missing_ok=True)
-
-    def _unmount(self) -> None:
-        give_up_at = time.monotonic() + STOP_SECONDS
-        while subprocess.run(
-            ("umount", str(self.path)), check=False, capture_output=True
-        ).returncode:
-            if time.monotonic() > give_up_at:
-                raise RuntimeError(f"{self.path} cannot be unmounted: somebody holds a file")
-            time.sleep(0.1)
-
-    def close(self) -> None:
-        self._unmount()
-
-
-def can_mount() -> bool:
-    """Say whether loop devices can be mounted here."""
-    there = shutil.which("mkfs.ext4") and Path("/dev/loop-control").exists()
-    return os.geteuid() == 0 and bool(there)
 
 
 @dataclass(frozen=True)
@@ -279,8 +206,5 @@ def _figures(pid: int) -> tuple[int, int]:
 def copy_tree(source: Path, target: Path) -> None:
     """Copy a directory with its attributes, and sync it: a power cut may come at any time."""
     shutil.copytree(source, target, symlinks=True)
-    _run("sync", "--file-system", str(target))
-
-
-def _run(*command: str) -> None:
+    command = "sync", "--file-system", str(target)
     subprocess.run(command, check=True, capture_output=True)

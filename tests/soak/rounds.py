@@ -15,6 +15,7 @@ from cachetier_client.errors import CachetierClientError, NotFoundError
 
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
+from tests.fakes.loop_disk import Disk, LoopDisk, can_mount
 from tests.soak import faults
 from tests.soak.attendant import Operator
 from tests.soak.bucket import BareBucket
@@ -22,7 +23,7 @@ from tests.soak.faults import World
 from tests.soak.history import History, Steps
 from tests.soak.jobs import Job, Jobs
 from tests.soak.judge import Judge
-from tests.soak.nodes import Disk, Figures, LoopDisk, Node, can_mount
+from tests.soak.nodes import Figures, Node
 
 MEGABYTE = 1_000_000
 SETTLE_SECONDS = 240.0
