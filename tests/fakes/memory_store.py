@@ -176,11 +176,11 @@ class MemoryObjectStore:
     def check(self) -> None:
         """Return: memory is always there."""
 
-    def damage(self, key: str, at: int = 0) -> None:
+    def damage(self, key: str, at: int = 0, bit: int = 0) -> None:
         """Flip one bit of the stored byte ``at``, as a failing disk would."""
         with self._lock:
             info, body = self._objects[key]
-            flipped = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
+            flipped = body[:at] + bytes([body[at] ^ 1 << bit]) + body[at + 1 :]
             self._objects[key] = (info, flipped)
 
     def _find(self, key: str) -> tuple[ObjectInfo, bytes]:

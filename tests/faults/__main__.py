@@ -76,6 +76,15 @@ PARTS = {
             "simulated seconds of flapping": 1800,
         },
     ),
+    "bit-flips": Part(
+        (
+            "tests/integration/test_bit_flips.py",
+            "tests/integration/test_drain_damage.py",
+            "tests/unit/restore/test_remote_shard.py",
+        ),
+        5,
+        {"flipped bits of data": 2_000},
+    ),
     "hostile": Part(
         (
             "tests/integration/test_http_hostile.py",

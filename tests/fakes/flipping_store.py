@@ -1,0 +1,69 @@
+"""An object store on whose way bits flip."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from cachetier_client.bucket_format.uploads import ObjectInfo
+
+from cachetier.remote.base import Condition, Metadata, ObjectStore, UploadedPart
+from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
+
+
+def flipped(body: bytes | memoryview, chance: random.Random) -> bytes:
+    """Return ``body`` with one bit of it flipped."""
+    changed = bytearray(body)
+    at = chance.randrange(8 * len(changed))
+    changed[at // 8] ^= 1 << at % 8
+    return bytes(changed)
+
+
+class FlippingObjectStore(WrappedObjectStore):
+    """Forwards to ``store``; of the body that moves when ``wait`` has come to 0, one bit flips."""
+
+    def __init__(self, store: ObjectStore, chance: random.Random) -> None:
+        super().__init__(store)
+        self._chance = chance
+        self.wait: int | None = None  # None: nothing flips
+        self.flips = 0
+
+    def put(
+        self,
+        key: str,
+        body: bytes | memoryview,
+        *,
+        digest: int,
+        metadata: Metadata | None = None,
+        condition: Condition | None = None,
+        encoding: str | None = None,
+    ) -> ObjectInfo:
+        return self._store.put(
+            key,
+            self._moved(body),
+            digest=digest,
+            metadata=metadata,
+            condition=condition,
+            encoding=encoding,
+        )
+
+    def upload_part(
+        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+    ) -> UploadedPart:
+        return self._store.upload_part(key, upload_id, number, self._moved(body), digest=digest)
+
+    def read_into(self, key: str, start: int, view: memoryview) -> None:
+        self._store.read_into(key, start, view)
+        view.cast("B")[:] = self._moved(view)
+
+    def _around(self, _operation: Operation, _size: int, call: Callable[[], Answer], /) -> Answer:
+        return call()
+
+    def _moved(self, body: bytes | memoryview) -> bytes | memoryview:
+        if self.wait is None or not memoryview(body).nbytes:
+            return body
+        self.wait -= 1
+        if self.wait >= 0:
+            return body
+        self.wait, self.flips = None, self.flips + 1
+        return flipped(body, self._chance)
