@@ -85,6 +85,11 @@ PARTS = {
         5,
         {"flipped bits of data": 2_000},
     ),
+    "memory": Part(
+        ("tests/integration/test_memory.py",),
+        7,
+        {"puts of 1 GiB": 64, "bombs that were read": 8},
+    ),
     "hostile": Part(
         (
             "tests/integration/test_http_hostile.py",
