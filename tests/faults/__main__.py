@@ -49,7 +49,13 @@ PARTS = {
     "failed-syncs": Part(("tests/crash/test_failed_syncs.py",), 6, {"failed syncs": 30}),
     "repairs": Part(("tests/crash/test_repair_sweep.py",), 5, {"repairs that were killed": 300}),
     "planted-bugs": Part(
-        ("tests/crash/test_planted_bugs.py", "tests/stateful/test_planted_in_two_nodes.py"), 6, {}
+        (
+            "tests/crash/test_planted_bugs.py",
+            "tests/stateful/test_planted_in_one_node.py",
+            "tests/stateful/test_planted_in_two_nodes.py",
+        ),
+        6,
+        {},
     ),
     "log-damage": Part(("tests/crash/test_log_damage.py",), 5, {"flipped bits of the log": 65_536}),
     "kill": Part(("tests/crash/test_kill9.py",), 10, {"kills that counted": 100}),

@@ -15,6 +15,7 @@ from cachetier_client.bucket_format.stored import Stored
 
 from cachetier.drain.publish.publisher import Publisher
 from cachetier.drain.schedule.queue_state import QueueState
+from cachetier.drain.upload import packs, uploader
 from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
@@ -35,27 +36,38 @@ def vfs() -> Iterator[str]:
 
 
 @pytest.fixture
-def caught(tmp_path: Path, vfs: str) -> Callable[[int], str]:
-    def play(first: int) -> str:
-        """Play lives from ``first`` on until the model reports; return what it says."""
+def caught(tmp_path: Path, vfs: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    def play(seed: int, name: str, only: tuple[str, ...]) -> str:
+        top = tmp_path / f"{name}-{seed}"
+        top.mkdir()
+        world = World(top, seed, vfs, only=frozenset(only))
+        try:
+            world.play()
+        except ViolationError as violation:
+            return str(violation)
+        finally:
+            world.close()
+        return ""
+
+    def found(first: int, *only: str) -> str:
+        """Play lives from ``first`` on until the model reports; return what it says.
+
+        Without the bug the same life reports nothing. Of ``only`` these deeds, if any are named.
+        """
         for seed in range(first, first + LIVES):
-            top = tmp_path / str(seed)
-            top.mkdir()
-            world = World(top, seed, vfs)
-            try:
-                world.play()
-            except ViolationError as violation:
-                print(f"caught by life {seed}: {violation}")
-                return str(violation)
-            finally:
-                world.close()
+            said = play(seed, "planted", only)
+            if said:
+                print(f"caught by life {seed}: {said}")
+                monkeypatch.undo()
+                assert not play(seed, "sound", only)
+                return said
         raise AssertionError("the model found nothing")
 
-    return play
+    return found
 
 
 def test_an_eviction_without_a_look_at_the_bucket(
-    caught: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def evict(self: Evictor, shard: Shard) -> bool:
         try:
@@ -65,19 +77,38 @@ def test_an_eviction_without_a_look_at_the_bucket(
 
     monkeypatch.setattr(Evictor, "evict", evict)
 
-    assert "was evicted, and is not in the bucket" in caught(0)
+    found = caught(2, "save_whole", "drain_all", "evict", "remove_an_object")
+    assert "was evicted, and is not in the bucket" in found
 
 
 def test_a_part_written_without_a_look_at_its_objects(
-    caught: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Publisher, "_look", lambda *_: None)
+    """What looks again before a publication passes over what this drain wrote just now."""
+    write_part = Publisher.write_part
 
-    assert caught(0)
+    def careless(self: Publisher, *what: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self, "_look", lambda *_: None)
+            write_part(self, *what)
+
+    monkeypatch.setattr(Publisher, "write_part", careless)
+
+    assert "is not there" in caught(3, "put", "seal", "drain_one", "remove_an_object")
+
+
+def test_the_upload_of_a_replaced_version_that_is_kept(
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends late, after what replaced it was published."""
+    for module in (uploader, packs):
+        monkeypatch.setattr(module, "abort_replaced", lambda *_: None)
+
+    assert "is not there" in caught(5, "seal", "drain_all", "replace_what_is_late")
 
 
 def test_a_publication_without_a_second_look(
-    caught: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Publisher, "_look_again", lambda *_, **__: None)
 
@@ -85,7 +116,7 @@ def test_a_publication_without_a_second_look(
 
 
 def test_the_answer_of_a_write_that_is_believed(
-    caught: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It names an ETag, which is no digest, and perhaps of nothing that was stored."""
     put = Uploader.put
@@ -101,30 +132,28 @@ def test_the_answer_of_a_write_that_is_believed(
 
     monkeypatch.setattr(Uploader, "put", trusting)
 
-    assert "is called clean, and is not in the bucket" in caught(0)
+    assert "is called clean, and is not in the bucket" in caught(2)
 
 
 def test_work_that_is_dropped_once_it_was_refused(
-    caught: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         QueueState, "back_off", lambda self, key, *_: self.put_off(key, float("inf"))
     )
 
-    assert caught(0)
+    assert "is never drained, and nobody is told" in caught(2)
 
 
 def test_a_directory_without_a_lock(
-    caught: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
 
-    assert "a second service was admitted" in caught(0)
+    assert "a second service was admitted" in caught(1, "put", "second_service")
 
 
-def test_a_claim_that_goes_by_the_clock(
-    tmp_path: Path, vfs: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claim_that_goes_by_the_clock(tmp_path: Path, vfs: str) -> None:
     state = publication.claim_state
 
     def by_the_clock(save: Claimant, seen: Manifest | None) -> ClaimState:
@@ -134,19 +163,21 @@ def test_a_claim_that_goes_by_the_clock(
             return ClaimState.CLAIM if save.started_at > seen.started_at else ClaimState.SUPERSEDED
         return found
 
-    monkeypatch.setattr(publication, "claim_state", by_the_clock)
-
-    def outcome(seed: int, name: str, offsets: tuple[float, float]) -> Any:
+    def outcome(seed: int, name: str, offset: float) -> Any:
         top = tmp_path / f"{name}-{seed}"
         top.mkdir()
-        world = World(top, seed, vfs, offsets=offsets)
+        only = frozenset({"save_whole", "drain_one", "save_again"})
+        world = World(top, seed, vfs, offsets=(offset, 0.0), only=only)
         try:
             world.play()
-            return world.published
+            return world.outcome()
         except ViolationError as violation:
             return str(violation)
         finally:
             world.close()
 
-    ends = ((outcome(s, "a", (0.0, 0.0)), outcome(s, "b", (7e4, 0.0))) for s in range(LIVES))
-    assert any(one != other for one, other in ends)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publication, "claim_state", by_the_clock)
+        seed = next(s for s in range(14, LIVES) if outcome(s, "a", 0.0) != outcome(s, "b", 7e4))
+    print(f"caught by life {seed}")
+    assert outcome(seed, "c", 0.0) == outcome(seed, "d", 7e4)

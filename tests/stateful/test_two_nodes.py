@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from cachetier.errors import CachetierError
 from tests.faults.counting import count
 from tests.faults.slices import share_of
-from tests.stateful.two_nodes import World
+from tests.stateful.node import Node
+from tests.stateful.two_nodes import NAMES, RUN, STEPS, World
 from tests.stateful.unsynced import unsynced
 
 LIVES_OF_A_SEED = 10
 SEEDS = range(40)
-DISKS = frozenset({"take_a_snapshot", "go_back", "clone"})
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,10 @@ def test_two_nodes_keep_their_promises_in_a_larger_world(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_clock_decides(tmp_path: Path, vfs: str, seed: int) -> None:
-    """The same history has the same outcome, whatever the clocks of the nodes say."""
+    """The same history has the same outcome, whatever the clocks of the nodes say.
+
+    In the bucket there are the same bytes at each step, and readers of each node get the same.
+    """
     ends = [
         played(tmp_path / name, seed, vfs, offsets)
         for name, offsets in {"same": (0.0, 0.0), "fast": (7e4, 0.0), "slow": (0.0, 7e4)}.items()
@@ -54,9 +58,22 @@ def played(top: Path, seed: int, vfs: str, offsets: tuple[float, float] = (0.0, 
     world = World(top, seed, vfs, offsets=offsets)
     try:
         world.play()
-        return world.saves, {key: sorted(names) for key, names in world.published.items()}
+        return world.saves, world.published, world.outcome(), read(world)
     except BaseException as error:
         error.add_note(f"life {seed}")
         raise
     finally:
         world.close()
+
+
+def read(world: World) -> list[bytes | str]:
+    """Return what readers of each node get of every shard: its bytes, or the code of an error."""
+    names = [name for of_rank in NAMES for name in of_rank]
+    return [answer(node, step, name) for node in world.nodes for step in STEPS for name in names]
+
+
+def answer(node: Node, step: int, name: str) -> bytes | str:
+    try:
+        return node.get(RUN, step, name)
+    except CachetierError as error:
+        return error.code

@@ -43,7 +43,7 @@ Published = tuple[str, dict[str, bytes]]
 
 
 class World:
-    """One life; ``left_out`` names deeds that are not done."""
+    """One life; of ``only`` these deeds, if any are named."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class World:
         vfs: str,
         *,
         offsets: tuple[float, float] = (0.0, 0.0),
-        left_out: frozenset[str] = frozenset(),
+        only: frozenset[str] = frozenset(),
     ) -> None:
         self.top = top
         self.dice = random.Random(seed)
@@ -71,7 +71,7 @@ class World:
         self.deeds: list[Callable[[], None]] = [
             deed
             for deed, weight in self._weighted()
-            if deed.__name__ not in left_out
+            if deed.__name__ in only or not only
             for _ in range(weight)
         ]
 
