@@ -58,7 +58,7 @@ def played(top: Path, seed: int, vfs: str, offsets: tuple[float, float] = (0.0, 
     world = World(top, seed, vfs, offsets=offsets)
     try:
         world.play()
-        return world.saves, world.published, world.outcome(), read(world)
+        return world.saves, world.published, read(world)
     except BaseException as error:
         error.add_note(f"life {seed}")
         raise

@@ -146,7 +146,9 @@ class Publisher:
         if manifest is not None and manifest.save_id == save.save_id:
             documents.append(manifest.shards)
         ours = name, to_hex(digest)
-        return any(ours not in {(each.name, each.digest) for each in said} for said in documents)
+        return any(
+            ours not in {(each.name, each.digest) for each in listed} for listed in documents
+        )
 
     def publish(self, save: Claimant, location: str) -> Ended | NotWhole:
         """Publish ``save`` if its every rank's part is there.
