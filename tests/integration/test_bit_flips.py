@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import socket
+import socketserver
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client import Client
 from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.errors import IntegrityError as DamagedBytesError
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
@@ -297,4 +303,61 @@ def test_a_bit_on_the_way_of_a_put_by_http(
         answer = served.call("PUT", shard_path("x"), flipped(body, chance), headers)
         assert answer.code == "digest_mismatch"
     assert served.holds_nothing()
+    count(request, KIND, FLIPS, seed)
+
+
+class FlippingWay(socketserver.ThreadingTCPServer):
+    """Stands between clients and the node's HTTP; armed, it flips a bit of one answer's body."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, chance: random.Random) -> None:
+        super().__init__(("127.0.0.1", 0), _Passing)
+        self.port, self.chance, self.armed, self.flips = port, chance, False, 0
+
+    def changed(self, piece: bytes) -> bytes:
+        head, blank, body = piece.partition(b"\r\n\r\n")
+        if not self.armed or not piece.startswith(b"HTTP/1.1 200") or not body:
+            return piece
+        self.armed, self.flips = False, self.flips + 1
+        return head + blank + flipped(body, self.chance)
+
+
+class _Passing(socketserver.BaseRequestHandler):
+    server: FlippingWay
+
+    def handle(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.server.port)) as node:
+            asking = threading.Thread(target=self._ask, args=(node,), daemon=True)
+            asking.start()
+            with contextlib.suppress(OSError):
+                while piece := node.recv(1 << 20):
+                    if piece.startswith(b"HTTP/1.1 200") and piece.endswith(b"\r\n\r\n"):
+                        piece += node.recv(1 << 20)  # a head alone has no bit of the body
+                    self.request.sendall(self.server.changed(piece))
+
+    def _ask(self, node: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while piece := self.request.recv(1 << 20):
+                node.sendall(piece)
+            node.shutdown(socket.SHUT_WR)
+
+
+@seeds
+def test_a_bit_on_the_way_of_a_get_by_http(
+    served: Served, seed: int, request: pytest.FixtureRequest
+) -> None:
+    body = noise(200_000, seed)
+    assert served.put("got", body).status in (200, 201)
+    with FlippingWay(served.call.port, random.Random(seed)) as way:
+        threading.Thread(target=way.serve_forever, args=(0.01,), daemon=True).start()
+        with Client(f"http://127.0.0.1:{way.server_address[1]}") as client:
+            for number in range(FLIPS):
+                way.armed = True
+                with contextlib.suppress(DamagedBytesError):
+                    assert client.get_shard("r", 1, "got", timeout_seconds=5.0) == body
+                assert way.flips == number + 1
+                assert client.get_shard("r", 1, "got") == body
+        way.shutdown()
+    assert served.call("DELETE", shard_path("got")).status == 204
     count(request, KIND, FLIPS, seed)
