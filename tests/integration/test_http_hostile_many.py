@@ -61,6 +61,7 @@ def test_no_hostile_request_harms_the_service_or_leaves_its_root(
         assert b"of somebody else" not in answer
     assert list(listing(root, cache_dir)) == before
     assert sorted(cache_dir.iterdir()) == inside
-    assert shared.put(f"after-{seed}", b"after").status == 201
-    assert shared.call("GET", f"/v1/runs/r/steps/1/shards/after-{seed}").body == b"after"
+    after = f"/v1/runs/after/steps/{seed}/shards/x"  # some of the requests are obeyed, in run r
+    assert shared.call("PUT", after, b"after").status == 201
+    assert shared.call("GET", after).body == b"after"
     count(request, "hostile requests of HTTP", len(operations), seed)
