@@ -174,7 +174,7 @@ class RealLife:
         try:
             judge(node, cut.promise)
             self._workload = Workload(self._make_node, self._clock, self._seed)
-            self._workload.go_back_to(cut.place, _held(node, cut.promise))
+            self._workload.go_back_to(cut.place, _settled(node, cut.promise))
             if drains:
                 judge_drained(node, self._clock, cut.promise)
         finally:
@@ -218,11 +218,10 @@ def _taken_up(told: Any) -> Remote:
     return remote
 
 
-def _held(node: Node, promise: Promise) -> Model:
-    """Return what the call that was cut is made again on.
+def _settled(node: Node, promise: Promise) -> Promise:
+    """Return what holds until the call that was cut is made again, on what was before it.
 
-    That is what was before it, for all calls can be repeated; but a publication that is recorded is
-    not made again.
+    All calls can be repeated; but a publication that is recorded is not made again.
     """
     recorded = {
         (step, save.save_id)
@@ -231,7 +230,7 @@ def _held(node: Node, promise: Promise) -> Model:
         if save.state is SaveState.PUBLISHED
     }
     new = _published(promise.after) - _published(promise.before)
-    return promise.after if new and new <= recorded else promise.before
+    return Promise(promise.after, promise.after) if new and new <= recorded else promise
 
 
 def _published(model: Model) -> set[tuple[int, str]]:

@@ -69,12 +69,15 @@ class Workload:
         call()
         self._played += 1
 
-    def go_back_to(self, place: Place, model: Model) -> None:
-        """Let the next call be the one that began at ``place``: it was cut, and is made again."""
+    def go_back_to(self, place: Place, promise: Promise) -> None:
+        """Let the next call be the one that began at ``place``: it was cut, and is made again.
+
+        Until then readers get what there was before it, or after it.
+        """
         self.place = place
         self._played, state = place
         self._dice.setstate(state)
-        self.promise = Promise(model, model)
+        self.promise = promise
 
     def _any_call(self) -> Callable[[], None]:
         kinds = [
