@@ -255,6 +255,7 @@ class PackMembers(Request[list[Member]], frozen=True):
 class PackVerified(Request[None], frozen=True):
     """Where each member of a pack lies, by its version."""
 
+    save: int
     members: dict[int, InPack]
     size_bytes: int
     seconds: float

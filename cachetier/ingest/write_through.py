@@ -152,17 +152,9 @@ class WriteThrough:
             return save.location
         claimed = self._publisher.claim(self.store.read(queries.claimant, save))
         if isinstance(claimed, Ended):
-            now = self.clock.now()
-            self.store.drop(
-                self.store.write(
-                    drain_writes.record_outcome,
-                    self.store.policy,
-                    save.number,
-                    claimed.state,
-                    None,
-                    now,
-                )
-            )
+            outcome = save.number, claimed.state, None, self.clock.now()
+            write, policy = drain_writes.record_outcome, self.store.policy
+            self.store.drop(self.store.write(write, policy, *outcome))
             raise _ended(claimed, ids)
         if claimed.published:
             raise StepPublishedError(f"step {ids.step} is published already", **ids.context)
@@ -244,15 +236,9 @@ class _Stream:
             with _as_backpressure():
                 self._finish(content)
             through = self._through
-            committed = through.store.write(
-                puts.commit_remote,
-                through.store.policy,
-                self._ids,
-                self._name,
-                content,
-                through.remote,
-                through.clock.now(),
-            )
+            what = self._ids, self._name, content, through.remote, through.clock.now()
+            store = through.store
+            committed = store.write(puts.commit_remote, store.policy, *what)
         except BaseException:
             self.abort()
             raise

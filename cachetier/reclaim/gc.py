@@ -276,9 +276,8 @@ class Garbage:
             what = f"lost+found/{file.file_id[:8]}…"
             found = Rubbish(GarbageKind.SET_ASIDE, what, why)
             if identity is not None:
-                ids = identity.ids
-                found = _of_save(GarbageKind.SET_ASIDE, ids, why)
-                what = f"{ids.run}/{ids.step}/{identity.name} in {what}"
+                found = _of_save(GarbageKind.SET_ASIDE, identity.ids, why)
+                what = f"{found.run}/{found.step}/{identity.name} in {what}"
             yield replace(found, what=what, shards=1, size_bytes=file.size_bytes)
 
     # --- uploads ---------------------------------------------------------------------------------

@@ -95,11 +95,14 @@ class MissingObjects:
         if save is None or save.state not in missing_objects.LIVE:
             return None
         self._durable.bucket.objects.check()  # a bucket that is gone looks the same
-        seen = self._manifest(save)
-        absence = Absence.LOST if isinstance(seen, IntegrityError) else absence_of(save, seen)
+        try:
+            seen = manifest_of(self._durable.bucket.manifest(save.run, save.step))
+            absence = absence_of(save, seen)
+        except IntegrityError:  # whatever it was, the bytes here may be the only ones
+            seen, absence = None, Absence.LOST
         try:
             if absence in (Absence.DELETED, Absence.REPLACED):
-                self._end(shard, save, absence, None if isinstance(seen, Exception) else seen)
+                self._end(shard, save, absence, seen)
             elif save.location is not None:  # else it is known from a replica, and stays as it is
                 self._send_again(shard, save, absence)
         except NotFoundError:
@@ -120,12 +123,6 @@ class MissingObjects:
             return NotFoundError(message, **shard.context)
         hint = f"{_WHO_DELETES} This node has no bytes of it: save the step again."
         return IntegrityError(f"{message}: {shard.name}", hint=hint, **shard.context)
-
-    def _manifest(self, save: Save) -> Manifest | IntegrityError | None:
-        try:
-            return manifest_of(self._durable.bucket.manifest(save.run, save.step))
-        except IntegrityError as error:
-            return error  # whatever it was, the bytes here may be the only ones
 
     def _end(self, shard: Shard, save: Save, absence: Absence, seen: Manifest | None) -> None:
         state = SaveState.DELETED if absence is Absence.DELETED else SaveState.SUPERSEDED

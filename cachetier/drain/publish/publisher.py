@@ -308,13 +308,9 @@ class Publisher:
         self, save: Claimant, location: str
     ) -> tuple[Manifest, SeenManifest] | None:
         """Return what publishes what we wrote all of, over our own claim, which are forgotten."""
-        seen, parts = self._own.claim(save), []
-        for rank in range(save.world_size):
-            part = self._own.part(save.run, location, rank)
-            if part is None:
-                return None
-            parts.append(part)
-        if seen is None or not publication.are_of(save, parts):
+        found = [self._own.part(save.run, location, rank) for rank in range(save.world_size)]
+        seen, parts = self._own.claim(save), [part for part in found if part is not None]
+        if seen is None or len(parts) < len(found) or not publication.are_of(save, parts):
             return None
         self._own.forget(save, location)
         return self._publication(save, location, seen, parts), seen

@@ -8,7 +8,6 @@ there, the drain finds out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import assert_never
 
 from cachetier_client.bucket_format.stored import Stored
@@ -128,15 +127,8 @@ class ShardReports:
         how = request.codec, request.element_size
         if lost is not None and (lost.codec, lost.element_size) != how:
             self._refuse_if_described(self._context.shard(request.version))
-        self._store.write(
-            drain_writes.begin_upload,
-            request.version,
-            self._remote,
-            request.upload_id,
-            request.part_bytes,
-            request.codec,
-            request.element_size,
-        )
+        begun = self._remote, request.upload_id, request.part_bytes, *how
+        self._store.write(drain_writes.begin_upload, request.version, *begun)
 
     def _verified(self, request: messages.ShardVerified) -> None:
         shard, stored = self._context.shard(request.version), request.stored
@@ -201,20 +193,13 @@ class ShardReports:
 
     def _packed(self, request: messages.PackVerified) -> None:
         """Record a pack that was verified: all its members in one transaction."""
-        for shard, pack in self._lost_members(request.members):
-            if pack != request.members[shard.version].name:
-                self._refuse_if_described(shard)
+        lost = self._store.read(missing_objects.lost_packs, request.save, self._remote)
+        for version, pack in request.members.items():
+            if lost.get(version, pack.name) != pack.name:
+                self._refuse_if_described(self._context.shard(version))
         recorded = self._remote_state.packed(request.members, self._context.clock.now())
         self._stats.packed(len(recorded), request.size_bytes)
         for shard in recorded:
             share = shard.content.size_bytes / max(1, request.size_bytes)
             self._stats.drained(shard, Stored.raw(shard.content), request.seconds * share)
         self._context.changes.ring()
-
-    def _lost_members(self, versions: Iterable[int]) -> list[tuple[Shard, str]]:
-        """Return those of one save's shards that were lost, and the pack that each was in."""
-        known = self._store.read(queries.shard_by_version, next(iter(versions)))
-        if known is None:
-            return []
-        lost = self._store.read(missing_objects.lost_packs, known.save, self._remote)
-        return [(self._context.shard(each), lost[each]) for each in versions if each in lost]

@@ -106,7 +106,9 @@ class PackSender:
             found = look(self._store, target, self._buffers.lend, sent)
             if isinstance(found, Stored):
                 seconds = time.monotonic() - began_at
-                self._channel.ask(messages.PackVerified(pack.members(), pack.size_bytes, seconds))
+                self._channel.ask(
+                    messages.PackVerified(task.save, pack.members(), pack.size_bytes, seconds)
+                )
                 return []
             before, condition = pack, found
         raise RemoteDigestError(f"rank {task.rank}: a pack does not keep what was sent")

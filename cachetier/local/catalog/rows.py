@@ -122,22 +122,10 @@ def _pack_of(
 
 
 def save_of(row: Row) -> Save:
-    number, run, step, save_id, state, world_size, overwrite, started_at, *rest = row
-    location, published_at, local_only_at, wanted = rest
-    return Save(
-        number=number,
-        run=run,
-        step=step,
-        save_id=save_id,
-        state=SaveState(state),
-        world_size=world_size,
-        overwrite=bool(overwrite),
-        started_at=started_at,
-        location=location,
-        published_at=published_at,
-        local_only_at=local_only_at,
-        wanted=bool(wanted),
-    )
+    number, run, step, save_id, state, world_size, overwrite, *rest = row
+    started_at, location, published_at, local_only_at, wanted = rest
+    which, when = (number, run, step, save_id), (started_at, location, published_at, local_only_at)
+    return Save(*which, SaveState(state), world_size, bool(overwrite), *when, bool(wanted))
 
 
 def part_of(row: Row) -> RankPart:
@@ -162,17 +150,5 @@ def shard_of(row: Row) -> Shard:
             step=step,
             name=name,
         )
-    return Shard(
-        version=version,
-        save=save,
-        run=run,
-        step=step,
-        save_id=save_id,
-        name=name,
-        rank=rank,
-        content=content,
-        state=ShardState(state),
-        file_id=file_id,
-        inline=bool(inline),
-        committed_at=committed_at,
-    )
+    place = ShardState(state), file_id, bool(inline), committed_at
+    return Shard(version, save, run, step, save_id, name, rank, content, *place)

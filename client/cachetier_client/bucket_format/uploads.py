@@ -171,12 +171,11 @@ def judge_existing(
     raw_bytes = found.get(RAW_BYTES_KEY) if is_compressed(found) else str(found_size_bytes)
     if found.get(DIGEST_KEY) == ours[DIGEST_KEY] and raw_bytes == str(size_bytes):
         return Existing.OURS
+    if _version_of(found) is None or _store_of(found) != _store_of(ours):
+        return Existing.FOREIGN
     version = own_version(found, ours)
-    if version is not None and version < int(ours[VERSION_KEY]):
-        return Existing.OLDER
-    numbered = _version_of(found) is not None
-    same_store = _store_of(found) == _store_of(ours)
-    return Existing.STRAY if numbered and same_store else Existing.FOREIGN
+    older = version is not None and version < int(ours[VERSION_KEY])
+    return Existing.OLDER if older else Existing.STRAY
 
 
 def own_version(found: Mapping[str, str], ours: Mapping[str, str]) -> int | None:

@@ -45,7 +45,7 @@ CLAIM = Task(1, TaskKind.PACK, 2, Claimant("run", 7, "save-1", 2, False, 1.0), N
     [
         ShardVerified(1, Stored(Codec.RAW, 10, 5, pack=IN_PACK), 0.5, {"read": [0.0, 0.1, 0.1]}),
         ShardVerified(1, FRAMES, 0.5, {}),
-        PackVerified({1: IN_PACK}, 100, 0.5),
+        PackVerified(1, {1: IN_PACK}, 100, 0.5),
     ],
 )
 def test_a_request_arrives_as_it_was_sent(request_: Request[Any]) -> None:
