@@ -238,11 +238,10 @@ class ShardDamaged(Request[None], frozen=True):
     message: str
 
 
-class ShardLost(Request[None], frozen=True):
-    """A shard that was verified is not at the remote any more."""
+class ShardsLost(Request[None], frozen=True):
+    """Shards that were verified are not at the remote any more: all of a pack at once."""
 
-    version: int
-    message: str
+    versions: tuple[int, ...]
 
 
 class PackMembers(Request[list[Member]], frozen=True):
@@ -358,7 +357,7 @@ ShardRequest = (
     | PartsDone
     | ShardVerified
     | ShardDamaged
-    | ShardLost
+    | ShardsLost
     | PackMembers
     | PackVerified
 )

@@ -236,16 +236,12 @@ class Worker:
                 for rank in {shard.rank for shard in error.shards}
                 for version, entry in self._entries(replace(task, rank=rank))
             }
-            elsewhere = []
-            for shard in error.shards:
-                what = f"{task.place}/{shard.name} is not in the bucket as it was verified"
-                version = versions.get((shard.rank, shard.name))
-                if version is not None:
-                    self._channel.ask(messages.ShardLost(version, what))
-                else:
-                    elsewhere.append(f"{what} by another node, for rank {shard.rank}")
-            if elsewhere:
-                raise IntegrityError(elsewhere[0]) from error
+            here = [versions.get((shard.rank, shard.name)) for shard in error.shards]
+            self._channel.ask(messages.ShardsLost(tuple(filter(None, here))))
+            if None in here:
+                other = error.shards[here.index(None)]
+                what = f"{task.place}/{other.name} of rank {other.rank}, which another node put,"
+                raise IntegrityError(f"{what} is not there as its part says") from error
             raise
 
     def _entries(self, task: Task) -> Iterator[tuple[int, ShardEntry]]:

@@ -7,7 +7,7 @@ the state and the location it has at the replica, and what ends it there ends it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -91,7 +91,8 @@ class RemoteState(Protocol):
     def packed(self, packs: Mapping[int, InPack], now: float) -> list[Shard]:
         """Record a verified pack by its members, and return those that were recorded."""
 
-    def lost(self, version: int) -> ShardState: ...
+    def lost(self, versions: Sequence[int]) -> list[ShardState]:
+        """Record that the remote lost shards, at once: what was in one pack goes in one again."""
 
     def removed(self, number: int) -> None: ...
 
@@ -164,8 +165,9 @@ class DurableRemoteState:
     def packed(self, packs: Mapping[int, InPack], now: float) -> list[Shard]:
         return self._store.write(drain_writes.record_packed, packs, self.remote, [self.remote], now)
 
-    def lost(self, version: int) -> ShardState:
-        return self._store.write(drain_writes.record_lost, version, self.remote)
+    def lost(self, versions: Sequence[int]) -> list[ShardState]:
+        record = drain_writes.record_lost
+        return self._store.write(lambda sql: [record(sql, each, self.remote) for each in versions])
 
     def removed(self, number: int) -> None:
         self._store.write(drain_writes.forget_save, number)
@@ -243,8 +245,9 @@ class ReplicaRemoteState:
             drain_writes.record_packed, packs, self.remote, [self._durable], now
         )
 
-    def lost(self, version: int) -> ShardState:
-        return self._store.write(replica_writes.record_lost, version, self.remote)
+    def lost(self, versions: Sequence[int]) -> list[ShardState]:
+        record = replica_writes.record_lost
+        return self._store.write(lambda sql: [record(sql, each, self.remote) for each in versions])
 
     def removed(self, number: int) -> None:
         self._store.write(replica_writes.forget, number, self.remote)

@@ -62,7 +62,7 @@ class ShardReports:
                 self._verified(request)
             case messages.ShardDamaged():
                 self._quarantine(self._context.shard(request.version), request.message)
-            case messages.ShardLost():
+            case messages.ShardsLost():
                 self._lost(request)
             case messages.PackMembers():
                 return replied(request, self._pack_members(request.save, request.rank))
@@ -170,14 +170,16 @@ class ShardReports:
             self._store.drop([before])  # only the local bytes go
         self._context.announce()
 
-    def _lost(self, request: messages.ShardLost) -> None:
-        """A shard that was verified is gone from the remote: send it again, if it is here."""
-        shard = self._context.shard(request.version)
-        state = self._remote_state.lost(shard.version)
-        new = self._stats.conflict(shard.version, request.message)
-        if new and self._remote_state.decides and state is not ShardState.DIRTY:
-            hint = "Its bytes are not on this node any more: save the step again."
-            self._context.add_incident(shard, request.message, hint)
+    def _lost(self, request: messages.ShardsLost) -> None:
+        """Shards that were verified are gone from the remote: send them again, if they are here."""
+        states = self._remote_state.lost(request.versions)
+        for version, state in zip(request.versions, states, strict=True):
+            shard = self._context.shard(version)
+            message = f"{shard.name} is not in the bucket as it was verified"
+            new = self._stats.conflict(version, message)
+            if new and self._remote_state.decides and state is not ShardState.DIRTY:
+                hint = "Its bytes are not on this node any more: save the step again."
+                self._context.add_incident(shard, message, hint)
 
     # --- packs -----------------------------------------------------------------------------------
 

@@ -250,12 +250,12 @@ def test_what_a_replica_lost_is_sent_again_and_dirty_only_if_it_is_required(node
     shard = two.save()
     two.verified(two.durable, shard)
     two.verified(two.near, shard)
-    assert two.near.lost(shard.version) is ShardState.DIRTY
+    assert two.near.lost([shard.version]) == [ShardState.DIRTY]
     assert two.near.wanted(two.number(), -1) != []
     assert two.durable.wanted(two.number(), -1) == []
     two.verified(two.near, shard)
     two.configure(required=False)
-    assert two.near.lost(shard.version) is ShardState.CLEAN
+    assert two.near.lost([shard.version]) == [ShardState.CLEAN]
 
 
 def test_shards_that_waited_for_a_replica_are_clean_when_the_settings_drop_it(
