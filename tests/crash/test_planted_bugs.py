@@ -5,7 +5,7 @@ planted                                reported by                             f
 =====================================  ======================================  ================
 no sync of the data, of the folder     the sweep                               step 201
 no sync of the journal                 the sweep                               step 141
-acknowledged before the sync           the sweep                               step 584
+acknowledged before the sync           the sweep                               step 193
 a failed sync tried again              failed syncs and then a power cut       the first of each
 clean or evicted before confirmed      the sweep                               steps 424, 302
 the answer of a write is trusted (1)   two nodes                               life 2
@@ -123,7 +123,7 @@ def test_the_harness_catches_an_acknowledgement_before_the_sync(
 
     monkeypatch.setattr(Store, "commit", commit)
 
-    assert "lost their files" in caught()
+    assert "lost their files" in caught(every=1, at="(sync cache/data/")
 
 
 def test_the_harness_catches_a_missing_sync_of_the_data(
