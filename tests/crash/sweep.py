@@ -33,6 +33,7 @@ from tests.stateful.unsynced import unsynced
 
 CAPACITY_BYTES = 64 << 20
 CALLS = 15
+STATES_OF_ONE_START = 4
 
 
 CHANGES = ("put", "create_upload", "upload_part", "complete_upload", "abort_upload", "delete")
@@ -305,6 +306,37 @@ def _sweep_start(place: Path, survivor: Survivor, moment: Moment, vfs: str, repo
             if report.is_new(left, moment):
                 with _named(f"cut again in the start-up, {way}"):
                     judge_start(place / "arena", left, moment, vfs)
+
+
+def sweep_starts(place: Path, seed: int, states: int) -> Report:
+    """Cut the power in a life, in the start that follows, and in the start after that; judge.
+
+    Goes on until so many different states were judged.
+
+    Raises:
+        ViolationError: Names the seed and the three steps.
+    """
+    moments = live(place / f"life-{seed}", seed)
+    report, dice = Report(steps=len(moments)), random.Random(seed)
+    ways = ("worst", WORST), ("process only", PROCESS_ONLY)
+
+    def cut_in_start(left: Survivor) -> tuple[str, Survivor]:
+        images = start(place / "start", left, moment)
+        number = dice.randrange(len(images))
+        way, fate = dice.choice(ways)
+        return f"step {number + 1}, {way}", images[number].survivor(fate)
+
+    with unsynced() as vfs:
+        while report.states < states:
+            moment = dice.choice(moments)
+            first, second = cut_in_start(moment.image.survivor(WORST))
+            for _ in range(STATES_OF_ONE_START):
+                again, left = cut_in_start(second)
+                if report.is_new(left, moment):
+                    with _named(f"seed {seed}, {moment.where}, then {first}, then {again}"):
+                        drains = report.states % 4 == 0
+                        judge_start(place / "arena", left, moment, vfs, drains=drains)
+    return report
 
 
 def start(top: Path, survivor: Survivor, moment: Moment, *, copied: bool = False) -> list[Image]:

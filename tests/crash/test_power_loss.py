@@ -13,7 +13,7 @@ import pytest
 from cachetier.drain import messages
 from cachetier.drain.messages import AnyRequest
 from cachetier.drain.serve.dispatcher import Dispatcher
-from tests.crash.sweep import CHANGES, Life, judge_start, live, start, sweep
+from tests.crash.sweep import CHANGES, Life, judge_start, live, start, sweep, sweep_starts
 from tests.crash.workload import Promise
 from tests.fakes.power_loss import DATA_ONLY, NAMES_ONLY, PROCESS_ONLY, WORST, Fate
 from tests.faults.counting import count
@@ -21,6 +21,7 @@ from tests.faults.slices import share_of
 
 SEEDS = range(15)
 STATES = 1_400  # at the least, for each seed
+SEEDS_OF_STARTS, THREE_DEEP = range(10), 20  # states of each seed
 
 STEPS_OF_THE_PATH = {
     "create cache/data",
@@ -63,6 +64,18 @@ def test_nothing_promised_is_lost_when_the_power_goes_at_any_step(
     count(request, "states after a power cut", report.states, seed)
 
     assert report.states >= STATES
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", share_of(SEEDS_OF_STARTS))
+def test_nothing_promised_is_lost_when_the_power_goes_in_the_life_in_the_start_and_in_the_next(
+    tmp_path: Path, seed: int, request: pytest.FixtureRequest
+) -> None:
+    report = sweep_starts(tmp_path, seed, THREE_DEEP)
+    count(request, "starts cut three deep", report.states, seed)
+
+    assert report.states >= THREE_DEEP
 
 
 @pytest.mark.parametrize("fate", [WORST, NAMES_ONLY, DATA_ONLY], ids=["worst", "names", "data"])

@@ -39,11 +39,11 @@ PARTS = {
     "power-loss": Part(
         ("tests/crash/test_power_loss.py", "tests/crash/test_strict_disk.py"),
         10,
-        {"states after a power cut": 20_000},
+        {"states after a power cut": 20_000, "starts cut three deep": 200},
     ),
     "real-disks": Part(
         ("tests/crash/test_real_disks.py",),
-        8,
+        15,
         {"power cuts on ext4": 2_000, "power cuts on XFS": 500},
     ),
     "failed-syncs": Part(("tests/crash/test_failed_syncs.py",), 6, {"failed syncs": 30}),
