@@ -75,7 +75,7 @@ PARTS = {
             "tests/integration/test_drain_chaos.py",
             "tests/integration/test_drain_packs_chaos.py",
         ),
-        5,
+        8,
         {
             # With each of two errors.
             "simulated seconds of outage": 2 * 6 * 3600,
