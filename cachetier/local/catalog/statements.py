@@ -64,20 +64,9 @@ def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) ->
         sql.execute("INSERT INTO bodies VALUES (?, ?)", (version, new.body))
     for copy in new.copies:
         insert_stored(sql, version, copy.remote, copy.stored, now)
-    return Shard(
-        version=version,
-        save=save.number,
-        run=save.run,
-        step=save.step,
-        save_id=save.save_id,
-        name=new.name,
-        rank=new.rank,
-        content=new.content,
-        state=new.state,
-        file_id=new.file_id,
-        inline=new.body is not None,
-        committed_at=now,
-    )
+    of_save = save.number, save.run, save.step, save.save_id
+    place = new.state, new.file_id, new.body is not None, now
+    return Shard(version, *of_save, new.name, new.rank, new.content, *place)
 
 
 def insert_stored(
@@ -95,19 +84,12 @@ def insert_stored(
 
 
 def insert_incident(sql: apsw.Connection, incident: IncidentRecord, now: float) -> None:
+    what = incident.code, incident.message, incident.hint
+    where = incident.run, incident.step, incident.name, incident.rank
     sql.execute(
         "INSERT INTO incidents (at, code, message, hint, run, step, name, rank) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            now,
-            incident.code,
-            incident.message,
-            incident.hint,
-            incident.run,
-            incident.step,
-            incident.name,
-            incident.rank,
-        ),
+        (now, *what, *where),
     )
 
 
