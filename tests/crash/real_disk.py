@@ -155,7 +155,7 @@ class RealLife:
         """
         self._cuts += 1
         steps = self._dice.randint(1, STEPS_BETWEEN_CUTS)
-        answer = _told_by_child(lambda tell: self._play_until(steps, tell))
+        answer = told_by_child(lambda tell: self._play_until(steps, tell))
         self._disk.power_on()
         where = f"seed {self._seed}, cut {self._cuts}, step {steps}"
         if not isinstance(answer, Cut):
@@ -242,7 +242,7 @@ def _published(model: Model) -> set[tuple[int, str]]:
     }
 
 
-def _told_by_child(work: Callable[[Callable[[object], NoReturn]], None]) -> object:
+def told_by_child(work: Callable[[Callable[[object], NoReturn]], None]) -> object:
     """Fork; ``work`` gets a function that tells something to the parent, and ends the child."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():

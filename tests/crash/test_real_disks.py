@@ -7,19 +7,29 @@ published yet.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from cachetier_client.identity.names import SaveIds
 
+from cachetier import libc
+from cachetier.errors import CachetierError
 from tests.crash import real_disk
-from tests.crash.real_disk import Cut, RealLife, loop_disk
+from tests.crash.real_disk import Cut, RealLife, loop_disk, told_by_child
+from tests.crash.sweep import Remote
+from tests.fakes.fake_clock import FakeClock
 from tests.fakes.loop_disk import EXT4, can_mount, xfs
 from tests.faults.counting import count
 from tests.faults.slices import share_of
 from tests.stateful.invariants import ViolationError
+from tests.stateful.node import Node
 
 CUTS = 20  # that count, of each life
 ATTEMPTS = 100
+SMALL, LARGE = bytes(range(200)), bytes(range(250)) * 300
 SEEDS_ON_EXT4, SEEDS_ON_XFS = range(100), range(25)
 
 needs_ext4 = pytest.mark.skipif(
@@ -59,6 +69,52 @@ def test_a_service_that_forgets_to_sync_is_caught(
 
     with pytest.raises(ViolationError):
         _cut_through_a_life(EXT4, seed=0)
+
+
+@needs_ext4
+@pytest.mark.parametrize("stopped", ["stopped", "killed"])
+def test_a_copied_directory_that_nobody_synced_survives_once_its_service_has_started(
+    tmp_path: Path, stopped: str
+) -> None:
+    assert _read_after_a_copy_and_a_cut(tmp_path / "cache", stopped) == [SMALL, LARGE]
+
+
+@needs_ext4
+@pytest.mark.parametrize("stopped", ["stopped", "killed"])
+def test_a_start_that_leaves_a_copy_unsynced_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: str
+) -> None:
+    monkeypatch.setattr(libc, "syncfs", lambda _descriptor: None)
+
+    with pytest.raises(CachetierError):
+        _read_after_a_copy_and_a_cut(tmp_path / "cache", stopped)
+
+
+def _read_after_a_copy_and_a_cut(original: Path, stopped: str) -> list[bytes]:
+    """Copy a node's directory, start its service, and cut the power; return what can be read."""
+    node = Node(original, Remote(), FakeClock(), vfs="unix")
+    for name, data in (("small", SMALL), ("large", LARGE)):
+        node.put(SaveIds("run", 1, "save"), name, data)
+    if stopped == "stopped":
+        node.close()
+    else:
+        node.die()
+    with loop_disk(EXT4) as disk:
+        copy = disk.path / "cache"
+        shutil.copytree(original, copy)
+
+        def start(tell: Callable[[object], NoReturn]) -> None:
+            Node(copy, Remote(), FakeClock(), vfs="unix")
+            disk.cut_power()
+            tell("the power is cut")
+
+        assert told_by_child(start) == "the power is cut"
+        disk.power_on()
+        node = Node(copy, Remote(), FakeClock(), vfs="unix")
+        try:
+            return [node.get("run", 1, "small"), node.get("run", 1, "large")]
+        finally:
+            node.die()
 
 
 def _cut_through_a_life(make: Sequence[str], seed: int) -> int:
