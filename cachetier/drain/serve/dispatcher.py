@@ -21,7 +21,7 @@ from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.save_reports import SaveReports
 from cachetier.drain.serve.shard_reports import ShardReports
 from cachetier.drain.serve.snapshot import unfinished
-from cachetier.errors import CatalogDamagedError, FencedError
+from cachetier.errors import BackpressureError, CatalogDamagedError, FencedError
 from cachetier.local.catalog import claims, drain_writes, missing_objects, queries
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.compression import UNCOMPRESSED, Rules, mode_like
@@ -138,7 +138,7 @@ class Dispatcher:
         if work is None:
             return
         self._stats.count_failure(work, request.code, request.message)
-        attempt = self._count_attempt(work)  # may fail where the disk is full
+        attempt = self._count_attempt(work)
         self._stats.tell_failure(work, request, attempt)
         if request.code == CONFLICT:
             self._queue.put_off(work.key, CONFLICT_SECONDS)
@@ -147,13 +147,17 @@ class Dispatcher:
             self._queue.back_off(work.key, attempt)
 
     def _count_attempt(self, work: Work) -> int | None:
+        """Count a failed attempt at a shard; None where that is not in the catalog, or cannot be.
+
+        That must not keep the work from being put off: it would be sent again at once, for ever.
+        """
         if work.shard is None:
             return None
         try:
             return self._store.write(
                 drain_writes.count_attempt, work.shard.version, self._stats.remote
             )
-        except FencedError:
+        except (FencedError, BackpressureError):
             return None
 
     def _report_conflict(self, work: Work, message: str) -> None:
