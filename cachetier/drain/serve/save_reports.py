@@ -104,7 +104,8 @@ class SaveReports:
         incident = _incident_of_end(save, state, request.message)
         outcome = self._remote_state.ended(number, state, incident, self._context.clock.now())
         self._store.drop(outcome.removed)
-        if outcome.wait:
+        as_before = state is SaveState.PUBLISHED and not outcome.news  # and it lacks shards still
+        if outcome.wait or as_before:
             for kind in (TaskKind.CLAIM, TaskKind.FOLLOW, TaskKind.PUBLISH):
                 self._context.queue.put_off((number, kind, ""), UNDECIDED_SECONDS)
         if outcome.news:
