@@ -15,6 +15,7 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import CatalogDamagedError
+from cachetier.local.catalog import connection
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
@@ -130,6 +131,27 @@ def test_a_checkpoint_by_another_program_is_no_loss(killed: Path, vfs: str) -> N
 
     node = opened(killed, vfs)
     assert node.get("run", 5, "x") == b"RESTART"
+    node.close()
+
+
+@pytest.mark.parametrize("stop", [Node.die, Node.close])
+def test_a_start_while_another_program_holds_the_catalog_is_no_loss(
+    killed: Path, vfs: str, stop: Callable[[Node], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite finds the index of the log made, and counts how often it starts it over from 0."""
+    monkeypatch.setattr(connection, "BUSY_MILLISECONDS", 0)
+    other = apsw.Connection(str(killed / "catalog.db"))
+    other.execute("BEGIN IMMEDIATE")
+    node = opened(killed, vfs)
+    other.execute("ROLLBACK")
+    other.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    other.close()
+    node.put(ids(5), "x", LARGE)
+    stop(node)
+
+    node = opened(killed, vfs)
+    assert node.get("run", 5, "x") == LARGE
+    assert node.get("run", 4, "small") == SMALL
     node.close()
 
 

@@ -83,7 +83,10 @@ class Committer:
 
         sound = self.fenced is None
         if sound:
-            self.run(last)
+            try:
+                self.run(last)
+            except BackpressureError:  # another process holds the lock: the log stays as it is
+                self.fenced = "the store is closed"
         catalog.close_writer(self._connection, sound=sound)
         if self.reserve is not None:
             self.reserve.close()

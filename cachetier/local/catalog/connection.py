@@ -12,12 +12,18 @@ from pathlib import Path
 
 import apsw
 
-from cachetier.errors import CatalogDamagedError, ConfigError, DiskFullError
+from cachetier.errors import (
+    BackpressureError,
+    CatalogDamagedError,
+    ConfigError,
+    DiskFullError,
+)
 from cachetier.local.catalog import reserve, running, schema
 
 SAFE_SQLITE = 3_051_003
 WAL_PAGES = 4096
 JOURNAL_LIMIT_BYTES = 64 << 20
+BUSY_MILLISECONDS = 5_000
 
 # What SQLite says of a disk that fails, or of bytes that are not what was written. All else that it
 # says to who reads is a defect of ours.
@@ -30,6 +36,7 @@ def open_writer(path: Path, now: float, vfs: str | None = None) -> apsw.Connecti
     Raises:
         CatalogDamagedError: It is not a database, is damaged, or was written by a newer cachetier.
         DiskFullError: The disk has no room to open it.
+        BackpressureError: Another process holds its lock.
     """
     if apsw.SQLITE_VERSION_NUMBER < SAFE_SQLITE:
         raise ConfigError(
@@ -50,6 +57,12 @@ def open_writer(path: Path, now: float, vfs: str | None = None) -> apsw.Connecti
         _migrate(connection, now)
         connection.execute(f"PRAGMA wal_checkpoint({checkpoint})").fetchall()  # tables need no log
         running.begin(connection, path)
+    except apsw.BusyError as error:
+        abandon(connection)
+        raise BackpressureError(
+            f"another process holds the lock of {path.name}: {error}",
+            hint="End it: a backup, or `sqlite3`. Then start again; nothing was lost.",
+        ) from error
     except apsw.Error as error:
         full = reserve.is_full(connection, error)
         abandon(connection)
@@ -98,7 +111,7 @@ def sqlite_version() -> str:
 def open_reader(path: Path, vfs: str | None = None) -> apsw.Connection:
     """Open the catalog for reading only."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
-    connection.set_busy_timeout(5_000)
+    connection.set_busy_timeout(BUSY_MILLISECONDS)
     _keep_plans(connection)
     return connection
 
@@ -114,7 +127,7 @@ def _keep_plans(connection: apsw.Connection) -> None:
 
 
 def _configure(connection: apsw.Connection) -> None:
-    connection.set_busy_timeout(5_000)
+    connection.set_busy_timeout(BUSY_MILLISECONDS)
     _keep_plans(connection)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")

@@ -5,8 +5,9 @@ mark is there, synced, before a commit is acknowledged, and goes when a clean st
 of them into the database. A mark without its log: acknowledged commits are lost.
 
 It names the log by the header: SQLite counts how often it starts the log over, and adds as much to
-the first salt. Another program that checkpoints adds to the salt alone. An empty log is no log: the
-header is synced before the mark is made, and nobody but SQLite at a clean stop takes it away.
+the first salt. Another program that checkpoints adds to the salt alone, and after a start while it
+has the catalog open SQLite counts from 0. An empty log is no log: the header is synced before the
+mark is made, and nobody but SQLite at a clean stop takes it away.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def is_log_lost(catalog: Path) -> bool:
         return True
     if found is None:
         return True
-    begun_over = found[0] - sequence
+    begun_over = max(0, found[0] - sequence)
     others = (found[1] - salt - begun_over) % (1 << 32)
-    return begun_over < 0 or others > OTHERS_CHECKPOINTS
+    return others > OTHERS_CHECKPOINTS
 
 
 def check_log(catalog: Path, *, may_be_lost: bool = False) -> None:
