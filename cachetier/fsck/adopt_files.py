@@ -8,11 +8,16 @@ What comes back is dirty, in a part that nobody has sealed: a person looks at it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cachetier_client.bucket_format.documents import Manifest, ManifestState, manifest_of
+from cachetier_client.bucket_format.documents import (
+    Manifest,
+    ManifestState,
+    ShardSummary,
+    manifest_of,
+)
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
@@ -50,7 +55,7 @@ class FileAdopter:
         self._durable = durable
         self._clock = clock
         self._manifests: dict[tuple[str, int], Manifest | None] = {}
-        self._parts: dict[tuple[str, int, int], Mapping[str, int]] = {}
+        self._parts: dict[tuple[str, int, int], Mapping[str, ShardSummary]] = {}
         self.unanswered = False
 
     def all(self, say: Callable[[str], None]) -> Iterator[RepairOutcome]:
@@ -145,26 +150,42 @@ class FileAdopter:
         return self._reclaimer.reclaim(shard)
 
     def _why_it_is_there(self, identity: Identity) -> str | None:
-        """Say why a file is not needed: the remote has its rank's part, or the whole step."""
+        """Say why a file is not needed: the remote has its bytes, as documents of its save say.
+
+        Raises:
+            IntegrityError: The step is published with other bytes.
+        """
         manifest = self._manifest(identity.ids)
         if manifest is None:
             return None
-        if manifest.state is ManifestState.PUBLISHED:
+        published = manifest.state is ManifestState.PUBLISHED
+        shard = self._listed(manifest, identity.ids).get(identity.name)
+        if shard is None or int(shard.digest, 16) != identity.digest:
+            if published:
+                raise IntegrityError("its step is published with other bytes by its name")
+            return None
+        if not self._is_there(manifest, shard):
+            return None
+        if published:
             return "its step is published: the remote has it"
-        if self._shards(manifest, identity.ids).get(identity.name) == identity.digest:
-            return "its rank's part is at the remote, and has it: do not seal the rank again"
-        return None
+        return "its rank's part is at the remote, and has it: do not seal the rank again"
 
-    def _shards(self, manifest: Manifest, ids: SaveIds) -> Mapping[str, int]:
-        """Return what the part of a rank names that the drain wrote before, with the digests."""
+    def _is_there(self, manifest: Manifest, shard: ShardSummary) -> bool:
+        run, location = manifest.run, manifest.location
+        key = self._durable.layout.object_key(run, location, shard.name, shard.pack_name)
+        return self._durable.has(key, manifest.save_id, int(shard.digest, 16), shard.stored())
+
+    def _listed(self, manifest: Manifest, ids: SaveIds) -> Mapping[str, ShardSummary]:
+        """Return what a published step has; else what the part of a rank that the drain wrote."""
         key = ids.run, ids.step, ids.rank
         if key not in self._parts:
-            try:
-                part = self._durable.part(ids.run, manifest.location, ids.rank)
-            except IntegrityError:
-                self._parts[key] = {}
-            else:
-                self._parts[key] = {shard.name: int(shard.digest, 16) for shard in part.shards}
+            shards: Sequence[ShardSummary] = manifest.shards
+            if manifest.state is not ManifestState.PUBLISHED:
+                try:
+                    shards = self._durable.part(ids.run, manifest.location, ids.rank).shards
+                except IntegrityError:
+                    shards = ()
+            self._parts[key] = {shard.name: shard for shard in shards}
         return self._parts[key]
 
     def _manifest(self, ids: SaveIds) -> Manifest | None:

@@ -28,6 +28,7 @@ from cachetier.fsck.remote_checks import RemoteChecks
 from cachetier.fsck.repairs import ABOUT_TO, AT_START, Repairs
 from cachetier.fsck.row_repairs import repaired_rows
 from cachetier.local.catalog import repair_writes, running
+from cachetier.local.catalog.records import LOST_WITH_LOG
 from cachetier.local.recovery import CATALOG_NAME, lock_directory, open_store
 from cachetier.local.repair import check_queries
 from cachetier.local.repair.open_catalog import begin_anew, viewed
@@ -220,8 +221,7 @@ def _taken_back(
         yield RepairOutcome(loss, False, "the remote did not answer: repair again once it does")
         return False
     store.write(repair_writes.report_lost_log, clock.now())
-    what = "shards of up to 64 KiB, and seals, of steps that were not durable may be lost"
-    yield RepairOutcome(loss, True, f"files are taken back; {what}")
+    yield RepairOutcome(loss, True, f"files are taken back; {LOST_WITH_LOG}")
     return True
 
 

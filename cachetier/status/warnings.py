@@ -151,7 +151,8 @@ def _of_losses(store: Store, machine: Machine, now: float) -> list[str]:
     if lost_at is not None and now - lost_at < KEPT_SECONDS:
         found.append(
             f"the node lost its catalog's log, {shown_span(now - lost_at)} ago: shards of up to "
-            "64 KiB, and seals, may be lost. Compare `cachetier ls RUN STEP` with what was saved"
+            "64 KiB, evicted ones, and seals, may be lost. Compare `cachetier ls RUN STEP` with "
+            "what was saved"
         )
     aside = list(LostAndFound(Path(machine.cache_dir)).all())
     if aside:

@@ -10,6 +10,9 @@ from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 
 LOG_LOST = "log_lost"  # of an incident that ``fsck`` records
+LOST_WITH_LOG = (
+    "shards of up to 64 KiB, evicted ones, and seals, of steps that were not durable may be lost"
+)
 
 
 @dataclass(frozen=True, slots=True)

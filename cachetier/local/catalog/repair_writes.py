@@ -7,7 +7,7 @@ from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.io import digests
 
 from cachetier.local.catalog import local_copies, queries, replica_queries, rows, statements
-from cachetier.local.catalog.records import LOG_LOST, IncidentRecord
+from cachetier.local.catalog.records import LOG_LOST, LOST_WITH_LOG, IncidentRecord
 from cachetier.model.lifecycle import ShardEvent, ShardState, after
 
 
@@ -75,8 +75,7 @@ def report_lost_log(sql: apsw.Connection, now: float) -> None:
     for run, step in sql.execute(query).fetchall() or [("", 0)]:
         incident = IncidentRecord(
             LOG_LOST,
-            "the node lost its catalog's log: shards of up to 64 KiB, and seals, of steps that "
-            "were not durable may be lost",
+            f"the node lost its catalog's log: {LOST_WITH_LOG}",
             "Compare `cachetier ls RUN STEP` with what was saved; save again what is missing, or "
             "seal what is whole.",
             str(run),

@@ -60,7 +60,7 @@ def judge(patient: Patient, *steps: int) -> None:
         assert {(each.code, each.run, each.step) for each in incidents} == {
             ("log_lost", "run", max(steps))
         }
-        assert "64 KiB" in incidents[0].message
+        assert "64 KiB, evicted ones" in incidents[0].message
         judge_bytes(node)
         judge_rows(node)
     with patient.running() as node:
@@ -122,6 +122,48 @@ def test_a_file_that_replaced_one_in_the_catalog_is_the_one_that_counts(patient:
     with patient.running() as node:
         assert node.get("run", 4, "again") == LARGE[::-1] + b"newer"
         judge_bytes(node)
+
+
+@pytest.mark.parametrize("ranks", [(1,), (0, 1)], ids=["its rank's part", "the step"])
+def test_a_file_whose_object_was_removed_from_the_bucket_is_taken_back_and_sent_again(
+    patient: Patient, remote: MemoryObjectStore, ranks: tuple[int, ...]
+) -> None:
+    """Documents still name it there."""
+    node = patient.started()
+    for rank in ranks:
+        node.put(ids(4, rank), f"rank-{rank}", LARGE)
+        node.checkpoints.seal(ids(4, rank), 2)
+    node.drain.drain_all()
+    node.die()
+    remote.delete("tier/run/4/rank-1")
+    lose_log(patient)
+
+    patient.checked(repair=True)
+
+    with patient.running() as node:
+        assert node.get("run", 4, "rank-1") == LARGE
+        node.drain.drain_all()
+        assert remote.head("tier/run/4/rank-1") is not None
+        assert node.get("run", 4, "rank-1") == LARGE
+
+
+def test_a_file_with_other_bytes_than_the_published_step_is_left_and_said(
+    patient: Patient, tmp_path: Path, remote: MemoryObjectStore
+) -> None:
+    """A node that does not know of the step takes a put of it."""
+    other = Patient(tmp_path / "other", remote, patient.clock)
+    node = other.started()
+    node.put(ids(1, 1), "rank-1", LARGE[::-1] + b"other")
+    node.die()
+    lose_log(other)
+
+    report = other.checked(repair=True)
+
+    aside = FindingKind.FILE_SET_ASIDE
+    (of_file,) = (each for each in report.outcomes if each.finding.kind is aside)
+    assert not of_file.repaired
+    assert "published with other bytes" in of_file.what
+    assert len(list((other.cache_dir / "lost+found").iterdir())) == 1
 
 
 def test_a_file_whose_bytes_are_damaged_stays_and_holds_nobody_up(patient: Patient) -> None:
