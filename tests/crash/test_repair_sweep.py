@@ -7,12 +7,10 @@ repair ends as one that nobody disturbed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import apsw
 import pytest
 
 from cachetier.errors import CatalogDamagedError, ConfigError
@@ -24,7 +22,7 @@ from tests.faults.counting import count
 from tests.faults.slices import share_of
 from tests.stateful.invariants import judge_bytes, judge_rows, require
 from tests.stateful.node import Node
-from tests.stateful.unsynced import unsynced
+from tests.stateful.unsynced import default_vfs, unsynced
 from tests.unit.fsck.damage import Patient, flip
 from tests.unit.steps.test_operations import LARGE, save_step
 
@@ -105,15 +103,6 @@ def test_a_repair_that_is_killed_anywhere_is_repeated_and_ends_well(
                 survivor.write_to(tmp_path / "two")
                 judge_repair(Patient(tmp_path / "two", remote.copy(), FakeClock()), case)
     count(request, "repairs that were killed", len(seen), seed=0)
-
-
-@contextmanager
-def default_vfs(name: str) -> Iterator[None]:
-    apsw.set_default_vfs(name)
-    try:
-        yield
-    finally:
-        apsw.set_default_vfs("unix")
 
 
 def killed_at_each_step(patient: Patient, case: Case) -> list[tuple[Image, Remote]]:

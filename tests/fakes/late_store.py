@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -30,6 +31,7 @@ class LateStore(WrappedObjectStore):
         self._of: tuple[Operation, ...] = WRITES
         self._refusal: type[RemoteError] = TransientError
         self.delivered = 0
+        self.struck: Counter[str] = Counter()  # which plans met their write
 
     def hold(self, *operations: Operation) -> None:
         """Hold the next write back, or that of ``operations``: its caller hears that it failed."""
@@ -64,6 +66,7 @@ class LateStore(WrappedObjectStore):
         plan = self._plan if operation in self._of else ""
         if plan:
             self._plan = ""
+            self.struck[plan] += 1
         if plan == "hold":
             self._late.append(call)
             raise TransientError(f"planned: {operation} is late")

@@ -65,7 +65,17 @@ PARTS = {
     "stateful": Part(
         ("tests/stateful",),
         15,
-        {"lives of the state machine": 2_000, "lives of two nodes": 400},
+        {
+            "lives of the state machine": 2_000,
+            "lives of two nodes": 400,
+            "disks that went back": 50,
+            "disks that were copied": 100,
+            "logs that were lost": 200,
+            "locks that were removed": 200,
+            "locks from outside": 200,
+            "full disks that refused": 200,
+            "shards drained from a full disk": 50,
+        },
     ),
     "outage": Part(
         (

@@ -26,14 +26,22 @@ def require(holds: object, broken: str) -> None:
         raise ViolationError(broken)
 
 
-def judge_bytes(node: Node) -> None:
-    """Accounted bytes are the bytes on disk, and no file is there without a reason."""
+def judge_bytes(node: Node, lost: AbstractSet[str] = frozenset()) -> None:
+    """Accounted bytes are the bytes on disk, and no file is there without a reason.
+
+    ``lost`` are data files that went behind the node's back; those it quarantines, and counts on.
+    """
     on_disk = dict(node.store.files.all())
     rows = node.rows()
     named = {row.file_id: row.content.size_bytes for row in rows if row.file_id is not None}
-    require(on_disk == named, f"data files {on_disk}, rows name {named}")
+    missing = {
+        row.file_id: row.content.size_bytes
+        for row in rows
+        if row.file_id in lost and row.state is ShardState.QUARANTINED
+    }
+    require(on_disk | missing == named, f"data files {on_disk}, rows name {named}")
     inline = sum(row.content.size_bytes for row in rows if row.inline)
-    used = node.store.space.used_bytes
+    used = node.store.space.used_bytes - sum(missing.values())
     here = sum(on_disk.values()) + inline + LostAndFound(node.cache_dir).size_bytes()
     require(used == here, f"{used} bytes accounted, {here} there")
     strays = {entry.name for entry in os.scandir(node.cache_dir) if entry.is_file()} - ROOT_FILES

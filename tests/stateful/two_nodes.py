@@ -2,34 +2,43 @@
 
 Ranks 0 and 1 of a job put, seal and save again, each on its node, whose clock is its own. The drain
 is the real one. Other hands delete objects, replies and writes are lost or late, disks go back to
-an older snapshot or are copied to the other node. A life is repeated by its seed.
+an older snapshot, are copied to the other node, lose the catalog's log, are locked, or full. A life
+is repeated by its seed.
 """
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from cachetier_client.bucket_format.uploads import SAVE_KEY
 from cachetier_client.identity.names import SaveIds
 
+from cachetier.drain.channel import RefusedReportError
 from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.errors import (
+    BackpressureError,
     CachetierError,
     DirectoryInUseError,
     RemoteRefusedError,
     TransientError,
 )
 from cachetier.local.catalog import queries
+from cachetier.local.catalog.records import LOG_LOST, IncidentRecord
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
+from cachetier.model.shard import INLINE_BYTES
 from cachetier.reclaim.evict import Evictor
 from cachetier.remote.bucket import Remote
 from cachetier.restore.missing import MissingObjects
 from tests.fakes.fake_clock import FakeClock
+from tests.fakes.full_disk import FullDisk, FullVFS
 from tests.fakes.late_store import LateStore
+from tests.stateful.hands_on_disk import HandsOnDisk
 from tests.stateful.invariants import judge_bytes, require
 from tests.stateful.node import Node
 from tests.stateful.published import published_bytes
@@ -39,7 +48,26 @@ SMALL, FILE, IN_PARTS = 300, 70_000, (1 << 20) + 5_000
 TURNS = 40
 NODES = (0, 1)
 
+# Nothing of this is done while a disk is full, or a catalog locked.
+NOT_MEANWHILE = frozenset(
+    {"take_a_snapshot", "go_back", "clone", "lose_log", "remove_lock", "lock_catalog", "fill_disk"}
+)
+
 Published = tuple[str, dict[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a node acknowledged of a save: a put, as a data file or not, or a seal.
+
+    ``late``: the save was published already, which the node did not know.
+    """
+
+    number: int
+    step: int
+    save_id: str
+    late: bool
+    file: bool = False
 
 
 class World:
@@ -58,7 +86,15 @@ class World:
         self.dice = random.Random(seed)
         self.store = LateStore()
         self.clocks = [FakeClock(1_700_000_000.0 + offset) for offset in offsets]
-        self.vfs = vfs
+        self._vfs = FullVFS(vfs)
+        self.vfs = self._vfs.name
+        self.disks = [self._disk(number) for number in NODES]
+        self.met: Counter[str] = Counter()  # faults that took place
+        self.answered: list[Answered] = []
+        self.opened = dict.fromkeys(NODES, 0)  # how much was answered when a node opened last
+        self.snapshots: dict[int, int] = {}  # and when the snapshot of its disk was taken
+        self.forgotten: set[tuple[int, str]] = set()  # saves of which a disk lost something
+        self.lost_files: set[str] = set()  # an older catalog names them
         self.nodes: list[Node] = [self._open(number) for number in NODES]
         self.saves = dict.fromkeys(STEPS, 0)
         self.acknowledged: dict[tuple[int, str, str], bytes] = {}
@@ -67,13 +103,14 @@ class World:
         self.published: dict[tuple[int, str], dict[str, bytes]] = {}
         self.removed: set[str] = set()  # keys whose object other hands removed
         self.deleted: set[int] = set()
-        self.rewound: set[int] = set()  # nodes whose disk went back, or was copied
+        self.hands = HandsOnDisk(self)
         self.deeds: list[Callable[[], None]] = [
             deed
             for deed, weight in self._weighted()
             if deed.__name__ in only or not only
             for _ in range(weight)
         ]
+        self.deeds_meanwhile = [each for each in self.deeds if each.__name__ not in NOT_MEANWHILE]
 
     def _weighted(self) -> list[tuple[Callable[[], None], int]]:
         return [
@@ -96,10 +133,11 @@ class World:
             (self.remove_before_publication, 1),
             (self.lose_a_write, 2),
             (self.refuse_a_write, 1),
-            (self.take_a_snapshot, 1),
-            (self.go_back, 1),
+            (self.take_a_snapshot, 2),
+            (self.go_back, 2),
             (self.clone, 1),
             (self.time_passes, 2),
+            *self.hands.weighted(),
         ]
 
     def play(self, turns: int = TURNS) -> None:
@@ -112,13 +150,19 @@ class World:
     def close(self) -> None:
         for node in self.nodes:
             node.die()
+        self._vfs.unregister()
 
     # --- ranks -----------------------------------------------------------------------------------
 
     def put(self) -> None:
-        step, rank = self.dice.choice(STEPS), self.dice.choice(NODES)
+        rank = self.dice.choice(NODES)
+        self._put_as(*self.next_put(rank))
+
+    def next_put(self, rank: int) -> tuple[SaveIds, str, bytes]:
+        """Return what a rank puts next."""
         size = self.dice.choice((SMALL, SMALL, FILE, FILE, IN_PARTS))
-        self._put(step, rank, self.dice.choice(NAMES[rank]), size)
+        name, step = self.dice.choice(NAMES[rank]), self.dice.choice(STEPS)
+        return self._ids(step, rank), name, self.dice.randbytes(size)
 
     def seal(self) -> None:
         self._seal(self.dice.choice(STEPS), self.dice.choice(NODES))
@@ -136,15 +180,27 @@ class World:
         self.saves[step if step is not None else self.dice.choice(STEPS)] += 1
 
     def _put(self, step: int, rank: int, name: str, size_bytes: int) -> None:
-        ids, data = self._ids(step, rank), self.dice.randbytes(size_bytes)
-        if self._answered(lambda: self.nodes[rank].put(ids, name, data)):
-            self.acknowledged[step, ids.save_id, name] = data
-            self.ever.setdefault((step, name), []).append(data)
+        self._put_as(self._ids(step, rank), name, self.dice.randbytes(size_bytes))
+
+    def _put_as(self, ids: SaveIds, name: str, data: bytes) -> None:
+        if self._answered(lambda: self.nodes[ids.rank].put(ids, name, data)):
+            self.acknowledge(ids, name, data)
+
+    def acknowledge(self, ids: SaveIds, name: str, data: bytes) -> None:
+        """Remember that the node of a rank acknowledged a put."""
+        self.acknowledged[ids.step, ids.save_id, name] = data
+        self.ever.setdefault((ids.step, name), []).append(data)
+        self._remember(ids, file=len(data) > INLINE_BYTES)
+
+    def _remember(self, ids: SaveIds, *, file: bool = False) -> None:
+        late = (ids.step, ids.save_id) in self.published
+        self.answered.append(Answered(ids.rank, ids.step, ids.save_id, late, file))
 
     def _seal(self, step: int, rank: int) -> None:
         ids = self._ids(step, rank)
         if self._answered(lambda: self.nodes[rank].checkpoints.seal(ids, 1)):
             self.sealed.setdefault((step, ids.save_id), set()).add(rank)
+            self._remember(ids)
 
     def _ids(self, step: int, rank: int) -> SaveIds:
         return SaveIds(RUN, step, f"save-{self.saves[step]}", rank, len(NODES), overwrite=True)
@@ -173,7 +229,10 @@ class World:
 
     def _drain_one(self, node: Node) -> bool:
         """Do one task; what is clean then is in the bucket, whatever was answered."""
-        task = node.real_drain.next_task()
+        try:
+            task = node.real_drain.next_task()
+        except RefusedReportError:
+            return False  # it looks again later
         if task is None:
             return False
         before = {row.version for row in node.rows() if row.state is ShardState.CLEAN}
@@ -192,7 +251,10 @@ class World:
         node = self._some_node()
         for row in node.rows():
             there = row.state is ShardState.CLEAN and node._still_remote(row)
-            went = self._evictor(node).evict(row)
+            try:
+                went = self._evictor(node).evict(row)
+            except BackpressureError:
+                continue  # it is told so, and tried again
             require(there or not went, f"{row.name} was evicted, and is not in the bucket")
 
     def read(self) -> None:
@@ -223,10 +285,10 @@ class World:
         self.nodes[number].die()
         self.nodes[number] = self._open(number)
 
-    def second_service(self) -> None:
+    def second_service(self, number: int | None = None) -> None:
         """Nobody else may serve a directory, whatever was removed from it."""
         try:
-            second = self._open(self.dice.choice(NODES))
+            second = self._opened(number if number is not None else self.dice.choice(NODES))
         except DirectoryInUseError:
             return
         second.die()
@@ -235,19 +297,34 @@ class World:
     def take_a_snapshot(self) -> None:
         number = self.dice.choice(NODES)
         self._copy(number, "snapshot")
+        self.snapshots[number] = len(self.answered)
 
     def go_back(self) -> None:
         """A disk is restored: what it alone acknowledged since then went with it."""
         number = self.dice.choice(NODES)
-        if (self.top / f"snapshot-{number}").exists():
+        if number in self.snapshots:
+            self.forget(number, self.snapshots[number])
             self._replace(number, self.top / f"snapshot-{number}")
+            self.met["disks that went back"] += 1
 
     def clone(self) -> None:
         """A node starts with a copy of the other's directory."""
         number = self.dice.choice(NODES)
         self._copy(1 - number, "copy")
-        self.rewound.add(1 - number)
+        self.forget(number, 0)
         self._replace(number, self.top / f"copy-{1 - number}")
+        self.met["disks that were copied"] += 1
+
+    def forget(self, number: int, since: int, *, files: bool = True) -> None:
+        """The disk of a node has nothing any more of what it acknowledged ``since`` then.
+
+        Of saves that were published before, the bucket has it all.
+        """
+        for each in self.answered[since:]:
+            save = each.step, each.save_id
+            here = each.number == number and (files or not each.file)
+            if here and (each.late or save not in self.published):
+                self.forgotten.add(save)
 
     def _copy(self, number: int, name: str) -> None:
         self.nodes[number].close()
@@ -261,7 +338,6 @@ class World:
         shutil.rmtree(self.top / f"node-{number}")
         shutil.copytree(by, self.top / f"node-{number}")
         self.nodes[number] = self._open(number)
-        self.rewound.add(number)
 
     # --- the bucket ------------------------------------------------------------------------------
 
@@ -282,6 +358,7 @@ class World:
         if manifest is not None or (self._is_described(key) and info.size_bytes < IN_PARTS):
             self.removed.add(key)
         self.store.delete(key)
+        self.met["objects that others removed"] += 1
         self.time_passes()
 
     def remove_before_publication(self) -> None:
@@ -345,11 +422,19 @@ class World:
             found = published_bytes(self.nodes[0].bucket, RUN, step)
             assert found is not None
             save_id, bodies = found
-            for name, body in bodies.items():
-                right = self.acknowledged.get((step, save_id, name)) == body
-                require(right or self.rewound, f"{name} of step {step} is not what was put")
-            first = self.published.setdefault((step, save_id), bodies)
+            save = step, save_id
+            if save not in self.published and save not in self.forgotten:
+                self._judge_published(step, save_id, bodies)
+            first = self.published.setdefault(save, bodies)
             require(first == bodies, f"published step {step} has changed")
+
+    def _judge_published(self, step: int, save_id: str, bodies: dict[str, bytes]) -> None:
+        put = {
+            key[2]: body for key, body in self.acknowledged.items() if key[:2] == (step, save_id)
+        }
+        for name, body in bodies.items():
+            require(put.get(name) == body, f"{name} of step {step} is not what was put")
+        require(put.keys() == bodies.keys(), f"step {step} is published without {put.keys()}")
 
     def _lacks(self, step: int) -> bool:
         """Return whether other hands removed something of a step that is published."""
@@ -367,12 +452,14 @@ class World:
                 self._evictor(node).collect()
             self.time_passes()
         self.look()
+        self.met += Counter({f"writes: {plan}": n for plan, n in self.store.struck.items()})
         self.store.deliver()  # after all that, what was late arrives
         self.look()
         for node in self.nodes:
-            judge_bytes(node)
+            judge_bytes(node, self.lost_files)
             self._judge_rest(node)
         self._judge_saves()
+        self._judge_late_puts()
 
     def _judge_rest(self, node: Node) -> None:
         unfinished = node.store.read(queries.unfinished_saves)
@@ -382,6 +469,14 @@ class World:
             if row.state is ShardState.DIRTY and (row.step, row.save_id) in going_on:
                 require(told, f"{row.name} of step {row.step} is never drained, and nobody is told")
 
+    def _judge_late_puts(self) -> None:
+        """What a node acknowledged of a save that was published without it, somebody is told of."""
+        for (step, save_id, name), body in self.acknowledged.items():
+            save, ended = (step, save_id), save_id != f"save-{self.saves[step]}"
+            if save in self.published and save not in self.forgotten and not ended:
+                right = self.published[save].get(name) == body
+                require(right or self._told(step), f"{name} of published step {step} is lost")
+
     def _judge_saves(self) -> None:
         """The newest save of a step that every rank sealed is published, or somebody is told."""
         for step in STEPS:
@@ -390,7 +485,7 @@ class World:
                 continue
             manifest = self.nodes[0].bucket.published(RUN, step)
             published = manifest is not None and manifest.save_id == save_id
-            excused = self._told(step) or self.rewound
+            excused = self._told(step) or (step, save_id) in self.forgotten
             require(published or excused, f"{save_id} of step {step} is lost, and nobody is told")
 
     def outcome(self) -> dict[int, Published | None]:
@@ -402,21 +497,41 @@ class World:
         return found
 
     def _told(self, step: int) -> bool:
-        incidents = [
-            incident
-            for node in self.nodes
-            for incident in node.store.read(lambda sql: queries.incidents_after(sql, 0))
-        ]
-        return any(incident.step == step for incident in incidents)
+        incidents = [each for node in self.nodes for each in self.incidents_of(node)]
+        return any(each.step == step and each.code != LOG_LOST for each in incidents)
+
+    def incidents_of(self, node: Node) -> Sequence[IncidentRecord]:
+        return node.store.read(lambda sql: queries.incidents_after(sql, 0))
 
     # --- in detail -------------------------------------------------------------------------------
 
     def _some_node(self) -> Node:
         return self.nodes[self.dice.choice(NODES)]
 
+    def _disk(self, number: int) -> FullDisk:
+        disk = FullDisk(self.top / f"node-{number}", self.clocks[number])
+        self._vfs.disks[str(disk.cache_dir.resolve())] = disk
+        return disk
+
     def _open(self, number: int) -> Node:
+        try:
+            node = self._opened(number)
+        except BackpressureError:
+            self.hands.let_go(number)  # as the message asks for
+            self.met["starts that were refused for a while"] += 1
+            node = self._opened(number)
+        self.opened[number] = len(self.answered)
+        return node
+
+    def _opened(self, number: int) -> Node:
+        disk = self.disks[number]
+        disk.cache_dir.mkdir(exist_ok=True)
+        disk.prepare()
         clock = self.clocks[number]
-        return Node(self.top / f"node-{number}", self.store, clock, vfs=self.vfs)
+        node = Node(disk.cache_dir, self.store, clock, files=disk, vfs=self.vfs)
+        assert node.store.reserve is not None
+        disk.keep(node.store.reserve)
+        return node
 
     def _evictor(self, node: Node) -> Evictor:
         remote, clock = Remote(DURABLE, node.bucket), self.clocks[self.nodes.index(node)]

@@ -24,6 +24,16 @@ def unsynced() -> Iterator[str]:
         vfs.unregister()
 
 
+@contextmanager
+def default_vfs(name: str) -> Iterator[None]:
+    """Open databases with ``name`` where nobody says with which."""
+    apsw.set_default_vfs(name)
+    try:
+        yield
+    finally:
+        apsw.set_default_vfs("unix")
+
+
 class _UnsyncedVFS(apsw.VFS):
     name = "unsynced"
 
