@@ -145,7 +145,9 @@ class Worker:
             self._send(task)
         except StrayObjectError:
             if self._is_fixed(task):
-                raise
+                key = self._layout.shard_key(task.claimant.run, task.place, task.name)
+                what = f"{key} holds what the bucket's documents say, and other bytes"
+                raise ConflictError(what) from None
             self._send(task, pack_name(task.rank, task.digest))
 
     def _send(self, task: Task, pack: str | None = None) -> None:

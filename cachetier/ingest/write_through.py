@@ -326,7 +326,8 @@ def _as_backpressure() -> Iterator[None]:
         ) from error
     except ConflictError as error:
         raise RemoteRefusedError(
-            str(error), hint="Move the foreign object away or delete it, then save again."
+            str(error),
+            hint="Move the foreign object away, unless a manifest names it, and save again.",
         ) from error
     except RemoteRefusedError:
         raise

@@ -123,7 +123,9 @@ def test_a_restored_disk_overwrites_nothing_that_is_published(
         assert shard is not None
         assert shard.state is ShardState.DIRTY, "what was acknowledged stays here"
         assert node.save(ids()).state is SaveState.OPEN
-        assert any("weights" in incident.message for incident in node.told())
+        told = [incident for incident in node.told() if "weights" in incident.message]
+        assert told
+        assert all("unless a manifest names it" in incident.hint for incident in told)
 
 
 @pytest.mark.parametrize("claimed", [True, False], ids=["known_save", "unknown_save"])

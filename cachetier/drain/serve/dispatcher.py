@@ -166,7 +166,10 @@ class Dispatcher:
             name = work.shard.name if work.shard is not None else None
             where = {"name": name, "remote": self._stats.remote}
             tell(log, events.SHARD_CONFLICT, **of(work.save), reason=message, **where)
-            hint = "Move the foreign object away or delete it; draining goes on by itself."
+            hint = (
+                "Move the foreign object away or delete it, unless a manifest names it: then save "
+                "the step again. Draining goes on by itself."
+            )
             self._context.add_incident(work.shard or work.save, message, hint)
 
     # --- how drain and remote are ----------------------------------------------------------------
