@@ -81,16 +81,9 @@ class ShardReports:
         upload = self._recorded(version)
         replaced = self._store.read(drain_queries.replaced_by, shard.save, shard.name, self._remote)
         copy = self._local_copy(shard)
-        return LocalShard(
-            copy.body,
-            shard.content.block_digests,
-            copy.descriptor,
-            upload.upload_id,
-            upload.part_bytes,
-            upload.codec,
-            upload.element_size,
-            replaced,
-        )
+        begun = upload.upload_id, upload.part_bytes, upload.codec, upload.element_size
+        block_digests = shard.content.block_digests
+        return LocalShard(copy.body, block_digests, copy.descriptor, *begun, replaced)
 
     def _recorded(self, version: int) -> UploadRecord:
         return self._store.read(queries.progress_of, version, self._remote)

@@ -57,16 +57,14 @@ def row_digest(save_id: str, name: str, rank: int, content: Content) -> bytes:
     return packed(digests.digest_of(identity + digests.pack(content.block_digests)))
 
 
+def row_of_content(content: Content) -> tuple[object, ...]:
+    blocks = digests.pack(content.block_digests)
+    return content.size_bytes, packed(content.digest), blocks, content.element_size
+
+
 def row_of_upload_part(part: FinishedUploadPart) -> tuple[object, ...]:
-    return (
-        part.number,
-        part.etag,
-        part.size_bytes,
-        packed(part.digest),
-        part.raw_start,
-        part.raw_bytes,
-        pack_frames(part.frames),
-    )
+    sent = part.number, part.etag, part.size_bytes, packed(part.digest)
+    return *sent, part.raw_start, part.raw_bytes, pack_frames(part.frames)
 
 
 def upload_part_of(row: Row) -> FinishedUploadPart:

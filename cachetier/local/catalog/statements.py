@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import apsw
 from cachetier_client.bucket_format.stored import Stored
-from cachetier_client.io import digests
 
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import queries, rows
@@ -23,15 +22,8 @@ def insert_save(sql: apsw.Connection, save: Save) -> Save:
         "INSERT INTO saves (run, step, save_id, state, world_size, overwrite, "
         "started_at, location, local_only_at, swept) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            save.run,
-            save.step,
-            save.save_id,
-            save.state,
-            save.world_size,
-            int(save.overwrite),
-            save.started_at,
-            save.location,
-            save.local_only_at,
+            *(save.run, save.step, save.save_id, save.state, save.world_size, int(save.overwrite)),
+            *(save.started_at, save.location, save.local_only_at),
             int(save.location is not None),  # known from the bucket: this node left nothing there
         ),
     )
@@ -45,17 +37,8 @@ def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) ->
         "file_id, inline, state, committed_at, row_digest) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            save.number,
-            new.name,
-            new.rank,
-            new.content.size_bytes,
-            rows.packed(new.content.digest),
-            digests.pack(new.content.block_digests),
-            new.content.element_size,
-            new.file_id,
-            int(new.body is not None),
-            new.state,
-            now,
+            *(save.number, new.name, new.rank, *rows.row_of_content(new.content)),
+            *(new.file_id, int(new.body is not None), new.state, now),
             rows.row_digest(save.save_id, new.name, new.rank, new.content),
         ),
     )
