@@ -112,7 +112,7 @@ class HandsOnDisk:
             now = found.get((row.step, row.save_id, row.name))
             sound = now is not None and now.state is not ShardState.QUARANTINED
             same = now is not None and now.content == row.content
-            back = (sound and same) or self._is_described(node, row) or self._is_late(node, row)
+            back = (sound and same) or self._is_described(node, row) or self._is_kept(node, row)
             require(back, f"{row.name} of step {row.step} was not taken back: {now}")
         there = {file_id for file_id, _ in node.store.files.all()}
         self._world.lost_files |= {row.file_id for row in found.values() if row.file_id} - there
@@ -133,11 +133,14 @@ class HandsOnDisk:
         same = [each for each in stored if each.content() == row.content]
         return bool(same) and bucket.holds(row, manifest.location, same[0].stored())
 
-    def _is_late(self, node: Node, row: Shard) -> bool:
-        """Return whether the save was published before, with other bytes, and these are kept."""
+    def _is_kept(self, node: Node, row: Shard) -> bool:
+        """Return whether the bytes are in ``lost+found``, as the step was published without them.
+
+        What a file says of itself is not whether its save was to replace that one.
+        """
         assert row.file_id is not None
         aside = (node.cache_dir / "lost+found" / row.file_id).exists()
-        return aside and (row.step, row.save_id) in self._world.published
+        return aside and any(step == row.step for step, _save_id in self._world.published)
 
     def remove_lock(self) -> None:
         """The file ``lock`` that other versions left goes in the middle of a put, and no more."""
