@@ -162,13 +162,10 @@ class Bucket:
         """
         key = self.layout.store_claim_key(identity)
         info = self.objects.head(key)
-        if info is None:
-            return None
-        try:
-            claim = decode(StoreClaim, self.objects.get(key), key)
-        except ObjectMissingError:
-            return None
-        return SeenStoreClaim(claim, info.etag)
+        if info is not None:
+            with contextlib.suppress(ObjectMissingError):
+                return SeenStoreClaim(decode(StoreClaim, self.objects.get(key), key), info.etag)
+        return None
 
     def put_store_claim(
         self, claim: StoreClaim, over: SeenStoreClaim | None

@@ -126,9 +126,8 @@ class MissingObjects:
 
     def _end(self, shard: Shard, save: Save, absence: Absence, seen: Manifest | None) -> None:
         state = SaveState.DELETED if absence is Absence.DELETED else SaveState.SUPERSEDED
-        unseen = seen is not None and save.save_id not in seen.replaces
         incident = None
-        if absence is Absence.REPLACED and unseen:
+        if absence is Absence.REPLACED and seen and save.save_id not in seen.replaces:
             incident = _incident(save, absence, SaveSupersededError.code, SaveSupersededError.hint)
         removed = self._store.write(
             missing_objects.end_here, shard.version, state, incident, self._clock.now()

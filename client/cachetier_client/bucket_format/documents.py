@@ -290,13 +290,14 @@ ReadPart = tuple[PartDocument, str]  # with the digest of its bytes, which pins 
 DocumentType = TypeVar("DocumentType")
 
 
-def encode(document: object) -> bytes:
+def encode(document: Any) -> bytes:
     """Return the bytes of a document.
 
     Raises:
         IntegrityError: It is larger than readers take.
     """
-    entries = max(map(len, _lists_of(document)), default=0)
+    values = (getattr(document, each.name) for each in fields(document))
+    entries = max((len(value) for value in values if isinstance(value, tuple)), default=0)
     body = strict_json.written(document) if entries <= LIST_LIMIT else b""
     if entries > LIST_LIMIT or len(body) > DOCUMENT_LIMIT_BYTES:
         raise IntegrityError(
@@ -305,11 +306,6 @@ def encode(document: object) -> bytes:
             hint="Save the step in fewer, larger shards.",
         )
     return body
-
-
-def _lists_of(document: Any) -> list[tuple[object, ...]]:
-    values = (getattr(document, each.name) for each in fields(document))
-    return [value for value in values if isinstance(value, tuple)]
 
 
 def check_size(key: str, size_bytes: int) -> None:
