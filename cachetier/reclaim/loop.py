@@ -101,4 +101,5 @@ class Housekeeping:
                     self._collect()
                     collect_at = self._clock.monotonic() + COLLECT_SECONDS
             except Exception as error:
-                tell(log, events.ROOM_FAILED, error=error)
+                if not self._stopping.is_set():  # else what it needs may be closed: see ``stop``
+                    tell(log, events.ROOM_FAILED, error=error)

@@ -103,3 +103,30 @@ def test_local_only_steps_are_asked_for_only_while_a_put_waits_for_room(space: S
 
 def discard(_freed_bytes: int) -> None:
     """Make a callback of something that returns a number."""
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["while it runs", "after its stop"])
+def test_a_round_that_fails_is_told_unless_all_is_being_closed(
+    space: Space, caplog: pytest.LogCaptureFixture, stopped: bool
+) -> None:
+    class HangingEvictor(CountingEvictor):
+        def make_room(self) -> int:
+            self.asked.set()
+            assert closed.wait(10)
+            raise OSError("what it needs is closed")
+
+    changes, closed, evictor = Changes(SystemClock()), threading.Event(), HangingEvictor(space)
+    keeping = Housekeeping(
+        evictor, space, changes, SystemClock(), high_watermark=0.5, on_evicted=lambda _: None
+    )
+    keeping.start()
+    assert space.try_reserve(60)
+    changes.ring()
+    assert evictor.asked.wait(10)
+    if stopped:
+        keeping.stop(0)
+    closed.set()
+    if not stopped:
+        assert changes.wait_for(lambda: "making room failed" in caplog.text, 10, 0.01)
+    keeping.stop(5)
+    assert ("making room failed" in caplog.text) is not stopped
