@@ -129,6 +129,12 @@ class SaveHistory:
         """Whether every rank was told that its part is sealed."""
         return all(rank in self.parts and self.parts[rank].sealed for rank in range(self.world))
 
+    @property
+    def sealed_at(self) -> float:
+        """When the seal of the last rank began."""
+        firsts = (min(s.began for s in part.seals if s.ok) for part in self.parts.values())
+        return max(firsts)
+
     def puts(self) -> Iterator[Event]:
         for part in self.parts.values():
             for events in part.puts.values():
@@ -168,7 +174,14 @@ class StepHistory:
 
     @property
     def whole_saves(self) -> list[str]:
-        return [save_id for save_id, save in self.saves.items() if save.whole]
+        """The saves that every rank was told to have sealed, and that no delete can have ended."""
+        ends = [delete.ended or math.inf for delete in self.deletes if delete.possible]
+        deleted_at = max(ends, default=0.0)
+        return [
+            save_id
+            for save_id, save in self.saves.items()
+            if save.whole and save.sealed_at > deleted_at
+        ]
 
     def attempts(self, name: str) -> list[Event]:
         """Return every put of a name that may have been done, by whichever save."""

@@ -40,7 +40,7 @@ class Scene:
     def call(self, kind: str, error: Exception | None = None, **what: object) -> None:
         who = {"node": "a", "run": RUN, "step": STEP, "save": SAVE}
         try:
-            with self.log.call(kind, **who, **what):
+            with self.log.call(kind, **(who | what)):
                 if error is not None:
                     raise error
         except (BackpressureError, DeadlineError):
@@ -131,12 +131,23 @@ def test_the_judge_finds(tmp_path: Path, broken: str) -> None:
     assert any(complaint in failure for failure in scene.failures()), scene.failures()
 
 
-def test_what_a_disk_forgot_is_excused_and_what_was_durable_is_not(tmp_path: Path) -> None:
+def test_what_a_disk_forgot_is_excused(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.objects.delete(scene.bucket.layout.manifest_key(RUN, STEP))
     assert scene.failures()
 
     scene.history.excuse("a", 0.0, float("inf"))
+
+    assert scene.failures() == []
+
+
+def test_a_save_that_was_deleted_is_owed_by_nobody_though_another_began_since(
+    tmp_path: Path,
+) -> None:
+    scene = Scene(tmp_path)
+    scene.publish(state=ManifestState.CLAIMED)
+    scene.call("delete")
+    scene.call("put", save="another", name="x", size=1, sum=checksum(b"x"))
 
     assert scene.failures() == []
 
