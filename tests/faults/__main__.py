@@ -75,6 +75,9 @@ PARTS = {
             "locks from outside": 200,
             "full disks that refused": 200,
             "shards drained from a full disk": 50,
+            "objects that others removed": 100,
+            "writes: lose": 100,
+            "writes: refuse": 100,
         },
     ),
     "outage": Part(

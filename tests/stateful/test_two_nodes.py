@@ -27,15 +27,12 @@ LIVES_OF_A_SEED = 10
 SEEDS = range(40)
 # Of ten lives each meets these; the rarer ones are goals of ``make faults``.
 FREQUENT = (
-    "disks that were copied",
     "full disks that refused",
     "locks from outside",
     "locks that were removed",
     "logs that were lost",
-    "objects that others removed",
     "writes: hold",
     "writes: lose",
-    "writes: refuse",
 )
 
 
