@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored
@@ -385,6 +384,17 @@ def replied(_request: Request[ReplyT], reply: ReplyT) -> ReplyT:
 REQUESTS: dict[str, type[AnyRequest]] = {kind.__name__: kind for kind in get_args(AnyRequest)}
 
 
+def _reply_type(request: type[AnyRequest]) -> Any:
+    bases: tuple[Any, ...] = vars(request)["__orig_bases__"]
+    return next(get_args(base)[0] for base in bases if get_origin(base) is Request)
+
+
+# Made here, by one thread: msgspec crashes where two meet a type for the first time at once.
+_REQUEST_READERS = {name: json.Decoder(kind) for name, kind in REQUESTS.items()}
+_REPLY_READERS = {name: json.Decoder(_reply_type(kind)) for name, kind in REQUESTS.items()}
+_REFUSAL_READER = json.Decoder(Refusal)
+
+
 def encode_request(request: Request[Any]) -> tuple[str, bytes]:
     """Return the name of a request and the body of its frame."""
     name = type(request).__name__
@@ -397,7 +407,7 @@ def decode_request(name: str, body: bytes | bytearray) -> AnyRequest:
     Raises:
         KeyError, ValueError: It is no request.
     """
-    request: AnyRequest = json.decode(body, type=REQUESTS[name])
+    request: AnyRequest = _REQUEST_READERS[name].decode(body)
     return request
 
 
@@ -416,7 +426,7 @@ def decode_reply(
 ) -> ReplyT:
     """Undo ``encode_reply``; the descriptor is the caller's, or closed where no reply has it."""
     try:
-        reply: ReplyT = json.decode(body, type=_reply_type(request.__name__))
+        reply: ReplyT = _REPLY_READERS[request.__name__].decode(body)
     except BaseException:
         _close(descriptor)
         raise
@@ -433,15 +443,9 @@ def encode_refusal(code: str, message: str) -> bytes:
 
 
 def decode_refusal(body: bytes | bytearray) -> Refusal:
-    return json.decode(body, type=Refusal)
+    return _REFUSAL_READER.decode(body)
 
 
 def _close(descriptor: int | None) -> None:
     if descriptor is not None:
         os.close(descriptor)
-
-
-@cache
-def _reply_type(name: str) -> Any:
-    bases: tuple[Any, ...] = vars(REQUESTS[name])["__orig_bases__"]
-    return next(get_args(base)[0] for base in bases if get_origin(base) is Request)

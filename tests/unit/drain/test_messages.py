@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -122,3 +124,32 @@ def test_every_request_names_the_type_of_its_reply() -> None:
 def test_what_is_no_request_is_refused(name: str, body: bytes) -> None:
     with pytest.raises((KeyError, ValueError)):
         decode_request(name, body)
+
+
+FIRST_READS = """
+import sys, threading
+from contextlib import suppress
+from cachetier.drain import messages
+
+sys.setswitchinterval(1e-6)
+BODY = b'{"content": {}, "stored": {}, "shards": [[1, "a", {}, {}]], "tasks": [{}]}'
+names, together = list(messages.REQUESTS), threading.Barrier(16)
+
+def read(turn):
+    together.wait()
+    for name in names[turn % 5:] + names[:turn % 5]:
+        for body in (b"{}", BODY):
+            with suppress(ValueError):
+                messages.decode_request(name, body)
+            with suppress(ValueError):
+                messages.decode_reply(messages.REQUESTS[name], body)
+
+threads = [threading.Thread(target=read, args=(turn,)) for turn in range(16)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+def test_threads_that_read_a_message_for_the_first_time_at_once_do_not_crash() -> None:
+    for _ in range(4):  # each crashed in every second run
+        subprocess.run([sys.executable, "-c", FIRST_READS], check=True, timeout=60)
