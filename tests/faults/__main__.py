@@ -38,7 +38,7 @@ class Part:
 PARTS = {
     "power-loss": Part(
         ("tests/crash/test_power_loss.py", "tests/crash/test_strict_disk.py"),
-        10,
+        15,
         {"states after a power cut": 20_000, "starts cut three deep": 200},
     ),
     "real-disks": Part(
