@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar, get_args, get_origin
+from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_origin
 
 from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored
 from msgspec import Struct, json
@@ -381,17 +381,22 @@ def replied(_request: Request[ReplyT], reply: ReplyT) -> ReplyT:
 
 # --- on the wire ---------------------------------------------------------------------------------
 
-REQUESTS: dict[str, type[AnyRequest]] = {kind.__name__: kind for kind in get_args(AnyRequest)}
+
+class Readers(NamedTuple):
+    """What reads a request and its reply."""
+
+    request: json.Decoder[AnyRequest]
+    reply: json.Decoder[Any]
 
 
-def _reply_type(request: type[AnyRequest]) -> Any:
-    bases: tuple[Any, ...] = vars(request)["__orig_bases__"]
-    return next(get_args(base)[0] for base in bases if get_origin(base) is Request)
+def readers_of(kind: type[Request[Any]]) -> Readers:
+    bases: tuple[Any, ...] = vars(kind)["__orig_bases__"]
+    reply = next(get_args(base)[0] for base in bases if get_origin(base) is Request)
+    return Readers(json.Decoder(cast("type[AnyRequest]", kind)), json.Decoder(reply))
 
 
 # Made here, by one thread: msgspec crashes where two meet a type for the first time at once.
-_REQUEST_READERS = {name: json.Decoder(kind) for name, kind in REQUESTS.items()}
-_REPLY_READERS = {name: json.Decoder(_reply_type(kind)) for name, kind in REQUESTS.items()}
+READERS = {kind.__name__: readers_of(kind) for kind in get_args(AnyRequest)}
 _REFUSAL_READER = json.Decoder(Refusal)
 
 
@@ -407,8 +412,7 @@ def decode_request(name: str, body: bytes | bytearray) -> AnyRequest:
     Raises:
         KeyError, ValueError: It is no request.
     """
-    request: AnyRequest = _REQUEST_READERS[name].decode(body)
-    return request
+    return READERS[name].request.decode(body)
 
 
 def encode_reply(reply: object) -> tuple[bytes, int | None]:
@@ -426,7 +430,7 @@ def decode_reply(
 ) -> ReplyT:
     """Undo ``encode_reply``; the descriptor is the caller's, or closed where no reply has it."""
     try:
-        reply: ReplyT = _REPLY_READERS[request.__name__].decode(body)
+        reply: ReplyT = READERS[request.__name__].reply.decode(body)
     except BaseException:
         _close(descriptor)
         raise

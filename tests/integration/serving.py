@@ -21,6 +21,8 @@ from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.io.digests import digest_of
 
 from cachetier.config.settings import load
+from cachetier.doors.http.door import HttpDoor
+from cachetier.doors.http.limits import RequestLimits
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
 from cachetier.local.catalog import drain_writes, queries
@@ -209,6 +211,16 @@ class Served:
     def holds_nothing(self) -> bool:
         """Whether no byte is kept or accounted: what a refused put must leave behind."""
         return not self.data_files() and self.service.store.space.used_bytes == 0
+
+    @contextmanager
+    def second_door(self, limits: RequestLimits) -> Iterator[tuple[HttpDoor, Caller]]:
+        """Lend another door to the same node."""
+        door = HttpDoor(("127.0.0.1", 0), self.service.operations, limits=limits)
+        door.start()
+        try:
+            yield door, Caller(int(door.url.rsplit(":", 1)[1]))
+        finally:
+            door.stop(1.0)
 
     def put(self, name: str, data: bytes, **parameters: Any) -> Answer:
         query = "&".join(f"{key}={value}" for key, value in parameters.items())

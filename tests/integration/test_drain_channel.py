@@ -20,7 +20,14 @@ from cachetier.drain.channel import (
     ChannelClosedError,
     RefusedReportError,
 )
-from cachetier.drain.messages import REQUESTS, LocalShard, OpenShard, Request, decode_request
+from cachetier.drain.messages import (
+    READERS,
+    LocalShard,
+    OpenShard,
+    Request,
+    decode_request,
+    readers_of,
+)
 from cachetier.errors import FencedError, NotFoundError
 
 Answer = Callable[[Any], object]
@@ -37,7 +44,7 @@ class Note(Request[None], frozen=True):
 @pytest.fixture(autouse=True)
 def own_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     for request in (Echo, Note):
-        monkeypatch.setitem(REQUESTS, request.__name__, request)
+        monkeypatch.setitem(READERS, request.__name__, readers_of(request))
 
 
 def opened(descriptor: int | None = None) -> LocalShard:

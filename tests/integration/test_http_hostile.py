@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from cachetier.doors.http.door import HttpDoor
 from cachetier.doors.http.limits import RequestLimits
 from tests.integration.serving import Caller, Served, received, serving, shard_path
 
@@ -144,12 +143,8 @@ QUICK = RequestLimits(
 @pytest.fixture
 def quick(shared: Served) -> Iterator[Caller]:
     """Lend a second door to the same node, with little patience."""
-    door = HttpDoor(("127.0.0.1", 0), shared.service.operations, limits=QUICK)
-    door.start()
-    try:
-        yield Caller(int(door.url.rsplit(":", 1)[1]))
-    finally:
-        door.stop(1.0)
+    with shared.second_door(QUICK) as (_door, caller):
+        yield caller
 
 
 def seconds_until_closed(quick: Caller, first: bytes, drip: bytes = b"") -> tuple[float, bytes]:
@@ -240,35 +235,29 @@ def test_a_request_ends_with_its_own_deadline_whatever_it_waits_for(quick: Calle
 
 
 def test_connections_beyond_the_limit_are_turned_away(shared: Served) -> None:
-    door = HttpDoor(
-        ("127.0.0.1", 0), shared.service.operations, limits=RequestLimits(connections=3)
-    )
-    door.start()
-    caller = Caller(int(door.url.rsplit(":", 1)[1]))
-    try:
-        with caller.raw(), caller.raw(), caller.raw():
-            deadline = time.monotonic() + 5
-            while door.connections < 3 and time.monotonic() < deadline:
-                time.sleep(0.01)
-            assert caller.send_raw(b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n") == b""
-    finally:
-        door.stop(1.0)
+    with (
+        shared.second_door(RequestLimits(connections=3)) as (door, caller),
+        caller.raw(),
+        caller.raw(),
+        caller.raw(),
+    ):
+        deadline = time.monotonic() + 5
+        while door.connections < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert caller.send_raw(b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n") == b""
 
 
 def test_requests_beyond_the_limit_hear_when_to_come_again(shared: Served) -> None:
-    limits = RequestLimits(requests=2)
-    door = HttpDoor(("127.0.0.1", 0), shared.service.operations, limits=limits)
-    door.start()
-    caller = Caller(int(door.url.rsplit(":", 1)[1]))
     head = f"PUT {shard_path('held')} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n".encode()
-    try:
-        with caller.raw() as first, caller.raw() as second:
-            first.sendall(head)
-            second.sendall(head)
-            time.sleep(0.3)
-            answer = caller("GET", "/v1/runs")
-            assert (answer.status, answer.code) == (503, "busy")
-            assert answer.headers["retry-after"] == "1"
-            assert caller("GET", "/livez").status == 200
-    finally:
-        door.stop(1.0)
+    with (
+        shared.second_door(RequestLimits(requests=2)) as (_door, caller),
+        caller.raw() as first,
+        caller.raw() as second,
+    ):
+        first.sendall(head)
+        second.sendall(head)
+        time.sleep(0.3)
+        answer = caller("GET", "/v1/runs")
+        assert (answer.status, answer.code) == (503, "busy")
+        assert answer.headers["retry-after"] == "1"
+        assert caller("GET", "/livez").status == 200

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.doors.http.door import HttpDoor
 from cachetier.doors.http.limits import RequestLimits
 from tests.faults.counting import count
 from tests.faults.slices import share_of
@@ -38,12 +37,8 @@ def shared(root: Path) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def quick(shared: Served) -> Iterator[Caller]:
     """Lend a second door to the same node, which lets no request wait for long."""
-    door = HttpDoor(("127.0.0.1", 0), shared.service.operations, limits=QUICK)
-    door.start()
-    try:
-        yield Caller(int(door.url.rsplit(":", 1)[1]))
-    finally:
-        door.stop(1.0)
+    with shared.second_door(QUICK) as (_door, caller):
+        yield caller
 
 
 @pytest.mark.parametrize("seed", share_of(SEEDS))

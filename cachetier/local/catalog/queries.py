@@ -83,8 +83,7 @@ def shards_where(sql: apsw.Connection, condition: str, *values: object) -> list[
 
 
 def saves_of(sql: apsw.Connection, run: str, step: int) -> list[Save]:
-    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE run = ? AND step = ? ORDER BY number"
-    return [rows.save_of(row) for row in sql.execute(query, (run, step))]
+    return saves_where(sql, "run = ? AND step = ? ORDER BY number", run, step)
 
 
 def sealed_of(sql: apsw.Connection, saves: Sequence[Save]) -> set[int]:

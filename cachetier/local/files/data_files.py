@@ -17,6 +17,7 @@ import secrets
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -30,7 +31,6 @@ MARKS_BYTES = 64 << 10  # left free by every file, as its identity takes a block
 WRITER_PATIENCE_TRIES = 10
 WRITER_PATIENCE_SECONDS = 0.005
 # New files go to these few: to make and to sync hundreds took most of a first start.
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDERS = tuple(f"{number:02x}" for number in range(16))
 _FOLDER = re.compile(r"[0-9a-f]{2}", re.ASCII)
 
@@ -140,13 +140,11 @@ class DiskFiles:
             raise FencedError(f"syncing a data file failed: {error.strerror}") from error
 
     def sync_name(self, file_id: str) -> None:
-        descriptor = os.open(self._path(file_id).parent, _DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            raise FencedError(f"syncing a data directory failed: {error.strerror}") from error
-        finally:
-            os.close(descriptor)
+        with _opened_directory(self._path(file_id).parent) as descriptor:
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                raise FencedError(f"syncing a data directory failed: {error.strerror}") from error
 
     def unread(self, file_id: str) -> bool:
         try:
@@ -298,13 +296,19 @@ def _allocate(descriptor: int, size_bytes: int) -> None:
                 raise
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory survive the loss of power."""
-    descriptor = os.open(path, _DIRECTORY)
+@contextmanager
+def _opened_directory(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory survive the loss of power."""
+    with _opened_directory(path) as descriptor:
+        os.fsync(descriptor)
 
 
 def sync_filesystem(path: Path) -> None:
@@ -313,13 +317,11 @@ def sync_filesystem(path: Path) -> None:
     Raises:
         FencedError: The sync failed: nobody knows of what; nothing may be built on it.
     """
-    descriptor = os.open(path, _DIRECTORY)
-    try:
-        libc.syncfs(descriptor)
-    except OSError as error:
-        raise FencedError(f"syncing the filesystem of {path} failed: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
+    with _opened_directory(path) as descriptor:
+        try:
+            libc.syncfs(descriptor)
+        except OSError as error:
+            raise FencedError(f"syncing the disk of {path} failed: {error.strerror}") from error
 
 
 def write_synced(path: Path, text: str) -> None:

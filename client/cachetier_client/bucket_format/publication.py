@@ -104,14 +104,13 @@ def claim_state(save: Claimant, seen: Manifest | None) -> ClaimState:
             ManifestState.DELETED: ClaimState.DELETED,
         }[seen.state]
     is_newer = seen.save_id in (*save.replaced, *save.preceding)
-    if seen.state is ManifestState.PUBLISHED and not (save.overwrite or is_newer):
+    published = seen.state is ManifestState.PUBLISHED
+    if published and not (save.overwrite or is_newer):
         return ClaimState.REFUSED
     if save.save_id in seen.replaces:
         return ClaimState.SUPERSEDED
     has_ended = seen.save_id in save.replaced or seen.state is ManifestState.DELETED
-    if seen.state is ManifestState.PUBLISHED or not has_ended:
-        return ClaimState.REPLACE_WHEN_WHOLE
-    return ClaimState.CLAIM
+    return ClaimState.CLAIM if has_ended and not published else ClaimState.REPLACE_WHEN_WHOLE
 
 
 def location_of(save: Claimant, seen: Manifest | None, *, spread: bool = False) -> str:
