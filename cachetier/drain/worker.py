@@ -274,7 +274,11 @@ class Worker:
                 self._channel.ask(messages.SaveNotReady(task.save, task.kind))
 
     def _delete(self, task: Task) -> None:
-        left = self._publisher.delete(task.claimant, task.place, self._ours(task))
+        # Empty at a replica whose objects this node never saw: its manifest says where they are.
+        location = task.place or self._publisher.location_of(task.claimant)
+        left: tuple[str, ...] = ()
+        if location is not None:
+            left = self._publisher.delete(task.claimant, location, self._ours(task))
         example = left[0] if left else None
         self._channel.ask(messages.SaveRemoved(task.save, len(left), example))
 

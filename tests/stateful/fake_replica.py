@@ -46,7 +46,9 @@ class FakeReplica:
         elif save.location is None:
             return
         elif save.state is SaveState.DELETED:
-            self._publisher.delete(self._claimant(save), save.location, set)
+            location = save.location or self._publisher.location_of(self._claimant(save))
+            if location is not None:
+                self._publisher.delete(self._claimant(save), location, set)
             self._remote_state.removed(save.number)
         else:
             self._publisher.sweep(self._claimant(save), save.location, set)

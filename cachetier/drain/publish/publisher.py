@@ -190,6 +190,11 @@ class Publisher:
             return False
         return publication.are_of(save, [self._part(save, location, LEADER)])
 
+    def location_of(self, save: Claimant) -> str | None:
+        """Return where the manifest says the objects of ``save`` are; None if it says nothing."""
+        manifest = manifest_of(self._bucket.manifest(save.run, save.step))
+        return manifest.location if manifest and manifest.save_id == save.save_id else None
+
     def delete(self, save: Claimant, location: str, ours: Ours) -> tuple[str, ...]:
         """Take ``save`` off the bucket: its tombstone first, then its objects.
 
