@@ -120,14 +120,14 @@ def fates(seed: int, lucks: int) -> Iterator[tuple[str, Fate]]:
 class Life:
     """One scripted life on a strict disk, and every moment of it."""
 
-    def __init__(self, top: Path, seed: int) -> None:
+    def __init__(self, top: Path, seed: int, *, overture: bool = True) -> None:
         top.mkdir()
         self.disk = StrictDisk(top)
         self.moments: list[Moment] = []
         self._top = top
         self._remote, self._clock = Remote(), FakeClock()
         self._seed = seed
-        self.workload = Workload(self._make_node, self._clock, seed)
+        self.workload = Workload(self._make_node, self._clock, seed, overture=overture)
 
     @property
     def node(self) -> Node:
@@ -190,9 +190,9 @@ def repeatable(seed: int) -> Iterator[None]:
         secrets.token_hex = real
 
 
-def live(top: Path, seed: int, calls: int = CALLS) -> list[Moment]:
+def live(top: Path, seed: int, calls: int = CALLS, *, overture: bool = True) -> list[Moment]:
     """Live one life; return every moment of it."""
-    life = Life(top, seed)
+    life = Life(top, seed, overture=overture)
     life.play(calls)
     return life.moments
 
@@ -202,6 +202,7 @@ def sweep(
     seed: int,
     *,
     calls: int = CALLS,
+    overture: bool = True,
     lucks: int = 1,
     restarts: int = 0,
     every: int = 1,
@@ -214,7 +215,8 @@ def sweep(
     Args:
         place: Where to work.
         seed: Chooses the life, and how power goes.
-        calls: How long the life is, after its first calls.
+        calls: How long the life is, after its overture.
+        overture: Whether it begins with one of everything.
         lucks: How often each step is judged by luck, beside the fixed ways.
         restarts: In how many of the states the power is cut once more, at each step of the
             start-up that follows; 0 for none, else one in so many.
@@ -226,7 +228,7 @@ def sweep(
     Raises:
         ViolationError: Names the seed, the step and the way, so that it can be repeated.
     """
-    moments = live(place / f"life-{seed}", seed, calls)
+    moments = live(place / f"life-{seed}", seed, calls, overture=overture)
     report = Report(steps=len(moments))
     with unsynced() as vfs:
         for moment in [moment for moment in moments if at in moment.where][seed % every :: every]:

@@ -87,7 +87,7 @@ def caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
     for all others ``test_the_harness_finds_nothing_where_no_bug_is_planted`` stands.
     """
 
-    def swept(every: int = 20, at: str = "", **kwargs: int) -> str:
+    def swept(every: int = 20, at: str = "", **kwargs: Any) -> str:
         options = {"calls": 0, "lucks": 0} | kwargs
         for each in dict.fromkeys((every, 1)):  # the moments shift as the code changes
             try:

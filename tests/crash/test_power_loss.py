@@ -19,8 +19,9 @@ from tests.fakes.power_loss import DATA_ONLY, NAMES_ONLY, PROCESS_ONLY, WORST, F
 from tests.faults.counting import count
 from tests.faults.slices import share_of
 
-SEEDS = range(15)
-STATES = 1_400  # at the least, for each seed
+SEEDS = range(10)
+STATES = 700  # at the least, for each seed
+SHORT_LIVES, TOGETHER, SHORT_CALLS = 500, 10, 25
 SEEDS_OF_STARTS, THREE_DEEP = range(10), 20  # states of each seed
 
 STEPS_OF_THE_PATH = {
@@ -60,10 +61,22 @@ RECORDS = {
 def test_nothing_promised_is_lost_when_the_power_goes_at_any_step(
     tmp_path: Path, seed: int, request: pytest.FixtureRequest
 ) -> None:
-    report = sweep(tmp_path, seed, restarts=40, every=2)
+    report = sweep(tmp_path, seed, restarts=40, every=4)
     count(request, "states after a power cut", report.states, seed)
 
     assert report.states >= STATES
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("first", share_of(range(0, SHORT_LIVES, TOGETHER)))
+def test_nothing_promised_is_lost_when_the_power_goes_in_a_short_life_of_any_calls(
+    tmp_path: Path, first: int, request: pytest.FixtureRequest
+) -> None:
+    for seed in range(first, first + TOGETHER):
+        report = sweep(tmp_path, seed, calls=SHORT_CALLS, overture=False, restarts=40, every=25)
+        count(request, "states after a power cut", report.states, seed)
+        count(request, "short lives that were cut", 1, seed)
 
 
 @pytest.mark.slow

@@ -41,21 +41,24 @@ class Promise:
 class Workload:
     """Plays calls on a node and keeps its promise up to date."""
 
-    def __init__(self, make_node: Callable[[], Node], clock: FakeClock, seed: int) -> None:
+    def __init__(
+        self, make_node: Callable[[], Node], clock: FakeClock, seed: int, *, overture: bool = True
+    ) -> None:
         self._make_node = make_node
         self._clock = clock
         self._dice = random.Random(seed)
         self._saves = dict.fromkeys(STEPS, 0)
         self._played = 0
+        self._overture = self._one_of_everything() if overture else []
         self.place: Place = self._played, self._dice.getstate()
         self.promise = Promise.nothing()
         self.node: Node
         self.make_room: Callable[[], None] | None = None
 
     def play(self, calls: int) -> None:
-        """Play a life that begins with one of everything and goes on at random."""
+        """Play a life: its overture, if it has one, and then so many calls at random."""
         self.start()
-        for _ in range(len(self._overture()) + calls):
+        for _ in range(len(self._overture) + calls):
             self.play_next()
 
     def start(self) -> None:
@@ -64,8 +67,8 @@ class Workload:
     def play_next(self) -> None:
         """Make the next call, or the next few that belong together."""
         self.place = self._played, self._dice.getstate()
-        overture = self._overture()
-        call = overture[self._played] if self._played < len(overture) else self._any_call()
+        at_random = self._played >= len(self._overture)
+        call = self._any_call() if at_random else self._overture[self._played]
         call()
         self._played += 1
 
@@ -101,7 +104,7 @@ class Workload:
         ]
         return self._dice.choice(kinds)
 
-    def _overture(self) -> list[Callable[[], None]]:
+    def _one_of_everything(self) -> list[Callable[[], None]]:
         def both_ranks(step: int) -> list[Callable[[], None]]:
             return [
                 lambda: self._put(self._ids(step, 0), "a", SMALL),

@@ -39,7 +39,11 @@ PARTS = {
     "power-loss": Part(
         ("tests/crash/test_power_loss.py", "tests/crash/test_strict_disk.py"),
         15,
-        {"states after a power cut": 20_000, "starts cut three deep": 200},
+        {
+            "states after a power cut": 20_000,
+            "short lives that were cut": 500,
+            "starts cut three deep": 200,
+        },
     ),
     "real-disks": Part(
         ("tests/crash/test_real_disks.py",),
