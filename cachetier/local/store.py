@@ -333,7 +333,11 @@ class Store:
         return committed
 
     def restored(self, staged: Staged, shard: Shard) -> None:
-        """Give a shard the staged file that now holds its bytes again; damaged ones go."""
+        """Give a shard the staged file that now holds its bytes again; damaged ones go.
+
+        Raises:
+            DiskFullError: The disk has no room to mark it; see ``in_room``.
+        """
         of_any_world = 0  # how many ranks there are is not known here
         try:
             self._sync(staged, shard, shard.name, shard.content, of_any_world)
@@ -470,7 +474,7 @@ class Store:
             self.fence(error.message)
             raise
         except OSError as error:
-            raise self.refused_by_disk(error) from error
+            raise self._not_allocated(0, error) from error
 
 
 def _unreadable(error: Exception) -> CatalogDamagedError:

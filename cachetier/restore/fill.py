@@ -131,13 +131,17 @@ class Refill:
             return
         size_bytes = shard.content.size_bytes
         left = max(0.0, deadline - self._clock.monotonic())
-        staged = self._store.in_room(
-            size_bytes, left, self._make_room, lambda: self._store.stage(size_bytes)
+        brought = self._store.in_room(
+            size_bytes, left, self._make_room, lambda: self._bring(shard, deadline)
         )
-        if staged is None:
+        if not brought:
             raise BackpressureError(
                 f"no room to restore {shown_size(size_bytes)}", run=shard.run, step=shard.step
             )
+
+    def _bring(self, shard: Shard, deadline: float) -> bool:
+        """Fetch ``shard`` into the room that is reserved for it."""
+        staged = self._store.stage(shard.content.size_bytes)
         with ExitStack() as held:
 
             def fill(source: RemoteShard) -> Neighbours:
@@ -153,6 +157,7 @@ class Refill:
             self._store.restored(staged, shard)
             self._on_restored(shard)
             wait([self._ranges.submit(self._bring_along, *each, deadline) for each in neighbours])
+        return True
 
     def _fill(self, staged: Staged, shard: Shard, source: RemoteShard) -> None:
         pending: list[Future[None]] = [

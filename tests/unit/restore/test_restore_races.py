@@ -37,6 +37,31 @@ def test_a_disk_without_room_is_told_as_such(node: Node, monkeypatch: pytest.Mon
     assert node.store.space.used_bytes == 0
 
 
+def test_a_disk_that_fills_up_while_a_shard_comes_makes_room_for_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(node)
+    evict(node)
+    another = SaveIds("run", 2, "save", 0, 1)
+    node.put(another, "other", DATA)
+    node.checkpoints.seal(another, 1)
+    node.drain.drain_all()
+    seal = node.store.files.seal
+    pending = [OSError(28, "No space left on device")]
+
+    def full(descriptor: int, identity: bytes) -> None:
+        if pending:
+            raise pending.pop()
+        seal(descriptor, identity)
+
+    monkeypatch.setattr(node.store.files, "seal", full)
+
+    assert node.get("run", 1, "a") == DATA
+    assert not pending
+    assert [row.name for row in node.rows() if row.file_id] == ["a"]
+    assert node.store.space.used_bytes == len(DATA)
+
+
 def during_the_fetch(
     node: Node, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]
 ) -> None:
