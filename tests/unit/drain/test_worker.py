@@ -10,24 +10,17 @@ from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.serve.context import DrainContext
-from cachetier.drain.serve.dispatcher import Dispatcher
-from cachetier.drain.serve.remote_state import ReplicaRemoteState
-from cachetier.drain.serve.stats import DrainStats
 from cachetier.drain.upload.target import ConflictError
 from cachetier.drain.worker import _described
 from cachetier.errors import IntegrityError, TransientError
 from cachetier.local.catalog import replica_queries, replica_writes
 from cachetier.model.lifecycle import ShardState
-from cachetier.notifier import Changes
 from cachetier.remote.base import Condition, Metadata
 from cachetier.remote.bucket import Bucket
-from cachetier.steps.incidents import Incidents
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
-from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node
-from tests.stateful.real_drain import ORDERS, RealDrain
+from tests.unit.drain.replica_drain import ReplicaDrain
 
 IDS = SaveIds("run", 1, "save", 0, 1)
 
@@ -141,26 +134,6 @@ def test_what_never_arrives_as_it_was_sent_stays_dirty_and_is_tried_again_later(
 # --- a step deleted at a replica where this node never saw it ----------------------------------
 
 
-class ReplicaDrain(RealDrain):
-    """The drain of a replica called ``near``."""
-
-    def __init__(self, node: Node, bucket: Bucket, clock: FakeClock) -> None:
-        super().__init__(node.store, bucket, clock)
-        self._node, self._now = node, clock
-
-    def _dispatcher(self, changes: Changes) -> Dispatcher:
-        context = DrainContext(
-            self._node.store,
-            self.queue,
-            DrainStats("near", self._now),
-            changes,
-            Incidents(self._node.store),
-            self._now,
-            ReplicaRemoteState(self._node.store, "near", REMOTE),
-        )
-        return Dispatcher(context, ORDERS)
-
-
 @pytest.fixture
 def other(tmp_path: Path, remote: Breaking, clock: FakeClock, vfs: str) -> Iterator[Node]:
     other = Node(tmp_path / "other", remote, clock, vfs=vfs)
@@ -184,7 +157,7 @@ def test_a_step_of_another_node_is_deleted_at_a_replica_that_has_it_and_only_the
         publisher.real_drain.drain_all()
         publisher.close()
     node.store.write(replica_writes.configure, {"near": False})
-    drain = ReplicaDrain(node, near, clock)
+    drain = ReplicaDrain(node.store, near, clock)
 
     node.checkpoints.delete_step("run", 1)
     drain.drain_all()
