@@ -123,6 +123,19 @@ def test_damage_to_a_shard_that_is_durable_costs_its_local_bytes_and_nothing_els
     assert node.get("run", 1, "a") == DATA
 
 
+def test_a_shard_that_a_reader_found_damaged_while_it_was_sent_stays_quarantined(
+    serve: Answering,
+) -> None:
+    serve.node.put(IDS, "a", DATA)
+    shard = serve.shard("a")
+    serve.answer(ShardDamaged(shard.version, "block 0 fails its digest"))
+
+    serve.answer(ShardVerified(shard.version, Stored.raw(shard.content), 1.0, {}))
+
+    assert serve.shard("a").state is ShardState.QUARANTINED
+    assert (serve.shown()["quarantined"], serve.shown()["drained_shards"]) == (1, 0)
+
+
 # --- what the bucket lost --------------------------------------------------------------------
 
 
