@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cachetier_client.bucket_format.uploads import PART_BYTES
+from cachetier_client.bucket_format.uploads import PART_BYTES, object_metadata
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.schedule.queue_state import QueueState
@@ -95,3 +95,20 @@ def test_bytes_that_come_in_pieces_of_any_size_are_checked_block_by_block(
     assert remote.get("tier/run/1/a") == data
     node.store.space.capacity_bytes = 2 * len(data)
     assert node.get("run", 1, "a") == data
+
+
+def test_an_object_that_this_store_forgot_is_not_written_over(
+    through: WriteThrough, node: Node, remote: MemoryObjectStore
+) -> None:
+    theirs = content_of(b"of a life that the disk forgot")
+    metadata = object_metadata("save", node.store.store_id, 99, theirs)
+    body = b"of a life that the disk forgot"
+    remote.put("tier/run/1/a", body, digest=theirs.digest, metadata=metadata)
+    stage = through.open(IDS, "a", 5)
+    stage.write(b"bytes")
+
+    with pytest.raises(BackpressureError, match="other bytes under the key"):
+        stage.commit(content_of(b"bytes"))
+
+    assert remote.get("tier/run/1/a") == body
+    assert node.rows() == []

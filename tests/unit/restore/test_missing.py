@@ -6,6 +6,9 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
+from cachetier.local.catalog import drain_writes, missing_objects, queries
+from cachetier.local.catalog.records import IncidentRecord
+from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Remote
@@ -52,3 +55,18 @@ def test_a_shard_that_was_replaced_meanwhile_is_looked_into_no_more(
 
     assert node.get("run", 1, "a") == b"other bytes"
     assert missing.error_of(shard) is None
+
+
+def test_a_save_that_ended_here_before_the_bucket_said_so_ends_as_it_did_here(node: Node) -> None:
+    node.put(IDS, "a", DATA)
+    (shard,) = node.rows()
+    outcome = node.store.policy, shard.save, SaveState.REFUSED, None, 1.0
+    node.store.write(drain_writes.record_outcome, *outcome)
+    told = IncidentRecord("save_superseded", "another save", "", "run", 1)
+
+    end = shard.version, SaveState.SUPERSEDED, told, 2.0
+    assert node.store.write(missing_objects.end_here, *end) == []
+
+    (save,) = node.store.read(queries.saves_of, "run", 1)
+    assert save.state is SaveState.REFUSED
+    assert node.store.read(queries.newest_incident) == 0

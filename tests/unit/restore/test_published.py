@@ -404,11 +404,15 @@ def test_a_damaged_copy_is_shown_once_however_often_it_is_met(world: World) -> N
 
 
 def test_what_came_from_a_replica_is_read_here_while_nobody_can_say_more_of_it(
-    world: World,
+    world: World, clock: FakeClock
 ) -> None:
     world.far.go_down()
     assert world.get() == DATA
     world.near.go_down()
+    clock.advance(AWAY_SECONDS + 1)
+    asked = world.far.calls["head"]
 
     assert world.get() == DATA
+
+    assert world.far.calls["head"] > asked
     assert world.state() is SaveState.REPLICATED

@@ -11,6 +11,7 @@ from cachetier.drain.messages import (
     PartPage,
     PartWritten,
     ReadPart,
+    SaveFollowed,
     SaveLocated,
     SaveNotReady,
     SaveRemoved,
@@ -101,3 +102,32 @@ def test_a_save_that_was_swept_is_not_swept_again(serve: Answering) -> None:
 
     left = serve.context.remote_state.unfinished()
     assert superseded.number not in [save.number for save in left]
+
+
+def test_a_part_that_a_replica_lost_is_written_there_again(node: Node, clock: FakeClock) -> None:
+    node.store.write(replica_writes.configure, {"near": False})
+    near = Answering(node, clock, ReplicaRemoteState(node.store, "near", REMOTE))
+    node.put(IDS, "a", DATA)
+    node.checkpoints.seal(IDS, 1)
+    near.answer(SaveLocated(1, "1"))
+    near.answer(PartWritten(1, 0, 1, len(DATA), 1.0))
+    assert [part.uploaded for part in near.context.remote_state.parts(1)] == [True]
+
+    near.answer(SaveNotReady(1, TaskKind.PUBLISH, (1,)))
+
+    assert [part.uploaded for part in near.context.remote_state.parts(1)] == [False]
+
+
+def test_a_part_that_waits_for_rank_0_is_released_by_a_replica_that_saw_it_seal(
+    node: Node, clock: FakeClock
+) -> None:
+    node.store.write(replica_writes.configure, {"near": False})
+    near = Answering(node, clock, ReplicaRemoteState(node.store, "near", REMOTE))
+    ids = SaveIds("run", 1, "save", 1, 2)
+    node.put(ids, "a", DATA)
+    node.checkpoints.seal(ids, 1, follows=True)
+    assert [part.final for part in near.context.remote_state.parts(1)] == [False]
+
+    near.answer(SaveFollowed(1))
+
+    assert [part.final for part in near.context.remote_state.parts(1)] == [True]
