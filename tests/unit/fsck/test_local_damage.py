@@ -173,6 +173,22 @@ def test_a_damaged_row_of_a_body_is_written_again_as_its_own_digest_proves(
     patient.drains()
 
 
+@pytest.mark.parametrize("change", ["digest = x'0102030405060708'", "size_bytes = 1"])
+def test_a_damaged_row_of_an_empty_shard_is_written_again_as_its_own_digest_proves(
+    patient: Patient, change: str
+) -> None:
+    with patient.running() as node:
+        node.put(ids(3), "empty", b"")
+        (row,) = node.rows()
+    patient.sql(f"UPDATE shards SET {change} WHERE version = ?", row.version)
+
+    patient.repaired()
+
+    assert row_of(patient, row).content == row.content
+    with patient.running() as node:
+        assert node.get("run", 3, "empty") == b""
+
+
 @pytest.mark.parametrize("change", ["name = 'rank-7'", "rank = 1", "row_digest = zeroblob(8)"])
 def test_a_damaged_row_of_a_published_step_is_written_again_as_its_part_says(
     patient: Patient, change: str
