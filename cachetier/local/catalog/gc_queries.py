@@ -61,8 +61,6 @@ def lacks_ranks_here(sql: apsw.Connection, save: Save) -> bool:
 
 def lacks_others(sql: apsw.Connection, save: Save) -> bool:
     """Return whether all of an open save here is sealed and sent, and it has ranks elsewhere."""
-    if save.state not in OPEN_STATES:
-        return False
     parts, summary = queries.parts_of(sql, save.number), queries.summary_of(sql, save.number)
     if summary.dirty_shards or summary.quarantined_shards or not sealed_here(parts):
         return False

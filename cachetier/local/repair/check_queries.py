@@ -100,7 +100,8 @@ def damaged_row(sql: apsw.Connection, version: int) -> DamagedRow | None:
     if row is None:
         return None
     name, rank, row_digest, body = row
-    return DamagedRow(str(name), int(rank), bytes(row_digest), bytes(body) if body else None)
+    inside = None if body is None else bytes(body)  # an empty one is inside, too
+    return DamagedRow(str(name), int(rank), bytes(row_digest), inside)
 
 
 def names_of(sql: apsw.Connection, number: int) -> set[str]:

@@ -153,3 +153,14 @@ threads = [threading.Thread(target=read, args=(turn,)) for turn in range(16)]
 def test_threads_that_read_a_message_for_the_first_time_at_once_do_not_crash() -> None:
     for _ in range(4):  # each crashed in every second run
         subprocess.run([sys.executable, "-c", FIRST_READS], check=True, timeout=60)
+
+
+def test_a_descriptor_is_closed_where_its_reply_cannot_be_written() -> None:
+    reader, writer = os.pipe()
+    os.close(writer)
+
+    with pytest.raises(UnicodeEncodeError):
+        encode_reply(LocalShard(None, (1,), reader, "no /\udcff", 5, Codec.RAW, 0))
+
+    with pytest.raises(OSError):
+        os.fstat(reader)

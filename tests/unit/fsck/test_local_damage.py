@@ -173,6 +173,22 @@ def test_a_damaged_row_of_a_body_is_written_again_as_its_own_digest_proves(
     patient.drains()
 
 
+@pytest.mark.parametrize("change", ["digest = x'0102030405060708'", "size_bytes = 1"])
+def test_a_damaged_row_of_an_empty_shard_is_written_again_as_its_own_digest_proves(
+    patient: Patient, change: str
+) -> None:
+    with patient.running() as node:
+        node.put(ids(3), "empty", b"")
+        (row,) = node.rows()
+    patient.sql(f"UPDATE shards SET {change} WHERE version = ?", row.version)
+
+    patient.repaired()
+
+    assert row_of(patient, row).content == row.content
+    with patient.running() as node:
+        assert node.get("run", 3, "empty") == b""
+
+
 @pytest.mark.parametrize("change", ["name = 'rank-7'", "rank = 1", "row_digest = zeroblob(8)"])
 def test_a_damaged_row_of_a_published_step_is_written_again_as_its_part_says(
     patient: Patient, change: str
@@ -435,6 +451,50 @@ def test_beside_a_running_service_it_looks_and_repairs_nothing(patient: Patient)
         with pytest.raises(DirectoryInUseError) as refusal:
             patient.checked(repair=True)
         assert "Stop it" in refusal.value.hint
+
+
+def test_beside_a_running_service_a_file_that_no_row_names_is_found(patient: Patient) -> None:
+    shard = patient.saved()["2/rank-1"]
+    with patient.running():
+        path = stray(patient, mark=os.getxattr(patient.path(shard), IDENTITY_ATTRIBUTE))
+
+        (found,) = patient.checked().findings
+
+        assert (found.kind, found.file_id) == (FindingKind.FILE_ORPHAN, path.name)
+        assert path.exists(), "it only looked"
+
+
+def test_a_catalog_of_another_schema_is_not_looked_at(patient: Patient) -> None:
+    patient.saved()
+    patient.sql("PRAGMA user_version = 9999")
+
+    with pytest.raises(ConfigError, match="schema 9999") as refusal:
+        patient.checked()
+
+    assert "Use the cachetier that wrote it" in refusal.value.hint
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_store_that_lost_its_catalog_and_its_id_is_the_one_that_its_files_name(
+    patient: Patient, marked: bool
+) -> None:
+    shard = patient.saved()["2/rank-1"]
+    store_id = (patient.cache_dir / "store-id").read_text()
+    for name in ("catalog.db", "store-id"):
+        (patient.cache_dir / name).unlink()
+    if not marked:
+        for path in (patient.cache_dir / "data").glob("*/*"):
+            os.removexattr(path, IDENTITY_ATTRIBUTE)
+
+    patient.checked(rebuild=True)
+
+    assert ((patient.cache_dir / "store-id").read_text() == store_id) == marked
+    with patient.running() as node:
+        if marked:
+            assert node.get("run", 2, "rank-1") == LARGE
+        else:
+            kept = patient.cache_dir / "lost+found" / patient.path(shard).name
+            assert kept.read_bytes() == LARGE
 
 
 def test_a_directory_without_a_cache_is_refused_and_not_made_one(

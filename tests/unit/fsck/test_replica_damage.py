@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +20,13 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.replication import ReplicaState
 from cachetier.remote.bucket import Bucket, Remote
+from cachetier.restore.replica_choice import Replicas
+from cachetier.restore.restore import Restore
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.unit.drain.replica_drain import ReplicaDrain
 from tests.unit.fsck.damage import CAPACITY_BYTES, Patient
+from tests.unit.fsck.test_remote_damage import MANIFEST
 
 RAW = "tier/run/1/rank-0"
 
@@ -198,3 +204,56 @@ def test_a_durable_step_that_is_still_on_its_way_to_a_replica_is_looked_at_there
     (found,) = mirrored.looked(repair=True).findings
     assert (found.kind, found.remote, found.key) == (FindingKind.OBJECT_MISSING, "near", RAW)
     assert mirrored.looked().findings == [], "its drain sends it again"
+
+
+def test_a_manifest_that_the_replica_lost_is_published_there_again(
+    mirrored: Mirrored, clock: FakeClock
+) -> None:
+    mirrored.near.delete(MANIFEST)
+
+    report = mirrored.looked(repair=True)
+
+    assert [(f.kind, f.remote) for f in report.findings] == [(FindingKind.MANIFEST_MISSING, "near")]
+    assert report.remaining() == []
+    near = Bucket(mirrored.near, Layout("tier"))
+    with mirrored.running() as node, closing(ReplicaDrain(node.store, near, clock)) as drain:
+        drain.drain_all()
+    assert near.published("run", 1) is not None
+    assert mirrored.looked().findings == []
+
+
+class Reader(Mirrored):
+    """A node that only read the step, which both remotes have."""
+
+    def __init__(self, of: Mirrored, directory: Path) -> None:
+        Patient.__init__(self, directory / "reader", of.remote, of.clock)
+        self.near = of.near
+        self.cache_dir.parent.mkdir()
+        near = Remote("near", Bucket(of.near, Layout("tier")))
+        with self.running() as node:
+            node.store.write(replica_writes.configure, {"near": False})
+            with closing(
+                Restore(
+                    *(node.store, node.bucket, of.clock),
+                    remote=DURABLE,
+                    replicas=Replicas([near]),
+                    make_room=lambda: None,
+                )
+            ) as restore:
+                descriptor = restore.open("run", 1, "rank-1", 0.0).descriptor
+                assert descriptor is not None
+                os.close(descriptor)
+
+
+@pytest.mark.parametrize("where", [DURABLE, "near"])
+def test_a_lost_manifest_is_left_to_a_node_that_saved_the_step(
+    mirrored: Mirrored, tmp_path: Path, remote: MemoryObjectStore, where: str
+) -> None:
+    reader = Reader(mirrored, tmp_path)
+    (remote if where == DURABLE else mirrored.near).delete(MANIFEST)
+
+    (outcome,) = reader.looked(repair=True).outcomes
+
+    assert (outcome.finding.kind, outcome.finding.remote) == (FindingKind.MANIFEST_MISSING, where)
+    assert "this node has no part of it" in outcome.what
+    assert mirrored.looked(repair=True).remaining() == []

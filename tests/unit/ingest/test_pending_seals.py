@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import apsw
 import pytest
 from cachetier_client.bucket_format.documents import (
     HeldShard,
@@ -18,7 +20,14 @@ from cachetier_client.bucket_format.documents import (
     encode,
 )
 from cachetier_client.bucket_format.publication import part_of
-from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.stored import (
+    Codec,
+    Content,
+    InPack,
+    Stored,
+    StoredFrame,
+    table_bytes,
+)
 from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
@@ -71,9 +80,13 @@ class Past:
         key = self.bucket.layout.shard_key("run", "1", name)
         self.bucket.objects.put(key, body, digest=content.digest, metadata=metadata)
 
-    def write_part(self, save_id: str = "save") -> None:
-        """Seal the part with both shards, as a client does that has put both directly."""
-        entries = [entry_of("here", HERE), entry_of("there", THERE)]
+    def write_part(self, save_id: str = "save", here: Stored | None = None) -> None:
+        """Seal the part with both shards, as a client does that has put both directly.
+
+        With ``here`` as a drain does that stored the one so.
+        """
+        content = entry_of("here", HERE).content()
+        entries = [ShardEntry.of("here", 1, content, here), entry_of("there", THERE)]
         body = encode(part_of(SaveIds("run", 1, save_id, 1, 2), 1, entries))
         key = self.bucket.layout.part_key("run", "1", 1)
         self.bucket.objects.put(key, body, digest=digest_of(body))
@@ -357,3 +370,86 @@ def test_the_thread_ends_when_it_is_told(past: Past) -> None:
     past.seals.start()
     past.seals.stop(10)
     assert not past.seals._thread.is_alive()
+
+
+def test_a_part_that_was_sealed_past_us_with_all_that_is_here_loses_nothing(
+    past: Past, caplog: pytest.LogCaptureFixture
+) -> None:
+    past.node.put(IDS, "here", HERE)
+    past.claim()
+    past.put_there()
+    past.put_there(HERE, "here")
+    past.write_part()
+
+    assert past.seals.look() == 1
+
+    assert past.node.get("run", 1, "here") == HERE
+    assert "was sealed without" not in caplog.text
+
+
+@pytest.mark.parametrize("how", ["frames", "a pack"])
+def test_a_part_that_a_drain_wrote_in_an_earlier_life_of_the_cache_seals_nothing(
+    past: Past, how: str
+) -> None:
+    past.node.put(IDS, "here", HERE)
+    past.claim()
+    past.put_there()
+    past.put_there(HERE, "here")
+    content = entry_of("here", HERE).content()
+    if how == "frames":
+        stored = Stored(Codec.ZSTD, 4 + table_bytes(1), 5, (StoredFrame(4, 9),))
+    else:
+        stored = replace(Stored.raw(content), pack=InPack("pack-1-5", 0, 100, 5))
+    past.write_part(here=stored)
+
+    assert past.seals.look() == 0
+
+    assert past.part_state() is PartState.OPEN
+    assert past.digest_of("here") == digest_of(HERE)
+
+
+def test_a_seal_that_is_left_is_removed_whatever_became_of_the_others(past: Past) -> None:
+    for rank in range(2):
+        ids = replace(IDS, rank=rank)
+        past.node.put(ids, f"here-{rank}", HERE)
+        past.node.checkpoints.seal(ids, 1)
+    save = past.node.store.read(lambda sql: queries.save_named(sql, "run", 1, "save"))
+    assert save is not None
+    past.node.store.write(drain_writes.record_location, save.number, "1")
+    past.leave()  # of rank 1; rank 0 has none
+
+    past.seals.tidy()
+
+    assert not past.is_left()
+
+
+def test_a_catalog_that_is_locked_for_a_while_does_not_end_the_looking(
+    past: Past, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    past.node.put(IDS, "here", HERE)
+    past.claim()
+    past.put_there()
+    past.leave()
+    sealed, refused, read = threading.Event(), 0, past.node.store.read
+
+    def locked(*args: Any, **kwargs: Any) -> Any:
+        nonlocal refused
+        if refused < 2:
+            refused += 1
+            raise apsw.BusyError("planned")
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(past.node.store, "read", locked)
+    seals = PendingSeals(past.node.store, past.bucket, FakeClock(), on_sealed=sealed.set)
+    seals.start()
+    seals.look_soon()
+
+    assert sealed.wait(30)
+    seals.stop(30)
+    assert "could not be removed" in caplog.text
+    assert "it is tried again" in caplog.text
+
+
+def test_what_was_never_started_stops_at_once(past: Past) -> None:
+    past.seals.stop(30)
+    assert past.seals.look() == 0

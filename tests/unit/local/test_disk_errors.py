@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import BackpressureError, FencedError, OpenForWritingError, StagedIOError
 from cachetier.local.catalog import queries
 from cachetier.local.files.data_files import DiskFiles
+from cachetier.local.lost_and_found import LostAndFound
 from cachetier.local.recovery import open_store
 from cachetier.local.store import Store
 from tests.fakes.faulty_files import FaultyFiles, FileOperation, refuse
@@ -108,3 +110,34 @@ def test_what_works_and_what_a_caller_does_wrong_are_no_failures(
             os.close(writer)
 
     assert heard == []
+
+
+@pytest.mark.parametrize(("number", "right"), [(errno.EIO, False), (errno.EMFILE, None)])
+def test_bytes_are_called_damaged_only_where_the_disk_says_so(
+    tmp_path: Path,
+    disk: DiskFiles,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    right: bool | None,
+) -> None:
+    def fails(*_args: object) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    with opened(tmp_path, FaultyFiles(disk), lambda _what: None) as store:
+        put(store)
+        shard = store.read(queries.visible_shard, "r", 1, "x")
+        assert shard is not None
+        copy = store.local_copy(shard)
+        assert copy is not None
+        assert copy.reads_right()
+        monkeypatch.setattr(os, "pread", fails)
+        if right is None:
+            with pytest.raises(OSError, match=os.strerror(number)):
+                copy.reads_right()
+        else:
+            assert copy.reads_right() is right
+        copy.close()
+
+
+def test_a_cache_that_never_set_a_file_aside_has_none(tmp_path: Path) -> None:
+    assert LostAndFound(tmp_path).size_bytes() == 0

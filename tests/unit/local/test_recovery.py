@@ -10,10 +10,12 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import IntegrityError
 from cachetier.local.catalog import queries
+from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.recovery import Recovered, open_store
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_files import FaultyFiles, refuse
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 
@@ -153,3 +155,20 @@ def test_a_store_that_cannot_be_opened_leaves_no_descriptor_open(tmp_path: Path,
             open_store(cache_dir, 1 << 20, FakeClock(), vfs=vfs)
 
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_disk_that_fails_while_files_are_compared_leaves_the_store_closed_and_whole(
+    killed: Node, vfs: str
+) -> None:
+    killed.die()
+    files = FaultyFiles(DiskFiles(killed.cache_dir), [refuse("all")])
+    before = len(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(OSError, match="Input/output error"):
+        open_store(killed.cache_dir, 1 << 20, FakeClock(), files=files, vfs=vfs)
+
+    assert files.fired
+    assert len(os.listdir("/proc/self/fd")) == before
+    again = Node(killed.cache_dir, killed.bucket.objects, FakeClock(), vfs=vfs)
+    assert again.get("run", 1, "a") == DATA
+    again.close()

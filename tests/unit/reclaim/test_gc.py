@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.uploads import ObjectInfo
 
 from cachetier.errors import InvalidRequestError, TransientError
-from cachetier.local.catalog import deletes, local_copies
+from cachetier.local.catalog import deletes, drain_writes, local_copies
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from cachetier.local.lost_and_found import KEPT_SECONDS
+from cachetier.model.checkpoint import SaveState
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.gc import Collection, Garbage, GarbageKind
 from cachetier.remote.bucket import Remote
@@ -253,3 +257,66 @@ def test_an_upload_that_no_save_of_ours_names_is_left(
 
     assert garbage(node, clock).collect(HOUR, dry_run=False).rubbish == ()
     assert [upload for _, upload in remote.list_uploads("")] == [foreign]
+
+
+class Slow(MemoryObjectStore):
+    """Lets something happen here before it answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: list[Callable[[], object]] = []
+
+    def head(self, key: str) -> ObjectInfo | None:
+        while self.meanwhile:
+            self.meanwhile.pop()()
+        return super().head(key)
+
+
+@pytest.fixture
+def slow(tmp_path: Path, clock: FakeClock, vfs: str) -> Iterator[Node]:
+    with closing(Node(tmp_path / "n", Slow(), clock, vfs=vfs)) as node:
+        yield node
+
+
+@pytest.mark.parametrize("meanwhile", ["sealed", "pinned", "ended"])
+def test_a_save_that_is_no_garbage_any_more_when_the_bucket_has_answered_stays(
+    slow: Node, clock: FakeClock, meanwhile: str
+) -> None:
+    node, remote = slow, slow.bucket.objects
+    assert isinstance(remote, Slow)
+    abandoned(node, clock)
+    number = next(row.save for row in node.rows() if row.step == 1)
+    outcome = number, SaveState.PUBLISHED, None, clock.now()
+    happens: dict[str, Callable[[], object]] = {
+        "sealed": lambda: node.checkpoints.seal(ids(1), 1),
+        "pinned": lambda: node.checkpoints.pin("run", 1),
+        "ended": lambda: node.store.write(drain_writes.record_outcome, node.store.policy, *outcome),
+    }
+    remote.meanwhile.append(happens[meanwhile])
+
+    assert garbage(node, clock).collect(HOUR, dry_run=False).rubbish == ()
+
+    assert remote.meanwhile == []
+    assert node.get("run", 1, "rank-0") == LARGE
+
+
+def test_a_file_that_its_rank_sealed_without_goes_while_the_save_is_open(
+    slow: Node, tmp_path: Path, clock: FakeClock
+) -> None:
+    node = slow
+    node.put(ids(2), "given-up", LARGE)
+    node.put(ids(2), "kept", LARGE)
+    row = next(row for row in node.rows() if row.name == "given-up")
+    assert row.file_id is not None
+    lost = tmp_path / "n" / "lost+found" / ("0" * 32)
+    _copied(tmp_path, row.file_id, lost)
+    node.checkpoints.delete_shard("run", 2, "given-up")
+    clock.jump(lost.stat().st_ctime + 2 * HOUR - clock.now())
+    assert garbage(node, clock).collect(HOUR, dry_run=False).rubbish == ()
+
+    node.checkpoints.seal(ids(2), 1)
+    (found,) = garbage(node, clock).collect(HOUR, dry_run=False).rubbish
+
+    assert (found.kind, found.why) == (GarbageKind.SET_ASIDE, "its rank sealed without it")
+    assert not lost.exists()
+    assert node.get("run", 2, "kept") == LARGE

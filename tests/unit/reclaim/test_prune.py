@@ -14,6 +14,7 @@ from cachetier.local.catalog import (
     adopt,
     drain_writes,
     exposure_queries,
+    pruning,
     queries,
     statements,
 )
@@ -255,3 +256,15 @@ def test_steps_that_a_policy_kept_here_are_counted_for_ever(
         assert node.store.read(exposure_queries.kept_by_policy).ever == 3
     finally:
         node.close()
+
+
+def test_a_save_that_is_pinned_after_it_was_looked_at_stays(node: Node, clock: FakeClock) -> None:
+    saved(node, clock, 1)
+    passed(node, clock)
+    which = "run", clock.now() - DAY_SECONDS, 1, 10
+    number = node.store.read(pruning.forgettable_saves, *which)[0]
+    node.checkpoints.pin("run", 1)
+
+    assert node.store.write(pruning.forget_some, number, clock.now(), 10), "done with it"
+
+    assert node.get("run", 1, "a") == b"bytes of it"

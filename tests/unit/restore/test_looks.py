@@ -11,6 +11,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
+from cachetier.restore import replica_choice
 from cachetier.restore.replica_choice import MOMENT_SECONDS, Looks
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore
@@ -114,3 +115,18 @@ def test_a_shard_of_its_own_is_asked_for_each_time(world: World) -> None:
     assert world.there(FIRST, stored)
     assert world.there(FIRST, stored)
     assert world.objects.calls["head"] == 2
+
+
+def test_of_many_packs_those_asked_for_last_are_remembered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_choice, "REMEMBERED_PACKS", 2)
+    remotes = ("far", "near", "next")
+    for remote in remotes:
+        assert world.there(FIRST, PLACES[0], remote=remote)
+    for remote in remotes[1:]:
+        assert world.there(SECOND, PLACES[1], remote=remote)
+    assert world.objects.calls["head"] == 3
+
+    assert world.there(SECOND, PLACES[1], remote="far")
+    assert world.objects.calls["head"] == 4

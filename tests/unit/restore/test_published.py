@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from cachetier.model.checkpoint import SaveState
 from cachetier.remote.base import Listing
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.published import counts
-from cachetier.restore.replica_choice import AWAY_SECONDS, Replicas
+from cachetier.restore.replica_choice import AWAY_SECONDS, PassedOverCopies, Reason, Replicas
 from cachetier.restore.restore import Restore
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt
@@ -290,3 +292,127 @@ def test_eviction_goes_by_the_replica_only_while_the_durable_remote_cannot_be_as
     world.near.mend()
     world.far.delete("tier/run/1/a")
     assert not world.restore.sources.still_there(shard)
+
+
+# --- what replicas say when a step is adopted --------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", ["missing", "damaged"])
+def test_a_replica_whose_part_cannot_be_read_is_no_source_and_no_obstacle(
+    world: World, wrong: str
+) -> None:
+    key = Layout("tier").part_key("run", "1", 0)
+    if wrong == "missing":
+        world.near.delete(key)
+    else:
+        world.near.put(key, b"{}", digest=digest_of(b"{}"))
+
+    assert world.get() == DATA
+
+    (shard,) = world.node.rows()
+    assert [copy.remote for copy in world.restore.sources.of(shard)] == [REMOTE]
+
+
+def test_a_replica_that_is_lost_sight_of_meanwhile_is_not_asked_for_its_part(
+    world: World,
+) -> None:
+    get = world.far.get
+
+    def last_word(key: str, start: int = 0, length: int | None = None) -> bytes:
+        if key == Layout("tier").part_key("run", "1", 0):
+            world.restore.published.absences.note("near")
+        return get(key, start, length)
+
+    world.far.get = last_word  # type: ignore[method-assign]
+
+    assert world.get() == DATA
+
+    assert world.near.calls["get"] == 1  # the manifest
+    (shard,) = world.node.rows()
+    assert [copy.remote for copy in world.restore.sources.of(shard)] == [REMOTE]
+
+
+def test_the_damaged_manifest_of_a_replica_keeps_nobody_from_the_others(world: World) -> None:
+    key = Layout("tier").manifest_key("run", 1)
+    world.near.put(key, b"{", digest=digest_of(b"{"))
+
+    assert world.get() == DATA
+
+    (shard,) = world.node.rows()
+    assert [copy.remote for copy in world.restore.sources.of(shard)] == [REMOTE]
+
+
+def test_a_manifest_that_lists_a_shard_of_a_rank_without_a_part_is_not_believed(
+    world: World,
+) -> None:
+    found = world.restore.published.durable("run", 1)
+    assert found is not None
+    seen = Bucket(world.far, Layout("tier")).manifest("run", 1)
+    Bucket(world.far, Layout("tier")).put_manifest(replace(found, parts=()), seen)
+
+    with pytest.raises(IntegrityError, match="names no part of rank 0"):
+        world.get()
+
+    assert world.node.rows() == []
+
+
+def test_of_two_saves_of_a_step_at_replicas_only_one_is_restored(
+    node: Node, tmp_path: Path, clock: FakeClock, vfs: str
+) -> None:
+    replicas = {name: FaultyObjectStore(MemoryObjectStore()) for name in ("near", "next")}
+    for name, store in replicas.items():
+        with closing(Node(tmp_path / name, store, clock, vfs=vfs)) as saving:
+            ids = SaveIds("run", 1, name, 0, 1)
+            saving.put(ids, "a", name.encode() * 20_000)
+            saving.checkpoints.seal(ids, 1)
+            saving.drain.drain_all()
+    node.store.write(replica_writes.configure, dict.fromkeys(replicas, False))
+    remotes = [Remote(name, Bucket(store, Layout("tier"))) for name, store in replicas.items()]
+    with closing(
+        Restore(
+            node.store,
+            node.bucket,
+            clock,
+            remote=REMOTE,
+            replicas=Replicas(remotes),
+            make_room=lambda: None,
+        )
+    ) as restore:
+        found = restore.published.find("run", 1)
+        assert found is not None
+        assert [remote.name for remote, _ in found.replicas] == ["near"]
+        opened = restore.open("run", 1, "a", 0.0)
+        assert opened.descriptor is not None
+        assert whole(opened.descriptor) == b"near" * 20_000
+        (shard,) = node.rows()
+        assert [copy.remote for copy in restore.sources.of(shard)] == ["near"]
+
+
+def test_a_damaged_copy_is_shown_once_however_often_it_is_met(world: World) -> None:
+    world.get()
+    (shard,) = world.node.rows()
+    near, far = world.restore.sources.of(shard)
+    counted: list[tuple[str, str]] = []
+    passed = PassedOverCopies(lambda reason, remote: counted.append((reason, remote)))
+
+    for _ in range(3):
+        passed(shard, near, Reason.DAMAGED, IntegrityError("planned"))
+    passed(shard, far, Reason.UNREACHABLE, TransientError("planned"))
+
+    assert passed.warnings() == [f"damaged copies at near, passed over since the start: {near.key}"]
+    assert counted == [("damaged", "near")] * 3 + [("unreachable", REMOTE)]
+
+
+def test_what_came_from_a_replica_is_read_here_while_nobody_can_say_more_of_it(
+    world: World, clock: FakeClock
+) -> None:
+    world.far.go_down()
+    assert world.get() == DATA
+    world.near.go_down()
+    clock.advance(AWAY_SECONDS + 1)
+    asked = world.far.calls["head"]
+
+    assert world.get() == DATA
+
+    assert world.far.calls["head"] > asked
+    assert world.state() is SaveState.REPLICATED

@@ -14,6 +14,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import IntegrityError
 from cachetier.local.catalog import queries
 from cachetier.model.lifecycle import ShardState
+from cachetier.restore import readahead
 from cachetier.restore.readahead import FORGET_SECONDS, WINDOWS_AT_ONCE
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail
@@ -236,3 +237,67 @@ def test_waiting_for_the_pack_of_another_reader_ends_at_the_deadline(
             node.get("run", 1, "100", 0.0)
         leave.set()
         assert first.result() == body_of(0)
+
+
+def test_a_shard_that_came_back_meanwhile_is_not_read_along_with_others(
+    node: Node, objects: FaultyObjectStore
+) -> None:
+    published(node, 20)
+    ahead, row = node.restore._refill._ahead, node.rows()[0]
+    source = ahead.packed(row)
+    assert source is not None
+    node.get("run", 1, row.name)
+    reads = objects.calls["read_into"]
+
+    with ahead.reading(row, source) as window:
+        assert (window.asked, window.neighbours) == (source, ())
+    assert objects.calls["read_into"] == reads
+
+
+def test_a_row_that_points_behind_the_end_of_the_pack_is_no_reason_to_read_there(
+    node: Node, objects: FaultyObjectStore
+) -> None:
+    published(node, 20)
+    node.store.write(
+        lambda sql: sql.execute("UPDATE drains SET pack_start = 1 << 40 WHERE version = 20").get
+    )
+    assert node.get("run", 1, "0") == body_of(0)
+
+    assert here(node) == {"0"}
+
+
+def test_empty_shards_come_back_together_and_nothing_is_read(
+    node: Node, objects: FaultyObjectStore
+) -> None:
+    for name in ("a", "b", "c"):
+        node.put(IDS, name, b"")
+    node.checkpoints.seal(IDS, 1)
+    node.drain.drain_all()
+    for row in node.rows():
+        assert node.evict(row)
+
+    assert node.get("run", 1, "b") == b""
+
+    assert here(node) == {"a", "b", "c"}
+    assert objects.calls["read_into"] == 0
+
+
+def test_a_reader_of_many_packs_is_remembered_by_those_it_read_last(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readahead, "REMEMBERED_PACKS", 1)
+    published(node)
+    other = SaveIds("run", 2, "save-2", 0, 1)
+    for name in ("a", "b"):
+        node.put(other, name, body_of(1))
+    node.checkpoints.seal(other, 1)
+    node.drain.drain_all()
+    for row in node.rows():
+        if row.state is ShardState.CLEAN:
+            assert node.evict(row)
+
+    node.get("run", 1, "0")
+    node.get("run", 2, "a")  # of another pack
+    node.get("run", 1, "50")
+
+    assert here(node) - {"a", "b"} == {str(each) for each in (*range(17), *range(50, 67))}

@@ -10,7 +10,8 @@ from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
-from cachetier.restore.readahead import REMEMBERED_SHARDS, RangeReads
+from cachetier.restore.readahead import REMEMBERED_SHARDS, RangeReads, RemoteBlocks
+from tests.stateful.node import Node
 
 BLOCKS = 40
 SHARD = Shard(
@@ -66,3 +67,11 @@ def test_only_so_many_shards_are_remembered() -> None:
         assert reads.leave_remote(replace(SHARD, version=version), 1)
 
     assert reads.leave_remote(SHARD, 9)
+
+
+@pytest.mark.parametrize("number", [-1, BLOCKS])
+def test_a_block_that_the_shard_does_not_have_is_asked_of_nobody(node: Node, number: int) -> None:
+    blocks = RemoteBlocks(SHARD, node.restore.sources)
+
+    with pytest.raises(IndexError, match=f"x has no block {number}"):
+        blocks.read(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
@@ -9,7 +10,9 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import BackpressureError, CachetierError, TransientError
+from cachetier.local.catalog import queries
 from cachetier.restore.fill import SingleFlight
+from tests.fakes.faulty_files import FaultyFiles
 from tests.stateful.node import Node
 from tests.unit.restore.test_restore import DATA, IDS, KEY, code_of, evict, publish
 
@@ -187,3 +190,24 @@ def test_a_flight_of_another_is_not_waited_for_beyond_the_deadline() -> None:
             assert other, "another shard is another flight"
     with flights.lead_or_wait(1, 0.0) as again:
         assert again
+
+
+class DeletedMeanwhile(FaultyFiles):
+    """Deletes the step of the file that is opened, which turns out to be empty."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.store.files)
+        self._node = node
+
+    def open(self, file_id: str) -> int:
+        self._node.checkpoints.delete_step("run", 1)
+        return os.open(os.devnull, os.O_RDONLY)
+
+
+def test_damage_to_a_shard_that_was_deleted_meanwhile_concerns_nobody(node: Node) -> None:
+    node.put(IDS, "a", DATA)
+    node.store.files = DeletedMeanwhile(node)
+
+    assert code_of(lambda: node.get("run", 1, "a")) == "not_found"
+
+    assert node.store.read(queries.newest_incident) == 0

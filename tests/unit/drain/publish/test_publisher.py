@@ -19,6 +19,7 @@ from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.publish.publisher import (
+    SWEEPS,
     Ended,
     Located,
     LostShardsError,
@@ -474,3 +475,52 @@ def test_whoever_waits_for_rank_0_hears_that_the_save_has_ended(world: World) ->
     world.located(save_of("b", replaced=("a",)))
 
     assert world.publisher.follow(save, location) == Ended(SaveState.SUPERSEDED)
+
+
+# --- races that do not end ---------------------------------------------------------------------
+
+
+def lose_every_race(world: World) -> None:
+    def lost(manifest: Manifest, over: SeenManifest | None) -> SeenManifest | None:
+        return None
+
+    world.bucket.put_manifest = lost  # type: ignore[method-assign]
+
+
+def test_a_step_whose_manifest_others_keep_changing_is_published_later(world: World) -> None:
+    save = save_of("a")
+    location = world.whole(save)
+    lose_every_race(world)
+
+    with pytest.raises(TransientError):
+        world.restarted().publish(save, location)
+
+    assert world.manifest.state is ManifestState.CLAIMED
+
+
+def test_nothing_of_a_save_is_deleted_before_its_tombstone_is_there(world: World) -> None:
+    save = save_of("a")
+    location = world.published(save)
+    keys = world.objects.list("").keys
+    lose_every_race(world)
+
+    with pytest.raises(TransientError):
+        world.publisher.delete(save, location, set)
+
+    assert world.objects.list("").keys == keys
+
+
+def test_uploads_that_stay_though_they_were_aborted_are_swept_again_later(world: World) -> None:
+    save = save_of("a")
+    location = world.published(save)
+    upload = world.objects.create_upload("run/7/shard-0")
+    asked: list[str] = []
+
+    def deaf(key: str, upload_id: str) -> None:
+        asked.append(upload_id)
+
+    world.bucket.objects.abort_upload = deaf  # type: ignore[method-assign]
+    with pytest.raises(TransientError, match="do not go away"):
+        world.publisher.sweep(save, location, set)
+
+    assert asked == [upload] * SWEEPS

@@ -98,6 +98,13 @@ def test_what_passes_the_drain_by_went_to_the_durable_remote(
     assert [part.heard for part in parts] == [["passed by 7"], [], []]
 
 
+def test_one_nudge_is_enough_as_they_share_a_bell(
+    drains: Drains, parts: tuple[OneDrain, OneDrain, OneDrain]
+) -> None:
+    drains.nudge()
+    assert [part.heard for part in parts] == [["nudge"], [], []]
+
+
 def test_all_of_them_are_asked_to_end(
     drains: Drains, parts: tuple[OneDrain, OneDrain, OneDrain]
 ) -> None:

@@ -96,3 +96,16 @@ def test_no_line_stops_the_listening(caplog: pytest.LogCaptureFixture) -> None:
     said.close(30.0)
     assert caplog.records[-1].getMessage() == "the last"
     assert all(JsonLines(()).format(record) for record in caplog.records)
+
+
+def test_the_pipe_of_a_process_that_still_speaks_is_left_to_its_reader() -> None:
+    reader, writer = os.pipe()
+    pipe = os.fdopen(reader, "rb")
+    relay = StderrRelay(pipe, "near")
+
+    relay.close(0.0)
+    assert not pipe.closed
+
+    os.close(writer)
+    relay.close(30.0)
+    assert pipe.closed

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 from cachetier_client.bucket_format.stored import Codec, Content
-from cachetier_client.bucket_format.uploads import PART_BYTES
+from cachetier_client.bucket_format.uploads import PART_BYTES, UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 
 from cachetier.codec.frames import FrameDecoder
@@ -279,3 +279,32 @@ def test_only_what_is_new_is_told_and_of_few_runs() -> None:
     assert len(shown["runs"]) == RUNS_KEPT
     assert list(shown["runs"])[-1] == "run-9"
     assert "run-4" not in shown["runs"]
+
+
+class Watched(Memory):
+    """Zeros, of which it is noted which blocks were read."""
+
+    def __init__(self) -> None:
+        super().__init__(b"")
+        self.blocks: list[int] = []
+
+    def read(self, part: UploadPartRange, buffer: memoryview) -> tuple[memoryview, int]:
+        self.blocks.append(part.first_block)
+        buffer[: part.size_bytes] = bytes(part.size_bytes)
+        return buffer[: part.size_bytes], digest_of(buffer[: part.size_bytes])
+
+
+@pytest.mark.parametrize(("blocks", "sampled"), [(15, [0]), (16, [0, 8]), (64, [0, 21, 42])])
+def test_of_a_large_shard_samples_are_taken_all_over_it(
+    world: World, blocks: int, sampled: list[int]
+) -> None:
+    each = (digest_of(bytes(BLOCK_BYTES)),) * blocks
+    content = Content(blocks * BLOCK_BYTES, combine(each, blocks * BLOCK_BYTES), each)
+    source = Watched()
+
+    encoding = world.chooser().choose(
+        UploadTarget("key", {}, content, "run", parsed_mode("zstd:1")), source
+    )
+
+    assert encoding is not None
+    assert sorted(source.blocks) == sampled

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.bucket_format.uploads import UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, digest_of
 
 from cachetier.codec import planes
 from cachetier.codec.encoders import Encoders
 from cachetier.codec.frames import FrameDecoder, FrameEncoder, encoder_bytes
 from cachetier.drain.upload.compressor import Compressor, Made, Recipe
+from cachetier.drain.upload.encoding import Encoding
 from cachetier.drain.upload.source import DamagedError
 from cachetier.errors import CachetierError
 from tests.fakes.bodies import noise
@@ -144,3 +147,47 @@ def test_threads_wait_for_contexts_rather_than_take_more_memory() -> None:
 
     assert lent[0] == 24
     assert most[0] <= 2 * encoder_bytes(12)
+
+
+def test_bytes_that_are_no_frame_are_never_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FrameEncoder, "encode", lambda _self, block: bytes(block))
+
+    with pytest.raises(CachetierError, match="does not decode to the block") as refused:
+        made(Recipe(1))
+
+    assert "memory" in refused.value.hint
+
+
+BLOCKS = 8  # more than there are threads
+
+
+class Stuck(Memory):
+    """A shard whose reads do not end before they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__(bytes(BLOCKS * BLOCK_BYTES))
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def read(self, part: UploadPartRange, buffer: memoryview) -> tuple[memoryview, int]:
+        self.begun.set()
+        assert self.go_on.wait(30)
+        return super().read(part, buffer)
+
+
+def test_who_waits_for_a_frame_hears_that_the_compressor_was_closed() -> None:
+    compressor, stuck = Compressor(1), Stuck()
+    encoding = Encoding(compressor, Codec.ZSTD, Recipe(1))
+    first, *_, last = (
+        encoding.submit(stuck, BLOCKS * BLOCK_BYTES, block) for block in range(BLOCKS)
+    )
+    assert stuck.begun.wait(30)
+    closing = threading.Thread(target=compressor.close)
+    closing.start()
+
+    try:
+        with pytest.raises(RuntimeError, match="closed"):
+            last.result(30)
+    finally:
+        stuck.go_on.set()
+        closing.join(30)
+    assert bytes(FrameDecoder().decode(first.result(30), BLOCK_BYTES)) == bytes(BLOCK_BYTES)

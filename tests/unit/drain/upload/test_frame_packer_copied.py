@@ -180,3 +180,13 @@ def test_behind_frames_of_another_level_the_seek_table_of_a_twin_is_not_copied()
     new = [*before, *old[2:]]
     assert [copied for copied, _ in parts] == [True, False]
     assert b"".join([*before, *(body for _, body in parts)]) == object_of(new)
+
+
+def test_a_frame_is_not_cut_where_too_little_would_be_left_to_copy() -> None:
+    three = 3 << 20
+    old = [frame_of(three, 0)] * 5
+    new = [*old[:2], frame_of(three, 32), *old[3:]]
+    parts = composed(Made(new), donor_of(old, [True, True, False, True, True]), object_of(old))
+
+    assert [copied for copied, _ in parts] == [True, False]
+    assert b"".join(body for _, body in parts) == object_of(new)

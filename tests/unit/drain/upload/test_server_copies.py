@@ -181,3 +181,14 @@ def test_an_offer_crosses_the_channel_with_its_frames() -> None:
     offer = Offer.of(arrived, Layout("ckpt"))
 
     assert offer == Offer(Layout("ckpt").shard_key("run", "1", "name"), "save-1", OLD, stored)
+
+
+def test_a_refusal_that_is_repeated_is_logged_once_and_holds_on(
+    copies: Copies, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    copies.refused(CopiesRefusedError("no"))
+    clock.advance(REFUSED_SECONDS)
+    copies.refused(CopiesRefusedError("still no"))
+
+    assert len(caplog.records) == 1
+    assert copies.find(target_of(), lambda: pytest.fail("nobody should ask")) is None

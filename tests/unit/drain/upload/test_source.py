@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -170,3 +172,46 @@ def test_damage_beside_a_part_in_the_same_block_is_found(tmp_path: Path) -> None
         pytest.raises(DamagedError, match="block 1"),
     ):
         source.read(part, buffer)
+
+
+def unreadable(path: str) -> FileSource:
+    return FileSource(os.open(path, os.O_RDONLY), [0])
+
+
+def test_bytes_that_the_disk_cannot_read_are_damage() -> None:
+    source = unreadable("/proc/self/mem")  # nothing is mapped at 0: the kernel says EIO
+    with Buffers().lend(10) as buffer, pytest.raises(DamagedError, match="cannot read it"):
+        source.read(UploadPartRange(1, 0, 10), buffer)
+    source.close()
+
+
+def test_a_read_that_fails_for_another_reason_says_nothing_of_the_bytes(tmp_path: Path) -> None:
+    source = unreadable(str(tmp_path))
+    with Buffers().lend(10) as buffer, pytest.raises(IsADirectoryError):
+        source.read(UploadPartRange(1, 0, 10), buffer)
+    source.close()
+
+
+def test_a_disk_that_takes_o_direct_and_refuses_the_read_is_read_by_way_of_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = os.urandom(10_000)
+    path = tmp_path / "data"
+    path.write_bytes(data)
+    read, refused = os.preadv, []
+
+    with source_of(path, blocks_of(data)) as source, Buffers().lend(len(data)) as buffer:
+
+        def liar(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+            if source.direct:
+                refused.append(offset)
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            return read(descriptor, buffers, offset)
+
+        monkeypatch.setattr(os, "preadv", liar)
+        source.direct = True
+        view, digest = source.read(UploadPartRange(1, 0, len(data)), buffer)
+        assert (bytes(view), digest) == (data, digest_of(data))
+        assert not fcntl.fcntl(source._descriptor, fcntl.F_GETFL) & os.O_DIRECT
+
+    assert refused == [0]

@@ -7,15 +7,24 @@ from dataclasses import dataclass, replace
 
 import pytest
 from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame
-from cachetier_client.bucket_format.uploads import compressed_metadata
+from cachetier_client.bucket_format.uploads import compressed_metadata, object_metadata
 from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 
 from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.upload.buffers import Buffers
-from cachetier.drain.upload.target import frames_read_back
+from cachetier.drain.upload.target import (
+    ConflictError,
+    StrayObjectError,
+    UploadTarget,
+    frames_read_back,
+    look,
+)
+from cachetier.local.catalog.records import NOTHING_REPLACED, Replaced
+from cachetier.remote.base import if_match
 from tests.fakes.bodies import noise
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.stateful.node import content_of
 
 SIZE = 4 * BLOCK_BYTES + 8
 
@@ -100,3 +109,30 @@ def test_anything_else_is_not_the_shard(sound: Sound, lie: str) -> None:
 
 def test_a_shard_whose_blocks_are_not_known_cannot_be_judged(sound: Sound) -> None:
     assert read_back(sound.body, replace(sound.content, block_digests=())) is None
+
+
+# --- what lies there already ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("replaced_here", "fixed"), [(True, False), (True, True), (False, False)])
+def test_an_older_version_is_replaced_only_where_it_was_replaced_here_and_no_document_names_it(
+    replaced_here: bool, fixed: bool
+) -> None:
+    store, old, new = MemoryObjectStore(), content_of(b"old"), content_of(b"new")
+    before = object_metadata("save", "store", 1, old)
+    info = store.put("key", b"old", digest=old.digest, metadata=before)
+    target = UploadTarget(
+        "key",
+        object_metadata("save", "store", 2, new),
+        new,
+        replaced=Replaced((), ((1, old.digest),)) if replaced_here else NOTHING_REPLACED,
+        is_fixed=lambda: fixed,
+    )
+
+    if replaced_here and not fixed:
+        assert look(store, target, Buffers().lend) == if_match(info.etag)
+        return
+    with pytest.raises(ConflictError) as refused:
+        look(store, target, Buffers().lend)
+    assert isinstance(refused.value, StrayObjectError) is not replaced_here
+    assert store.get("key") == b"old"

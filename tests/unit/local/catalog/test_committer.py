@@ -291,3 +291,27 @@ def test_a_closed_committer_refuses(tmp_path: Path) -> None:
         with pytest.raises(FencedError, match="closed"):
             table.committer.run(table.insert(2))
         assert table.fences == [], "a clean stop is no alarm"
+
+
+def test_what_a_statement_wrote_before_the_disk_was_full_is_undone(table: Table) -> None:
+    def full(sql: apsw.Connection) -> int:
+        sql.execute("INSERT INTO t VALUES (1)")
+        raise apsw.FullError("planned")
+
+    with pytest.raises(BackpressureError, match="no room"):
+        table.committer.run(full)
+
+    assert table.rows() == []
+    assert table.fences == []
+    assert table.committer.run(table.insert(2)) == 20
+    assert table.rows() == [2]
+
+
+def test_the_first_reason_of_a_fence_stays_and_is_told_once(table: Table) -> None:
+    table.committer.fence("the disk failed a sync")
+    table.committer.fence("another one")
+
+    assert (table.committer.fenced, table.fences) == (
+        "the disk failed a sync",
+        ["the disk failed a sync"],
+    )

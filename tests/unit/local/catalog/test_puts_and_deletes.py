@@ -387,3 +387,16 @@ def test_a_step_deleted_here_is_not_adopted_from_a_bucket_that_does_not_know_yet
     assert saves(store) == {"theirs": SaveState.DELETED}
     number = number_of(store, "theirs")
     assert store.read(lambda sql: queries.shards_of(sql, number)) == []
+
+
+def test_nothing_is_taken_back_from_a_rank_that_sealed_here(store: Store) -> None:
+    put(store, IDS, "x")
+    store.write(puts.seal, store.policy, IDS, 1, NOW)
+
+    assert store.write(puts.take_back, IDS, ["x"]) == []
+
+    assert store.read(queries.visible_shard, "run", 1, "x") is not None
+
+
+def test_nothing_is_taken_back_from_a_save_that_is_not_known_here(store: Store) -> None:
+    assert store.write(puts.take_back, IDS, ["x"]) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -253,3 +254,74 @@ def test_a_disk_that_cannot_sync_is_refused_by_the_probe(
     with pytest.raises(ConfigError, match="cannot sync"):
         probe(tmp_path)
     assert list(DiskFiles(tmp_path).all()) == []
+
+
+@pytest.mark.parametrize("lease", ["granted beside a writer", "not known"])
+def test_a_disk_that_cannot_tell_writers_is_refused_by_the_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lease: str
+) -> None:
+    DiskFiles(tmp_path).prepare()
+    real = fcntl.fcntl
+
+    def overlay(descriptor: int, command: int, argument: int = 0) -> int:
+        if command != fcntl.F_SETLEASE:
+            return real(descriptor, command, argument)
+        if lease == "not known":
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return 0
+
+    monkeypatch.setattr(fcntl, "fcntl", overlay)
+    with pytest.raises(ConfigError, match="cannot tell whether a file is open") as refused:
+        probe(tmp_path)
+
+    assert "not on overlayfs" in refused.value.hint
+    assert list(DiskFiles(tmp_path).all()) == []
+
+
+def test_a_disk_without_direct_io_and_attributes_is_taken_and_said_to_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.fcntl
+
+    def buffered(descriptor: int, command: int, argument: int = 0) -> int:
+        if command == fcntl.F_SETFL and argument & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(descriptor, command, argument)
+
+    monkeypatch.setattr(fcntl, "fcntl", buffered)
+    monkeypatch.setattr(os, "setxattr", unsupported)
+
+    assert probe(tmp_path) == {"direct_io": False, "leases": True, "attributes": False}
+
+
+def unsupported(*_args: object) -> None:
+    raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+
+def test_a_disk_that_cannot_allocate_ahead_or_mark_files_keeps_their_bytes_all_the_same(
+    disk: DiskFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    monkeypatch.setattr(os, "setxattr", unsupported)
+    file_id = written(disk, b"bytes")
+    reader = disk.open(file_id)
+
+    disk.seal(reader, b"identity")
+
+    assert os.read(reader, 10) == b"bytes"
+    assert disk.identity(file_id) is None
+    os.close(reader)
+
+
+def test_a_mark_that_the_full_disk_does_not_take_is_no_sealed_file(
+    disk: DiskFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file_id = written(disk, b"bytes")
+    reader = disk.open(file_id)
+    monkeypatch.setattr(os, "setxattr", full)
+    with pytest.raises(OSError, match="No space"):
+        disk.seal(reader, b"identity")
+    os.close(reader)

@@ -1,0 +1,28 @@
+"""The drain of a replica as it is, task by task in the caller's thread."""
+
+from __future__ import annotations
+
+from cachetier.drain.serve.context import DrainContext
+from cachetier.drain.serve.dispatcher import Dispatcher
+from cachetier.drain.serve.remote_state import ReplicaRemoteState
+from cachetier.drain.serve.stats import DrainStats
+from cachetier.model.names import DURABLE
+from cachetier.notifier import Changes
+from cachetier.steps.incidents import Incidents
+from tests.stateful.real_drain import ORDERS, RealDrain
+
+
+class ReplicaDrain(RealDrain):
+    """Brings saves to the replica that the catalog calls ``near``."""
+
+    def _dispatcher(self, changes: Changes) -> Dispatcher:
+        context = DrainContext(
+            self._store,
+            self.queue,
+            DrainStats("near", self._clock),
+            changes,
+            Incidents(self._store),
+            self._clock,
+            ReplicaRemoteState(self._store, "near", DURABLE),
+        )
+        return Dispatcher(context, ORDERS)

@@ -1,0 +1,58 @@
+"""The side of ``serve`` alone: a dispatcher over a node's catalog, and what it has told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+from cachetier_client.clock import Clock
+
+from cachetier.drain.messages import AnyRequest, Request
+from cachetier.drain.schedule.queue_state import QueueState
+from cachetier.drain.serve.context import DrainContext
+from cachetier.drain.serve.dispatcher import Dispatcher
+from cachetier.drain.serve.remote_state import DurableRemoteState, RemoteState
+from cachetier.drain.serve.stats import DrainStats
+from cachetier.local.catalog import queries
+from cachetier.local.catalog.records import IncidentRecord
+from cachetier.model.names import DURABLE
+from cachetier.model.shard import Shard
+from cachetier.notifier import Changes
+from tests.stateful.node import Node
+from tests.stateful.real_drain import ORDERS
+
+ReplyT = TypeVar("ReplyT")
+
+
+class Answering:
+    """Answers requests as the drain of ``remote_state`` makes them, without a drain."""
+
+    def __init__(
+        self,
+        node: Node,
+        clock: Clock,
+        remote_state: RemoteState | None = None,
+        queue: QueueState | None = None,
+    ) -> None:
+        state = remote_state or DurableRemoteState(node.store, DURABLE)
+        self.node = node
+        self.queue = queue or QueueState(clock, lambda: 1.0)
+        self.stats = DrainStats(state.remote, clock)
+        self.context = DrainContext(
+            node.store, self.queue, self.stats, Changes(clock), node.incidents, clock, state
+        )
+        self._dispatcher = Dispatcher(self.context, ORDERS)
+
+    def answer(self, request: Request[ReplyT]) -> ReplyT:
+        return cast("ReplyT", self._dispatcher.answer(cast("AnyRequest", request)))
+
+    def shard(self, name: str) -> Shard:
+        (found,) = (row for row in self.node.rows() if row.name == name)
+        return found
+
+    def incidents(self) -> Sequence[IncidentRecord]:
+        return self.node.store.read(queries.incidents_after, 0)
+
+    def shown(self) -> dict[str, Any]:
+        """Return what the status says of the drain."""
+        return self.stats.snapshot(self.queue.in_flight()).as_json()

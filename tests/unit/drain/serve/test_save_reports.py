@@ -1,0 +1,133 @@
+"""What ``serve`` answers about saves: pages of a part, what is not whole yet, what was deleted."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from cachetier_client.identity.names import SaveIds
+
+from cachetier.drain.messages import (
+    PartPage,
+    PartWritten,
+    ReadPart,
+    SaveFollowed,
+    SaveLocated,
+    SaveNotReady,
+    SaveRemoved,
+    SaveSwept,
+)
+from cachetier.drain.schedule.tasks import TaskKind
+from cachetier.drain.serve import save_reports
+from cachetier.drain.serve.remote_state import ReplicaRemoteState
+from cachetier.drain.serve.save_reports import PUBLISH_UNSEALED_SECONDS
+from cachetier.errors import NotFoundError
+from cachetier.local.catalog import replica_writes
+from cachetier.model.checkpoint import SaveState
+from tests.fakes.fake_clock import FakeClock
+from tests.stateful.fake_drain import REMOTE
+from tests.stateful.node import Node
+from tests.unit.drain.serve.answering import Answering
+
+IDS = SaveIds("run", 1, "save", 0, 2)
+DATA = bytes(100_000)
+
+
+@pytest.fixture
+def serve(node: Node, clock: FakeClock) -> Answering:
+    return Answering(node, clock)
+
+
+def test_a_page_of_a_part_ends_where_its_digests_grow_too_many(
+    serve: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        serve.node.put(IDS, name, DATA)
+    monkeypatch.setattr(save_reports, "PAGE_DIGESTS", 1)
+
+    pages: list[PartPage] = []
+    after = 0
+    while not pages or pages[-1].more:
+        pages.append(serve.answer(ReadPart(1, 0, after)))
+        after = pages[-1].shards[-1][0]
+
+    assert [[name for _, name, _, _ in page.shards] for page in pages] == [["a", "b"], ["c"]]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_step_whose_ranks_go_on_here_is_looked_at_again_only_after_a_while(
+    serve: Answering, sealed: bool
+) -> None:
+    serve.node.put(IDS, "a", DATA)
+    if sealed:
+        serve.node.checkpoints.seal(IDS, 1)
+
+    serve.answer(SaveNotReady(1, TaskKind.PUBLISH))
+
+    situation = serve.queue.situation(wants_room=False)
+    wait_seconds = situation.not_before[1, TaskKind.PUBLISH, ""] - situation.monotonic
+    assert wait_seconds == (1.0 if sealed else PUBLISH_UNSEALED_SECONDS)
+
+
+def test_a_replica_that_reports_a_removal_again_is_told_nothing_of_the_save(
+    node: Node, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.store.write(replica_writes.configure, {"near": False})
+    near = Answering(node, clock, ReplicaRemoteState(node.store, "near", REMOTE))
+    node.put(IDS, "a", DATA)
+    near.answer(SaveLocated(1, "1"))
+    node.checkpoints.delete_step("run", 1)
+    caplog.set_level(logging.INFO)
+
+    for _ in range(2):
+        near.answer(SaveRemoved(1, 1, "tier/run/1/foreign"))
+
+    assert len([each for each in caplog.records if "is deleted at near" in each.getMessage()]) == 2
+    with pytest.raises(NotFoundError, match="no save 1"):
+        near.answer(PartWritten(1, 0, 1, len(DATA), 1.0))
+
+
+def test_a_save_that_was_swept_is_not_swept_again(serve: Answering) -> None:
+    serve.node.put(IDS, "a", DATA)
+    serve.answer(SaveLocated(1, "1"))
+    again = SaveIds("run", 1, "again", 0, 2, True)
+    serve.node.put(again, "a", DATA)
+
+    (superseded,) = [
+        save
+        for save in serve.context.remote_state.unfinished()
+        if save.state is SaveState.SUPERSEDED
+    ]
+    serve.answer(SaveSwept(superseded.number))
+
+    left = serve.context.remote_state.unfinished()
+    assert superseded.number not in [save.number for save in left]
+
+
+def test_a_part_that_a_replica_lost_is_written_there_again(node: Node, clock: FakeClock) -> None:
+    node.store.write(replica_writes.configure, {"near": False})
+    near = Answering(node, clock, ReplicaRemoteState(node.store, "near", REMOTE))
+    node.put(IDS, "a", DATA)
+    node.checkpoints.seal(IDS, 1)
+    near.answer(SaveLocated(1, "1"))
+    near.answer(PartWritten(1, 0, 1, len(DATA), 1.0))
+    assert [part.uploaded for part in near.context.remote_state.parts(1)] == [True]
+
+    near.answer(SaveNotReady(1, TaskKind.PUBLISH, (1,)))
+
+    assert [part.uploaded for part in near.context.remote_state.parts(1)] == [False]
+
+
+def test_a_part_that_waits_for_rank_0_is_released_by_a_replica_that_saw_it_seal(
+    node: Node, clock: FakeClock
+) -> None:
+    node.store.write(replica_writes.configure, {"near": False})
+    near = Answering(node, clock, ReplicaRemoteState(node.store, "near", REMOTE))
+    ids = SaveIds("run", 1, "save", 1, 2)
+    node.put(ids, "a", DATA)
+    node.checkpoints.seal(ids, 1, follows=True)
+    assert [part.final for part in near.context.remote_state.parts(1)] == [False]
+
+    near.answer(SaveFollowed(1))
+
+    assert [part.final for part in near.context.remote_state.parts(1)] == [True]

@@ -1,0 +1,46 @@
+"""What the status says of a drain: when it last got on, and which conflicts there are."""
+
+from __future__ import annotations
+
+from cachetier.drain.messages import ReportTraffic
+from cachetier.drain.pace.pace import PaceState
+from cachetier.drain.serve.stats import CONFLICTS_SHOWN, DrainStats
+from tests.fakes.fake_clock import FakeClock
+
+
+def traffic(bytes_per_second: float | None) -> ReportTraffic:
+    return ReportTraffic(0, 0, 0, PaceState(4, 0, None, None, bytes_per_second, 0))
+
+
+def test_the_time_that_a_window_paused_the_drain_is_no_standstill(clock: FakeClock) -> None:
+    stats = DrainStats("s3", clock)
+    stats.progressed()
+    stats.report(traffic(0))
+    clock.advance(3600.0)
+
+    stats.report(traffic(None))
+
+    assert stats.snapshot([]).remote.progressed_at == clock.now()
+
+
+def test_a_pace_that_changes_while_nothing_is_paused_is_no_progress(clock: FakeClock) -> None:
+    stats = DrainStats("s3", clock)
+    stats.progressed()
+    progressed_at = clock.now()
+    stats.report(traffic(1000.0))
+    clock.advance(3600.0)
+
+    stats.report(traffic(None))
+
+    assert stats.snapshot([]).remote.progressed_at == progressed_at
+
+
+def test_of_many_conflicts_the_newest_are_shown(clock: FakeClock) -> None:
+    stats = DrainStats("s3", clock)
+    for version in range(CONFLICTS_SHOWN + 1):
+        assert stats.conflict(version, f"conflict {version}")
+
+    shown = stats.snapshot([]).conflicts
+    assert len(shown) == CONFLICTS_SHOWN
+    assert (shown[0], shown[-1]) == ("conflict 1", f"conflict {CONFLICTS_SHOWN}")
+    assert not stats.conflict(1, "conflict 1")

@@ -1,0 +1,99 @@
+"""What the drain does where ``serve`` hands out nothing, or a task ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.publication import Claimant
+
+from cachetier.drain import messages
+from cachetier.drain.channel import AskingEnd, RefusedReportError
+from cachetier.drain.loop import IDLE_SECONDS, UNANSWERED_SECONDS, DrainLoop, Signals
+from cachetier.drain.messages import Handout, NextWork, Size
+from cachetier.drain.pace.traffic import Traffic
+from cachetier.drain.schedule.tasks import Task, TaskKind
+from cachetier.remote.bucket import Bucket
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
+
+CLAIM = Task(1, TaskKind.CLAIM, 1, Claimant("run", 1, "save", 1, False, 1.0), None)
+
+
+class Serve:
+    """The other end of the channel: answers from a script, and hears the rest."""
+
+    def __init__(self, *handouts: Callable[[], Handout]) -> None:
+        self.handouts = list(handouts)
+        self.finishes = True
+        self.heard: list[object] = []
+
+    def ask(self, request: object) -> Any:
+        if isinstance(request, NextWork):
+            return self.handouts.pop(0)() if self.handouts else Handout()
+        self.heard.append(request)
+        if isinstance(request, messages.FinishTask) and not self.finishes:
+            raise RefusedReportError("planned (internal)")
+        return None
+
+    def tell(self, request: object) -> None:
+        self.heard.append(request)
+
+
+class Patient(Signals):
+    """Notes how long the loop would wait, and lets it end after so many waits."""
+
+    def __init__(self, waits: int) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+        self._waits = waits
+
+    def wait(self, timeout_seconds: float) -> None:
+        self.waited.append(timeout_seconds)
+        if len(self.waited) == self._waits:
+            self.stop()
+
+
+def loop_of(serve: Serve, signals: Signals) -> DrainLoop:
+    clock = FakeClock()
+    return DrainLoop(
+        cast("AskingEnd", serve),
+        Bucket(MemoryObjectStore(), Layout()),
+        "store",
+        clock,
+        probe=lambda: None,
+        signals=signals,
+        traffic=Traffic(2, clock),
+        size=Size(uploads=1, parts=1, threads=1),
+    )
+
+
+def refused() -> Handout:
+    raise RefusedReportError("the catalog cannot be read (catalog_damaged)")
+
+
+def test_a_drain_that_gets_no_work_for_an_error_asks_again_soon(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    serve, signals = Serve(refused, Handout), Patient(waits=2)
+
+    loop_of(serve, signals).run()
+
+    assert signals.waited == [UNANSWERED_SECONDS, IDLE_SECONDS]
+    assert serve.handouts == []
+    assert "no work could be had: the catalog cannot be read" in caplog.text
+
+
+def test_a_task_whose_end_cannot_be_reported_ends_the_drain(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    serve, signals = Serve(lambda: Handout((CLAIM,))), Signals()
+    serve.finishes = False
+
+    loop_of(serve, signals).run()
+
+    assert signals.stopping()
+    assert messages.SaveLocated(1, "1") in serve.heard
+    assert "cannot go on after task 1" in caplog.text
