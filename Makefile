@@ -43,7 +43,7 @@ quick: setup  ## Run the tests for the loop of a person at work: unit, client, c
 soak: setup prometheus  ## Run the tests that repeat at length, or (MINUTES=90) nodes under load and faults, judged from outside
 	@$(if $(MINUTES),$(PY) -m tests.soak --minutes $(MINUTES) $(ARGS),FAULT_SLICE=all $(PY) -m pytest -n $(WORKERS) $(ARGS) -m soak tests)
 
-faults: setup xfs  ## Run every fault, 40 minutes, and write docs/faults-report.md (PART=kill: one part)
+faults: setup xfs  ## Run every fault, an hour, and write docs/faults-report.md (PART=kill: one part)
 	@$(PY) -m tests.faults --workers $(WORKERS) $(if $(PART),--part $(PART))
 
 prometheus: $(STAMPS)/venv  ## Have prometheus for the tests of metrics: Debian's, unpacked into .venv
