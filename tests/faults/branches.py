@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "pyproject.toml"
-KIND = "percent of the branches of the core"
+BRANCHES = "percent of the branches of the core"
 
 
 class Branches:
