@@ -399,13 +399,17 @@ def test_a_part_that_a_drain_wrote_in_an_earlier_life_of_the_cache_seals_nothing
     if how == "frames":
         stored = Stored(Codec.ZSTD, 4 + table_bytes(1), 5, (StoredFrame(4, 9),))
     else:
-        stored = replace(Stored.raw(content), pack=InPack("pack-1-5", 0, 100, 5))
+        stored = replace(Stored.raw(content), pack=InPack(f"pack-1-{5:016x}", 0, 100, 5))
     past.write_part(here=stored)
 
     assert past.seals.look() == 0
 
     assert past.part_state() is PartState.OPEN
     assert past.digest_of("here") == digest_of(HERE)
+
+    past.leave()
+    past.seals.look_soon()
+    assert past.seals.look() == 1
 
 
 def test_a_seal_that_is_left_is_removed_whatever_became_of_the_others(past: Past) -> None:
