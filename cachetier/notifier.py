@@ -16,11 +16,18 @@ class Changes:
         self._rung = threading.Condition()
         self._count = 0
         self._closed = False
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have ``listener`` called at each ring; it must be quick."""
+        self._listeners.append(listener)
 
     def ring(self) -> None:
         with self._rung:
             self._count += 1
             self._rung.notify_all()
+        for listener in self._listeners:
+            listener()
 
     def close(self) -> None:
         """Let every waiter go: the service stops."""

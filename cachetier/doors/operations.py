@@ -11,6 +11,7 @@ from cachetier.reclaim.gc import Garbage
 from cachetier.restore.restore import Restore
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
+from cachetier.steps.waits import Waits
 from cachetier.training_hints import Phases
 
 
@@ -29,6 +30,7 @@ class Operations:
     ingest: Ingest
     restore: Restore
     checkpoints: Checkpoints
+    waits: Waits
     incidents: Incidents
     phases: Phases
     garbage: Garbage

@@ -57,6 +57,7 @@ from cachetier.status.report import Addresses, Course, Door, NodeReport
 from cachetier.status.warnings import Machine
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
+from cachetier.steps.waits import Waits
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.metrics import Metrics
@@ -95,6 +96,7 @@ class Service:
         ]
         self._open_drain = open_drain or self._supervisor
         self._changes = Changes(self._clock)
+        self._waits = Waits(self._changes, self._clock)
         self._course = Course()
         self.metrics = Metrics(
             {
@@ -126,6 +128,8 @@ class Service:
             undo.callback(lambda: self._pending_seals.stop(ROUND_SECONDS))
             self._housekeeping.start()
             undo.callback(lambda: self._housekeeping.stop(ROUND_SECONDS))
+            self._waits.start()
+            undo.callback(self._waits.stop)
             self._open_doors(undo)
             self._closing = undo.pop_all()
         self._tell_ready()
@@ -218,6 +222,7 @@ class Service:
             ingest=ingest,
             restore=self._restore,
             checkpoints=self._checkpoints(),
+            waits=self._waits,
             incidents=self._incidents,
             phases=self._drain.queue.phases,
             garbage=self._garbage,
@@ -384,6 +389,7 @@ class Service:
             tell(log, events.SERVICE_STOPPING, grace_seconds=self._settings.grace_seconds)
             self._course.stopping = True
             self._changes.close()
+            self._waits.stop()
             self._closing.close()
             tell(log, events.SERVICE_STOPPED)
 

@@ -65,15 +65,13 @@ from cachetier.steps.views import (
     view_of_manifest,
     view_of_save,
 )
+from cachetier.steps.waits import AskBucket, Question
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 
 log = logging.getLogger(__name__)
 
 Hurry = Callable[[str | None, int | None], None]
-
-# Another node may publish the step, which rings no bell here.
-LOOK_AT_BUCKET_SECONDS = 2.0
 
 
 class Checkpoints:
@@ -322,28 +320,41 @@ class Checkpoints:
             LocalOnlyError: It will not unless it is flushed.
             NotFoundError: There is no such step or shard.
         """
+        reached = self.level_reached(run, step, name, level)
+        return reached.answer(self._changes, timeout_seconds)
+
+    def level_reached(self, run: str, step: int, name: str | None, level: Level) -> Question[float]:
+        """Hurry a step, and return the question that ``wait`` asks, to be asked elsewhere."""
         if level is not Level.LOCAL:
             self._hurry(run, step)
         if level is Level.REPLICATED:
             self._hurry_replicas(run, step)
 
-        def reached() -> bool:
+        def look() -> float | AskBucket[float] | None:
             if name is not None:
-                return self._shard_reached(run, step, name, level)
+                reached = self._shard_reached(run, step, name, level)
+                return self._age(run, step) if reached else None
             return self._step_reached(run, step, level)
 
-        if not self._changes.wait_for(reached, timeout_seconds, LOOK_AT_BUCKET_SECONDS):
+        def late(seconds: float) -> float:
             what = f"step {step}" if name is None else f"shard {name} of step {step}"
             raise NotDurableError(
-                f"{what} is not {level} after {timeout_seconds:g} s", run=run, step=step, name=name
+                f"{what} is not {level} after {seconds:g} s", run=run, step=step, name=name
             )
-        return self._age(run, step)
+
+        return Question(("level", run, step, name, level), look, late)
 
     def flush(self, run: str | None, step: int | None, timeout_seconds: float) -> Pending:
-        """Wait until nothing dirty is left (of a run, of a step).
+        """Wait until nothing dirty is left (of a run, of a step); return what is at the deadline.
 
-        A step that is named is drained even if a policy would keep it here. Return what is pending
-        at the deadline.
+        Raises as ``drained`` does.
+        """
+        return self.drained(run, step).answer(self._changes, timeout_seconds)
+
+    def drained(self, run: str | None, step: int | None) -> Question[Pending]:
+        """Hurry what is dirty, and return the question that ``flush`` asks, to be asked elsewhere.
+
+        A step that is named is drained even if a policy would keep it here.
 
         Raises:
             AbortedError, SaveSupersededError, StepPublishedError: The step named never will be.
@@ -352,17 +363,16 @@ class Checkpoints:
         if step is not None:
             self._want(run, step)
         self._hurry(run, step)
-        pending = pending_of(self._store, run, step)
-        if pending and self._store.fenced is not None:
+        if self._store.fenced is not None and pending_of(self._store, run, step):
             raise FencedError(self._store.fenced)
 
-        def ended() -> bool:
-            nonlocal pending
+        def look() -> Pending | None:
             pending = pending_of(self._store, run, step)
-            return not pending or self._store.fenced is not None
+            return None if pending and self._store.fenced is None else pending
 
-        self._changes.wait_for(ended, timeout_seconds, LOOK_AT_BUCKET_SECONDS)
-        return pending
+        return Question(
+            ("drained", run, step), look, lambda _seconds: pending_of(self._store, run, step)
+        )
 
     def _want(self, run: str | None, step: int) -> None:
         if run is None:
@@ -401,23 +411,33 @@ class Checkpoints:
                 f"a policy keeps step {step} of {run} on this node only", run=run, step=step
             )
 
-    def _step_reached(self, run: str, step: int, level: Level) -> bool:
+    def _step_reached(self, run: str, step: int, level: Level) -> float | AskBucket[float] | None:
         saves = self._store.read(queries.saves_of, run, step)
         save = self._store.read(queries.shown_of, saves)
         if save is None:
             if saves:
                 raise _ended(saves[-1])
-            if level is not Level.LOCAL and self._is_published(run, step, level):
-                return True
-            raise NotFoundError(f"run {run} has no step {step}", run=run, step=step)
+            if level is not Level.LOCAL:
+                return AskBucket(lambda: self._age_elsewhere(run, step, level))
+            raise _no_step(run, step)
         view = self._view(save)
         if view.state == "damaged":
             raise IntegrityError(f"step {step} has damaged shards", run=run, step=step)
         if level in view.levels:
-            return True
+            return self._age(run, step)
         if level is not Level.LOCAL:
             self._refuse_local_only(run, step)
-        return save.state is SaveState.REPLICATED and self._is_published(run, step, level)
+        if save.state is SaveState.REPLICATED:
+            return AskBucket(lambda: self._age_elsewhere(run, step, level))
+        return None
+
+    def _age_elsewhere(self, run: str, step: int, level: Level) -> float | None:
+        """Return the age of a step of which nobody here knows, if it is published."""
+        if self._is_published(run, step, level):
+            return self._age(run, step)
+        if self._store.read(queries.shown_save, run, step) is None:
+            raise _no_step(run, step)
+        return None
 
     def _is_published(self, run: str, step: int, level: Level) -> bool:
         if level is Level.DURABLE:
@@ -434,6 +454,10 @@ def _remote_shards(found: FoundStep) -> list[ShardView]:
         ShardView(shard.name, shard.rank, shard.size_bytes, shard.digest, "remote")
         for shard in found.manifest.shards
     ]
+
+
+def _no_step(run: str, step: int) -> NotFoundError:
+    return NotFoundError(f"run {run} has no step {step}", run=run, step=step)
 
 
 def _ended(save: Save) -> Exception:

@@ -30,6 +30,7 @@ from cachetier.errors import StoppingError
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.gc import Garbage
 from cachetier.remote.bucket import Remote
+from cachetier.steps.waits import Waits
 from cachetier.training_hints import Phases
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
@@ -87,11 +88,14 @@ class Door:
         self.node = Node(directory / "cache", MemoryObjectStore(), SystemClock())
         self.stopping = False
         self.phases = Phases(SystemClock())
+        self.waits = Waits(self.node.changes, SystemClock())
+        self.waits.start()
         self.operations = Operations(
             store_id=self.node.store.store_id,
             ingest=self.node.ingest,
             restore=self.node.restore,
             checkpoints=self.node.checkpoints,
+            waits=self.waits,
             incidents=self.node.incidents,
             phases=self.phases,
             garbage=Garbage(
@@ -120,6 +124,7 @@ class Door:
         for rank in self.ranks:
             rank.close()
         self.door.stop(5)
+        self.waits.stop()
         self.node.close()
 
     def is_empty(self) -> bool:

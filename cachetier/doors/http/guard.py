@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from cachetier_client.trace_context import FIELD as TRACEPARENT
 from cachetier_client.trace_context import called_by
@@ -27,6 +28,7 @@ from cachetier.doors.http.problems import (
     internal,
     problem_response,
 )
+from cachetier.doors.http.waiting import PARKED
 from cachetier.errors import (
     BusyError,
     CachetierError,
@@ -70,6 +72,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = _Exchange(scope, receive, send, self._failed)
+        scope[PARKED] = self._parked
         self._requests += 1
         try:
             async with asyncio.timeout(self._limits.request_seconds):
@@ -89,6 +92,14 @@ class Guard:
             await exchange.answer_error(internal())
         finally:
             self._requests -= 1
+
+    @contextmanager
+    def _parked(self) -> Iterator[None]:
+        self._requests -= 1
+        try:
+            yield
+        finally:
+            self._requests += 1
 
     async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
         open_path = scope["path"] in OPEN_PATHS

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from cachetier.doors.http import schemas
 from cachetier.doors.http.pools import Pools
-from cachetier.doors.http.waiting import wait_for_flush, wait_for_level
+from cachetier.doors.http.waiting import answered
 from cachetier.doors.operations import Operations
 from cachetier.errors import NotDurableError
 from cachetier.model.levels import Level
@@ -49,6 +49,7 @@ def looking_routes(node: Operations, pools: Pools) -> APIRouter:
 
     @router.get("/v1/runs/{run}/steps/{step}/wait")
     async def wait(
+        request: Request,
         run: str,
         step: str,
         level: schemas.LevelName = "durable",
@@ -57,9 +58,8 @@ def looking_routes(node: Operations, pools: Pools) -> APIRouter:
     ) -> schemas.Reached:
         wanted = Level(level)
         shard = None if name is None else names.checked_name(name)
-        age = await wait_for_level(
-            node, pools, run, names.parsed_step(step), shard, wanted, timeout_seconds
-        )
+        reached = checkpoints.level_reached(run, names.parsed_step(step), shard, wanted)
+        age = await answered(node, request.scope, request.receive, reached, timeout_seconds)
         return schemas.Reached(level=level, age_seconds=age)
 
     return router
@@ -159,9 +159,10 @@ def operation_routes(
         return await pools.quick(node.status)
 
     @router.post("/v1/flush")
-    async def flush(what: schemas.FlushRequest) -> schemas.Flushed:
+    async def flush(request: Request, what: schemas.FlushRequest) -> schemas.Flushed:
         run = None if what.run is None else names.checked_run(what.run)
-        left = await wait_for_flush(node, pools, run, what.step, what.timeout_seconds)
+        drained = await pools.quick(node.checkpoints.drained, run, what.step)
+        left = await answered(node, request.scope, request.receive, drained, what.timeout_seconds)
         if left:
             raise NotDurableError(
                 f"after {what.timeout_seconds:g} s these are not durable: {left}",

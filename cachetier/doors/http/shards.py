@@ -24,7 +24,7 @@ from cachetier.doors.http.problems import MethodError
 from cachetier.doors.http.queries import Query, digest_of, element_size_of, size_of
 from cachetier.doors.http.ranges import Span, span_of
 from cachetier.doors.http.upload import Put, put_large, put_small
-from cachetier.doors.http.waiting import wait_for_level
+from cachetier.doors.http.waiting import answered
 from cachetier.doors.operations import Operations
 from cachetier.errors import BusyError, InvalidRequestError
 from cachetier.model.levels import Level, checked_level, covers
@@ -79,9 +79,10 @@ class Shards:
         receipt = await self._take(put, Body(receive, self._limits, tap))
         if not covers(Level(receipt.level), ack):
             left = max(0.0, put.timeout_seconds - (time.monotonic() - started_at))
-            await wait_for_level(
-                self._node, self._pools, receipt.run, receipt.step, receipt.name, ack, left
+            reached = self._node.checkpoints.level_reached(
+                receipt.run, receipt.step, receipt.name, ack
             )
+            await answered(self._node, scope, receive, reached, left)
             receipt = replace(receipt, level=ack)
         answer = JSONResponse(receipt.as_reply(), status_code=201)
         waiting = self._node.incidents.pending(client_id)

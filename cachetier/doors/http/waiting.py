@@ -1,64 +1,50 @@
-"""Long polls in slices, so that no thread waits long for a caller who has gone."""
+"""Wait for an answer without a thread, and for no longer than the caller does."""
 
 from __future__ import annotations
 
-import time
+import asyncio
+from typing import TypeVar
 
-from cachetier.doors.http.pools import Pools
+from starlette.types import Receive, Scope
+
+from cachetier.doors.http.problems import CallerGoneError
 from cachetier.doors.operations import Operations
 from cachetier.errors import NotDurableError
-from cachetier.model.levels import Level
-from cachetier.steps.pending import Pending
+from cachetier.steps.waits import Question
 
-SLICE_SECONDS = 5.0
+Answer = TypeVar("Answer")
+
+PARKED = "cachetier.parked"  # in the scope: while entered, the request counts as none being served
 
 
-async def wait_for_level(
+async def answered(
     node: Operations,
-    pools: Pools,
-    run: str,
-    step: int,
-    name: str | None,
-    level: Level,
+    scope: Scope,
+    receive: Receive,
+    question: Question[Answer],
     timeout_seconds: float,
-) -> float:
-    """Wait until a step, or one shard, has reached ``level``; return its age in seconds.
+) -> Answer:
+    """Return the answer to ``question``; raises what it does.
 
-    Raises as ``Checkpoints.wait`` does.
+    Raises:
+        CallerGoneError: Whoever asked has hung up.
     """
-    deadline = time.monotonic() + timeout_seconds
-    while True:
-        left = max(0.0, deadline - time.monotonic())
-        slice_seconds = min(left, SLICE_SECONDS)
-        try:
-            return await pools.patient(node.checkpoints.wait, run, step, name, level, slice_seconds)
-        except NotDurableError:
-            node.refuse_when_stopping()
-            if left <= SLICE_SECONDS:
-                raise NotDurableError(
-                    f"{_what(step, name)} is not {level} after {timeout_seconds:g} s",
-                    run=run,
-                    step=step,
-                    name=name,
-                ) from None
-
-
-async def wait_for_flush(
-    node: Operations, pools: Pools, run: str | None, step: int | None, timeout_seconds: float
-) -> Pending:
-    """Wait until nothing dirty is left; return what is.
-
-    Raises as ``Checkpoints.flush`` does.
-    """
-    deadline = time.monotonic() + timeout_seconds
-    while True:
-        left = max(0.0, deadline - time.monotonic())
-        slice_seconds = min(left, SLICE_SECONDS)
-        pending = await pools.patient(node.checkpoints.flush, run, step, slice_seconds)
-        if not pending or left <= SLICE_SECONDS:
-            return pending
+    answer = asyncio.wrap_future(node.waits.ask(question, timeout_seconds))
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        with scope[PARKED]():
+            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise CallerGoneError("the caller hung up")
+        return answer.result()
+    except NotDurableError:
         node.refuse_when_stopping()
+        raise
+    finally:
+        answer.cancel()
+        gone.cancel()
 
 
-def _what(step: int, name: str | None) -> str:
-    return f"step {step}" if name is None else f"shard {name} of step {step}"
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

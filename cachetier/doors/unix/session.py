@@ -33,11 +33,13 @@ from cachetier_client.transport.wire import (
 from cachetier import __version__
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix import requests
+from cachetier.doors.unix.hangup import answered_before_it_hung_up
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
 from cachetier.ingest.ingest import RemoteStage
 from cachetier.local.store import Staged
 from cachetier.model.shard import INLINE_BYTES
 from cachetier.restore.restore import Opened
+from cachetier.steps.waits import Question
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -49,6 +51,7 @@ DAY_SECONDS = 86_400.0
 
 Step = tuple[str, int]
 _Request = TypeVar("_Request")
+_Answer = TypeVar("_Answer")
 _Operation = Callable[["Session", Frame], "Reply"]
 
 
@@ -311,19 +314,26 @@ class Session:
         return Reply({})
 
     def _wait(self, request: requests.Wait) -> Reply:
-        age_seconds = self._node.checkpoints.wait(
-            request.run, request.step, request.name, request.level, request.timeout_seconds
+        reached = self._node.checkpoints.level_reached(
+            request.run, request.step, request.name, request.level
         )
+        age_seconds = self._answer_to(reached, request.timeout_seconds)
         return Reply({"level": str(request.level), "age_seconds": age_seconds})
 
     def _flush(self, header: Header) -> Reply:
         run, step = header.get("run"), header.get("step")
-        flushed = self._node.checkpoints.flush(
+        drained = self._node.checkpoints.drained(
             None if run is None else names.checked_run(run),
             None if step is None else names.checked_step(step),
-            requests.timeout_of(header),
         )
-        return Reply(flushed.as_json())
+        return Reply(self._answer_to(drained, requests.timeout_of(header)).as_json())
+
+    def _answer_to(self, question: Question[_Answer], timeout_seconds: float) -> _Answer:
+        """Wait for an answer, and for no longer than the peer does."""
+        answer = self._node.waits.ask(question, timeout_seconds)
+        if not answered_before_it_hung_up(self._sock, answer):
+            raise ConnectionClosedError("the peer hung up while it waited")
+        return answer.result()
 
     def _delete_step(self, step: Step) -> Reply:
         self._node.refuse_when_stopping()
