@@ -11,6 +11,7 @@ from cachetier_client.errors import (
     CachetierClientError,
     FixCallError,
     GiveUpError,
+    InvalidRequestError,
     RemoteError,
     RemoteRefusedError,
 )
@@ -43,6 +44,12 @@ class DiskFullError(BackpressureError):
     """The disk has no room, though `capacity` has: the room that was reserved is given back."""
 
     hint = "Free space on the disk, or lower `capacity`."
+
+
+class CallerGoneError(InvalidRequestError):
+    """The caller hung up while the service waited for them; nobody is there to read this."""
+
+    hint = "Wait for the answer."
 
 
 # --- remote: decided on by the drain ----------------------------------------------------------

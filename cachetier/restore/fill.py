@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 from cachetier_client.clock import Clock
 from cachetier_client.units import shown_size
 
+from cachetier import callers
 from cachetier.errors import (
     BackpressureError,
     CachetierError,
@@ -209,7 +210,9 @@ class SingleFlight(Generic[Key]):
             leads = key not in self._flying
             if leads:
                 self._flying.add(key)
-            elif not self._landed.wait_for(lambda: key not in self._flying, timeout_seconds):
+            elif not callers.wait_for(
+                self._landed, lambda: key not in self._flying, timeout_seconds
+            ):
                 raise DeadlineError("another restore of the same bytes takes longer than this call")
         try:
             yield leads

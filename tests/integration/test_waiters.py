@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 from cachetier_client.transport.wire import PROTOCOL, receive_frame, send_frame
 
-from tests.integration.serving import SECONDS, Served, serving
+from tests.integration.serving import SECONDS, Served, serving, shard_path
 
 HTTP_WAITERS, SOCKET_WAITERS = 300, 200
 WAIT = "GET {path} HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -47,14 +47,25 @@ def waiting_over_http(served: Served, number: int, held: ExitStack) -> None:
 
 
 def waiting_at_the_socket(served: Served, number: int, held: ExitStack) -> None:
-    path = served.unix_url.removeprefix("unix://")
     for _ in range(number):
-        rank = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        rank.connect(path)
-        asked(rank, {"op": "hello", "protocol": PROTOCOL})
-        assert receive_frame(rank).header["ok"]
+        rank = held.enter_context(greeted(served))
         asked(rank, {"op": "wait", "run": "r", "step": 1, "timeout_seconds": 60_000})
     until(lambda: served.service.operations.waits.callers == number)
+
+
+@contextmanager
+def greeted(served: Served) -> Iterator[socket.socket]:
+    """Lend a connection to the socket that has said hello."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as rank:
+        rank.connect(served.unix_url.removeprefix("unix://"))
+        asked(rank, {"op": "hello", "protocol": PROTOCOL})
+        assert receive_frame(rank).header["ok"]
+        yield rank
+
+
+def put_of(name: str) -> dict[str, Any]:
+    who = {"run": "r", "step": 1, "save_id": "one", "rank": 0, "world_size": 1}
+    return {"op": "begin", **who, "name": name, "size_bytes": 800_000, "timeout_seconds": 60_000}
 
 
 def asked(rank: socket.socket, header: dict[str, Any]) -> None:
@@ -75,6 +86,25 @@ def test_callers_who_hang_up_while_they_wait_hold_nothing_a_second_later(
     until(lambda: served.service.operations.waits.callers == 0, 1.0)
     until(lambda: served.service.report.service().open_connections == 0, 1.0)
     assert served.put("b", b"goes on").status == 201
+
+
+def test_ranks_that_hang_up_while_they_wait_for_room_are_forgotten() -> None:
+    with serving(capacity="1 MB") as served:
+        assert served.put("dirty", bytes(900_000)).status == 201
+        with ExitStack() as held:
+            for each in range(20):
+                rank = held.enter_context(greeted(served))
+                asked(rank, put_of(f"of-{each}"))
+            head = f"PUT {shard_path('over-http')}?timeout_seconds=60000 HTTP/1.1\r\n"
+            for _ in range(10):
+                connection = held.enter_context(served.call.raw())
+                connection.sendall(f"{head}Host: h\r\nContent-Length: 800000\r\n\r\n".encode())
+                connection.sendall(bytes(100_000))
+            space = served.service.store.space
+            until(lambda: space.wanted_bytes == 30 * 800_000)
+
+        until(lambda: space.wanted_bytes == 0, 2.0)
+        until(lambda: served.service.report.service().open_connections == 0, 1.0)
 
 
 def test_waiting_callers_take_no_place_of_a_request(served: Served) -> None:

@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cachetier.callers import working_for
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.paths import target_of
 from cachetier.doors.http.problems import (
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/livez", "/readyz"})
 BODY_METHODS = frozenset({"POST", "PATCH", "PUT", "DELETE"})
+
+CONNECTION = "cachetier.connection"  # the extension of the scope that has the socket
 
 _CODE_HEADER = CODE_HEADER.lower().encode()
 
@@ -76,7 +79,11 @@ class Guard:
         self._requests += 1
         try:
             async with asyncio.timeout(self._limits.request_seconds):
-                with called_by(Headers(scope=scope).get(TRACEPARENT)):
+                extensions = scope.get("extensions", {})
+                with (
+                    called_by(Headers(scope=scope).get(TRACEPARENT)),
+                    working_for(extensions.get(CONNECTION, {}).get("socket")),
+                ):
                     await self._serve(scope, exchange)
         except CachetierError as error:
             await exchange.answer_error(error)

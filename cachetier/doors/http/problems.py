@@ -66,12 +66,6 @@ class BodyCutShortError(InvalidRequestError):
     hint = "Send the whole body. Nothing was kept."
 
 
-class CallerGoneError(InvalidRequestError):
-    """The caller hung up while it waited; nobody is there to read this."""
-
-    hint = "Wait for the answer."
-
-
 class RangeError(InvalidRequestError):
     """No byte of the shard lies in the range."""
 

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from cachetier.doors.http.body import TAP, Feed, Tap
+from cachetier.doors.http.guard import CONNECTION
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.problems import MEDIA_TYPE, problem_body
 from cachetier.errors import InvalidRequestError
@@ -89,7 +90,11 @@ class WatchedProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._feed = None
-        self.scope["extensions"] = {TAP: {"tap": self._tap_for(self.scope)}}
+        connection = self.transport.get_extra_info("socket")
+        self.scope["extensions"] = {
+            TAP: {"tap": self._tap_for(self.scope)},
+            CONNECTION: {"socket": connection},
+        }
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)

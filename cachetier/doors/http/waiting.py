@@ -7,9 +7,8 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope
 
-from cachetier.doors.http.problems import CallerGoneError
 from cachetier.doors.operations import Operations
-from cachetier.errors import NotDurableError
+from cachetier.errors import CallerGoneError, NotDurableError
 from cachetier.steps.waits import Question
 
 Answer = TypeVar("Answer")
@@ -35,7 +34,7 @@ async def answered(
         with scope[PARKED]():
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
-            raise CallerGoneError("the caller hung up")
+            raise CallerGoneError("the caller hung up while they waited")
         return answer.result()
     except NotDurableError:
         node.refuse_when_stopping()

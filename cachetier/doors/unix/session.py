@@ -31,6 +31,7 @@ from cachetier_client.transport.wire import (
 )
 
 from cachetier import __version__
+from cachetier.callers import working_for
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix import requests
 from cachetier.doors.unix.hangup import answered_before_it_hung_up
@@ -120,7 +121,7 @@ class Session:
             self._block(frame)
             return
         try:
-            with called_by(frame.header.get(TRACEPARENT)):
+            with called_by(frame.header.get(TRACEPARENT)), working_for(self._sock):
                 reply = self._dispatch(frame)
         except CachetierError as error:
             self._answer_error(error)

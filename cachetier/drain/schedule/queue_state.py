@@ -16,6 +16,7 @@ from itertools import count
 
 from cachetier_client.clock import Clock
 
+from cachetier import callers
 from cachetier.drain.schedule.tasks import Key, TaskKind, Work, name_key
 from cachetier.errors import BackpressureError
 from cachetier.model.checkpoint import Save
@@ -180,7 +181,7 @@ class QueueState:
         """
         key = name_key(number, name)
         with self._changed:
-            if not self._changed.wait_for(lambda: key not in self._busy, timeout_seconds):
+            if not callers.wait_for(self._changed, lambda: key not in self._busy, timeout_seconds):
                 raise BackpressureError(f"shard {name} is on its way to the remote", name=name)
             self._held.add(key)
             self._busy.add(key)

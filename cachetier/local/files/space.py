@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from cachetier import callers
+
 
 class Space:
     """A hard budget of ``capacity_bytes``, shared by every thread that stages or removes files."""
@@ -58,6 +60,9 @@ class Space:
         """Take ``size_bytes``, waiting up to ``timeout_seconds``.
 
         ``on_wait`` asks for room to be made.
+
+        Raises:
+            CallerGoneError: Whoever wants it hung up while it waited.
         """
         if self.try_reserve(size_bytes):
             return True
@@ -72,8 +77,10 @@ class Space:
 
     def _wait_and_take(self, size_bytes: int, timeout_seconds: float) -> bool:
         with self._changed:
-            fits = self._changed.wait_for(
-                lambda: self._used_bytes + size_bytes <= self.limit_bytes, timeout_seconds
+            fits = callers.wait_for(
+                self._changed,
+                lambda: self._used_bytes + size_bytes <= self.limit_bytes,
+                timeout_seconds,
             )
             if fits:
                 self._used_bytes += size_bytes
