@@ -135,7 +135,7 @@ class Door:
     def becomes_empty(self) -> bool:
         """Wait until what a dead connection staged is gone."""
         while self.door.connections:
-            threads = list(self.door._connections.values())
+            threads = [visitor.thread for visitor in self.door._visitors]
             for thread in threads:
                 thread.join(20)
                 assert not thread.is_alive()

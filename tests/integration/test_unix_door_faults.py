@@ -159,7 +159,7 @@ def test_accepting_goes_on_when_no_thread_was_left_for_one_connection(
 
     turned_away = receive_frame(door.rank(hello=False).socket)
 
-    assert turned_away.header["error"]["code"] == "stopping"
+    assert turned_away.header["error"]["code"] == "busy"
     assert refused == [1]
     assert door.rank().ask("status")["ok"]
 

@@ -15,14 +15,17 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cachetier_client.transport.wire import send_frame
 
 from cachetier.doors.operations import Operations
+from cachetier.doors.unix.frames import FrameRoom, Frames
 from cachetier.doors.unix.session import Session
-from cachetier.errors import ConfigError, ForbiddenError, StoppingError
+from cachetier.errors import BusyError, ConfigError, ForbiddenError
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -31,6 +34,16 @@ log = logging.getLogger(__name__)
 CONNECTION_LIMIT = 512
 SOCKET_PATH_LIMIT_BYTES = 107
 _PEER = struct.Struct("3i")
+
+
+@dataclass(eq=False, slots=True)
+class _Visitor:
+    """A connection, the user at its other end, and the thread that serves it."""
+
+    connection: socket.socket
+    uid: int
+    frames: Frames
+    thread: threading.Thread = field(init=False)
 
 
 class UnixDoor:
@@ -44,14 +57,15 @@ class UnixDoor:
         self._mode = mode
         self._uids = {os.getuid(), *uids}
         self._lock = threading.Lock()
-        self._connections: dict[socket.socket, threading.Thread] = {}
+        self._visitors: list[_Visitor] = []
+        self._room = FrameRoom()
         self._listener: socket.socket | None = None
         self._accepting: threading.Thread | None = None
 
     @property
     def connections(self) -> int:
         """How many connections are open now."""
-        return len(self._connections)
+        return len(self._visitors)
 
     def start(self) -> None:
         """Listen. The caller holds the cache directory's lock, so a socket left there is dead.
@@ -78,13 +92,13 @@ class UnixDoor:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._lock:
-            open_now = list(self._connections.items())
-        for connection, _thread in open_now:
+            open_now = list(self._visitors)
+        for visitor in open_now:
             with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)  # the reply in flight still goes out
+                visitor.connection.shutdown(socket.SHUT_RD)  # the reply in flight still goes out
         deadline = time.monotonic() + grace_seconds
-        for _connection, thread in open_now:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        for visitor in open_now:
+            visitor.thread.join(max(0.0, deadline - time.monotonic()))
 
     def _bound(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -117,40 +131,59 @@ class UnixDoor:
             self._admit(connection)
 
     def _admit(self, connection: socket.socket) -> None:
-        thread = threading.Thread(
-            target=self._serve, args=(connection,), name="unix-session", daemon=True
+        uid = _peer_uid(connection)
+        if uid not in self._uids:
+            self._turn_away(connection, ForbiddenError(f"user {uid} may not use this service"))
+            return
+        visitor = _Visitor(connection, uid, Frames(connection, self._room))
+        visitor.thread = threading.Thread(
+            target=self._serve, args=(visitor,), name="unix-session", daemon=True
         )
         with self._lock:
-            full = len(self._connections) >= CONNECTION_LIMIT
-            if not full:
-                self._connections[connection] = thread
-        if full:
-            message = f"{CONNECTION_LIMIT} connections are open already"
-            self._turn_away(connection, StoppingError(message))
+            admitted = len(self._visitors) < CONNECTION_LIMIT or self._make_place(uid)
+            if admitted:
+                self._visitors.append(visitor)
+        if not admitted:
+            message = f"{CONNECTION_LIMIT} connections are busy already"
+            self._turn_away(connection, BusyError(message))
             return
         try:
-            thread.start()
+            visitor.thread.start()
         except RuntimeError:  # no thread is left: this connection goes, accepting goes on
             with self._lock:
-                self._connections.pop(connection, None)
-            message = "no thread is left to serve the connection"
-            self._turn_away(connection, StoppingError(message))
+                self._visitors.remove(visitor)
+            self._turn_away(connection, BusyError("no thread is left to serve the connection"))
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _make_place(self, newcomer: int) -> bool:
+        """Hang up on the longest rest of the user who holds most, and return whether there is one.
+
+        A client whose connection rested just connects again.
+        """
+        held = Counter(each.uid for each in self._visitors)
+        held[newcomer] += 1
+        most = max(held.values())
+        resting = [
+            (since, number)
+            for number, each in enumerate(self._visitors)
+            if held[each.uid] == most and (since := each.frames.resting_since) is not None
+        ]
+        if not resting:
+            return False
+        visitor = self._visitors.pop(min(resting)[1])
+        with contextlib.suppress(OSError):
+            visitor.connection.shutdown(socket.SHUT_RDWR)
+        return True
+
+    def _serve(self, visitor: _Visitor) -> None:
         try:
-            uid = _peer_uid(connection)
-            if uid not in self._uids:
-                message = f"user {uid} may not use this service"
-                self._turn_away(connection, ForbiddenError(message))
-                return
-            Session(connection, self._operations).serve()
+            Session(visitor.connection, self._operations, visitor.frames).serve()
         except Exception as error:
             tell(log, events.SESSION_FAILED, error=error)
         finally:
-            with self._lock:
-                self._connections.pop(connection, None)
+            with self._lock, contextlib.suppress(ValueError):
+                self._visitors.remove(visitor)
 
-    def _turn_away(self, connection: socket.socket, error: ForbiddenError | StoppingError) -> None:
+    def _turn_away(self, connection: socket.socket, error: ForbiddenError | BusyError) -> None:
         """Answer the request that is coming with ``error``, and hang up."""
         self._operations.failed("unix", error.code)
         described = {"code": error.code, "message": error.message, "hint": error.hint}

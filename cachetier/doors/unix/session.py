@@ -26,7 +26,6 @@ from cachetier_client.transport.wire import (
     Frame,
     FrameError,
     Header,
-    receive_frame,
     send_frame,
 )
 
@@ -34,6 +33,7 @@ from cachetier import __version__
 from cachetier.callers import working_for
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix import requests
+from cachetier.doors.unix.frames import Frames
 from cachetier.doors.unix.hangup import answered_before_it_hung_up
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
 from cachetier.ingest.ingest import RemoteStage
@@ -79,8 +79,9 @@ class Reply:
 class Session:
     """Serves one connection until the peer closes it."""
 
-    def __init__(self, sock: socket.socket, operations: Operations) -> None:
+    def __init__(self, sock: socket.socket, operations: Operations, frames: Frames) -> None:
         self._sock = sock
+        self._frames = frames
         self._node = operations
         self._client_id = ""
         self._greeted = False
@@ -91,7 +92,7 @@ class Session:
         """Answer requests until the connection closes; then drop what was staged."""
         try:
             while True:
-                self._serve_one(receive_frame(self._sock))
+                self._serve_one(self._frames.next(greeted=self._greeted))
         except ConnectionClosedError:
             pass
         except FrameError as error:
@@ -103,6 +104,7 @@ class Session:
             pass  # the peer is gone
         finally:
             self._sock.close()
+            self._frames.let_go()
             self._node.phases.leave(self._rank, via=self)
             self._drop_staged()
 

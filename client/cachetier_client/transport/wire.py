@@ -10,6 +10,8 @@ import json
 import os
 import socket
 import struct
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -80,33 +82,43 @@ def send_frame(
 def receive_frame(
     sock: socket.socket,
     header_limit_bytes: int = HEADER_LIMIT_BYTES,
+    body_limit_bytes: int = BODY_LIMIT_BYTES,
     *,
     deadline: Deadline | None = None,
+    begun_seconds: float = float("inf"),
+    admit: Callable[[int], object] = lambda _size_bytes: None,
 ) -> Frame:
     """Read one frame.
 
     Args:
         sock: Where from.
         header_limit_bytes: ``REPLY_HEADER_LIMIT_BYTES`` where replies are read.
+        body_limit_bytes: How large a body is taken.
         deadline: None: the socket's own time-out holds.
+        begun_seconds: How long a frame may take from its prefix to its end.
+        admit: Called with the size of a frame that is not small, before memory is taken for it.
 
     Raises:
+        BlockingIOError: The socket's own receive time-out passed before a frame began.
         TimeoutError, DeadlineError: Not before ``deadline``.
         ConnectionClosedError: The peer is gone.
-        FrameError: Not a frame, or one beyond the limits; the connection is unusable.
+        FrameError: Not a frame, or one beyond the limits, or one that stood still in its middle;
+            the connection is unusable.
     """
     prefix, descriptor = _receive_prefix(sock, deadline)
+    ends_at = time.monotonic() + begun_seconds
     try:
         magic, header_bytes, body_bytes = PREFIX.unpack(prefix)
         if magic != MAGIC:
             raise FrameError(f"expected a frame that starts with {MAGIC!r}, got {bytes(magic)!r}")
-        if header_bytes > header_limit_bytes or body_bytes > BODY_LIMIT_BYTES:
+        if header_bytes > header_limit_bytes or body_bytes > body_limit_bytes:
             raise FrameError(f"frame too large: header {header_bytes}, body {body_bytes} bytes")
         if header_bytes + body_bytes <= TOGETHER_BYTES:
-            rest = _receive_exactly(sock, header_bytes + body_bytes, deadline)
+            rest = _receive_exactly(sock, header_bytes + body_bytes, deadline, ends_at)
             return Frame(_decode_header(rest[:header_bytes]), rest[header_bytes:], descriptor)
-        header = _decode_header(_receive_exactly(sock, header_bytes, deadline))
-        return Frame(header, _receive_exactly(sock, body_bytes, deadline), descriptor)
+        admit(header_bytes + body_bytes)
+        header = _decode_header(_receive_exactly(sock, header_bytes, deadline, ends_at))
+        return Frame(header, _receive_exactly(sock, body_bytes, deadline, ends_at), descriptor)
     except BaseException:
         if descriptor is not None:
             os.close(descriptor)
@@ -156,14 +168,21 @@ def _receive_prefix(sock: socket.socket, deadline: Deadline | None) -> tuple[byt
     return prefix, descriptor
 
 
-def _receive_exactly(sock: socket.socket, size_bytes: int, deadline: Deadline | None) -> bytearray:
+def _receive_exactly(
+    sock: socket.socket, size_bytes: int, deadline: Deadline | None, ends_at: float = float("inf")
+) -> bytearray:
     buffer = bytearray(size_bytes)
     view = memoryview(buffer)
     while view:
-        count = _timed(sock, deadline).recv_into(view)
+        try:
+            count = _timed(sock, deadline).recv_into(view)
+        except BlockingIOError:
+            raise FrameError("the frame stood still in its middle") from None
         if not count:
             raise ConnectionClosedError("the peer closed the connection in the middle of a frame")
         view = view[count:]
+        if view and time.monotonic() > ends_at:
+            raise FrameError("the frame took too long")
     return buffer
 
 

@@ -1,0 +1,88 @@
+"""Frames from a peer who may be hostile: bounded in memory and time, however many there are.
+
+A peer who has not said hello may send little, and soon. Of larger frames all connections together
+hold no more than ``ROOM_BYTES``; who stalls in the middle of one, or drips, is hung up on, as is
+who does not read answers.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+
+from cachetier_client.io.digests import BLOCK_BYTES
+from cachetier_client.transport.wire import HEADER_LIMIT_BYTES, Frame, FrameError, receive_frame
+
+STALL_SECONDS = 20
+HELLO_BYTES = 4096
+ROOM_BYTES = 256 << 20
+_TIMEVAL = struct.Struct("ll")
+
+
+class FrameRoom:
+    """Memory for the larger frames of all connections."""
+
+    def __init__(self, size_bytes: int = ROOM_BYTES) -> None:
+        self._free_bytes = size_bytes
+        self._freed = threading.Condition()
+
+    def take(self, size_bytes: int) -> None:
+        """Wait until ``size_bytes`` are free.
+
+        Raises:
+            FrameError: Not in time.
+        """
+        with self._freed:
+            if not self._freed.wait_for(lambda: self._free_bytes >= size_bytes, STALL_SECONDS):
+                raise FrameError("there is no memory for a frame of this size now")
+            self._free_bytes -= size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        with self._freed:
+            self._free_bytes += size_bytes
+            self._freed.notify_all()
+
+
+class Frames:
+    """The frames of one connection; one is held at a time."""
+
+    def __init__(self, connection: socket.socket, room: FrameRoom) -> None:
+        stall = _TIMEVAL.pack(STALL_SECONDS, 0)  # of one call, in the kernel: it costs nothing
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, stall)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, stall)
+        self._connection = connection
+        self._room = room
+        self._held_bytes = 0
+        self.resting_since: float | None = time.monotonic()
+
+    def next(self, *, greeted: bool) -> Frame:
+        """Return the next frame, whenever it comes, and let go of the one before.
+
+        Raises:
+            ConnectionClosedError, FrameError: There is none, or not in time.
+        """
+        self.let_go()
+        self.resting_since = time.monotonic()
+        limits = (HEADER_LIMIT_BYTES, BLOCK_BYTES) if greeted else (HELLO_BYTES, 0)
+        while True:
+            try:
+                frame = receive_frame(
+                    self._connection, *limits, begun_seconds=STALL_SECONDS, admit=self._take
+                )
+            except BlockingIOError:
+                if greeted:
+                    continue
+                raise FrameError(f"no hello came in {STALL_SECONDS} s") from None
+            self.resting_since = None
+            return frame
+
+    def let_go(self) -> None:
+        """Give back the memory of the frame that is held."""
+        self._room.give_back(self._held_bytes)
+        self._held_bytes = 0
+
+    def _take(self, size_bytes: int) -> None:
+        self._room.take(size_bytes)
+        self._held_bytes = size_bytes
