@@ -234,16 +234,36 @@ def test_a_request_ends_with_its_own_deadline_whatever_it_waits_for(quick: Calle
 # --- how many at once ----------------------------------------------------------------------------
 
 
-def test_connections_beyond_the_limit_are_turned_away(shared: Served) -> None:
+def test_a_full_door_hangs_up_on_the_longest_rest(shared: Served) -> None:
     with (
         shared.second_door(RequestLimits(connections=3)) as (door, caller),
-        caller.raw(),
-        caller.raw(),
-        caller.raw(),
+        caller.raw() as first,
+        caller.raw() as second,
+        caller.raw() as third,
     ):
-        deadline = time.monotonic() + 5
-        while door.connections < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        for each in (first, third, second):
+            each.sendall(b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert each.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+        assert caller("GET", "/livez").status == 200
+        assert received(first) == b""
+        for each in (third, second):
+            each.sendall(b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert each.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        assert door.connections <= 3
+
+
+def test_where_every_connection_is_busy_others_are_turned_away(shared: Served) -> None:
+    with (
+        shared.second_door(RequestLimits(connections=3)) as (_door, caller),
+        caller.raw() as first,
+        caller.raw() as second,
+        caller.raw() as third,
+    ):
+        for each in (first, second, third):
+            each.sendall(f"PUT {shard_path('held')} HTTP/1.1\r\nHost: h\r\n".encode())
+            each.sendall(b"Content-Length: 9\r\n\r\n")
+        time.sleep(0.3)
         assert caller.send_raw(b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n") == b""
 
 

@@ -46,7 +46,7 @@ class WatchedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = 0
         self._feed: Feed | None = None
-        self._resting_since = self.loop.time()
+        self.resting_since = self.loop.time()
         self._unsent_bytes = 0
         self._stuck_since: float | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -56,9 +56,18 @@ class WatchedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
-            transport.abort()
-            return
-        self._look_again()
+            ours = (each for each in self.connections if isinstance(each, WatchedProtocol))
+            resting = [each for each in ours if each.rests and each is not self]
+            longest = min(resting, key=lambda each: each.resting_since, default=self)
+            longest.transport.abort()
+        if not self.transport.is_closing():
+            self._look_again()
+
+    @property
+    def rests(self) -> bool:
+        """Whether no request is being served."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._watch is not None:
@@ -130,7 +139,7 @@ class WatchedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._resting_since = self.loop.time()
+        self.resting_since = self.loop.time()
 
     # --- the watch -----------------------------------------------------------------------------
 
@@ -141,11 +150,9 @@ class WatchedProtocol(HttpToolsProtocol):
     def _look(self) -> None:
         """End a connection that rests too long between requests, or whose reader does not read."""
         now = self.loop.time()
-        cycle: RequestResponseCycle | None = self.cycle
-        resting = cycle is None or cycle.response_complete
         if self._reader_is_stuck(now):
             self.transport.abort()
-        elif resting and now - self._resting_since > self.limits.header_seconds:
+        elif self.rests and now - self.resting_since > self.limits.header_seconds:
             self.transport.close()
             self._look_again()
         else:
