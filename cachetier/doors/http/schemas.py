@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from cachetier_client.identity.names import COUNT_LIMIT
 from pydantic import BaseModel, ConfigDict, Field
 
 LevelName = Literal["local", "replicated", "durable"]
+Count = Annotated[int, Field(ge=0, lt=COUNT_LIMIT, strict=True)]
 Seconds = Annotated[float, Field(ge=0, le=7 * 86_400)]
 
 
@@ -17,10 +19,10 @@ class _Request(BaseModel):
 class SealRequest(_Request):
     """Who seals, or aborts, a rank's part."""
 
-    rank: Annotated[int, Field(ge=0, strict=True)] = 0
-    world_size: Annotated[int, Field(ge=1, strict=True)] = 1
+    rank: Count = 0
+    world_size: Annotated[Count, Field(ge=1)] = 1
     save_id: str = "http"
-    ranks_on_node: Annotated[int, Field(ge=1, strict=True)] | None = None
+    ranks_on_node: Annotated[Count, Field(ge=1)] | None = None
     overwrite: bool = False
     follows: Annotated[bool, Field(strict=True)] = False
 
@@ -29,7 +31,7 @@ class FlushRequest(_Request):
     """What to flush; everything when ``run`` is null."""
 
     run: str | None = None
-    step: Annotated[int, Field(ge=0, strict=True)] | None = None
+    step: Count | None = None
     timeout_seconds: Seconds = 60.0
 
 
@@ -43,8 +45,8 @@ class PhaseRequest(_Request):
 class FallbackRequest(_Request):
     """How much a client put straight to S3 since it last said so."""
 
-    shards: Annotated[int, Field(ge=0, strict=True)]
-    size_bytes: Annotated[int, Field(ge=0, strict=True)]
+    shards: Count
+    size_bytes: Count
 
 
 class RunsModel(BaseModel):

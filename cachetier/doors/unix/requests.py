@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.identity import names
-from cachetier_client.identity.names import SaveIds, checked_element_size
+from cachetier_client.identity.names import COUNT_LIMIT, SaveIds, checked_element_size, shown
 from cachetier_client.io import digests
 from cachetier_client.transport.wire import Frame, Header
 
@@ -185,10 +185,10 @@ def instant_of(value: object) -> float:
 
 
 def count_of(header: Header, field: str) -> int:
-    """Return a non-negative integer."""
+    """Return an integer from 0 to what anything here may count."""
     value = header.get(field)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidRequestError(f"{field} {value!r} is not a non-negative integer")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < COUNT_LIMIT:
+        raise InvalidRequestError(f"{field} {shown(value)} is not an integer from 0 to 2^53 - 1")
     return value
 
 

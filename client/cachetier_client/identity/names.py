@@ -18,7 +18,7 @@ from cachetier_client.errors import InvalidNameError, InvalidRequestError
 
 RESERVED_SEGMENT = ".cachetier"
 GENERATION_MARK = "~"
-STEP_LIMIT = 2**53
+COUNT_LIMIT = STEP_LIMIT = 2**53  # what every JSON reader takes
 WORLD_LIMIT = 1_000_000
 RUN_LIMIT_CHARACTERS = 128
 NAME_LIMIT_CHARACTERS = 255
