@@ -10,6 +10,7 @@ from cachetier_client.errors import (
     BackpressureError,
     CachetierClientError,
     FixCallError,
+    ForbiddenError,
     GiveUpError,
     InvalidRequestError,
     RemoteError,
@@ -24,6 +25,13 @@ class ConfigError(FixCallError):
 
     code = "config"
     hint = "Correct the setting and start again."
+
+
+class UnauthorizedError(ForbiddenError):
+    """No token, or one that opens nothing."""
+
+    http_status = 401
+    hint = "Send a token as `Authorization: Bearer <token>`: the owner's is <cache_dir>/token."
 
 
 class CatalogDamagedError(GiveUpError):

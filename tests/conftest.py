@@ -14,6 +14,7 @@ import pytest
 
 from cachetier.testing.fixtures import moto_s3, seaweed_s3  # noqa: F401  # shared by all tiers
 from cachetier.testing.moto_server import forget_buckets
+from tests.fakes.access import TOKEN
 from tests.faults import slices
 
 pytest_plugins = ["tests.costs", "tests.faults.counting"]
@@ -44,6 +45,7 @@ FOREIGN_NAMES = (
 )
 KEPT_NAMES = (ACCEPTANCE, "CACHETIER_BASE_IMAGE")
 HERMETIC = {
+    "CACHETIER_TOKEN": TOKEN,  # of each service, and of each client
     "AWS_ACCESS_KEY_ID": "cachetier-tests",
     "AWS_SECRET_ACCESS_KEY": "cachetier-tests-secret",
     "AWS_DEFAULT_REGION": "us-east-1",

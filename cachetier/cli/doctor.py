@@ -90,7 +90,7 @@ def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: b
         cache_dir=settings.cache_dir,
         capacity_bytes=settings.capacity_bytes,
         socket=settings.socket_path,
-        socket_mode=settings.socket_mode,
+        socket_mode=settings.socket_permissions,
         allowed_uids=settings.allowed_uids,
         allow_volatile=settings.allow_volatile,
         remotes=(remote_settings(settings), *replica_settings(settings)),

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from cachetier.access.tokens import TOKENS_FILE
 from cachetier.config.fields import declared, read_values, required, setting
+from cachetier.config.principals import PRINCIPALS, PrincipalSettings
 from cachetier.config.replicas import REPLICAS, ReplicaSettings, checked_replicas
 from cachetier.config.sources import (
     SettingsFile,
@@ -36,9 +38,9 @@ from cachetier.config.types import (
     REMOTE,
     SECRET,
     TEXT,
+    UIDS,
     URL,
     Secret,
-    SettingType,
     checked,
     listed,
     number,
@@ -52,18 +54,15 @@ from cachetier.errors import ConfigError
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.model.compression import Rules
-from cachetier.parsers import address_of, capacity_of, is_loopback, remote_of
+from cachetier.parsers import address_of, capacity_of, remote_of
 
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
-
-_UIDS = listed(whole(0, 2**32 - 2), r"[,\s]+")  # the last one means nobody
 
 ADDRESS = checked(TEXT, lambda text: text and address_of(text))
 CPUS = checked(TEXT, parsed_cpus)
 RATE = checked(TEXT, lambda text: parsed_bandwidth(text, ()))
 RULES = checked(table(TEXT), lambda rules: Rules.parsed("off", tuple(rules.items())))
-UIDS = SettingType(lambda value: frozenset(_UIDS.read(value)), _UIDS.schema)
 WINDOWS = checked(listed(TEXT, ","), lambda windows: parsed_bandwidth("", windows))
 
 
@@ -80,9 +79,22 @@ class Settings:
         None,
         "Unix socket for ranks on this node; default `<cache_dir>/cachetier.sock`.",
     )
-    socket_mode: int = setting(MODE, 0o600, "Permissions of the socket, in octal.")
+    socket_mode: int | None = setting(
+        optional(MODE),
+        None,
+        "Permissions of the socket, in octal; default `0666` where others than the service's user "
+        "may come in, who are known by their uid, else `0600`.",
+    )
     allowed_uids: frozenset[int] = setting(
         UIDS, frozenset(), "Users beside the service's own who may use the socket: `1000,1001`."
+    )
+    principal: tuple[PrincipalSettings, ...] = setting(
+        PRINCIPALS, (), "Who may do what: a list of tables; see docs/security.md."
+    )
+    admin_socket: Path | None = setting(
+        optional(PATH),
+        None,
+        "A second socket for the service's user, and then the only one for what only an admin may.",
     )
     http: str = setting(
         ADDRESS,
@@ -92,8 +104,17 @@ class Settings:
     token: Secret | None = setting(
         optional(SECRET),
         None,
-        "What HTTP callers send as `Authorization: Bearer`; needed beyond loopback. "
-        "On a command line all users see it: better in `CACHETIER_TOKEN`.",
+        "The owner's token, which HTTP callers send as `Authorization: Bearer`; if not given, the "
+        "first start makes `<cache_dir>/token`. On a command line all users see it: better in "
+        "`CACHETIER_TOKEN`.",
+    )
+    token_file: Path | None = setting(
+        optional(PATH),
+        None,
+        "Where `cachetier token` keeps the others, hashed; default `<cache_dir>/tokens.json`.",
+    )
+    audit: str = setting(
+        TEXT, "", "File of the audit log; `-` for standard output, empty for none."
     )
     remote: str = required(REMOTE, "Where checkpoints go: `s3://bucket/prefix`.")
     remote_endpoint: str | None = setting(
@@ -209,6 +230,18 @@ class Settings:
         return self.socket or self.cache_dir / SOCKET_NAME
 
     @property
+    def socket_permissions(self) -> int:
+        """The mode of the socket: open to all where the kernel says who they are."""
+        if self.socket_mode is not None:
+            return self.socket_mode
+        others = self.allowed_uids or any(each.uid or each.gid for each in self.principal)
+        return 0o666 if others else 0o600
+
+    @property
+    def token_path(self) -> Path:
+        return self.token_file or self.cache_dir / TOKENS_FILE
+
+    @property
     def http_address(self) -> tuple[str, int] | None:
         """(host, port) of the HTTP door, or None when it is off."""
         return address_of(self.http) if self.http else None
@@ -234,22 +267,26 @@ class Settings:
 
     def __post_init__(self) -> None:
         checked_replicas(self.replicas, (self.remote, self.remote_endpoint))
-        if self.http_address and not self.token and not is_loopback(self.http_address[0]):
-            raise ValueError(
-                f"http {self.http} is open to other machines, and there is no token: "
-                "set `token`, or bind `http` to 127.0.0.1"
-            )
         if self.low_watermark > self.high_watermark:
             raise ValueError(
                 f"low_watermark {self.low_watermark:g} is above "
                 f"high_watermark {self.high_watermark:g}"
             )
-        length = len(os.fsencode(self.socket_path))
-        if length > SOCKET_PATH_LIMIT_BYTES:
-            raise ValueError(
-                f"the socket's path {self.socket_path} has {length} bytes, "
-                f"the system takes {SOCKET_PATH_LIMIT_BYTES}: set a shorter `socket`"
-            )
+        self._check_sockets()
+
+    def _check_sockets(self) -> None:
+        own = [each.socket for each in self.principal if each.socket]
+        paths = [self.socket_path, *dict.fromkeys(own)]
+        paths += [self.admin_socket] if self.admin_socket else []
+        for path in paths:
+            if paths.count(path) > 1:
+                raise ValueError(f"{path} is the socket of two: each needs one of its own")
+            length = len(os.fsencode(path))
+            if length > SOCKET_PATH_LIMIT_BYTES:
+                raise ValueError(
+                    f"the socket's path {path} has {length} bytes, the system takes "
+                    f"{SOCKET_PATH_LIMIT_BYTES}: set a shorter `socket`"
+                )
 
 
 SETTINGS = declared(Settings)

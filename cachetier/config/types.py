@@ -188,7 +188,11 @@ def checked(kind: SettingType[T], check: Callable[[T], object]) -> SettingType[T
 
 def optional(kind: SettingType[T]) -> SettingType[T | None]:
     """Return ``kind`` where an empty text counts as not given."""
-    return SettingType(lambda value: None if value in ("", None) else kind.read(value), kind.schema)
+    return SettingType(
+        lambda value: None if value in ("", None) else kind.read(value),
+        kind.schema,
+        lambda value: None if value is None else kind.written(value),
+    )
 
 
 def one_of(*words: W) -> SettingType[W]:
@@ -288,6 +292,12 @@ def listed(item: SettingType[T], separator: str) -> SettingType[tuple[T, ...]]:
 
     items = {"type": "array", "items": item.schema}
     return SettingType(read, {"anyOf": [items, item.schema, {"type": "string"}]})
+
+
+_UIDS = listed(whole(0, 2**32 - 2), r"[,\s]+")  # the last one means nobody
+UIDS: SettingType[frozenset[int]] = SettingType(
+    lambda value: frozenset(_UIDS.read(value)), _UIDS.schema
+)
 
 
 def table(of: SettingType[T]) -> SettingType[dict[str, T]]:

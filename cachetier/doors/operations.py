@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cachetier.access.access import Access
 from cachetier.ingest.ingest import Ingest
 from cachetier.reclaim.gc import Garbage
 from cachetier.restore.restore import Restore
@@ -27,6 +28,7 @@ class Operations:
     """
 
     store_id: str
+    access: Access
     ingest: Ingest
     restore: Restore
     checkpoints: Checkpoints

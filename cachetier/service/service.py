@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING
 from cachetier_client.clock import Clock, Countdown, SystemClock
 
 from cachetier import __version__
+from cachetier.access.access import Access
+from cachetier.access.audit import Audit
+from cachetier.access.principals import SCRAPER, principals_of
+from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
 from cachetier.doors.operations import Operations
@@ -39,6 +43,7 @@ from cachetier.model.levels import Level
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.notifier import Changes
+from cachetier.parsers import is_loopback
 from cachetier.reclaim.evict import Evictor, Watermarks
 from cachetier.reclaim.gc import Garbage
 from cachetier.reclaim.loop import Housekeeping
@@ -121,6 +126,8 @@ class Service:
         """
         with ExitStack() as undo:
             self._open_store(undo)
+            self._audit = Audit(self._settings.audit, now=self._clock.now)
+            undo.callback(self._audit.close)
             self._build()
             self._drain.start()
             undo.callback(lambda: self._drain.stop(self._grace.left()))
@@ -219,6 +226,7 @@ class Service:
         store = self.store
         return Operations(
             store_id=store.store_id,
+            access=self._access(),
             ingest=ingest,
             restore=self._restore,
             checkpoints=self._checkpoints(),
@@ -281,22 +289,23 @@ class Service:
     def _open_doors(self, undo: ExitStack) -> None:
         settings = self._settings
         undo.callback(self._restore.close)
-        self._unix = UnixDoor(
-            settings.socket_path,
-            self.operations,
-            mode=settings.socket_mode,
-            uids=settings.allowed_uids,
-        )
+        shared = UnixDoor(settings.socket_path, self.operations, mode=settings.socket_permissions)
+        own = self.operations.access.sockets().items()
+        self._sockets = [
+            shared,
+            *(UnixDoor(path, self.operations, mode=mode, own=path) for path, mode in own),
+        ]
         self._http = self._http_door()
         undo.callback(self._close_doors)  # first of all
-        self._unix.start()
+        for door in self._sockets:
+            door.start()
         if self._http is not None:
             self._http.start()
-        doors: list[Door] = [self._unix, *([] if self._http is None else [self._http])]
+        doors: list[Door] = [*self._sockets, *([] if self._http is None else [self._http])]
         self.report.doors_are_open(doors, Addresses(self.socket, self.url))
 
     def _http_door(self) -> HttpDoor | None:
-        address, token = self._settings.http_address, self._settings.token
+        address = self._settings.http_address
         if address is None:
             return None
         # Its web framework takes a third of the start: meanwhile the drain's process starts too.
@@ -305,9 +314,26 @@ class Service:
         return HttpDoor(
             address,
             self.operations,
-            token=token.reveal() if token is not None else None,
             not_ready=self.report.not_ready,
             exposition=self.metrics.exposition,
+        )
+
+    def _access(self) -> Access:
+        settings = self._settings
+        http, token = settings.http_address, settings.token
+        owner = None
+        if http is not None:
+            owner = token.reveal() if token else owner_secret(settings.cache_dir)
+        alone = http is not None and is_loopback(http[0]) and not settings.principal
+        return Access(
+            principals_of(
+                [each.principal() for each in settings.principal],
+                settings.allowed_uids,
+                settings.admin_socket,
+            ),
+            Tokens(settings.token_path, owner, now=self._clock.now),
+            self._audit,
+            scraper=SCRAPER if alone else None,
         )
 
     def _supervisor(
@@ -397,7 +423,8 @@ class Service:
         self._drain.ask_to_end()
         if self._http is not None:
             self._http.stop(self._grace.left())
-        self._unix.stop(self._grace.left())
+        for door in self._sockets:
+            door.stop(self._grace.left())
 
     def _refuse_when_stopping(self) -> None:
         if self._course.stopping:

@@ -377,6 +377,12 @@ SCRAPE_FAILED = _error(
     alike=("source",),
 )
 HTTP_FAILED = _error("http.failed", "the HTTP door failed")
+TOKENS_UNREADABLE = _error(
+    "tokens.unreadable",
+    "the tokens in %(path)s cannot be read, and those known before still hold: %(reason)s",
+    alike=("path",),
+)
+AUDIT_FAILED = _error("audit.failed", "a line of the audit log could not be written", alike=())
 
 # --- the log itself ------------------------------------------------------------------------------
 

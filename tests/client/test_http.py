@@ -339,8 +339,9 @@ def test_background_failures_are_heard_of(service: FakeHttpService) -> None:
             client.put_shard(b"x", step=8, name="s")
 
     asked = [seen for seen in service.seen if seen.path == "/v1/incidents"]
-    assert asked[0].query["clear"] == "true"
-    assert asked[0].query["client_id"]
+    document = json.loads(asked[0].body)
+    assert document["clear"] is True
+    assert document["client_id"]
 
 
 def test_a_child_makes_connections_of_its_own(service: FakeHttpService, client: Client) -> None:

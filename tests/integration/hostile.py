@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tests.fakes.access import BEARER
 from tests.integration.serving import Caller, Served
 
 NAMES = (
@@ -45,6 +46,9 @@ class Operation:
     fields: tuple[str, ...] = ()
 
 
+USUAL = {"run": "r", "step": "1", "name": "kept", "token_id": "00000000"}
+
+
 @dataclass
 class Sent:
     """One request, byte by byte."""
@@ -53,12 +57,15 @@ class Sent:
     target: str
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: bytes = b""
+    bearer: bytes | None = BEARER["Authorization"].encode()
 
     def raw(self) -> bytes:
         named = {name.lower() for name, _ in self.headers}
         usual = [(b"Connection", b"close")]
         if b"host" not in named:
-            usual.append((b"Host", b"h"))
+            usual.append((b"Host", b"127.0.0.1"))
+        if self.bearer is not None and b"authorization" not in named:
+            usual.append((b"Authorization", self.bearer))
         if not named & {b"content-length", b"transfer-encoding"}:
             usual.append((b"Content-Length", b"%d" % len(self.body)))
         lines = [name + b": " + value for name, value in (*usual, *self.headers)]
@@ -87,12 +94,12 @@ def operations_of(served: Served, headers: dict[str, str] | None = None) -> list
 
 def usual_target(operation: Operation) -> str:
     """Return the operation's path about a step that may be there."""
-    return operation.path.format(run="r", step="1", name="kept")
+    return operation.path.format(**USUAL)
 
 
 def hostile(operation: Operation, chance: random.Random) -> Sent:
     """Return one request that an attacker, a broken client or a fuzzer might send."""
-    usual = {"run": "r", "step": "1", "name": "kept"}
+    usual = dict(USUAL)
     for part in usual:
         if chance.random() < 0.3:
             usual[part] = chance.choice(NAMES)

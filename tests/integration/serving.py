@@ -32,9 +32,12 @@ from cachetier.remote.bucket import Bucket
 from cachetier.remote.wrapped import MeasuredObjectStore, Observe
 from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.fakes.access import BEARER
 from tests.fakes.memory_store import MemoryObjectStore
 
 SECONDS = 20.0
+# The lines of a head that is written by hand, by whoever may do anything.
+OWNER = f"Host: 127.0.0.1\r\nAuthorization: {BEARER['Authorization']}\r\n"
 
 
 class IdleDrain:
@@ -101,6 +104,7 @@ class Caller:
 
     def __init__(self, port: int) -> None:
         self.port = port
+        self.bearer: Mapping[str, str] = BEARER
 
     def __call__(
         self,
@@ -113,7 +117,7 @@ class Caller:
         try:
             chunked = body is not None and not isinstance(body, bytes)
             connection.request(
-                method, path, body=body, headers=dict(headers or {}), encode_chunked=chunked
+                method, path, body, {**self.bearer, **(headers or {})}, encode_chunked=chunked
             )
             response = connection.getresponse()
             fields = {name.lower(): value for name, value in response.getheaders()}

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from cachetier.cli.app import app
 from tests.fakes.bodies import noise
-from tests.integration.serving import Served, serving, shard_path
+from tests.integration.serving import OWNER, Served, serving, shard_path
 from tests.integration.test_http_shards import LARGE
 
 STEP = ["--run", "r", "--step", "1"]
@@ -269,7 +269,7 @@ def test_a_second_signal_ends_it_at_once(environment: dict[str, str], tmp_path: 
 
     process, ready = start({**environment, "CACHETIER_GRACE_SECONDS": "60"}, tmp_path / "log")
     port = int(ready["http"].rsplit(":", 1)[1])
-    head = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: h\r\nContent-Length: 500000\r\n\r\n"
+    head = f"PUT {shard_path('x')} HTTP/1.1\r\n{OWNER}Content-Length: 500000\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(head.encode())  # in flight, and never finished
         time.sleep(0.3)

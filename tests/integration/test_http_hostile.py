@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from cachetier.doors.http.limits import RequestLimits
-from tests.integration.serving import Caller, Served, received, serving, shard_path
+from tests.integration.serving import OWNER, Caller, Served, received, serving, shard_path
 
 BAD_NAMES = [
     "..",
@@ -59,7 +59,7 @@ def shared() -> Iterator[Served]:
 
 def bare(shared: Served, method: str, path: str, body: bytes = b"x") -> tuple[int, bytes]:
     """Send a path exactly as it is; no library tidies it up."""
-    head = f"{method} {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n"
+    head = f"{method} {path} HTTP/1.1\r\n{OWNER}Content-Length: {len(body)}\r\n"
     answer = shared.call.send_raw(f"{head}Connection: close\r\n\r\n".encode() + body)
     status, _, rest = answer.partition(b"\r\n")
     return int(status.split()[1]), rest
@@ -97,7 +97,7 @@ def test_slashes_may_be_written_either_way(shared: Served) -> None:
     assert shared.call("DELETE", shard_path("a/b")).status == 204
 
 
-HEAD = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: h\r\n"
+HEAD = f"PUT {shard_path('x')} HTTP/1.1\r\n{OWNER}"
 BAD_HEADS = {
     "length and chunks": HEAD
     + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
@@ -111,7 +111,7 @@ BAD_HEADS = {
     "a bad chunk": HEAD + "Transfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n\r\n",
     "too many headers": HEAD + "".join(f"X-{n}: y\r\n" for n in range(5000)) + "\r\n",
     "a huge header": HEAD + f"X: {'y' * 200_000}\r\n\r\n",
-    "a huge path": f"GET {shard_path('x' * 200_000)} HTTP/1.1\r\nHost: h\r\n\r\n",
+    "a huge path": f"GET {shard_path('x' * 200_000)} HTTP/1.1\r\n{OWNER}\r\n",
     "no HTTP": "hello, is this the cache?\r\n\r\n",
     "a folded header": HEAD + "X: a\r\n b\r\nContent-Length: 1\r\n\r\nx",
     "NUL in a header": HEAD + "X: a\x00b\r\nContent-Length: 1\r\n\r\nx",
@@ -194,7 +194,7 @@ def test_an_idle_connection_is_closed_after_an_answer(quick: Caller) -> None:
 @pytest.mark.parametrize("length", [5000, 50_000_000])
 @pytest.mark.parametrize("drip", [b"", b"x"])
 def test_a_body_that_stalls_or_drips_is_ended(quick: Caller, length: int, drip: bytes) -> None:
-    head = f"PUT {shard_path('slow')} HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n"
+    head = f"PUT {shard_path('slow')} HTTP/1.1\r\n{OWNER}Content-Length: {length}\r\n\r\n"
     seconds, answer = seconds_until_closed(quick, head.encode() + b"some", drip)
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"\r\nconnection: close\r\n" in answer.lower()  # not one more byte is waited for
@@ -202,7 +202,7 @@ def test_a_body_that_stalls_or_drips_is_ended(quick: Caller, length: int, drip: 
 
 
 def test_a_small_document_that_stalls_is_ended(quick: Caller) -> None:
-    head = b"POST /v1/flush HTTP/1.1\r\nHost: h\r\nContent-Length: 500\r\n\r\n{"
+    head = f"POST /v1/flush HTTP/1.1\r\n{OWNER}Content-Length: 500\r\n\r\n{{".encode()
     seconds, answer = seconds_until_closed(quick, head, b"")
     assert answer.startswith(b"HTTP/1.1 408")
     assert seconds < 8
@@ -216,7 +216,7 @@ def test_a_document_too_large_is_refused(quick: Caller) -> None:
 def test_a_reader_who_does_not_read_is_cut_off(shared: Served, quick: Caller) -> None:
     shared.put("unread", b"x" * (32 << 20))
     with quick.raw() as connection:
-        connection.sendall(f"GET {shard_path('unread')} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+        connection.sendall(f"GET {shard_path('unread')} HTTP/1.1\r\n{OWNER}\r\n".encode())
         connection.recv(10)
         time.sleep(2.5)
         assert len(received(connection, 5)) < 32 << 20
@@ -261,14 +261,14 @@ def test_where_every_connection_is_busy_others_are_turned_away(shared: Served) -
         caller.raw() as third,
     ):
         for each in (first, second, third):
-            each.sendall(f"PUT {shard_path('held')} HTTP/1.1\r\nHost: h\r\n".encode())
+            each.sendall(f"PUT {shard_path('held')} HTTP/1.1\r\n{OWNER}".encode())
             each.sendall(b"Content-Length: 9\r\n\r\n")
         time.sleep(0.3)
         assert caller.send_raw(b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n") == b""
 
 
 def test_requests_beyond_the_limit_hear_when_to_come_again(shared: Served) -> None:
-    head = f"PUT {shard_path('held')} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n".encode()
+    head = f"PUT {shard_path('held')} HTTP/1.1\r\n{OWNER}Content-Length: 9\r\n\r\n".encode()
     with (
         shared.second_door(RequestLimits(requests=2)) as (_door, caller),
         caller.raw() as first,

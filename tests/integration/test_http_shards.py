@@ -14,7 +14,7 @@ from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
 
 from cachetier.model.shard import INLINE_BYTES
 from tests.fakes.bodies import noise
-from tests.integration.serving import Answer, Served, received, serving, shard_path
+from tests.integration.serving import OWNER, Answer, Served, received, serving, shard_path
 
 SIZES = (
     *(0, 1, INLINE_BYTES, INLINE_BYTES + 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1),
@@ -74,7 +74,7 @@ def test_a_body_of_unknown_length_may_outgrow_the_first_reservation(served: Serv
 
 def test_slow_small_pieces_make_the_same_shard(served: Served) -> None:
     data = noise(INLINE_BYTES + 5000)
-    head = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"PUT {shard_path('x')} HTTP/1.1\r\n{OWNER}Content-Length: {len(data)}\r\n\r\n"
     with served.call.raw() as connection:
         connection.sendall(head.encode())
         for at in range(0, len(data), 5000):
@@ -87,7 +87,7 @@ def test_slow_small_pieces_make_the_same_shard(served: Served) -> None:
 def test_pipelined_puts_do_not_mix(served: Served) -> None:
     first, second = noise(LARGE, 1), noise(LARGE, 2)
     heads = [
-        f"PUT {shard_path(name)} HTTP/1.1\r\nHost: h\r\nContent-Length: {LARGE}\r\n\r\n".encode()
+        f"PUT {shard_path(name)} HTTP/1.1\r\n{OWNER}Content-Length: {LARGE}\r\n\r\n".encode()
         for name in ("a", "b")
     ]
     with served.call.raw() as connection:
@@ -114,7 +114,7 @@ def test_the_right_digest_is_taken_and_a_wrong_one_leaves_nothing(served: Served
 @pytest.mark.parametrize("declared", [100, LARGE + 1])
 @pytest.mark.parametrize("sent", [0, 50, 2 * BLOCK_BYTES + 1])
 def test_a_body_cut_short_leaves_nothing(served: Served, declared: int, sent: int) -> None:
-    head = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: h\r\nContent-Length: {declared}\r\n\r\n"
+    head = f"PUT {shard_path('x')} HTTP/1.1\r\n{OWNER}Content-Length: {declared}\r\n\r\n"
     with served.call.raw() as connection:
         connection.sendall(head.encode() + noise(min(sent, declared - 1)))
         connection.shutdown(socket.SHUT_WR)
@@ -124,7 +124,7 @@ def test_a_body_cut_short_leaves_nothing(served: Served, declared: int, sent: in
 
 
 def test_a_chunked_body_cut_short_leaves_nothing(served: Served) -> None:
-    head = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = f"PUT {shard_path('x')} HTTP/1.1\r\n{OWNER}Transfer-Encoding: chunked\r\n\r\n"
     with served.call.raw() as connection:
         connection.sendall(head.encode() + b"500000\r\n" + noise(0x500000) + b"\r\n")
         time.sleep(0.2)
@@ -281,7 +281,7 @@ def test_a_damaged_later_block_cuts_the_answer_before_it(served: Served) -> None
     served.put("x", data)
     _flip(served.data_files()[0], 2 * BLOCK_BYTES + 10)
     with served.call.raw() as connection:
-        connection.sendall(f"GET {shard_path('x')} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+        connection.sendall(f"GET {shard_path('x')} HTTP/1.1\r\n{OWNER}\r\n".encode())
         head, _, body = received(connection).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
     assert body == data[: 2 * BLOCK_BYTES]
@@ -371,7 +371,7 @@ def test_bad_headers_are_refused(shared: Served) -> None:
 
 def _expecting(served: Served, path: str, size_bytes: int) -> bytes:
     head = (
-        f"PUT {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {size_bytes}\r\n"
+        f"PUT {path} HTTP/1.1\r\n{OWNER}Content-Length: {size_bytes}\r\n"
         "Expect: 100-continue\r\n\r\n"
     )
     with served.call.raw() as connection:

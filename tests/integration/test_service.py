@@ -24,7 +24,7 @@ from cachetier.service import service as service_module
 from cachetier.service.service import Service
 from cachetier.telemetry import tracing
 from tests.fakes.bodies import noise
-from tests.integration.serving import IdleDrain, Served, serving, shard_path
+from tests.integration.serving import OWNER, IdleDrain, Served, serving, shard_path
 from tests.integration.test_http_shards import LARGE
 
 
@@ -157,7 +157,7 @@ def test_a_stopping_service_refuses_new_work_and_ends_its_waits(served: Served) 
 
 def test_an_upload_in_flight_ends_well_while_the_service_stops(served: Served) -> None:
     data = noise(LARGE)
-    head = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: h\r\nContent-Length: {LARGE}\r\n\r\n"
+    head = f"PUT {shard_path('x')} HTTP/1.1\r\n{OWNER}Content-Length: {LARGE}\r\n\r\n"
     with served.call.raw() as connection:
         connection.sendall(head.encode() + data[: LARGE // 2])
         time.sleep(0.2)
@@ -172,7 +172,7 @@ def test_an_upload_in_flight_ends_well_while_the_service_stops(served: Served) -
 
 def test_the_drain_ends_while_the_doors_do_and_has_no_time_of_its_own_after_them() -> None:
     with serving(grace_seconds=1) as served, served.call.raw() as connection:
-        head = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: h\r\nContent-Length: {LARGE}\r\n\r\n"
+        head = f"PUT {shard_path('x')} HTTP/1.1\r\n{OWNER}Content-Length: {LARGE}\r\n\r\n"
         connection.sendall(head.encode() + b"the rest never comes")
         while served.service.store.space.used_bytes < LARGE:
             time.sleep(0.01)
@@ -185,7 +185,7 @@ def test_an_upload_that_the_grace_time_cuts_off_is_answered_and_leaves_no_traceb
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with serving(grace_seconds=1) as served, served.call.raw() as connection:
-        head = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: h\r\nContent-Length: {LARGE}\r\n\r\n"
+        head = f"PUT {shard_path('x')} HTTP/1.1\r\n{OWNER}Content-Length: {LARGE}\r\n\r\n"
         connection.sendall(head.encode() + b"the rest never comes")
         while served.service.store.space.used_bytes < LARGE:
             time.sleep(0.01)

@@ -15,13 +15,13 @@ from cachetier_client import Client
 from benchmarks.node import Node, node
 from tests.faults.counting import count
 from tests.faults.slices import everything
-from tests.integration.serving import Caller, shard_path
+from tests.integration.serving import OWNER, Caller, shard_path
 
 CONNECTIONS = 500
 CLOSED_SECONDS = 30.0
 DRIP_SECONDS = 1.0
 HEALTHY = 200
-BODY = f"PUT {shard_path('slow')} HTTP/1.1\r\nHost: h\r\nContent-Length: 50000\r\n\r\nsome"
+BODY = f"PUT {shard_path('slow')} HTTP/1.1\r\n{OWNER}Content-Length: 50000\r\n\r\nsome"
 # What each kind sends at first, and then again every second.
 KINDS = {
     "silent": (b"", b""),

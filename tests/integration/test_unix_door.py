@@ -32,6 +32,7 @@ from cachetier.reclaim.gc import Garbage
 from cachetier.remote.bucket import Remote
 from cachetier.steps.waits import Waits
 from cachetier.training_hints import Phases
+from tests.fakes.access import owners_access
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 
@@ -92,6 +93,7 @@ class Door:
         self.waits.start()
         self.operations = Operations(
             store_id=self.node.store.store_id,
+            access=owners_access(),
             ingest=self.node.ingest,
             restore=self.node.restore,
             checkpoints=self.node.checkpoints,
@@ -169,11 +171,11 @@ def test_the_socket_is_for_its_owner_alone(door: Door) -> None:
 def test_a_peer_of_another_uid_is_turned_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def uid_of(connection: socket.socket) -> int:
+    def peer(connection: socket.socket) -> tuple[int, set[int], int]:
         asked.append(connection)
-        return 4242
+        return 4242, {4242}, 1
 
-    monkeypatch.setattr(door_module, "_peer_uid", uid_of)
+    monkeypatch.setattr(door_module, "_peer", peer)
     stranger = door.rank(hello=False)
     answer = receive_frame(stranger.socket).header
     assert asked

@@ -14,6 +14,9 @@ from cachetier_client import Client
 from cachetier_client.io.digests import digest_of, to_hex
 from cachetier_client.transport.wire import MAGIC, PREFIX, FrameError, receive_frame, send_frame
 
+from cachetier.access.access import Access
+from cachetier.access.principals import Caller, Principal
+from cachetier.access.roles import Role
 from cachetier.doors.unix import door as door_module
 from cachetier.doors.unix import frames as frames_module
 from tests.integration.test_unix_door import IDS, Door, Rank
@@ -149,8 +152,8 @@ def test_a_client_whose_silent_connection_made_place_goes_on(door: Door) -> None
 @pytest.mark.usefixtures("few_places")
 def test_the_user_who_holds_most_makes_place(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     uids = iter([1] * 3 + [2] * (PLACES - 3) + [1, 1])
-    monkeypatch.setattr(door_module, "_peer_uid", lambda _connection: next(uids))
-    door.door._uids |= {1, 2}
+    everybody = Principal("everybody", Role.ADMIN)
+    monkeypatch.setattr(Access, "peer", lambda *_peer: Caller(everybody, uid=next(uids)))
     modest = [door.rank() for _ in range(3)]
     greedy = [door.rank() for _ in range(PLACES - 3)]
 
@@ -158,7 +161,7 @@ def test_the_user_who_holds_most_makes_place(door: Door, monkeypatch: pytest.Mon
 
     assert all(rank.ask("status")["ok"] for rank in (*modest, *more))
     assert sum(answers(rank) for rank in greedy) == len(greedy) - 2
-    assert Counter(each.uid for each in door.door._visitors) == {1: 5, 2: PLACES - 5}
+    assert Counter(each.caller.uid for each in door.door._visitors) == {1: 5, 2: PLACES - 5}
 
 
 @pytest.mark.usefixtures("few_places")

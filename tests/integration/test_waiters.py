@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from cachetier_client.transport.wire import PROTOCOL, receive_frame, send_frame
 
-from tests.integration.serving import SECONDS, Served, serving, shard_path
+from tests.integration.serving import OWNER, SECONDS, Served, serving, shard_path
 
 HTTP_WAITERS, SOCKET_WAITERS = 300, 200
-WAIT = "GET {path} HTTP/1.1\r\nHost: h\r\n\r\n"
+WAIT = f"GET {{path}} HTTP/1.1\r\n{OWNER}\r\n"
 FLUSH = (
-    "POST /v1/flush HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    f"POST /v1/flush HTTP/1.1\r\n{OWNER}Content-Type: application/json\r\n"
     "Content-Length: {length}\r\n\r\n{body}"
 )
 
@@ -98,7 +98,7 @@ def test_ranks_that_hang_up_while_they_wait_for_room_are_forgotten() -> None:
             head = f"PUT {shard_path('over-http')}?timeout_seconds=60000 HTTP/1.1\r\n"
             for _ in range(10):
                 connection = held.enter_context(served.call.raw())
-                connection.sendall(f"{head}Host: h\r\nContent-Length: 800000\r\n\r\n".encode())
+                connection.sendall(f"{head}{OWNER}Content-Length: 800000\r\n\r\n".encode())
                 connection.sendall(bytes(100_000))
             space = served.service.store.space
             until(lambda: space.wanted_bytes == 30 * 800_000)

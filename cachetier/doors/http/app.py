@@ -29,6 +29,8 @@ from cachetier.doors.http.routes import (
     keeping_routes,
     looking_routes,
     operation_routes,
+    own_routes,
+    token_routes,
 )
 from cachetier.doors.http.shards import Shards
 from cachetier.doors.operations import Operations
@@ -39,7 +41,6 @@ def build(
     operations: Operations,
     pools: Pools,
     *,
-    token: str | None,
     not_ready: NotReady,
     exposition: Callable[[], bytes],
     limits: RequestLimits,
@@ -57,13 +58,13 @@ def build(
     app.include_router(changing_routes(operations, pools))
     app.include_router(client_routes(operations, pools))
     app.include_router(keeping_routes(operations, pools))
-    app.include_router(
-        operation_routes(operations, pools, not_ready=not_ready, exposition=exposition)
-    )
+    app.include_router(operation_routes(operations, pools, exposition))
+    app.include_router(token_routes(operations, pools))
+    app.include_router(own_routes(operations, pools, not_ready))
     _answer_with_problems(app)
     describe_shards(app)
     shards = Shards(operations, pools, limits)
-    return Guard(app, shards, token=token, limits=limits, failed=operations.failed)
+    return Guard(app, shards, access=operations.access, limits=limits, failed=operations.failed)
 
 
 def _answer_with_problems(app: FastAPI) -> None:

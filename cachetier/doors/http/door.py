@@ -17,7 +17,6 @@ from cachetier.doors.http.protocol import protocol_with
 from cachetier.doors.http.routes import NotReady
 from cachetier.doors.operations import Operations
 from cachetier.errors import ConfigError
-from cachetier.parsers import is_loopback
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -36,24 +35,12 @@ class HttpDoor:
         address: tuple[str, int],
         operations: Operations,
         *,
-        token: str | None = None,
         not_ready: NotReady = lambda: None,
         exposition: Callable[[], bytes] = lambda: b"",
         limits: RequestLimits | None = None,
     ) -> None:
-        """Prepare the door.
-
-        Raises:
-            ConfigError: The address is beyond loopback, and there is no token.
-        """
-        if token is None and not is_loopback(address[0]):
-            raise ConfigError(
-                f"http {address[0]}:{address[1]} is open to other machines, and there is no token",
-                hint="Set `token`, or bind `http` to 127.0.0.1.",
-            )
         self._address = address
         self._operations = operations
-        self._token = token
         self._not_ready = not_ready
         self._exposition = exposition
         self._limits = limits or RequestLimits()
@@ -101,7 +88,6 @@ class HttpDoor:
         app = build(
             self._operations,
             self._pools,
-            token=self._token,
             not_ready=self._not_ready,
             exposition=self._exposition,
             limits=self._limits,

@@ -6,7 +6,6 @@ Everything here is plain ASGI and runs before a body is read.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,10 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cachetier.access.access import Access
+from cachetier.access.principals import Caller
 from cachetier.callers import working_for
+from cachetier.doors.http.admitted import CALLER, TARGET
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.paths import target_of
 from cachetier.doors.http.problems import (
@@ -25,7 +27,6 @@ from cachetier.doors.http.problems import (
     BodyCutShortError,
     MediaTypeError,
     SlowBodyError,
-    UnauthorizedError,
     internal,
     problem_response,
 )
@@ -43,6 +44,7 @@ from cachetier.telemetry.events import tell
 log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/livez", "/readyz"})
+METRICS_PATH = "/metrics"
 BODY_METHODS = frozenset({"POST", "PATCH", "PUT", "DELETE"})
 
 CONNECTION = "cachetier.connection"  # the extension of the scope that has the socket
@@ -61,7 +63,7 @@ class Guard:
         routes: ASGIApp,
         shards: ShardRoute,
         *,
-        token: str | None,
+        access: Access,
         limits: RequestLimits,
         failed: Failed,
     ) -> None:
@@ -69,7 +71,7 @@ class Guard:
         self._failed = failed
         self._routes = routes
         self._shards = shards
-        self._expected = f"Bearer {token}".encode() if token is not None else None
+        self._access = access
         self._limits = limits
         self._requests = 0
 
@@ -111,12 +113,11 @@ class Guard:
     async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
         open_path = scope["path"] in OPEN_PATHS
         if not open_path:
-            self._authorize(Headers(scope=scope))
+            scope[CALLER] = self._caller(scope)
             if self._requests > self._limits.requests:
                 raise BusyError(f"{self._limits.requests} requests are being served already")
-        target = target_of(scope["raw_path"])
+        scope[TARGET] = target = target_of(scope["raw_path"])
         if target is not None and target.name is not None:
-            scope["cachetier.target"] = target
             await self._shards(scope, exchange.receive, exchange.send)
             return
         body = await self._small_body(scope, exchange.receive)
@@ -124,13 +125,13 @@ class Guard:
             raise MediaTypeError("the body is not JSON")
         await self._routes(scope, _replay(body, exchange.receive), exchange.send)
 
-    def _authorize(self, headers: Headers) -> None:
-        """Compare tokens in constant time, before a byte of the body is read."""
-        if self._expected is None:
-            return
-        given = headers.get("authorization", "").encode("latin-1")
-        if not hmac.compare_digest(given, self._expected):
-            raise UnauthorizedError("this service wants its token")
+    def _caller(self, scope: Scope) -> Caller:
+        """Find out who calls, before a byte of the body is read."""
+        given = Headers(scope=scope).get("authorization")
+        kind, _, secret = (given or "").partition(" ")
+        scrapes, address = scope["path"] == METRICS_PATH, (scope.get("client") or ("",))[0]
+        known = secret if kind == "Bearer" else ""  # of any other kind nobody has one
+        return self._access.bearer(None if given is None else known, address, scrapes=scrapes)
 
     async def _small_body(self, scope: Scope, receive: Receive) -> bytes:
         """Read the body of a request for JSON: bounded in size and time."""

@@ -10,20 +10,13 @@ from starlette.responses import Response
 
 from cachetier.errors import (
     CachetierError,
-    ForbiddenError,
     InvalidRequestError,
     NotFoundError,
+    UnauthorizedError,
 )
 
 MEDIA_TYPE = "application/problem+json"
 CODE_HEADER = "Cachetier-Error"  # the answer to a HEAD has no body to say it
-
-
-class UnauthorizedError(ForbiddenError):
-    """No token, or a wrong one."""
-
-    http_status = 401
-    hint = "Send the configured token as `Authorization: Bearer <token>`."
 
 
 class MethodError(InvalidRequestError):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from cachetier.doors.http import schemas
+from cachetier.doors.http.admitted import admitted_router, caller_of
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.waiting import answered
 from cachetier.doors.operations import Operations
@@ -24,12 +25,13 @@ NotReady = Callable[[], str | None]
 
 def looking_routes(node: Operations, pools: Pools) -> APIRouter:
     """Return the routes under ``/v1/runs`` that change nothing."""
-    router = APIRouter(tags=["checkpoints"])
+    router = admitted_router(node.access, "checkpoints")
     checkpoints = node.checkpoints
 
     @router.get("/v1/runs")
-    async def runs() -> schemas.RunsModel:
-        return schemas.RunsModel(runs=await pools.quick(checkpoints.runs))
+    async def runs(request: Request) -> schemas.RunsModel:
+        sees, found = caller_of(request.scope).principal.sees, await pools.quick(checkpoints.runs)
+        return schemas.RunsModel(runs=[run for run in found if sees(run)])
 
     @router.get("/v1/runs/{run}/steps", response_model=schemas.Steps)
     async def steps(run: str, level: schemas.LevelName | None = None) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def looking_routes(node: Operations, pools: Pools) -> APIRouter:
 
 def changing_routes(node: Operations, pools: Pools) -> APIRouter:
     """Return the routes under ``/v1/runs`` that change a step."""
-    router = APIRouter(tags=["checkpoints"])
+    router = admitted_router(node.access, "checkpoints")
     checkpoints = node.checkpoints
 
     @router.delete("/v1/runs/{run}/steps/{step}")
@@ -86,7 +88,7 @@ def changing_routes(node: Operations, pools: Pools) -> APIRouter:
         return schemas.Sealed(sealed_ranks=sealed)
 
     @router.post("/v1/runs/{run}/steps/{step}/abort")
-    async def abort(run: str, step: str, who: schemas.SealRequest) -> dict[str, Any]:
+    async def abort_rank(run: str, step: str, who: schemas.SealRequest) -> dict[str, Any]:
         await pools.quick(checkpoints.abort_rank, _ids(run, step, who))
         return {}
 
@@ -95,11 +97,13 @@ def changing_routes(node: Operations, pools: Pools) -> APIRouter:
 
 def keeping_routes(node: Operations, pools: Pools) -> APIRouter:
     """Return the routes that say what stays on the node, and what goes."""
-    router = APIRouter(tags=["operations"])
+    router = admitted_router(node.access, "operations")
 
     @router.get("/v1/pins", response_model=schemas.PinsModel)
-    async def pins() -> dict[str, Any]:
-        return {"pins": [asdict(pin) for pin in await pools.quick(node.checkpoints.pins)]}
+    async def pins(request: Request) -> dict[str, Any]:
+        sees = caller_of(request.scope).principal.sees
+        found = await pools.quick(node.checkpoints.pins)
+        return {"pins": [asdict(pin) for pin in found if sees(pin.run)]}
 
     @router.put("/v1/runs/{run}/steps/{step}/pin", response_model=schemas.Pinned)
     async def pin(run: str, step: str) -> dict[str, Any]:
@@ -126,11 +130,12 @@ def keeping_routes(node: Operations, pools: Pools) -> APIRouter:
 
 def client_routes(node: Operations, pools: Pools) -> APIRouter:
     """Return the routes by which a client says what it does, and hears what failed."""
-    router = APIRouter(tags=["operations"])
+    router = admitted_router(node.access, "operations")
 
     @router.post("/v1/phase")
-    async def phase(hint: schemas.PhaseRequest) -> dict[str, Any]:
-        node.phases.report(hint.client_id, busy=hint.busy)
+    async def phase(request: Request, hint: schemas.PhaseRequest) -> dict[str, Any]:
+        client_id = caller_of(request.scope).own(hint.client_id)
+        node.phases.report(client_id, busy=hint.busy)
         return {}
 
     @router.post("/v1/fallback")
@@ -138,29 +143,67 @@ def client_routes(node: Operations, pools: Pools) -> APIRouter:
         node.fell_back(past.shards, past.size_bytes)
         return {}
 
-    @router.get("/v1/incidents", response_model=schemas.IncidentsModel)
-    async def incidents(
-        client_id: Annotated[str, Query(min_length=1, max_length=64)], clear: bool = True
-    ) -> dict[str, Any]:
-        found = await pools.quick(lambda: node.incidents.take(client_id, clear=clear))
+    @router.post("/v1/incidents", response_model=schemas.IncidentsModel)
+    async def incidents(request: Request, who: schemas.IncidentsRequest) -> dict[str, Any]:
+        client_id = caller_of(request.scope).own(who.client_id)
+        found = await pools.quick(lambda: node.incidents.take(client_id, clear=who.clear))
         return {"incidents": [asdict(incident) for incident in found]}
 
     return router
 
 
-def operation_routes(
-    node: Operations, pools: Pools, *, not_ready: NotReady, exposition: Callable[[], bytes]
-) -> APIRouter:
+def operation_routes(node: Operations, pools: Pools, exposition: Callable[[], bytes]) -> APIRouter:
     """Return the routes about the node as a whole."""
-    router = APIRouter(tags=["operations"])
+    router = admitted_router(node.access, "operations")
 
     @router.get("/v1/status")
     async def status() -> dict[str, Any]:
         return await pools.quick(node.status)
 
+    @router.get("/v1/whoami")
+    async def whoami(request: Request) -> dict[str, Any]:
+        return {"caller": node.access.described(caller_of(request.scope))}
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        return Response(await pools.quick(exposition), media_type=CONTENT_TYPE)
+
+    return router
+
+
+def token_routes(node: Operations, pools: Pools) -> APIRouter:
+    """Return the routes of tokens, which only an admin may use."""
+    router, tokens = admitted_router(node.access, "tokens"), node.access.tokens
+
+    @router.get("/v1/tokens")
+    async def token_list() -> dict[str, Any]:
+        return {"tokens": [each.as_json() for each in await pools.quick(tokens.list)]}
+
+    @router.post("/v1/tokens")
+    async def token_create(wanted: schemas.TokenRequest) -> dict[str, Any]:
+        return await pools.quick(node.access.create_token, wanted.principal, wanted.expires_seconds)
+
+    @router.delete("/v1/tokens/{token_id}")
+    async def token_revoke(token_id: str) -> dict[str, Any]:
+        await pools.quick(tokens.revoke, token_id)
+        return {}
+
+    return router
+
+
+def own_routes(node: Operations, pools: Pools, not_ready: NotReady) -> APIRouter:
+    """Return the routes that judge for themselves: by the body, or nobody at all."""
+    router = APIRouter(tags=["operations"])
+
     @router.post("/v1/flush")
     async def flush(request: Request, what: schemas.FlushRequest) -> schemas.Flushed:
         run = None if what.run is None else names.checked_run(what.run)
+        with node.access.doing(caller_of(request.scope), "flush", run, step=what.step):
+            return await flushed(request, what, run)
+
+    async def flushed(
+        request: Request, what: schemas.FlushRequest, run: str | None
+    ) -> schemas.Flushed:
         drained = await pools.quick(node.checkpoints.drained, run, what.step)
         left = await answered(node, request.scope, request.receive, drained, what.timeout_seconds)
         if left:
@@ -183,10 +226,6 @@ def operation_routes(
         if reason is None:
             return JSONResponse({"state": "ready"})
         return JSONResponse({"state": "not ready", "reason": reason}, status_code=503)
-
-    @router.get("/metrics")
-    async def metrics() -> Response:
-        return Response(await pools.quick(exposition), media_type=CONTENT_TYPE)
 
     return router
 

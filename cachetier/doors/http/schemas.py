@@ -35,6 +35,20 @@ class FlushRequest(_Request):
     timeout_seconds: Seconds = 60.0
 
 
+class IncidentsRequest(_Request):
+    """Which client asks what befell its runs; ``clear``: it need not be told again."""
+
+    client_id: Annotated[str, Field(min_length=1, max_length=64)]
+    clear: Annotated[bool, Field(strict=True)] = True
+
+
+class TokenRequest(_Request):
+    """For which principal to make a token; ``expires_seconds`` null: it never ends."""
+
+    principal: str
+    expires_seconds: Annotated[float, Field(gt=0, le=1e12)] | None = None
+
+
 class PhaseRequest(_Request):
     """Whether a rank, told apart by its ``client_id``, is in a training step."""
 

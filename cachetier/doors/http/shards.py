@@ -15,6 +15,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from cachetier.access.principals import Caller
+from cachetier.doors.http.admitted import TARGET, caller_of, doing
 from cachetier.doors.http.body import TAP, Blocks, Body
 from cachetier.doors.http.download import Download
 from cachetier.doors.http.limits import RequestLimits
@@ -55,16 +57,17 @@ class Shards:
         self._downloads = asyncio.Semaphore(limits.downloads)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        target: RequestTarget = scope["cachetier.target"]
-        serve = {
-            "PUT": self._put,
-            "GET": self._get,
-            "HEAD": self._head,
-            "DELETE": self._delete,
-        }.get(scope["method"])
+        target: RequestTarget = scope[TARGET]
+        operation, serve = {
+            "PUT": ("put", self._put),
+            "GET": ("open", self._get),
+            "HEAD": ("open", self._head),
+            "DELETE": ("delete_shard", self._delete),
+        }.get(scope["method"], ("", None))
         if serve is None:
             raise MethodError(f"a shard takes {', '.join(METHODS)}")
-        await serve(target, scope, receive, send)
+        with doing(self._node.access, scope, operation):
+            await serve(target, scope, receive, send)
 
     # --- PUT -------------------------------------------------------------------------------------
 
@@ -74,7 +77,7 @@ class Shards:
         ack = checked_level(query.text("ack", Level.LOCAL))
         started_at = time.monotonic()
         put = _put_of(target, query, headers)
-        client_id = self._listen(query, target.run)
+        client_id = self._listen(caller_of(scope), query, target.run)
         tap = scope.get("extensions", {}).get(TAP, {}).get("tap")
         receipt = await self._take(put, Body(receive, self._limits, tap))
         if not covers(Level(receipt.level), ack):
@@ -99,12 +102,13 @@ class Shards:
         async with _slot(self._uploads, put.timeout_seconds, "uploads"):
             return await put_large(put, body, ingest, self._pools, self._blocks)
 
-    def _listen(self, query: Query, run: str) -> str:
+    def _listen(self, caller: Caller, query: Query, run: str) -> str:
         """Remember who uses the run, so that ``/v1/incidents`` tells it of what befalls it."""
         client_id = query.text("client_id", "")
         if len(client_id) > 64:
             raise InvalidRequestError("client_id has more than 64 characters")
         if client_id:
+            client_id = caller.own(client_id)
             self._node.incidents.listen(client_id, time.time())
             self._node.incidents.used(client_id, run)
         return client_id

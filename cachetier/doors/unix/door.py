@@ -15,13 +15,14 @@ import socket
 import struct
 import threading
 import time
+from array import array
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cachetier_client.transport.wire import send_frame
 
+from cachetier.access.principals import Caller
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.frames import FrameRoom, Frames
 from cachetier.doors.unix.session import Session
@@ -33,15 +34,17 @@ log = logging.getLogger(__name__)
 
 CONNECTION_LIMIT = 512
 SOCKET_PATH_LIMIT_BYTES = 107
-_PEER = struct.Struct("3i")
+_PEER = struct.Struct("iII")
+_SO_PEERGROUPS = 59  # which Python has no name for
+_GROUPS_BYTES = 4096
 
 
 @dataclass(eq=False, slots=True)
 class _Visitor:
-    """A connection, the user at its other end, and the thread that serves it."""
+    """A connection, who is at its other end, and the thread that serves it."""
 
     connection: socket.socket
-    uid: int
+    caller: Caller
     frames: Frames
     thread: threading.Thread = field(init=False)
 
@@ -50,12 +53,18 @@ class UnixDoor:
     """Serves the socket protocol at ``path``."""
 
     def __init__(
-        self, path: Path, operations: Operations, *, mode: int = 0o600, uids: Collection[int] = ()
+        self,
+        path: Path,
+        operations: Operations,
+        *,
+        mode: int = 0o600,
+        own: Path | None = None,
     ) -> None:
+        """Prepare the door at ``path``; ``own`` is the same if it is for some principals alone."""
         self._path = path
         self._operations = operations
         self._mode = mode
-        self._uids = {os.getuid(), *uids}
+        self._own = own
         self._lock = threading.Lock()
         self._visitors: list[_Visitor] = []
         self._room = FrameRoom()
@@ -131,16 +140,17 @@ class UnixDoor:
             self._admit(connection)
 
     def _admit(self, connection: socket.socket) -> None:
-        uid = _peer_uid(connection)
-        if uid not in self._uids:
-            self._turn_away(connection, ForbiddenError(f"user {uid} may not use this service"))
+        try:
+            caller = self._operations.access.peer(self._own, *_peer(connection))
+        except ForbiddenError as error:
+            self._turn_away(connection, error)
             return
-        visitor = _Visitor(connection, uid, Frames(connection, self._room))
+        visitor = _Visitor(connection, caller, Frames(connection, self._room))
         visitor.thread = threading.Thread(
             target=self._serve, args=(visitor,), name="unix-session", daemon=True
         )
         with self._lock:
-            admitted = len(self._visitors) < CONNECTION_LIMIT or self._make_place(uid)
+            admitted = len(self._visitors) < CONNECTION_LIMIT or self._make_place(caller)
             if admitted:
                 self._visitors.append(visitor)
         if not admitted:
@@ -154,18 +164,18 @@ class UnixDoor:
                 self._visitors.remove(visitor)
             self._turn_away(connection, BusyError("no thread is left to serve the connection"))
 
-    def _make_place(self, newcomer: int) -> bool:
+    def _make_place(self, newcomer: Caller) -> bool:
         """Hang up on the longest rest of the user who holds most, and return whether there is one.
 
         A client whose connection rested just connects again.
         """
-        held = Counter(each.uid for each in self._visitors)
-        held[newcomer] += 1
+        held = Counter(each.caller.uid for each in self._visitors)
+        held[newcomer.uid] += 1
         most = max(held.values())
         resting = [
             (since, number)
             for number, each in enumerate(self._visitors)
-            if held[each.uid] == most and (since := each.frames.resting_since) is not None
+            if held[each.caller.uid] == most and (since := each.frames.resting_since) is not None
         ]
         if not resting:
             return False
@@ -176,7 +186,7 @@ class UnixDoor:
 
     def _serve(self, visitor: _Visitor) -> None:
         try:
-            Session(visitor.connection, self._operations, visitor.frames).serve()
+            Session(visitor.connection, self._operations, visitor.frames, visitor.caller).serve()
         except Exception as error:
             tell(log, events.SESSION_FAILED, error=error)
         finally:
@@ -192,7 +202,11 @@ class UnixDoor:
         connection.close()
 
 
-def _peer_uid(connection: socket.socket) -> int:
+def _peer(connection: socket.socket) -> tuple[int, set[int], int]:
+    """Return user, groups and process at the other end, as they were when they connected."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    _pid, uid, _gid = _PEER.unpack(credentials)
-    return int(uid)
+    pid, uid, gid = _PEER.unpack(credentials)
+    groups = array("I")
+    with contextlib.suppress(OSError):  # of more groups than fit none but the first counts
+        groups.frombytes(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES))
+    return uid, {gid, *groups}, pid

@@ -30,6 +30,7 @@ from cachetier_client.transport.wire import (
 )
 
 from cachetier import __version__
+from cachetier.access.principals import Caller
 from cachetier.callers import working_for
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix import requests
@@ -79,8 +80,11 @@ class Reply:
 class Session:
     """Serves one connection until the peer closes it."""
 
-    def __init__(self, sock: socket.socket, operations: Operations, frames: Frames) -> None:
+    def __init__(
+        self, sock: socket.socket, operations: Operations, frames: Frames, caller: Caller
+    ) -> None:
         self._sock = sock
+        self._caller = caller
         self._frames = frames
         self._node = operations
         self._client_id = ""
@@ -164,7 +168,21 @@ class Session:
             raise InvalidRequestError(f"unknown operation {name!r}")
         if not self._greeted and name != "hello":
             raise ProtocolMismatchError("the first request of a connection must be hello")
-        return operation(self, frame)
+        if name == "hello":
+            return operation(self, frame)
+        run, what = self._subject(frame.header)
+        with self._node.access.doing(self._caller, str(name), run, **what):
+            return operation(self, frame)
+
+    def _subject(self, header: Header) -> tuple[str | None, dict[str, object]]:
+        """Return the run that a request is about, and what else of it the audit log has."""
+        staging = header.get("staging")
+        put = self._staged.get(staging) if isinstance(staging, int) else None
+        if put is not None:
+            return put.ids.run, {"step": put.ids.step, "name": put.name}
+        run = header.get("run")
+        what = {"step": header.get("step"), "name": header.get("name")}
+        return None if run is None else names.checked_run(run), what
 
     # --- hello -----------------------------------------------------------------------------------
 
@@ -177,8 +195,8 @@ class Session:
         self._greeted = True
         client_id = header.get("client_id")
         if isinstance(client_id, str) and 0 < len(client_id) <= 64:
-            self._client_id = client_id
-            self._node.incidents.listen(client_id, requests.instant_of(header.get("since")))
+            self._client_id = self._caller.own(client_id)
+            self._node.incidents.listen(self._client_id, requests.instant_of(header.get("since")))
         return Reply(
             {
                 "protocol": PROTOCOL,
@@ -345,7 +363,8 @@ class Session:
     # --- to look at the node ---------------------------------------------------------------------
 
     def _runs(self, _header: Header) -> Reply:
-        return Reply({"runs": self._node.checkpoints.runs()})
+        sees = self._caller.principal.sees
+        return Reply({"runs": [run for run in self._node.checkpoints.runs() if sees(run)]})
 
     def _steps(self, header: Header) -> Reply:
         level = None if header.get("level") is None else requests.level_of(header)
@@ -369,6 +388,9 @@ class Session:
         found = self._node.incidents.take(self._client_id, clear=clear)
         return Reply({"incidents": [asdict(incident) for incident in found]})
 
+    def _whoami(self, _header: Header) -> Reply:
+        return Reply({"caller": self._node.access.described(self._caller)})
+
     # --- to keep house ---------------------------------------------------------------------------
 
     def _pin(self, step: Step) -> Reply:
@@ -380,7 +402,8 @@ class Session:
         return Reply({"was_pinned": self._node.checkpoints.unpin(*step)})
 
     def _pins(self, _header: Header) -> Reply:
-        return Reply({"pins": [asdict(pin) for pin in self._node.checkpoints.pins()]})
+        sees, found = self._caller.principal.sees, self._node.checkpoints.pins()
+        return Reply({"pins": [asdict(pin) for pin in found if sees(pin.run)]})
 
     def _collect(self, header: Header) -> Reply:
         self._node.refuse_when_stopping()
@@ -388,6 +411,21 @@ class Session:
         dry_run = requests.flag_of(header, "dry_run", otherwise=True)
         found = self._node.garbage.collect(older_than_seconds, dry_run=dry_run)
         return Reply({"collected": found.as_json()})
+
+    # --- tokens ----------------------------------------------------------------------------------
+
+    def _token_create(self, header: Header) -> Reply:
+        lasts = header.get("expires_seconds")
+        seconds = None if lasts is None else requests.seconds_of(header, "expires_seconds", 0.0)
+        principal = header.get("principal")
+        return Reply(self._node.access.create_token(principal, seconds))
+
+    def _token_list(self, _header: Header) -> Reply:
+        return Reply({"tokens": [each.as_json() for each in self._node.access.tokens.list()]})
+
+    def _token_revoke(self, header: Header) -> Reply:
+        self._node.access.tokens.revoke(str(header.get("id")))
+        return Reply({})
 
     # --- what clients report ---------------------------------------------------------------------
 
@@ -404,7 +442,7 @@ class Session:
     @property
     def _rank(self) -> str:
         """What tells this client from others."""
-        return self._client_id or f"connection-{id(self)}"
+        return self._client_id or self._caller.own(f"connection-{id(self)}")
 
 
 def _opened(opened: Opened) -> Reply:
@@ -461,10 +499,14 @@ _OPERATIONS: dict[str, _Operation] = {
     "step": _on(_step, Session._step),
     "status": _on(_header, Session._status),
     "incidents": _on(_header, Session._incidents),
+    "whoami": _on(_header, Session._whoami),
     "pin": _on(_step, Session._pin),
     "unpin": _on(_step, Session._unpin),
     "pins": _on(_header, Session._pins),
     "collect": _on(_header, Session._collect),
+    "token_create": _on(_header, Session._token_create),
+    "token_list": _on(_header, Session._token_list),
+    "token_revoke": _on(_header, Session._token_revoke),
     "phase": _on(_header, Session._phase),
     "fallback": _on(_header, Session._fallback),
 }

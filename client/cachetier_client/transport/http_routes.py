@@ -63,7 +63,13 @@ def request_for(op: str, fields: Mapping[str, Any]) -> Request:
         ),
         "wait": Request("GET", _with_query(f"{step}/wait", fields, "level", "name", _TIMEOUT)),
         "status": Request("GET", "/v1/status"),
-        "incidents": Request("GET", _with_query("/v1/incidents", fields, "client_id", "clear")),
+        "incidents": Request("POST", "/v1/incidents", _document(fields, "client_id", "clear")),
+        "whoami": Request("GET", "/v1/whoami"),
+        "token_create": Request(
+            "POST", "/v1/tokens", _document(fields, "principal", "expires_seconds")
+        ),
+        "token_list": Request("GET", "/v1/tokens"),
+        "token_revoke": Request("DELETE", f"/v1/tokens/{_quoted(fields.get('id'))}"),
         "flush": Request("POST", "/v1/flush", _document(fields, "run", "step", _TIMEOUT)),
         "phase": Request("POST", "/v1/phase", _document(fields, "client_id", "busy")),
         "fallback": Request("POST", "/v1/fallback", _document(fields, "shards", "size_bytes")),

@@ -102,9 +102,12 @@ def test_what_is_none_is_refused_with_what_would_do(
     assert says in refusal(kind, value)
 
 
-def test_a_secret_is_shown_neither_itself_nor_by_its_error(tmp_path: Path) -> None:
+def test_a_secret_is_shown_neither_itself_nor_by_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert repr(SECRET.read("canary")) == plain(SECRET.read("canary")) == "(hidden)"
     assert SECRET.read("canary").reveal() == "canary"
+    monkeypatch.delenv("CACHETIER_TOKEN")
     (tmp_path / "cachetier.toml").write_text("token = 424242\n")
     with pytest.raises(ConfigError) as caught:
         load(LEAST)

@@ -1,0 +1,148 @@
+"""Judge each request at every door: who calls, whether they may, and the line that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cachetier.access.audit import Audit
+from cachetier.access.principals import OWNER, Caller, Principal
+from cachetier.access.roles import OPERATIONS, Need
+from cachetier.access.tokens import Tokens
+from cachetier.errors import (
+    CachetierError,
+    ForbiddenError,
+    InvalidRequestError,
+    UnauthorizedError,
+)
+
+
+class Access:
+    """Who may do what on this node. Thread-safe."""
+
+    def __init__(
+        self,
+        principals: Sequence[Principal],
+        tokens: Tokens,
+        audit: Audit,
+        *,
+        scraper: Principal | None = None,
+    ) -> None:
+        """Judge by ``principals``; ``scraper`` is who wants the metrics without a token."""
+        self._principals = tuple(principals)
+        self._named = {each.name: each for each in principals}
+        self._scraper = scraper
+        self._audit = audit
+        self.tokens = tokens
+
+    def sockets(self) -> dict[Path, int]:
+        """Return the sockets that principals have for themselves, and the mode of each."""
+        return {
+            each.socket: 0o600 if each.name == OWNER else 0o666
+            for each in self._principals
+            if each.socket is not None
+        }
+
+    def peer(self, socket: Path | None, uid: int, gids: Collection[int], pid: int) -> Caller:
+        """Return who has connected to ``socket``; None is the one of the service.
+
+        Raises:
+            ForbiddenError: Nobody whom the settings know.
+        """
+        for principal in self._principals:
+            if principal.is_peer(socket, uid, gids):
+                return Caller(principal, uid=uid, pid=pid)
+        refused = ForbiddenError(f"user {uid} may not use this service")
+        self._audit.refused("hello", refused.code, uid=uid, pid=pid)
+        raise refused
+
+    def bearer(self, secret: str | None, address: str, *, scrapes: bool = False) -> Caller:
+        """Return whose token ``secret`` is, which came from ``address``; None: they sent none.
+
+        ``scrapes``: they want the metrics, for which not everybody needs one.
+
+        Raises:
+            UnauthorizedError: Nobody's, or its time is over.
+        """
+        if secret is None and scrapes and self._scraper is not None:
+            return Caller(self._scraper, address=address)
+        token = None if secret is None else self.tokens.find(secret)
+        principal = None if token is None else self._named.get(token.principal)
+        if token is None or principal is None:
+            wrong = "this service wants a token" if secret is None else "this token opens nothing"
+            refused = UnauthorizedError(wrong)
+            self._audit.refused("hello", refused.code, address=address)
+            raise refused
+        return Caller(principal, token=token.id, address=address)
+
+    def check(self, caller: Caller, operation: str, run: str | None) -> Need:
+        """Return what ``operation`` needs if ``caller`` may do it, on ``run`` if it names one.
+
+        Whether there is such a run plays no part.
+
+        Raises:
+            ForbiddenError: They may not.
+        """
+        need = OPERATIONS[operation]
+        if not caller.principal.may(need, run):
+            raise ForbiddenError(_refusal(caller.principal, operation, need, run), hint=_HINT)
+        return need
+
+    @contextmanager
+    def doing(
+        self, caller: Caller, operation: str, run: str | None = None, **what: Any
+    ) -> Iterator[None]:
+        """Let ``caller`` do ``operation`` inside; how it ends stands in the audit log.
+
+        Raises:
+            ForbiddenError: As ``check``; nothing was done.
+        """
+        try:
+            need = self.check(caller, operation, run)
+        except ForbiddenError as error:
+            self._audit.refused(operation, error.code, caller, run=run)
+            raise
+        if not need.told or not self._audit.is_on:
+            yield
+            return
+        try:
+            yield
+        except BaseException as error:
+            outcome = error.code if isinstance(error, CachetierError) else "internal"
+            self._audit.done(operation, outcome, caller, run=run, **what)
+            raise
+        self._audit.done(operation, "ok", caller, run=run, **what)
+
+    def described(self, caller: Caller) -> dict[str, Any]:
+        """Return what a caller may know of themselves."""
+        principal = caller.principal
+        who = {name: getattr(caller, name) for name in ("uid", "pid", "token", "address")}
+        known = {"principal": principal.name, "role": principal.role, "runs": list(principal.runs)}
+        return {**known, **{name: value for name, value in who.items() if value is not None}}
+
+    def create_token(self, principal: object, expires_seconds: float | None) -> dict[str, Any]:
+        """Make a token for a principal; the answer is the only place that ever shows it.
+
+        Raises:
+            InvalidRequestError: There is no such principal.
+        """
+        if not isinstance(principal, str) or principal not in self._named:
+            raise InvalidRequestError(
+                f"there is no principal {str(principal)[:60]!r}",
+                hint=f"There are: {', '.join(self._named)}. More are set as [[principal]].",
+            )
+        token, secret = self.tokens.create(principal, expires_seconds)
+        return {**token.as_json(), "token": secret}
+
+
+_HINT = "`cachetier whoami` says what this principal may do; [[principal]] in the settings decides."
+
+
+def _refusal(principal: Principal, operation: str, need: Need, run: str | None) -> str:
+    if not principal.role.covers(need.role):
+        return f"{principal.name} has the role {principal.role}; {operation} needs {need.role}"
+    if run is None:
+        return f"{operation} is about all runs; {principal.name} may touch only some: name one"
+    return f"{principal.name} may not touch run {run}"

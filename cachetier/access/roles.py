@@ -1,0 +1,88 @@
+"""The one table of what an operation needs; every door asks it by the operation's name.
+
+Source: docs/security.md, "Roles".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+
+class Role(StrEnum):
+    """What somebody may do; each role may do what those before it may."""
+
+    SCRAPE = "scrape"
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+    def covers(self, other: Role) -> bool:
+        return _ORDER.index(self) >= _ORDER.index(other)
+
+
+_ORDER = tuple(Role)
+
+
+class Extent(Enum):
+    """What an operation is about.
+
+    ``RUN``: the run that it names. ``NODE``: all runs; or one, if it names one. ``OWN``: only what
+    the caller has a part in, so that its answer is cut down to that.
+    """
+
+    RUN = "run"
+    NODE = "node"
+    OWN = "own"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What an operation needs; ``told``: whether the audit log has it when it goes well."""
+
+    role: Role
+    extent: Extent
+    told: bool = False
+
+
+_READ_RUN = Need(Role.READ, Extent.RUN)
+_WRITE_RUN = Need(Role.WRITE, Extent.RUN, told=True)
+_HINT = Need(Role.WRITE, Extent.OWN)  # of a rank, about itself
+_ADMIN = Need(Role.ADMIN, Extent.NODE, told=True)
+
+OPERATIONS: Mapping[str, Need] = {
+    "put": _WRITE_RUN,
+    "begin": Need(Role.WRITE, Extent.RUN),
+    # What is staged belongs to the connection that was let begin it.
+    "extend": Need(Role.WRITE, Extent.OWN),
+    "commit": Need(Role.WRITE, Extent.OWN, told=True),
+    "abort": Need(Role.WRITE, Extent.OWN),
+    "seal": _WRITE_RUN,
+    "abort_rank": _WRITE_RUN,
+    "delete_shard": _WRITE_RUN,
+    "delete_step": _WRITE_RUN,
+    "pin": _WRITE_RUN,
+    "unpin": _WRITE_RUN,
+    "flush": Need(Role.WRITE, Extent.NODE, told=True),
+    "open": Need(Role.READ, Extent.RUN, told=True),
+    "read_block": _READ_RUN,
+    "verify": _READ_RUN,
+    "wait": _READ_RUN,
+    "steps": _READ_RUN,
+    "latest": _READ_RUN,
+    "step": _READ_RUN,
+    "runs": Need(Role.READ, Extent.OWN),
+    "pins": Need(Role.READ, Extent.OWN),
+    "incidents": Need(Role.READ, Extent.OWN),
+    "whoami": Need(Role.SCRAPE, Extent.OWN),
+    "status": Need(Role.READ, Extent.NODE),
+    "metrics": Need(Role.SCRAPE, Extent.NODE),
+    "openapi": Need(Role.SCRAPE, Extent.OWN),
+    "phase": _HINT,
+    "fallback": _HINT,
+    "collect": _ADMIN,
+    "token_create": _ADMIN,
+    "token_list": Need(Role.ADMIN, Extent.NODE),
+    "token_revoke": _ADMIN,
+}

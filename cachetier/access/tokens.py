@@ -1,0 +1,225 @@
+"""Bearer tokens: hashed, several, each with an end, revocable, read again when their file changes.
+
+A token is ``ct_<id>_<secret>``. Its file keeps the id, whose it is, and the SHA-256 of the whole;
+random secrets of 256 bits need no slower hash. The owner's own token is a file beside it, in clear,
+which only the service's user can read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import logging
+import os
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cachetier.access.principals import OWNER
+from cachetier.errors import ConfigError, InvalidRequestError
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
+
+log = logging.getLogger(__name__)
+
+OWNER_FILE = "token"
+TOKENS_FILE = "tokens.json"
+LEAST_CHARACTERS = 16
+LOOK_SECONDS = 1.0
+SIZE_LIMIT_BYTES = 4 << 20
+_PREFIX = "ct_"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What is kept of a token; times in UTC seconds, ``expires_at`` None: never."""
+
+    id: str
+    principal: str
+    sha256: str
+    created_at: float
+    expires_at: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what may be shown."""
+        shown = asdict(self)
+        del shown["sha256"]
+        return shown
+
+
+class Tokens:
+    """The tokens of a node. Thread-safe."""
+
+    def __init__(
+        self,
+        path: Path,
+        owner_secret: str | None,
+        *,
+        now: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read ``path``, which need not be there; ``owner_secret`` is one more, the owner's."""
+        self._path = path
+        self._owner = None if owner_secret is None else Token(OWNER, OWNER, _hash(owner_secret), 0)
+        self._now = now
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._by_hash: Mapping[str, Token] = {}
+        self._stamp: tuple[int, ...] | None = None
+        self._looked_at = -LOOK_SECONDS
+
+    def find(self, secret: str) -> Token | None:
+        """Return the token that ``secret`` is, unless it has ended."""
+        hashed = _hash(secret)
+        if self._owner is not None and hmac.compare_digest(hashed, self._owner.sha256):
+            return self._owner
+        found = self._known().get(hashed)
+        ended = found is None or (found.expires_at is not None and found.expires_at <= self._now())
+        return None if ended else found
+
+    def list(self) -> list[Token]:
+        """Return all that are kept, the oldest first; ended ones too."""
+        return sorted(self._known(at_once=True).values(), key=lambda each: each.created_at)
+
+    def create(self, principal: str, expires_seconds: float | None) -> tuple[Token, str]:
+        """Make a token for ``principal``; return what is kept of it, and itself, shown only now."""
+        now, name = self._now(), secrets.token_hex(4)
+        secret = f"{_PREFIX}{name}_{secrets.token_urlsafe(32)}"
+        expires_at = None if expires_seconds is None else now + expires_seconds
+        token = Token(name, principal, _hash(secret), now, expires_at)
+        self._replace(lambda kept: {**kept, token.sha256: token})
+        return token, secret
+
+    def revoke(self, token_id: str) -> None:
+        """Forget a token: from the next request on it opens nothing.
+
+        Raises:
+            InvalidRequestError: There is none of this id.
+        """
+        if all(each.id != token_id for each in self.list()):
+            raise InvalidRequestError(
+                f"there is no token {token_id[:60]!r}",
+                hint="`cachetier token list` shows their ids. The owner's own token is a file: "
+                "remove it and start the service again.",
+            )
+        self._replace(lambda kept: {key: each for key, each in kept.items() if each.id != token_id})
+
+    def _known(self, *, at_once: bool = False) -> Mapping[str, Token]:
+        with self._lock:
+            if at_once or self._monotonic() - self._looked_at >= LOOK_SECONDS:
+                self._looked_at = self._monotonic()
+                self._look()
+            return self._by_hash
+
+    def _look(self) -> None:
+        """Read the file if it has changed; what cannot be read changes nothing, and is told."""
+        try:
+            stamp = _stamp(self._path)
+            if stamp == self._stamp:
+                return
+            self._stamp = stamp
+            self._by_hash = {} if stamp is None else _read(self._path)
+        except (OSError, ValueError, RecursionError) as error:
+            tell(log, events.TOKENS_UNREADABLE, path=str(self._path), reason=str(error)[:200])
+
+    def _replace(self, change: Callable[[Mapping[str, Token]], Mapping[str, Token]]) -> None:
+        with self._lock:
+            self._look()
+            changed = change(self._by_hash)
+            write_secret(
+                self._path,
+                json.dumps({"tokens": [asdict(each) for each in changed.values()]}, indent=1),
+            )
+            self._by_hash, self._stamp = changed, _stamp(self._path)
+
+
+def owner_secret(cache_dir: Path) -> str:
+    """Return the owner's token, made if there is none yet: ``<cache_dir>/token``, mode 0600.
+
+    Raises:
+        ConfigError: The file is no such secret: it can be read by others, or is too short.
+    """
+    path = cache_dir / OWNER_FILE
+    try:
+        secret = _own_text(path).strip()
+    except FileNotFoundError:
+        secret = f"{_PREFIX}{OWNER}_{secrets.token_urlsafe(32)}"
+        write_secret(path, f"{secret}\n")
+        return secret
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot use the token in {path}: {error}", hint=_REMOVE) from error
+    if len(secret) < LEAST_CHARACTERS:
+        raise ConfigError(f"the token in {path} is too short", hint=_REMOVE)
+    return secret
+
+
+_REMOVE = "Remove the file: the next start makes a new one."
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, whole or not at all, and for good."""
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        scratch.rename(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        raise
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _own_text(path: Path, others_may: int = 0) -> str:
+    """Return what a file says, unless others than the service's user could have written it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor) as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.getuid(), 0):
+            raise ValueError("it is not a file of the service's user")
+        if found.st_mode & 0o077 & ~others_may:
+            raise ValueError("others can read or write it: chmod 600")
+        if found.st_size > SIZE_LIMIT_BYTES:
+            raise ValueError("it is too large")
+        return file.read()
+
+
+def _read(path: Path) -> Mapping[str, Token]:
+    document = json.loads(_own_text(path, others_may=0o044))
+    if not isinstance(document, dict) or not isinstance(document.get("tokens"), list):
+        raise ValueError("it has no list `tokens`")  # noqa: TRY004
+    return {each.sha256: each for each in map(_token_of, document["tokens"])}
+
+
+def _token_of(entry: object) -> Token:
+    if not isinstance(entry, dict) or set(entry) != set(Token.__slots__):
+        raise ValueError("an entry is no token")
+    texts = [entry[name] for name in ("id", "principal", "sha256")]
+    times = [entry["created_at"], entry["expires_at"]]
+    numbers = [each for each in times if each is not None]
+    if not all(isinstance(each, str) for each in texts) or not all(
+        isinstance(each, int | float) and not isinstance(each, bool) for each in numbers
+    ):
+        raise ValueError("an entry is no token")
+    return Token(**entry)
