@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from cachetier_client.units import parsed_size
 
 _ADDRESS = re.compile(r"(?:\[([\w.:%]+)\]|([\w.-]+)):(\d{1,5})", re.ASCII)
+_HOST = re.compile(r"(?:\[([\w:.%]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
 _LAST_PORT = 65535
 
 
@@ -34,6 +35,14 @@ def address_of(text: str) -> tuple[str, int]:
     if match is None or int(match[3]) > _LAST_PORT:
         raise ValueError(f"{text!r} is not an address such as '127.0.0.1:7070' or '[::1]:7070'")
     return match[1] or match[2], int(match[3])
+
+
+def host_of(text: str) -> str:
+    """Return the name or the address of ``node7``, ``node7:7070`` or ``[::1]:7070``, lower case."""
+    match = _HOST.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{ascii(text)[:100]} is not a host such as 'node7' or 'node7:7070'")
+    return (match[1] or match[2]).lower()
 
 
 def is_loopback(host: str) -> bool:

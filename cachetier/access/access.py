@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from cachetier.access.audit import Audit
 from cachetier.access.principals import OWNER, Caller, Principal
 from cachetier.access.roles import OPERATIONS, Need
+from cachetier.access.sessions import Sessions
 from cachetier.access.tokens import Tokens
 from cachetier.errors import (
     CachetierError,
@@ -29,13 +31,20 @@ class Access:
         audit: Audit,
         *,
         scraper: Principal | None = None,
+        hosts: Collection[str] = (),
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Judge by ``principals``; ``scraper`` is who wants the metrics without a token."""
+        """Judge by ``principals``; ``scraper`` is who wants the metrics without a token.
+
+        ``hosts`` are names, beside localhost, by which browsers may call.
+        """
         self._principals = tuple(principals)
         self._named = {each.name: each for each in principals}
         self._scraper = scraper
         self._audit = audit
         self.tokens = tokens
+        self.hosts = frozenset(each.lower() for each in hosts)
+        self.sessions = Sessions(tokens, audit, monotonic)
 
     def sockets(self) -> dict[Path, int]:
         """Return the sockets that principals have for themselves, and the mode of each."""
@@ -76,6 +85,10 @@ class Access:
             self._audit.refused("hello", refused.code, address=address)
             raise refused
         return Caller(principal, token=token.id, address=address)
+
+    def turned_away(self, error: CachetierError, address: str) -> None:
+        """Have the audit log say that a browser was refused for what sent it."""
+        self._audit.refused("browser", error.code, address=address)
 
     def check(self, caller: Caller, operation: str, run: str | None) -> Need:
         """Return what ``operation`` needs if ``caller`` may do it, on ``run`` if it names one.
@@ -118,7 +131,7 @@ class Access:
     def described(self, caller: Caller) -> dict[str, Any]:
         """Return what a caller may know of themselves."""
         principal = caller.principal
-        who = {name: getattr(caller, name) for name in ("uid", "pid", "token", "address")}
+        who = {name: getattr(caller, name) for name in _KNOWN}
         known = {"principal": principal.name, "role": principal.role, "runs": list(principal.runs)}
         return {**known, **{name: value for name, value in who.items() if value is not None}}
 
@@ -137,6 +150,7 @@ class Access:
         return {**token.as_json(), "token": secret}
 
 
+_KNOWN = ("uid", "pid", "token", "address", "session")
 _HINT = "`cachetier whoami` says what this principal may do; [[principal]] in the settings decides."
 
 

@@ -132,6 +132,7 @@ def _who(caller: Caller) -> dict[str, Any]:
         "pid": caller.pid,
         "token": caller.token,
         "address": caller.address,
+        "session": caller.session,
     }
 
 

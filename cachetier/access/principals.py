@@ -84,6 +84,7 @@ class Caller:
     pid: int | None = None
     token: str | None = None
     address: str | None = None
+    session: str | None = None  # of a browser, which somebody began who had the uid or the token
 
     def own(self, name: str) -> str:
         """Return a name that the caller gave itself, as no other principal can have given it."""
@@ -92,7 +93,7 @@ class Caller:
     @property
     def shown(self) -> str:
         """The caller in a few words, for errors and figures."""
-        if self.uid is not None:
+        if self.pid is not None:
             return f"{self.principal.name} (user {self.uid}, process {self.pid})"
         return f"{self.principal.name} ({self.address})"
 

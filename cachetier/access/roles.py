@@ -82,6 +82,7 @@ OPERATIONS: Mapping[str, Need] = {
     "phase": _HINT,
     "fallback": _HINT,
     "collect": _ADMIN,
+    "link_create": Need(Role.SCRAPE, Extent.OWN, told=True),
     "token_create": _ADMIN,
     "token_list": Need(Role.ADMIN, Extent.NODE),
     "token_revoke": _ADMIN,

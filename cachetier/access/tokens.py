@@ -81,8 +81,12 @@ class Tokens:
         if self._owner is not None and hmac.compare_digest(hashed, self._owner.sha256):
             return self._owner
         found = self._known().get(hashed)
-        ended = found is None or (found.expires_at is not None and found.expires_at <= self._now())
-        return None if ended else found
+        return None if found is None or self._has_ended(found) else found
+
+    def lives(self, token_id: str) -> bool:
+        """Return whether the token of this id still opens something."""
+        known = [self._owner, *self._known().values()]
+        return any(each and each.id == token_id and not self._has_ended(each) for each in known)
 
     def list(self) -> list[Token]:
         """Return all that are kept, the oldest first; ended ones too."""
@@ -110,6 +114,9 @@ class Tokens:
                 "remove it and start the service again.",
             )
         self._replace(lambda kept: {key: each for key, each in kept.items() if each.id != token_id})
+
+    def _has_ended(self, token: Token) -> bool:
+        return token.expires_at is not None and token.expires_at <= self._now()
 
     def _known(self, *, at_once: bool = False) -> Mapping[str, Token]:
         with self._lock:

@@ -31,6 +31,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "top": ("top:top", "Watch nodes live: what would be lost, what flows, what is stuck."),
         "doctor": ("doctor:doctor", "Check the node and its remotes, with a fix for each trouble."),
         "fsck": ("fsck:fsck", "Check files against the catalog against the remotes; repair."),
+        "link": ("link:link", "Sign a browser in: print a link that works once."),
         "gc": ("gc:gc", "Say what nobody needs any more, and remove it."),
     },
     "Measure, and the rest": {

@@ -54,12 +54,13 @@ from cachetier.errors import ConfigError
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.model.compression import Rules
-from cachetier.parsers import address_of, capacity_of, remote_of
+from cachetier.parsers import address_of, capacity_of, host_of, remote_of
 
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
 
 ADDRESS = checked(TEXT, lambda text: text and address_of(text))
+HOSTS = listed(checked(TEXT, host_of), r"[,\s]+")
 CPUS = checked(TEXT, parsed_cpus)
 RATE = checked(TEXT, lambda text: parsed_bandwidth(text, ()))
 RULES = checked(table(TEXT), lambda rules: Rules.parsed("off", tuple(rules.items())))
@@ -100,6 +101,12 @@ class Settings:
         ADDRESS,
         "127.0.0.1:7070",
         "Address of the HTTP door; empty for none, port 0 for a free one.",
+    )
+    http_hosts: tuple[str, ...] = setting(
+        HOSTS,
+        (),
+        "Names, beside `localhost` and addresses, by which browsers call the HTTP door: "
+        "`node7,console.example.org`.",
     )
     token: Secret | None = setting(
         optional(SECRET),

@@ -23,8 +23,8 @@ class Operations:
     ``refuse_when_stopping`` raises StoppingError once work is no longer taken, and
     ``refuse_when_leaving`` once shards are not: what is begun may still be sealed, and flushed.
     ``fell_back`` takes how many shards and bytes went past this service while it was away,
-    ``failed`` which door answered with which code of an error. ``greeting`` is added to the answer
-    to each client's ``hello``.
+    ``failed`` which door answered with which code of an error. ``http_url`` says where the HTTP
+    door is, if there is one. ``greeting`` is added to the answer to each client's ``hello``.
     """
 
     store_id: str
@@ -41,4 +41,5 @@ class Operations:
     refuse_when_leaving: Callable[[], None]
     fell_back: Callable[[int, int], None] = lambda _shards, _size_bytes: None
     failed: Callable[[str, str], None] = lambda _door, _code: None
+    http_url: Callable[[], str | None] = lambda: None
     greeting: dict[str, Any] = field(default_factory=dict)

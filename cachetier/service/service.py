@@ -239,6 +239,7 @@ class Service:
             refuse_when_leaving=self._refuse_when_leaving,
             fell_back=self._fell_back,
             failed=self.metrics.answered_with_error,
+            http_url=lambda: self.url,
             greeting={"remote": remote_for_clients(self._remote)},
         )
 
@@ -334,6 +335,8 @@ class Service:
             Tokens(settings.token_path, owner, now=self._clock.now),
             self._audit,
             scraper=SCRAPER if alone else None,
+            hosts=settings.http_hosts,
+            monotonic=self._clock.monotonic,
         )
 
     def _supervisor(

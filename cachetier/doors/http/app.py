@@ -14,6 +14,7 @@ from cachetier import __version__
 from cachetier.doors.http.guard import Guard
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.openapi import describe_shards
+from cachetier.doors.http.pages import page_routes
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import (
     MethodError,
@@ -61,6 +62,7 @@ def build(
     app.include_router(operation_routes(operations, pools, exposition))
     app.include_router(token_routes(operations, pools))
     app.include_router(own_routes(operations, pools, not_ready))
+    app.include_router(page_routes(operations.access.sessions))
     _answer_with_problems(app)
     describe_shards(app)
     shards = Shards(operations, pools, limits)

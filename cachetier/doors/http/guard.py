@@ -1,4 +1,4 @@
-"""The ASGI guard before every route: the token, the limits, strict names, and error answers.
+"""The ASGI guard before every route: browsers, who calls, limits, strict names, error answers.
 
 Everything here is plain ASGI and runs before a body is read.
 """
@@ -20,12 +20,15 @@ from cachetier.access.access import Access
 from cachetier.access.principals import Caller
 from cachetier.callers import working_for
 from cachetier.doors.http.admitted import CALLER, TARGET
+from cachetier.doors.http.browsers import PAGES, judge, session_in, with_safe_headers
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.paths import target_of
 from cachetier.doors.http.problems import (
     CODE_HEADER,
     BodyCutShortError,
+    CrossSiteError,
     MediaTypeError,
+    MisdirectedError,
     SlowBodyError,
     internal,
     problem_response,
@@ -113,7 +116,7 @@ class Guard:
     async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
         open_path = scope["path"] in OPEN_PATHS
         if not open_path:
-            scope[CALLER] = self._caller(scope)
+            self._admit(scope)
             if self._requests > self._limits.requests:
                 raise BusyError(f"{self._limits.requests} requests are being served already")
         scope[TARGET] = target = target_of(scope["raw_path"])
@@ -121,15 +124,28 @@ class Guard:
             await self._shards(scope, exchange.receive, exchange.send)
             return
         body = await self._small_body(scope, exchange.receive)
-        if body and not _is_json(Headers(scope=scope)):
+        if body and scope["path"] not in PAGES and not _is_json(Headers(scope=scope)):
             raise MediaTypeError("the body is not JSON")
         await self._routes(scope, _replay(body, exchange.receive), exchange.send)
 
-    def _caller(self, scope: Scope) -> Caller:
-        """Find out who calls, before a byte of the body is read."""
-        given = Headers(scope=scope).get("authorization")
+    def _admit(self, scope: Scope) -> None:
+        """Judge what browsers send, and find out who calls, before a byte of the body is read."""
+        headers, address = Headers(scope=scope), (scope.get("client") or ("",))[0]
+        try:
+            judge(scope["method"], scope["path"], headers, self._access.hosts)
+        except (CrossSiteError, MisdirectedError) as error:
+            self._access.turned_away(error, address)
+            raise
+        if scope["path"] not in PAGES:  # which find it out for themselves
+            scope[CALLER] = self._caller(headers, address, scope["path"] == METRICS_PATH)
+
+    def _caller(self, headers: Headers, address: str, scrapes: bool) -> Caller:
+        """Return whose the token is, or without one the session."""
+        given, cookie = headers.get("authorization"), session_in(headers)
+        session = self._access.sessions.find(cookie, address) if given is None else None
+        if session is not None:
+            return session
         kind, _, secret = (given or "").partition(" ")
-        scrapes, address = scope["path"] == METRICS_PATH, (scope.get("client") or ("",))[0]
         known = secret if kind == "Bearer" else ""  # of any other kind nobody has one
         return self._access.bearer(None if given is None else known, address, scrapes=scrapes)
 
@@ -138,6 +154,7 @@ class Guard:
         if scope["method"] not in BODY_METHODS:
             return b""
         body = bytearray()
+        limit_bytes = self._limits.json_bytes if CALLER in scope else self._limits.stranger_bytes
         try:
             async with asyncio.timeout(self._limits.progress_seconds):
                 more = True
@@ -147,10 +164,8 @@ class Guard:
                         raise BodyCutShortError("the connection ended before the body did")
                     body += message.get("body", b"")
                     more = message.get("more_body", False)
-                    if len(body) > self._limits.json_bytes:
-                        raise InvalidRequestError(
-                            f"the body is larger than {self._limits.json_bytes} bytes"
-                        )
+                    if len(body) > limit_bytes:
+                        raise InvalidRequestError(f"the body is larger than {limit_bytes} bytes")
         except TimeoutError:
             raise SlowBodyError("the body did not come in time") from None
         return bytes(body)
@@ -187,6 +202,7 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._count_error(message)
+            message["headers"] = with_safe_headers(message.get("headers", ()))
         self._started = True
         self._ended = message["type"] == "http.response.body" and not message.get("more_body")
         await self._send(message)

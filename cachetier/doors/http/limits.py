@@ -19,6 +19,7 @@ class RequestLimits:
         request_seconds: The whole of one request, waits included.
         uploads: Large bodies taken at once; each holds two blocks in memory.
         downloads: Large answers given at once, likewise.
+        stranger_bytes: A body of somebody who has not said who they are.
     """
 
     connections: int = 1024
@@ -28,6 +29,7 @@ class RequestLimits:
     head_bytes: int = 64 << 10
     headers: int = 100
     json_bytes: int = 1 << 20
+    stranger_bytes: int = 4 << 10
     header_seconds: float = 10.0
     progress_seconds: float = 20.0
     progress_bytes: int = 64 << 10

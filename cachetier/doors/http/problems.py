@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from cachetier.errors import (
     CachetierError,
+    ForbiddenError,
     InvalidRequestError,
     NotFoundError,
     UnauthorizedError,
@@ -44,6 +45,19 @@ class MediaTypeError(InvalidRequestError):
 
     http_status = 415
     hint = "Send the header `Content-Type: application/json`."
+
+
+class MisdirectedError(InvalidRequestError):
+    """A browser calls the door by a name that is not its own."""
+
+    http_status = 421
+    hint = "Call it by its address or `localhost`, send a token, or add the name to `http_hosts`."
+
+
+class CrossSiteError(ForbiddenError):
+    """A page that is not the service's had a browser send this."""
+
+    hint = "Open the service itself in the browser: `cachetier link` prints where."
 
 
 class SlowBodyError(InvalidRequestError):

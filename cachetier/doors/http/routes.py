@@ -172,8 +172,13 @@ def operation_routes(node: Operations, pools: Pools, exposition: Callable[[], by
 
 
 def token_routes(node: Operations, pools: Pools) -> APIRouter:
-    """Return the routes of tokens, which only an admin may use."""
+    """Return the routes of tokens, which only an admin may use, and of links, which all may."""
     router, tokens = admitted_router(node.access, "tokens"), node.access.tokens
+
+    @router.post("/v1/links")
+    async def link_create(request: Request) -> dict[str, Any]:
+        base = f"http://{request.headers.get('host')}"  # where the caller reached this door
+        return node.access.sessions.create_link(caller_of(request.scope), base)
 
     @router.get("/v1/tokens")
     async def token_list() -> dict[str, Any]:

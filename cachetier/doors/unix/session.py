@@ -427,6 +427,10 @@ class Session:
         self._node.access.tokens.revoke(str(header.get("id")))
         return Reply({})
 
+    def _link_create(self, _header: Header) -> Reply:
+        sessions, base = self._node.access.sessions, self._node.http_url()
+        return Reply(sessions.create_link(self._caller, base))
+
     # --- what clients report ---------------------------------------------------------------------
 
     def _phase(self, header: Header) -> Reply:
@@ -504,6 +508,7 @@ _OPERATIONS: dict[str, _Operation] = {
     "unpin": _on(_step, Session._unpin),
     "pins": _on(_header, Session._pins),
     "collect": _on(_header, Session._collect),
+    "link_create": _on(_header, Session._link_create),
     "token_create": _on(_header, Session._token_create),
     "token_list": _on(_header, Session._token_list),
     "token_revoke": _on(_header, Session._token_revoke),

@@ -65,6 +65,7 @@ def request_for(op: str, fields: Mapping[str, Any]) -> Request:
         "status": Request("GET", "/v1/status"),
         "incidents": Request("POST", "/v1/incidents", _document(fields, "client_id", "clear")),
         "whoami": Request("GET", "/v1/whoami"),
+        "link_create": Request("POST", "/v1/links", b"{}"),
         "token_create": Request(
             "POST", "/v1/tokens", _document(fields, "principal", "expires_seconds")
         ),
