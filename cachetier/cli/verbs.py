@@ -33,13 +33,22 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "fsck": ("fsck:fsck", "Check files against the catalog against the remotes; repair."),
         "gc": ("gc:gc", "Say what nobody needs any more, and remove it."),
     },
+    "Say who may come in": {
+        "whoami": ("tokens:whoami", "Say as whom the service knows the caller."),
+        "token create": ("tokens:create", "Make a token for a principal, for HTTP."),
+        "token list": ("tokens:list_", "List the tokens, but for their secrets."),
+        "token revoke": ("tokens:revoke", "Have a token open nothing any more."),
+    },
     "Measure, and the rest": {
         "bench": ("bench:bench", "Measure what this node can do, beside its bare disk."),
         "objbench": ("objbench:objbench", "Measure what the remote can do from here."),
         "completion": ("completion:completion", "Print what makes a shell complete this command."),
     },
 }
-GROUPS = {"config": "Show and check the settings of the service."}
+GROUPS = {
+    "config": "Show and check the settings of the service.",
+    "token": "Make, list and revoke the tokens of HTTP callers.",
+}
 # What people type who come from elsewhere.
 ALSO_CALLED = {
     "check": "fsck",

@@ -34,6 +34,7 @@ FOREIGN_VARIABLES = frozenset(
         "IMAGE",
         "RUN",
         "SAVE_ID",
+        "SERVICE_UID",
         "SOCKET_DIR",
         "URL",
     )

@@ -12,7 +12,7 @@ from cachetier_client.io.block_file import BlockFiles
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport import wire
 from cachetier_client.transport.base import Transport
-from cachetier_client.transport.connection import SOCKET_PATH_LIMIT_BYTES
+from cachetier_client.transport.connection import SERVICE_UID_VARIABLE, SOCKET_PATH_LIMIT_BYTES
 from cachetier_client.transport.unix import UnixTransport
 from cachetier_client.transport.wire import Header
 
@@ -41,7 +41,7 @@ def transport_for(
     """
     parts = urlsplit(url)
     if parts.scheme == "unix":
-        return UnixTransport(_socket_path(url), hello, workers, files)
+        return UnixTransport(_socket_path(url), hello, workers, files, uid=_service_uid())
     if parts.scheme == "http" and parts.hostname and parts.username is None:
         from cachetier_client.transport.http import HttpTransport
 
@@ -53,6 +53,13 @@ def transport_for(
             client_id=str(hello["client_id"]),
         )
     raise ValueError(f"{without_secret(url)!r} is no address of a service: {_meant(url)}")
+
+
+def _service_uid() -> int | None:
+    text = os.environ.get(SERVICE_UID_VARIABLE, "")
+    if text and not text.isdecimal():
+        raise ValueError(f"{SERVICE_UID_VARIABLE}={text!r} is no user id")
+    return int(text) if text else None
 
 
 def _port(parts: SplitResult) -> int:
