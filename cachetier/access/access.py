@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cachetier.access.audit import Audit
-from cachetier.access.principals import OWNER, Caller, Principal
+from cachetier.access.principals import OWNER, SCRAPER, Caller, Principal
 from cachetier.access.roles import OPERATIONS, Need
 from cachetier.access.tokens import Tokens
 from cachetier.errors import (
@@ -28,14 +29,15 @@ class Access:
         tokens: Tokens,
         audit: Audit,
         *,
-        scraper: Principal | None = None,
+        open_metrics: bool = False,
     ) -> None:
-        """Judge by ``principals``; ``scraper`` is who wants the metrics without a token."""
+        """Judge by ``principals``; with ``open_metrics`` the metrics want no token."""
         self._principals = tuple(principals)
-        self._named = {each.name: each for each in principals}
-        self._scraper = scraper
+        self._named = {each.name: each for each in (SCRAPER, *principals)}
+        self._open_metrics = open_metrics
         self._audit = audit
         self.tokens = tokens
+        self.shared_uid: int | None = None  # once a rank of the service's own user has written
 
     def sockets(self) -> dict[Path, int]:
         """Return the sockets that principals have for themselves, and the mode of each."""
@@ -66,8 +68,8 @@ class Access:
         Raises:
             UnauthorizedError: Nobody's, or its time is over.
         """
-        if secret is None and scrapes and self._scraper is not None:
-            return Caller(self._scraper, address=address)
+        if secret is None and scrapes and self._open_metrics:
+            return Caller(SCRAPER, address=address)
         token = None if secret is None else self.tokens.find(secret)
         principal = None if token is None else self._named.get(token.principal)
         if token is None or principal is None:
@@ -88,6 +90,8 @@ class Access:
         need = OPERATIONS[operation]
         if not caller.principal.may(need, run):
             raise ForbiddenError(_refusal(caller.principal, operation, need, run), hint=_HINT)
+        if operation == "begin" and caller.uid == os.getuid():
+            self.shared_uid = caller.uid
         return need
 
     @contextmanager
@@ -104,7 +108,7 @@ class Access:
         except ForbiddenError as error:
             self._audit.refused(operation, error.code, caller, run=run)
             raise
-        if not need.told or not self._audit.is_on:
+        if not need.audited or not self._audit.is_on:
             yield
             return
         try:

@@ -60,14 +60,14 @@ class Tokens:
     def __init__(
         self,
         path: Path,
-        owner_secret: str | None,
+        fixed: Mapping[str, str],
         *,
         now: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read ``path``, which need not be there; ``owner_secret`` is one more, the owner's."""
+        """Read ``path``, which need not be there; ``fixed`` are more, by their principals."""
         self._path = path
-        self._owner = None if owner_secret is None else Token(OWNER, OWNER, _hash(owner_secret), 0)
+        self._fixed = [Token(name, name, _hash(secret), 0) for name, secret in fixed.items()]
         self._now = now
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -78,8 +78,9 @@ class Tokens:
     def find(self, secret: str) -> Token | None:
         """Return the token that ``secret`` is, unless it has ended."""
         hashed = _hash(secret)
-        if self._owner is not None and hmac.compare_digest(hashed, self._owner.sha256):
-            return self._owner
+        for each in self._fixed:
+            if hmac.compare_digest(hashed, each.sha256):
+                return each
         found = self._known().get(hashed)
         ended = found is None or (found.expires_at is not None and found.expires_at <= self._now())
         return None if ended else found

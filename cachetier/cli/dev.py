@@ -23,7 +23,7 @@ _WELCOME = """\
 cachetier dev is up; what its S3 server holds is gone when it stops (Ctrl-C).
 
   socket  {url}
-  HTTP    {http}
+  HTTP    {http}   token in {token}
   S3      {s3}   bucket {bucket}
 
 In another terminal:
@@ -53,7 +53,7 @@ def dev(
 ) -> None:
     """Run the service with an S3 server in the same process: nothing to install or configure.
 
-    JSON: `state` (ready), `url`, `http`, `s3`, `bucket`, once it takes requests.
+    JSON: `state` (ready), `url`, `http`, `token` (a file), `s3`, `bucket`, once it takes requests.
     """
     from cachetier.config.settings import SETTINGS
 
@@ -66,6 +66,7 @@ def dev(
 
 
 def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
+    from cachetier.access.tokens import OWNER_FILE
     from cachetier.config.settings import load
     from cachetier.errors import ConfigError
     from cachetier.service.service import Service
@@ -86,7 +87,9 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
         service = Service(load({**given, **remote, "allow_volatile": True, "grace_seconds": 5}))
         service.start()
         url = f"unix://{service.socket}"
-        where = {"url": url, "http": service.url, "s3": endpoint.url, "bucket": BUCKET}
+        token = str(Path(given["cache_dir"]) / OWNER_FILE)
+        where = {"url": url, "http": service.url, "token": token}
+        where |= {"s3": endpoint.url, "bucket": BUCKET}
         if as_json:
             print_json({"state": "ready", **where})
             sys.stdout.flush()

@@ -34,8 +34,9 @@ def serve(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
         from cachetier.config.settings import load
 
         settings = load(flags, config=config)
-        token = settings.token.reveal() if settings.token is not None else ""
-        set_up_logging(settings.log_level, settings.log_format, secrets=(token,))
+        tokens = (settings.token, settings.scrape_token)
+        secrets = [each.reveal() for each in tokens if each is not None]
+        set_up_logging(settings.log_level, settings.log_format, secrets=secrets)
         from cachetier.service.first_start import refuse_wrong_remote
 
         refuse_wrong_remote(settings)

@@ -73,6 +73,8 @@ def _facts(status: dict[str, Any]) -> Table:
     grid.add_column(overflow="fold")
     grid.add_row("cache", _used(status))
     grid.add_row("", _bytes(status))
+    if (uid := status.get("shared_uid")) is not None:
+        grid.add_row("ranks", f"run as user {uid}, as the service does: see docs/security.md")
     for remote in status["remotes"]:
         role = str(remote.get("role", "durable"))
         grid.add_row("remote" if role == "durable" else "replica", _remote(remote))

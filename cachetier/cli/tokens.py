@@ -66,7 +66,7 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
 
 
 def revoke(
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="Which: see `token list`.")],
+    token_id: Annotated[str, typer.Argument(help="Which: see `token list`.")],
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:

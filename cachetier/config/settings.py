@@ -108,6 +108,12 @@ class Settings:
         "first start makes `<cache_dir>/token`. On a command line all users see it: better in "
         "`CACHETIER_TOKEN`.",
     )
+    scrape_token: Secret | None = setting(
+        optional(SECRET),
+        None,
+        "A token that opens `/metrics` and nothing else, for Prometheus; likewise better in "
+        "`CACHETIER_SCRAPE_TOKEN`.",
+    )
     token_file: Path | None = setting(
         optional(PATH),
         None,

@@ -19,7 +19,7 @@ from cachetier_client.clock import Clock, Countdown, SystemClock
 from cachetier import __version__
 from cachetier.access.access import Access
 from cachetier.access.audit import Audit
-from cachetier.access.principals import SCRAPER, principals_of
+from cachetier.access.principals import OWNER, SCRAPER, principals_of
 from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
@@ -178,6 +178,7 @@ class Service:
 
     def _build(self) -> None:
         settings, store, clock = self._settings, self.store, self._clock
+        self._access = self._who_may()
         self._incidents = Incidents(store)
         self._drain = self._open_drain(store, self._changes, self._incidents, self.metrics)
         marks = Watermarks(settings.high_watermark, settings.low_watermark)
@@ -219,6 +220,7 @@ class Service:
             self._course,
             warnings=self._passed_over.warnings,
             flow=self.metrics.flow,
+            shared_uid=lambda: self._access.shared_uid,
         )
         self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
 
@@ -226,7 +228,7 @@ class Service:
         store = self.store
         return Operations(
             store_id=store.store_id,
-            access=self._access(),
+            access=self._access,
             ingest=ingest,
             restore=self._restore,
             checkpoints=self._checkpoints(),
@@ -318,12 +320,14 @@ class Service:
             exposition=self.metrics.exposition,
         )
 
-    def _access(self) -> Access:
+    def _who_may(self) -> Access:
         settings = self._settings
         http, token = settings.http_address, settings.token
-        owner = None
+        fixed = {}
         if http is not None:
-            owner = token.reveal() if token else owner_secret(settings.cache_dir)
+            fixed[OWNER] = token.reveal() if token else owner_secret(settings.cache_dir)
+        if settings.scrape_token:
+            fixed[SCRAPER.name] = settings.scrape_token.reveal()
         alone = http is not None and is_loopback(http[0]) and not settings.principal
         return Access(
             principals_of(
@@ -331,9 +335,9 @@ class Service:
                 settings.allowed_uids,
                 settings.admin_socket,
             ),
-            Tokens(settings.token_path, owner, now=self._clock.now),
+            Tokens(settings.token_path, fixed, now=self._clock.now),
             self._audit,
-            scraper=SCRAPER if alone else None,
+            open_metrics=alone,
         )
 
     def _supervisor(

@@ -52,8 +52,12 @@ class NodeReport:
         *,
         warnings: Callable[[], Sequence[str]],
         flow: Callable[[], Mapping[str, int]],
+        shared_uid: Callable[[], int | None],
     ) -> None:
-        """A report; ``warnings`` adds what readers found, ``flow`` what went through."""
+        """A report; ``warnings`` adds what readers found, ``flow`` what went through.
+
+        ``shared_uid`` says as which user ranks write, if it is the service's own.
+        """
         self._store = store
         self._clock = clock
         self._machine = machine
@@ -61,6 +65,7 @@ class NodeReport:
         self._course = course
         self._warnings = warnings
         self._flow = flow
+        self._shared_uid = shared_uid
         self._doors: Sequence[Door] = ()
         self._addresses = Addresses("", None)
 
@@ -102,7 +107,8 @@ class NodeReport:
         now = self._clock.now()
         described = status_of(self._store, self._machine, self.node(), self._drain.etas, now)
         described["warnings"] += self._warnings()
-        return {**described, **asdict(self._addresses), "flow": dict(self._flow())}
+        found = {"flow": dict(self._flow()), "shared_uid": self._shared_uid()}
+        return {**described, **asdict(self._addresses), **found}
 
     def _state(self) -> str:
         if self._course.stopping:

@@ -34,6 +34,7 @@ SECRET_FROM_CHARACTERS = 8  # shorter ones would blot out ordinary words
 _SECRETS_BY_FORM = (
     re.compile(r"(?i)(authorization\W{1,6})[^\"'}\n]+"),
     re.compile(r"(?i)(x-amz-(?:signature|security-token|credential)\W{1,6})[^\s&\"',}]+"),
+    re.compile(r"\b(ct_(?:owner|[0-9a-f]{8})_)[\w-]{20,}"),  # our own tokens
     re.compile(r"(://)[^/\s:@\"]+:[^/\s@\"]+(?=@)"),
 )
 _BLOT = "***"
