@@ -78,7 +78,6 @@ OPERATIONS: Mapping[str, Need] = {
     "whoami": Need(Role.SCRAPE, Extent.OWN),
     "status": Need(Role.READ, Extent.NODE),
     "metrics": Need(Role.SCRAPE, Extent.NODE),
-    "openapi": Need(Role.SCRAPE, Extent.OWN),
     "phase": _HINT,
     "fallback": _HINT,
     "collect": _ADMIN,

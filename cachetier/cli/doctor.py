@@ -91,7 +91,7 @@ def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: b
         capacity_bytes=settings.capacity_bytes,
         socket=settings.socket_path,
         socket_mode=settings.socket_permissions,
-        allowed_uids=settings.allowed_uids,
+        allowed_uids=settings.allowed_uids.union(*(each.uid for each in settings.principal)),
         allow_volatile=settings.allow_volatile,
         remotes=(remote_settings(settings), *replica_settings(settings)),
         drain_threads=settings.drain_threads or default_threads(),
