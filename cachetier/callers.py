@@ -1,7 +1,8 @@
 """Whoever the work at hand is done for: a wait on their behalf ends when they hang up.
 
-A door says around each request by which connection it came; it stays known in the threads that go
-on with the request. Work that nobody asked for has no caller, and waits as long as it was told.
+A door says around each request by which connection it came, and for whom; it stays known in the
+threads that go on with the request. Work that nobody asked for has no caller, and waits as long as
+it was told.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Protocol
 from cachetier.errors import CallerGoneError
 
 LOOK_SECONDS = 0.5
+NOBODY = "unknown"
 
 
 class Connection(Protocol):
@@ -25,16 +27,33 @@ class Connection(Protocol):
 
 
 _connection: ContextVar[Connection | None] = ContextVar("connection", default=None)
+_holder: ContextVar[tuple[str, str]] = ContextVar("holder", default=("", ""))
 
 
 @contextmanager
-def working_for(connection: Connection | None) -> Iterator[None]:
-    """Do inside what the peer of ``connection`` asked for."""
-    token = _connection.set(connection)
+def working_for(
+    connection: Connection | None, holder: str = "", process: str = ""
+) -> Iterator[None]:
+    """Do inside what the peer of ``connection`` asked for.
+
+    ``holder`` is whom limits count against, ``process`` what tells the peer from others of theirs.
+    """
+    tokens = _connection.set(connection), _holder.set((holder, process))
     try:
         yield
     finally:
-        _connection.reset(token)
+        _connection.reset(tokens[0])
+        _holder.reset(tokens[1])
+
+
+def holder() -> str:
+    """Return whom limits count against; empty where nobody is known."""
+    return _holder.get()[0]
+
+
+def described() -> str:
+    """Return the caller as a person reads it."""
+    return ", ".join(filter(None, _holder.get())) or NOBODY
 
 
 def wait_for(

@@ -12,7 +12,6 @@ import errno
 import logging
 import os
 import socket
-import struct
 import threading
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ from cachetier_client.transport.wire import send_frame
 
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.frames import FrameRoom, Frames
+from cachetier.doors.unix.peer import peer_of
 from cachetier.doors.unix.session import Session
 from cachetier.errors import BusyError, ConfigError, ForbiddenError
 from cachetier.telemetry import events
@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 
 CONNECTION_LIMIT = 512
 SOCKET_PATH_LIMIT_BYTES = 107
-_PEER = struct.Struct("3i")
 
 
 @dataclass(eq=False, slots=True)
@@ -131,7 +130,7 @@ class UnixDoor:
             self._admit(connection)
 
     def _admit(self, connection: socket.socket) -> None:
-        uid = _peer_uid(connection)
+        uid = peer_of(connection).uid
         if uid not in self._uids:
             self._turn_away(connection, ForbiddenError(f"user {uid} may not use this service"))
             return
@@ -190,9 +189,3 @@ class UnixDoor:
         with contextlib.suppress(OSError):
             send_frame(connection, {"ok": False, "error": described})
         connection.close()
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    _pid, uid, _gid = _PEER.unpack(credentials)
-    return int(uid)

@@ -35,6 +35,7 @@ from cachetier.doors.operations import Operations
 from cachetier.doors.unix import requests
 from cachetier.doors.unix.frames import Frames
 from cachetier.doors.unix.hangup import answered_before_it_hung_up
+from cachetier.doors.unix.peer import peer_of
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
 from cachetier.ingest.ingest import RemoteStage
 from cachetier.local.store import Staged
@@ -81,6 +82,8 @@ class Session:
 
     def __init__(self, sock: socket.socket, operations: Operations, frames: Frames) -> None:
         self._sock = sock
+        peer = peer_of(sock)
+        self._caller = (f"user {peer.uid}", f"process {peer.pid}")
         self._frames = frames
         self._node = operations
         self._client_id = ""
@@ -123,7 +126,7 @@ class Session:
             self._block(frame)
             return
         try:
-            with called_by(frame.header.get(TRACEPARENT)), working_for(self._sock):
+            with called_by(frame.header.get(TRACEPARENT)), working_for(self._sock, *self._caller):
                 reply = self._dispatch(frame)
         except CachetierError as error:
             self._answer_error(error)
