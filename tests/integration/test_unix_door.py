@@ -25,7 +25,6 @@ from cachetier_client.transport.wire import (
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix import door as door_module
 from cachetier.doors.unix.door import UnixDoor
-from cachetier.doors.unix.peer import Peer
 from cachetier.doors.unix.session import STAGED_LIMIT
 from cachetier.errors import StoppingError
 from cachetier.model.names import DURABLE
@@ -130,7 +129,8 @@ class Door:
         self.node.close()
 
     def is_empty(self) -> bool:
-        """Return whether no file and no reserved byte is left."""
+        """Return whether no file and no reserved byte is left, at the next look."""
+        self.node.store.open_files.look()
         files = list(self.node.store.files.all())
         return not files and self.node.store.space.used_bytes == 0
 
@@ -171,11 +171,11 @@ def test_the_socket_is_for_its_owner_alone(door: Door) -> None:
 def test_a_peer_of_another_uid_is_turned_away(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def stranger_at(connection: socket.socket) -> Peer:
+    def uid_of(connection: socket.socket) -> int:
         asked.append(connection)
-        return Peer(pid=1, uid=4242)
+        return 4242
 
-    monkeypatch.setattr(door_module, "peer_of", stranger_at)
+    monkeypatch.setattr(door_module, "_peer_uid", uid_of)
     stranger = door.rank(hello=False)
     answer = receive_frame(stranger.socket).header
     assert asked
@@ -344,7 +344,7 @@ def test_a_commit_while_the_file_is_open_for_writing_is_refused(door: Door) -> N
     os.write(descriptor, DATA)
     assert rank.commit(staging)["error"]["code"] == "open_for_writing"
     os.close(descriptor)
-    assert door.becomes_empty()
+    assert door.is_empty()
 
 
 def test_a_commit_while_only_a_mapping_can_write_is_refused(door: Door) -> None:
@@ -354,7 +354,7 @@ def test_a_commit_while_only_a_mapping_can_write_is_refused(door: Door) -> None:
     with contextlib.closing(mmap.mmap(descriptor, len(DATA))):
         os.close(descriptor)
         assert rank.commit(staging)["error"]["code"] == "open_for_writing"
-    assert door.becomes_empty()
+    assert door.is_empty()
 
 
 def test_a_commit_without_a_begin_is_refused(door: Door) -> None:

@@ -130,7 +130,7 @@ class UnixDoor:
             self._admit(connection)
 
     def _admit(self, connection: socket.socket) -> None:
-        uid = peer_of(connection).uid
+        uid = _peer_uid(connection)
         if uid not in self._uids:
             self._turn_away(connection, ForbiddenError(f"user {uid} may not use this service"))
             return
@@ -189,3 +189,7 @@ class UnixDoor:
         with contextlib.suppress(OSError):
             send_frame(connection, {"ok": False, "error": described})
         connection.close()
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    return peer_of(connection).uid
