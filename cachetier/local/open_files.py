@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cachetier_client.clock import Clock
@@ -23,6 +24,7 @@ from cachetier_client.units import shown_size
 from cachetier import callers
 from cachetier.local.files.data_files import ALIGNMENT_BYTES, Files
 from cachetier.local.files.space import Space
+from cachetier.model.shard import Shard
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -78,14 +80,16 @@ def exceeds(reserved_bytes: int, size_bytes: int, allocated_bytes: int) -> bool:
 
 @dataclass(slots=True)
 class _Read:
-    """A file that was opened for somebody, the last of them ``by``; ``in_way_since`` of eviction.
+    """A shard's file that was opened for somebody, the last of them ``by``.
 
-    ``opens`` tells a look that took its time whether anybody came meanwhile.
+    ``in_way_since``: when eviction first met it. ``opens`` tells a look that took its time whether
+    anybody came meanwhile.
     """
 
+    version: int
     size_bytes: int
-    by: str
-    opens: int = 1
+    by: str = callers.NOBODY
+    opens: int = 0
     in_way_since: float | None = None
 
 
@@ -93,13 +97,13 @@ class _Read:
 class Lent:
     """The bytes that readers have open, and who of them has most.
 
-    ``file_ids`` are those of them that have a name still.
+    ``shards`` are the versions of those whose files have a name still.
     """
 
     size_bytes: int = 0
     holder: str | None = None
     holder_bytes: int = 0
-    file_ids: frozenset[str] = field(default_factory=frozenset)
+    shards: frozenset[int] = field(default_factory=frozenset)
 
 
 class OpenFiles:
@@ -232,17 +236,17 @@ class OpenFiles:
 
     # --- readers ---------------------------------------------------------------------------------
 
-    def opened(self, file_id: str, size_bytes: int) -> None:
-        """Remember that a file was opened, for whoever the work at hand is done."""
+    def opened(self, shard: Shard) -> None:
+        """Remember that the file of ``shard`` was opened, for whoever the work at hand is done."""
         with self._lock:
-            known = self._known(file_id, size_bytes, callers.described())
+            known = self._known(shard)
             known.by, known.opens = callers.described(), known.opens + 1
 
-    def may_go(self, file_id: str, size_bytes: int) -> bool:
+    def may_go(self, shard: Shard) -> bool:
         """Return whether a file that is read has been in the way of eviction for the grace."""
         now = self._clock.monotonic()
         with self._lock:
-            known = self._known(file_id, size_bytes, callers.NOBODY)
+            known = self._known(shard)
             known.in_way_since = now if known.in_way_since is None else known.in_way_since
             return now - known.in_way_since >= GRACE_SECONDS
 
@@ -256,16 +260,17 @@ class OpenFiles:
                 self._lent.add(file)
 
     def lent(self) -> Lent:
-        """Return what readers had open at the last look, or have opened since."""
+        """Return what readers have open now."""
+        self.look_at_readers()
         held: Counter[str] = Counter()
         with self._lock:
             for read in self._read.values():
                 held[read.by] += read.size_bytes
             for file in self._lent:
                 held[file.by] += file.counted_bytes
-            file_ids = frozenset(self._read)
+            shards = frozenset(read.version for read in self._read.values())
         for holder, holder_bytes in held.most_common(1):
-            return Lent(held.total(), holder, holder_bytes, file_ids)
+            return Lent(held.total(), holder, holder_bytes, shards)
         return Lent()
 
     def look_at_readers(self) -> None:
@@ -275,17 +280,22 @@ class OpenFiles:
             for file in list(self._lent):
                 self._is_free(file)
         for file_id, read, opens in known:
-            if self._files.unread(file_id):
-                with self._lock:
-                    if read.opens == opens:
-                        self._read.pop(file_id, None)
+            with suppress(OSError):  # no descriptor is left to see it with
+                if self._files.unread(file_id):
+                    self._forget(file_id, read, opens)
 
-    def _known(self, file_id: str, size_bytes: int, by: str) -> _Read:
-        if file_id not in self._read:
+    def _forget(self, file_id: str, read: _Read, opens: int) -> None:
+        with self._lock:
+            if read.opens == opens:
+                self._read.pop(file_id, None)
+
+    def _known(self, shard: Shard) -> _Read:
+        assert shard.file_id is not None
+        if shard.file_id not in self._read:
             if len(self._read) >= READERS_LIMIT:
-                del self._read[next(iter(self._read))]  # the oldest; who evicts it meets it again
-            self._read[file_id] = _Read(size_bytes, by)
-        return self._read[file_id]
+                del self._read[next(iter(self._read))]  # the oldest; eviction may meet it again
+            self._read[shard.file_id] = _Read(shard.version, shard.content.size_bytes)
+        return self._read[shard.file_id]
 
     # --- the thread ------------------------------------------------------------------------------
 

@@ -393,7 +393,7 @@ class Store:
         if shard.file_id is None:
             return None
         descriptor = self.files.open(shard.file_id)
-        self.open_files.opened(shard.file_id, shard.content.size_bytes)
+        self.open_files.opened(shard)
         return LocalCopy(shard, descriptor, None)
 
     def evict(self, shard: Shard) -> bool:
@@ -401,9 +401,8 @@ class Store:
 
         Those that somebody reads stay for a grace, then they are lent: see ``drop``.
         """
-        file_id, size_bytes = shard.file_id, shard.content.size_bytes
-        unread = file_id is None or self.files.unread(file_id)
-        if file_id is not None and not unread and not self.open_files.may_go(file_id, size_bytes):
+        unread = shard.file_id is None or self.files.unread(shard.file_id)
+        if not unread and not self.open_files.may_go(shard):
             return False
         self.drop([self.write(local_copies.evict, shard.version)])
         return unread
