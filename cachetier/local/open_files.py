@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -166,7 +167,9 @@ class OpenFiles:
     def dismiss(self, file: OpenFile) -> None:
         """Count a file that was taken back and unlinked until nobody has it open."""
         file.unlinked = True
-        if not self._is_free(file):
+        if self._files.unshared(file.descriptor):
+            self._free([file])
+        else:
             self._measure_from_now(file)
 
     def refusal_of(self, holder: str) -> str | None:
@@ -187,18 +190,20 @@ class OpenFiles:
     def look(self) -> None:
         """Measure what is written; free what nobody has open, cut what does not fit."""
         with self._lock:
-            for file in list(self._written):
-                if not file.unlinked or not self._is_free(file):
-                    self._measure(file)
-            for file in list(self._refused):
-                if not self._is_free(file):
-                    self._recount(file)
-            if self._space.used_bytes > self._space.limit_bytes:
-                for file in self._refused:
-                    self._files.cut(file.descriptor)
-                    self._recount(file)
+            done = self._take_done(self._refused)
+            done += self._take_done({file for file in self._written if file.unlinked})
+            over = [file for file in self._written if self._is_over(file)]
+            self._written.difference_update(over)
+            for file in self._refused:
+                self._recount(file)
             if not self._written and not self._refused:
                 self._to_measure.clear()
+        for file in over:
+            tell(log, events.RESERVATION_EXCEEDED, by=file.by, reason=file.refusal)
+            self._unlink(file)
+        self._free(done)
+        if self._space.used_bytes > self._space.limit_bytes:
+            self._cut()
 
     def _measure_from_now(self, file: OpenFile) -> None:
         with self._lock:
@@ -206,15 +211,14 @@ class OpenFiles:
             if not self._to_measure.is_set():
                 self._to_measure.set()
 
-    def _measure(self, file: OpenFile) -> None:
+    def _is_over(self, file: OpenFile) -> bool:
         written_bytes = file.overrun()
-        if written_bytes is None:
-            return
-        file.refusal = f"{file.reserved_bytes} bytes were reserved, {written_bytes} written"
-        self._written.discard(file)
-        self._refused.add(file)
-        self._recount(file)
-        tell(log, events.RESERVATION_EXCEEDED, by=file.by, reason=file.refusal)
+        if written_bytes is not None:
+            file.refusal = f"{file.reserved_bytes} bytes were reserved, {written_bytes} written"
+            self._refused.add(file)
+        return written_bytes is not None
+
+    def _unlink(self, file: OpenFile) -> None:
         try:
             self._files.remove(file.file_id)
         except OSError as error:  # start-up takes it
@@ -224,15 +228,25 @@ class OpenFiles:
         before, file.counted_bytes = file.counted_bytes, file.allocated_bytes
         self._space.release(before - file.counted_bytes)
 
-    def _is_free(self, file: OpenFile) -> bool:
-        """Give the bytes of a file without a name back if nobody else has it open."""
-        if not self._files.unshared(file.descriptor):
-            return False
+    def _cut(self) -> None:
+        with self._lock:
+            refused = list(self._refused)
+        for file in refused:
+            self._files.cut(file.descriptor)
+            self._recount(file)
+
+    def _take_done(self, files: Iterable[OpenFile]) -> list[OpenFile]:
+        """Take those out of ``files``, which have no name, that nobody else has open."""
+        done = [file for file in files if self._files.unshared(file.descriptor)]
         for held in (self._written, self._refused, self._lent):
-            held.discard(file)
-        os.close(file.descriptor)
-        self._space.release(file.counted_bytes)
-        return True
+            held.difference_update(done)
+        return done
+
+    def _free(self, done: Iterable[OpenFile]) -> None:
+        """Close files without a name, which frees their room: of large ones that takes its time."""
+        for file in done:
+            os.close(file.descriptor)
+            self._space.release(file.counted_bytes)
 
     # --- readers ---------------------------------------------------------------------------------
 
@@ -256,8 +270,9 @@ class OpenFiles:
             known = self._read.pop(file_id, None)
             by = known.by if known is not None else callers.NOBODY
             file = OpenFile(file_id, descriptor, 0, "", by, size_bytes, unlinked=True)
-            if not self._is_free(file):
-                self._lent.add(file)
+            self._lent.add(file)
+            done = self._take_done([file])
+        self._free(done)
 
     def lent(self) -> Lent:
         """Return what readers have open now."""
@@ -277,8 +292,8 @@ class OpenFiles:
         """Forget who has nothing open any more."""
         with self._lock:
             known = [(file_id, read, read.opens) for file_id, read in self._read.items()]
-            for file in list(self._lent):
-                self._is_free(file)
+            done = self._take_done(self._lent)
+        self._free(done)
         for file_id, read, opens in known:
             with suppress(OSError):  # no descriptor is left to see it with
                 if self._files.unread(file_id):

@@ -126,10 +126,8 @@ def _of_lent(lent: Lent, capacity_bytes: int) -> list[str]:
     if lent.size_bytes <= LENT_SHARE * capacity_bytes:
         return []
     lent_bytes, most_bytes = shown_size(lent.size_bytes), shown_size(lent.holder_bytes)
-    return [
-        f"readers have {lent_bytes} of {shown_size(capacity_bytes)} open, which cannot be evicted "
-        f"before they are done: {lent.holder} has {most_bytes} of it"
-    ]
+    rest = f"which cannot be evicted before they are done: {lent.holder} has {most_bytes} of it"
+    return [f"readers have {lent_bytes} of {shown_size(capacity_bytes)} open, {rest}"]
 
 
 def _of_steps(store: Store, policy: Policy, node: NodeSnapshot) -> list[str]:
