@@ -134,9 +134,10 @@ class OpenFiles:
         if self._thread.ident is not None:
             self._thread.join()
         with self._lock:
-            for file in self._refused | self._lent:
+            unlinked = {file for file in self._written if file.unlinked}
+            for file in self._refused | self._lent | unlinked:
                 os.close(file.descriptor)
-            self._refused, self._lent = set(), set()
+            self._written, self._refused, self._lent = set(), set(), set()
 
     # --- writers ---------------------------------------------------------------------------------
 

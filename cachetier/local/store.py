@@ -314,8 +314,6 @@ class Store:
         """
         try:
             self._refuse_if_fenced()
-            if not self.open_files.take_back(staged.file):
-                raise _overrun(staged)
             self._sync(staged, ids, name, content, ids.world_size)
             new = NewShard(name, ids.rank, content, file_id=staged.file_id)
             committed = self.write(puts.commit_shard, self.policy, ids, new, self._clock.now())
@@ -489,6 +487,8 @@ class Store:
         self, staged: Staged, ids: SaveIds | Shard, name: str, content: Content, world_size: int
     ) -> None:
         staged.close_writer()
+        if not self.open_files.take_back(staged.file):
+            raise _overrun(staged)
         self._check_size(staged, ids, name, content)
         try:
             identity = _identity(self.store_id, ids, name, content, world_size)

@@ -161,6 +161,19 @@ def test_room_behind_the_end_that_no_look_saw_is_seen_at_commit(node: Node) -> N
     assert node.store.space.used_bytes == 0
 
 
+def test_what_was_committed_or_brought_back_is_measured_no_more(node: Node) -> None:
+    shard = clean(node)
+    assert node.evict(shard)
+    node.get("run", 1, "a")
+
+    descriptor = os.open(node.cache_dir / "catalog.db", os.O_RDONLY)  # where theirs was
+    node.store.open_files.look()
+
+    assert node.store.open_files.refusals() == []
+    assert node.store.space.used_bytes == SIZE_BYTES
+    os.close(descriptor)
+
+
 # --- readers -------------------------------------------------------------------------------------
 
 
