@@ -1,7 +1,8 @@
 """Whoever the work at hand is done for: a wait on their behalf ends when they hang up.
 
-A door says around each request by which connection it came; it stays known in the threads that go
-on with the request. Work that nobody asked for has no caller, and waits as long as it was told.
+A door says around each request by which connection it came, and for whom; it stays known in the
+threads that go on with the request. Work that nobody asked for has no caller, and waits as long as
+it was told.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Protocol
 from cachetier.errors import CallerGoneError
 
 LOOK_SECONDS = 0.5
+NOBODY = "unknown"
 
 
 class Connection(Protocol):
@@ -24,17 +26,51 @@ class Connection(Protocol):
     def fileno(self) -> int: ...
 
 
+class Caller(Protocol):
+    """Somebody whom a door let in."""
+
+    @property
+    def principal_name(self) -> str: ...
+
+    @property
+    def holder(self) -> str:
+        """Whom limits count against: one user, token or address of a principal."""
+
+    @property
+    def shown(self) -> str:
+        """The caller as a person reads it."""
+
+
 _connection: ContextVar[Connection | None] = ContextVar("connection", default=None)
+_caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 @contextmanager
-def working_for(connection: Connection | None) -> Iterator[None]:
-    """Do inside what the peer of ``connection`` asked for."""
-    token = _connection.set(connection)
+def working_for(connection: Connection | None, caller: Caller | None = None) -> Iterator[None]:
+    """Do inside what ``caller`` asked for by ``connection``."""
+    tokens = _connection.set(connection), _caller.set(caller)
     try:
         yield
     finally:
-        _connection.reset(token)
+        _connection.reset(tokens[0])
+        _caller.reset(tokens[1])
+
+
+def caller() -> Caller | None:
+    """Return whom the work at hand is done for, if it is for anybody."""
+    return _caller.get()
+
+
+def holder() -> str:
+    """Return whom limits count against; empty where nobody is known."""
+    found = _caller.get()
+    return "" if found is None else found.holder
+
+
+def described() -> str:
+    """Return the caller as a person reads it."""
+    found = _caller.get()
+    return NOBODY if found is None else found.shown
 
 
 def wait_for(

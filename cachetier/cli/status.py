@@ -128,6 +128,9 @@ def _bytes(status: dict[str, Any]) -> Text:
     text.append(shown_size(status["clean_bytes"]))
     if status["evictable_bytes"] != status["clean_bytes"]:
         text.append(f", {shown_size(status['evictable_bytes'])} can go for room")
+    if most := status.get("lent_most"):
+        text.append(f"\nlent {shown_size(status['lent_bytes'])} to readers", "yellow")
+        text.append(f", most to {most['holder']}: {shown_size(most['size_bytes'])}")
     if status["quarantined_shards"]:
         text.append(f"   {status['quarantined_shards']} quarantined", "bold red")
     for what, count, noun, style in (

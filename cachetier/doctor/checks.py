@@ -54,6 +54,7 @@ NODE_CHECKS = (
     NodeCheck("sync", "disk", disk.check_sync),
     NodeCheck("write-rate", "disk", disk.check_write_rate),
     NodeCheck("space", "disk", disk.check_space),
+    NodeCheck("quota", "disk", disk.check_quota),
 )
 REMOTE_CHECKS = (
     RemoteCheck("credentials", remote.check_credentials),

@@ -23,7 +23,7 @@ from cachetier.doctor.scratch import scratch
 from cachetier.doctor.subject import Subject
 from cachetier.errors import CachetierError, ConfigError
 from cachetier.local.files import data_files
-from cachetier.local.files.filesystem import Mount, mount_of, refuse_unsafe
+from cachetier.local.files.filesystem import Mount, mount_of, project_of, refuse_unsafe
 from cachetier.remote.retrying import RetryPolicy
 
 if TYPE_CHECKING:
@@ -87,14 +87,17 @@ def check_write_rate(subject: Subject) -> CheckResult:
 
 def check_space(subject: Subject) -> CheckResult:
     place = _nearest(subject.cache_dir)
-    status = os.statvfs(place)
-    if subject.service is not None:
-        capacity_bytes = int(subject.service["capacity_bytes"])
-    else:
-        capacity_bytes = subject.capacity_bytes(status.f_blocks * status.f_frsize)
+    capacity_bytes = _capacity_bytes(subject, _total_bytes(place))
     return judge_space(
         capacity_bytes, _used_bytes(subject.cache_dir), _free_bytes(place), largest_known(subject)
     )
+
+
+def check_quota(subject: Subject) -> CheckResult:
+    place = _nearest(subject.cache_dir)
+    total_bytes = _total_bytes(place)
+    capacity_bytes = _capacity_bytes(subject, total_bytes)
+    return judge_quota(_mount(subject)[1], project_of(place), total_bytes, capacity_bytes)
 
 
 # --- how it is measured --------------------------------------------------------------------------
@@ -128,6 +131,18 @@ def _nearest(path: Path) -> Path:
 def _free_bytes(place: Path) -> int:
     status = os.statvfs(place)
     return status.f_bavail * status.f_frsize
+
+
+def _total_bytes(place: Path) -> int:
+    """Return what the filesystem has, or the limit of the project that a directory is in."""
+    status = os.statvfs(place)
+    return status.f_blocks * status.f_frsize
+
+
+def _capacity_bytes(subject: Subject, total_bytes: int) -> int:
+    if subject.service is not None:
+        return int(subject.service["capacity_bytes"])
+    return subject.capacity_bytes(total_bytes)
 
 
 def _used_bytes(cache_dir: Path) -> int:
@@ -200,6 +215,8 @@ def largest_part(manifests: Iterator[Manifest]) -> tuple[int, str] | None:
 LOCAL_DISK = "Put cache_dir on an ext4 or XFS filesystem on an NVMe of this machine."
 TESTED = frozenset({"ext4", "xfs"})
 COPY_ON_WRITE = frozenset({"bcachefs", "btrfs", "zfs"})
+PROJECT_QUOTAS = frozenset({"prjquota", "pquota"})
+QUOTA_SHARE = 1.2  # of the capacity: the catalog and its reserve need room as well
 WITHOUT_BARRIERS = frozenset({"nobarrier", "barrier=0"})
 
 NO_SYNC_SECONDS = 10e-6  # a call into the kernel and back; no disk answers so soon
@@ -383,3 +400,23 @@ def judge_space(
     if checkpoint is None:
         measured += "; no save is known here yet (--checkpoint-size tells)"
     return ok(measured, **values)
+
+
+def judge_quota(mount: Mount, project: int, total_bytes: int, capacity_bytes: int) -> CheckResult:
+    """Say whether a project quota bounds what ranks can write, whatever they have reserved.
+
+    Args:
+        project: That of cache_dir; 0 is none.
+        total_bytes: What its filesystem has in all, or its project may take.
+    """
+    enforced = bool(PROJECT_QUOTAS.intersection(mount.options))
+    values = {"project_quotas": enforced, "project": project, "limit_bytes": total_bytes}
+    if not enforced or not project:
+        on = "is in no project" if enforced else "is not under a project quota"
+        seen = "what a rank writes past its reservation is seen and refused 20 times a second"
+        return ok(f"cache_dir {on}: {seen}", **values)
+    bound = f"the quota of project {project} ends the cache at {shown_size(total_bytes)}"
+    if total_bytes > QUOTA_SHARE * capacity_bytes:
+        fix = f"Set its hard limit to {shown_size(int(QUOTA_SHARE * capacity_bytes))} or less."
+        return warn(f"{bound}, for a capacity of {shown_size(capacity_bytes)}", fix, **values)
+    return ok(bound + (", but for root" if mount.kind == "ext4" else ""), **values)

@@ -135,6 +135,7 @@ class Service:
             undo.callback(lambda: self._pending_seals.stop(ROUND_SECONDS))
             self._housekeeping.start()
             undo.callback(lambda: self._housekeeping.stop(ROUND_SECONDS))
+            self.store.open_files.start()
             self._waits.start()
             undo.callback(self._waits.stop)
             self._open_doors(undo)

@@ -89,6 +89,7 @@ class NodeReport:
             reason=self.not_ready(),
             fenced=self._store.fenced is not None,
             used_bytes=space.used_bytes,
+            lent=self._store.open_files.lent(),
             capacity_bytes=space.capacity_bytes,
             waiting_puts_bytes=space.wanted_bytes,
             open_connections=sum(door.connections for door in self._doors),

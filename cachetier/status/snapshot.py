@@ -15,6 +15,7 @@ from cachetier_client.clock import Clock
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.catalog.node_totals import NodeTotals, Owed, node_totals
 from cachetier.local.catalog.replica_queries import Lag
+from cachetier.local.open_files import Lent
 from cachetier.local.store import Store
 from cachetier.status import exposure
 from cachetier.status.exposure import IncompleteSaves, RunExposure
@@ -31,6 +32,7 @@ class ServiceSnapshot:
     reason: str | None = None
     fenced: bool = False
     used_bytes: int = 0
+    lent: Lent = field(default_factory=Lent)
     capacity_bytes: int = 0
     waiting_puts_bytes: int = 0
     open_connections: int = 0
@@ -70,7 +72,7 @@ def snapshot_of(store: Store, clock: Clock, service: ServiceSnapshot) -> NodeSna
     """Return what the node looks like now."""
     now = clock.now()
     active_since = now - exposure.ACTIVE_SECONDS
-    totals = store.look(node_totals, tuple(service.drains), active_since)
+    totals = store.look(node_totals, tuple(service.drains), active_since, service.lent.shards)
     oldest = totals.oldest_dirty_at
     return NodeSnapshot(
         service=service,

@@ -314,6 +314,14 @@ LOCAL_ONLY_REMOVED = _info(
 FILE_STUCK = _warning(
     "file.stuck", "data file %(file_id)s cannot be removed: %(reason)s", alike=("file_id",)
 )
+RESERVATION_EXCEEDED = _error(
+    "reservation.exceeded",
+    "a put of %(by)s is refused, its file unlinked: %(reason)s",
+    alike=("by",),
+)
+LOOK_FAILED = _error(
+    "look.failed", "open files could not be measured; they are again at once", alike=()
+)
 
 # --- the remotes and the drain -------------------------------------------------------------------
 

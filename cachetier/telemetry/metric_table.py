@@ -248,8 +248,14 @@ _CACHE = (
         "evictable_bytes",
         "Bytes that go when room is needed: clean ones that are not pinned, and local-only steps "
         "but the newest of a run. All else that is used stays: not durable, pinned, damaged, "
-        "unwanted, or being written.",
+        "unwanted, lent, or being written.",
         status="evictable_bytes",
+    ),
+    _gauge(
+        "lent_bytes",
+        "Bytes of files that readers have open, in the cache or gone from it: they take the disk "
+        "until the readers are done.",
+        status="lent_bytes",
     ),
     _gauge(
         "unwanted_bytes",

@@ -81,11 +81,7 @@ class Guard:
         self._requests += 1
         try:
             async with asyncio.timeout(self._limits.request_seconds):
-                extensions = scope.get("extensions", {})
-                with (
-                    called_by(Headers(scope=scope).get(TRACEPARENT)),
-                    working_for(extensions.get(CONNECTION, {}).get("socket")),
-                ):
+                with called_by(Headers(scope=scope).get(TRACEPARENT)):
                     await self._serve(scope, exchange)
         except CachetierError as error:
             await exchange.answer_error(error)
@@ -111,11 +107,17 @@ class Guard:
             self._requests += 1
 
     async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
-        open_path = scope["path"] in OPEN_PATHS
-        if not open_path:
-            scope[CALLER] = self._caller(scope)
-            if self._requests > self._limits.requests:
-                raise BusyError(f"{self._limits.requests} requests are being served already")
+        if scope["path"] in OPEN_PATHS:
+            await self._pass_on(scope, exchange)
+            return
+        caller = scope[CALLER] = self._caller(scope)
+        if self._requests > self._limits.requests:
+            raise BusyError(f"{self._limits.requests} requests are being served already")
+        connection = scope.get("extensions", {}).get(CONNECTION, {}).get("socket")
+        with working_for(connection, caller):
+            await self._pass_on(scope, exchange)
+
+    async def _pass_on(self, scope: Scope, exchange: _Exchange) -> None:
         scope[TARGET] = target = target_of(scope["raw_path"])
         if target is not None and target.name is not None:
             await self._shards(scope, exchange.receive, exchange.send)

@@ -12,10 +12,8 @@ import errno
 import logging
 import os
 import socket
-import struct
 import threading
 import time
-from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +23,7 @@ from cachetier_client.transport.wire import send_frame
 from cachetier.access.principals import Caller
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.frames import FrameRoom, Frames
+from cachetier.doors.unix.peer import peer_of
 from cachetier.doors.unix.session import Session
 from cachetier.errors import BusyError, ConfigError, ForbiddenError
 from cachetier.telemetry import events
@@ -34,9 +33,6 @@ log = logging.getLogger(__name__)
 
 CONNECTION_LIMIT = 512
 SOCKET_PATH_LIMIT_BYTES = 107
-_PEER = struct.Struct("iII")
-_SO_PEERGROUPS = 59  # which Python has no name for
-_GROUPS_BYTES = 4096
 
 
 @dataclass(eq=False, slots=True)
@@ -141,7 +137,7 @@ class UnixDoor:
 
     def _admit(self, connection: socket.socket) -> None:
         try:
-            caller = self._operations.access.peer(self._own, *_peer(connection))
+            caller = self._operations.access.peer(self._own, *peer_of(connection))
         except ForbiddenError as error:
             self._turn_away(connection, error)
             return
@@ -200,13 +196,3 @@ class UnixDoor:
         with contextlib.suppress(OSError):
             send_frame(connection, {"ok": False, "error": described})
         connection.close()
-
-
-def _peer(connection: socket.socket) -> tuple[int, set[int], int]:
-    """Return user, groups and process at the other end, as they were when they connected."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    pid, uid, gid = _PEER.unpack(credentials)
-    groups = array("I")
-    with contextlib.suppress(OSError):  # of more groups than fit none but the first counts
-        groups.frombytes(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES))
-    return uid, {gid, *groups}, pid

@@ -127,7 +127,7 @@ class Session:
             self._block(frame)
             return
         try:
-            with called_by(frame.header.get(TRACEPARENT)), working_for(self._sock):
+            with called_by(frame.header.get(TRACEPARENT)), working_for(self._sock, self._caller):
                 reply = self._dispatch(frame)
         except CachetierError as error:
             self._answer_error(error)

@@ -71,6 +71,12 @@ class Files(Protocol):
     def unread(self, file_id: str) -> bool:
         """Return whether nobody has the file open."""
 
+    def unshared(self, descriptor: int) -> bool:
+        """Return whether nobody has the file open but by ``descriptor``, which only reads."""
+
+    def cut(self, descriptor: int) -> None:
+        """Free what an unlinked file takes on the disk, whoever has it open."""
+
     def remove(self, file_id: str) -> None:
         """Remove the file; a missing one is no error."""
 
@@ -152,13 +158,20 @@ class DiskFiles:
         except FileNotFoundError:
             return True
         try:
+            return self.unshared(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def unshared(self, descriptor: int) -> bool:
+        try:
             _lease(descriptor, fcntl.F_WRLCK)
         except OSError:
             return False
-        else:
-            return True
-        finally:
-            os.close(descriptor)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True
+
+    def cut(self, descriptor: int) -> None:
+        os.truncate(f"/proc/self/fd/{descriptor}", 0)
 
     def remove(self, file_id: str) -> None:
         self._path(file_id).unlink(missing_ok=True)
