@@ -22,6 +22,7 @@ from cachetier.config.sources import (
     missing,
     origins_of,
     read_file,
+    shown_secrets,
     unknown_keys,
     unknown_variables,
     values_of_variables,
@@ -40,6 +41,7 @@ from cachetier.config.types import (
     Secret,
     SettingType,
     checked,
+    is_secret,
     listed,
     number,
     one_of,
@@ -305,4 +307,6 @@ def sourced(flags: Mapping[str, Any] | None = None, *, config: Path | None = Non
         settings = Settings(**values) if not needed else None
     except ValueError as error:
         problems += wrong_values(error, origins, file)
+    secrets = [name for name, each in SETTINGS.items() if is_secret(each.kind)]
+    problems += shown_secrets(file, secrets)
     return Sourced(None if problems else settings, origins, tuple(problems), path)

@@ -28,6 +28,7 @@ W = TypeVar("W", bound=str)
 
 _A_SIZE_BYTES = 1 << 40  # any filesystem will do to tell whether a capacity is one
 _LEAST_MODE, _MOST_MODE = 0o600, 0o777
+_LEAST_SECRET = 16  # characters: 80 bits of letters and digits, out of reach for guesses
 _MOST_WHOLE = 2**63 - 1  # what the catalog can hold
 _ON, _OFF = ("on", "true", "yes", "1", "t", "y"), ("off", "false", "no", "0", "f", "n")
 
@@ -125,7 +126,17 @@ def _secret(value: object) -> Secret:
         raise ValueError(
             "no header can carry it: take letters, digits and signs of ASCII, no space"
         )
+    if len(value) < _LEAST_SECRET:
+        raise ValueError(
+            f"it has {len(value)} characters, and {_LEAST_SECRET} are the least: "
+            "make one by `openssl rand -hex 32`"
+        )
     return Secret(value)
+
+
+def is_secret(kind: SettingType[Any]) -> bool:
+    """Return whether values of ``kind`` are not to be shown."""
+    return bool(kind.schema.get("writeOnly"))
 
 
 def _flag(value: object) -> bool:
@@ -171,7 +182,8 @@ MODE: SettingType[int] = SettingType(
     written="{:04o}".format,
 )
 SECRET: SettingType[Secret] = SettingType(
-    _secret, {"type": "string", "format": "password", "writeOnly": True}
+    _secret,
+    {"type": "string", "format": "password", "writeOnly": True, "minLength": _LEAST_SECRET},
 )
 
 

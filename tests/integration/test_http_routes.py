@@ -276,7 +276,7 @@ def _references(node: object) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Served]:
-    with serving(token="canary-token") as served:
+    with serving(token="canary-token-of-ours") as served:
         yield served
 
 
@@ -285,7 +285,15 @@ LOCKED = ["/v1/runs", "/v1/status", "/metrics", "/openapi.json", shard_path("x")
 
 @pytest.mark.parametrize("path", LOCKED)
 @pytest.mark.parametrize(
-    "given", [None, "canary-token", "Bearer", "Bearer wrong", "Bearer canary-token2", "Basic eA=="]
+    "given",
+    [
+        None,
+        "canary-token-of-ours",
+        "Bearer",
+        "Bearer wrong",
+        "Bearer canary-token-of-ours2",
+        "Basic eA==",
+    ],
 )
 def test_without_the_token_nothing_is_revealed(
     locked: Served, path: str, given: str | None
@@ -304,7 +312,7 @@ def test_without_the_token_nothing_is_changed(locked: Served) -> None:
 
 
 def test_with_the_token_everything_works(locked: Served) -> None:
-    headers = {"Authorization": "Bearer canary-token"}
+    headers = {"Authorization": "Bearer canary-token-of-ours"}
     for path in LOCKED[:4]:
         assert locked.call("GET", path, headers=headers).status == 200
     assert locked.call("PUT", shard_path("x"), b"x", headers).status == 201
