@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from cachetier_client.bucket_format.at_rest import AtRest
+
 from cachetier.config.fields import declared, read_values, required, setting
-from cachetier.config.replicas import REPLICAS, ReplicaSettings, checked_replicas
+from cachetier.config.replicas import ENCRYPTION, REPLICAS, ReplicaSettings, checked_replicas
 from cachetier.config.sources import (
     SettingsFile,
     config_file,
@@ -110,6 +112,26 @@ class Settings:
         one_of("checksum", "readback"),
         "checksum",
         "`readback` for a store without CRC-64/NVME: objects are read back.",
+    )
+    remote_encryption: str | None = setting(
+        ENCRYPTION,
+        None,
+        "Every write asks for it: `AES256` (SSE-S3), `aws:kms` or `aws:kms:dsse`; if not given, "
+        "the bucket decides.",
+    )
+    remote_kms_key: str | None = setting(
+        optional(TEXT),
+        None,
+        "Id, ARN or alias of the KMS key; that of the bucket or of AWS if not given.",
+    )
+    remote_kms_context: dict[str, str] = setting(
+        table(TEXT), {}, "KMS encryption context: a table of texts that policies and logs see."
+    )
+    remote_storage_class: str | None = setting(
+        optional(TEXT),
+        None,
+        "Storage class of shards and packs: `STANDARD_IA`, `GLACIER_IR`, ...; documents have the "
+        "bucket's.",
     )
     conditional_writes: bool = setting(
         FLAG, True, "`off` for a store without `If-None-Match`: nodes may then overwrite."
@@ -224,6 +246,12 @@ class Settings:
         return remote_of(self.remote)[1]
 
     @property
+    def at_rest(self) -> AtRest:
+        """How the durable remote keeps objects."""
+        names = "encryption", "kms_key", "kms_context", "storage_class"
+        return AtRest.checked({name: getattr(self, f"remote_{name}") for name in names})
+
+    @property
     def rules(self) -> Rules:
         """How to compress which shard."""
         return Rules.parsed(self.compression, tuple(self.compression_rules.items()))
@@ -236,6 +264,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         checked_replicas(self.replicas, (self.remote, self.remote_endpoint))
+        self.at_rest  # noqa: B018 - raises ValueError
         if self.http_address and not self.token and not is_loopback(self.http_address[0]):
             raise ValueError(
                 f"http {self.http} is open to other machines, and there is no token: "
