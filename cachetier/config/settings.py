@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cachetier_client.bucket_format.at_rest import AtRest
+from cachetier_client.bucket_format.at_rest import BUCKETS_OWN, AtRest
 
 from cachetier.config.fields import declared, read_values, required, setting
 from cachetier.config.replicas import ENCRYPTION, REPLICAS, ReplicaSettings, checked_replicas
@@ -113,11 +113,11 @@ class Settings:
         "checksum",
         "`readback` for a store without CRC-64/NVME: objects are read back.",
     )
-    remote_encryption: str | None = setting(
+    remote_encryption: str = setting(
         ENCRYPTION,
-        None,
-        "Every write asks for it: `AES256` (SSE-S3), `aws:kms` or `aws:kms:dsse`; if not given, "
-        "the bucket decides.",
+        BUCKETS_OWN,
+        "Every write asks for it: `AES256` (SSE-S3), `aws:kms` or `aws:kms:dsse`; "
+        "`bucket`: the bucket decides.",
     )
     remote_kms_key: str | None = setting(
         optional(TEXT),

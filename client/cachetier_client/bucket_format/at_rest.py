@@ -17,7 +17,8 @@ from typing import Any
 
 from cachetier_client.identity.names import RESERVED_SEGMENT
 
-ENCRYPTIONS = ("AES256", "aws:kms", "aws:kms:dsse")
+BUCKETS_OWN = "bucket"
+ENCRYPTIONS = (BUCKETS_OWN, "AES256", "aws:kms", "aws:kms:dsse")
 _ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 _FIELDS = ("encryption", "kms_key", "kms_context", "storage_class")
 
@@ -54,6 +55,7 @@ class AtRest:
         for what, text in (("KMS key", kms_key), ("storage class", storage_class)):
             if not re.fullmatch(r"[!-~]*", text):
                 raise ValueError(f"{text!r} is no {what}")
+        encryption = "" if encryption == BUCKETS_OWN else encryption
         return cls(encryption, kms_key, tuple(context.items()), storage_class)
 
     def described(self) -> dict[str, Any]:
