@@ -113,19 +113,15 @@ def from_hello(hello: Any) -> RemoteAddress | None:
     )
 
 
-def first_of(named: RemoteAddress | None, told: RemoteAddress | None) -> RemoteAddress | None:
-    """Return what the environment named, else what the service told.
+def first_of(named: RemoteAddress | None, service: RemoteAddress | None) -> RemoteAddress | None:
+    """Return what the environment names, else what the service does.
 
     An environment that only says where does not turn off the encryption that the service has there.
     """
-    if (
-        named is None
-        or told is None
-        or named.at_rest != AS_THE_BUCKET_DOES
-        or named.url != told.url
-    ):
-        return named or told
-    return replace(named, at_rest=told.at_rest)
+    if named is None or service is None:
+        return named or service
+    silent = named.at_rest == AS_THE_BUCKET_DOES and named.url == service.url
+    return replace(named, at_rest=service.at_rest) if silent else named
 
 
 def _is_url(text: str) -> bool:
