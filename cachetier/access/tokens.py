@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 OWNER_FILE = "token"
 TOKENS_FILE = "tokens.json"
-LEAST_CHARACTERS = 16
+LEAST_CHARACTERS = 16  # 80 bits of letters and digits, out of reach for guesses
 LOOK_SECONDS = 1.0
 SIZE_LIMIT_BYTES = 4 << 20
 _PREFIX = "ct_"

@@ -16,6 +16,7 @@ import typer
 
 from cachetier.cli.output import AsJson, print_json, read_option, reported
 from cachetier.cli.serve import set_up_logging
+from cachetier.local.files.permissions import keep_files_private
 
 BUCKET = "checkpoints"
 
@@ -57,6 +58,7 @@ def dev(
     """
     from cachetier.config.settings import SETTINGS
 
+    keep_files_private()
     level_of = SETTINGS["log_level"].kind.read
     read_option("log-level", log_level, level_of, "Choose one of them.", as_json)
     with reported(as_json), _scratch(cache_dir) as directory:

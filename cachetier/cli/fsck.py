@@ -12,6 +12,7 @@ from cachetier_client.units import counted, shown_size
 from cachetier.cli.output import INTEGRITY, AsJson, print_json, refuse, reported
 from cachetier.cli.settings_options import Flags, taking_settings
 from cachetier.config.settings import load
+from cachetier.local.files.permissions import keep_files_private
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Settings
@@ -61,6 +62,7 @@ def fsck(
         refuse("--adopt and --rebuild need the remote", "Leave out --local.", as_json=as_json)
     if local:
         flags["remote"] = "s3://not-asked"
+    keep_files_private()
     with reported(as_json):
         from cachetier.fsck.run import FsckOptions
 

@@ -14,6 +14,7 @@ import typer
 
 from cachetier.cli.output import AsJson, exit_code_of, print_json, reported
 from cachetier.cli.settings_options import Flags, taking_settings
+from cachetier.local.files.permissions import keep_files_private
 from cachetier.service.signals import end_as_any_process
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def serve(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
     JSON: `state` (ready), `socket`, `http`, once it takes requests.
     """
     end_as_any_process()
+    keep_files_private()
     with _reported_in_log(as_json, flags["log_format"]):
         from cachetier.config.settings import load
 

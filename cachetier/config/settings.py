@@ -14,16 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from cachetier_client.bucket_format.at_rest import BUCKETS_OWN, AtRest
+
 from cachetier.access.tokens import TOKENS_FILE
 from cachetier.config.fields import declared, read_values, required, setting
 from cachetier.config.principals import PRINCIPALS, PrincipalSettings
-from cachetier.config.replicas import REPLICAS, ReplicaSettings, checked_replicas
+from cachetier.config.replicas import ENCRYPTION, REPLICAS, ReplicaSettings, checked_replicas
 from cachetier.config.sources import (
     SettingsFile,
     config_file,
     missing,
     origins_of,
     read_file,
+    shown_secrets,
     unknown_keys,
     unknown_variables,
     values_of_variables,
@@ -42,6 +45,7 @@ from cachetier.config.types import (
     URL,
     Secret,
     checked,
+    is_secret,
     listed,
     number,
     one_of,
@@ -135,6 +139,26 @@ class Settings:
         one_of("checksum", "readback"),
         "checksum",
         "`readback` for a store without CRC-64/NVME: objects are read back.",
+    )
+    remote_encryption: str = setting(
+        ENCRYPTION,
+        BUCKETS_OWN,
+        "Every write asks for it: `AES256` (SSE-S3), `aws:kms` or `aws:kms:dsse`; "
+        "`bucket`: the bucket decides.",
+    )
+    remote_kms_key: str | None = setting(
+        optional(TEXT),
+        None,
+        "Id, ARN or alias of the KMS key; that of the bucket or of AWS if not given.",
+    )
+    remote_kms_context: dict[str, str] = setting(
+        table(TEXT), {}, "KMS encryption context: a table of texts that policies and logs see."
+    )
+    remote_storage_class: str | None = setting(
+        optional(TEXT),
+        None,
+        "Storage class of shards and packs: `STANDARD_IA`, `GLACIER_IR`, ...; documents have the "
+        "bucket's.",
     )
     conditional_writes: bool = setting(
         FLAG, True, "`off` for a store without `If-None-Match`: nodes may then overwrite."
@@ -261,6 +285,12 @@ class Settings:
         return remote_of(self.remote)[1]
 
     @property
+    def at_rest(self) -> AtRest:
+        """How the durable remote keeps objects."""
+        names = "encryption", "kms_key", "kms_context", "storage_class"
+        return AtRest.checked({name: getattr(self, f"remote_{name}") for name in names})
+
+    @property
     def rules(self) -> Rules:
         """How to compress which shard."""
         return Rules.parsed(self.compression, tuple(self.compression_rules.items()))
@@ -273,6 +303,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         checked_replicas(self.replicas, (self.remote, self.remote_endpoint))
+        self.at_rest  # noqa: B018 - raises ValueError
         if self.low_watermark > self.high_watermark:
             raise ValueError(
                 f"low_watermark {self.low_watermark:g} is above "
@@ -348,4 +379,6 @@ def sourced(flags: Mapping[str, Any] | None = None, *, config: Path | None = Non
         settings = Settings(**values) if not needed else None
     except ValueError as error:
         problems += wrong_values(error, origins, file)
+    secrets = [name for name, each in SETTINGS.items() if is_secret(each.kind)]
+    problems += shown_secrets(file, secrets)
     return Sourced(None if problems else settings, origins, tuple(problems), path)

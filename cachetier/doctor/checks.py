@@ -62,6 +62,7 @@ REMOTE_CHECKS = (
     RemoteCheck("clock", remote.check_clock, "s3:ListBucket"),
     RemoteCheck("put", remote.check_put, "s3:PutObject"),
     RemoteCheck("read", remote.check_read, "s3:GetObject"),
+    RemoteCheck("at-rest", remote.check_at_rest, "s3:GetObject"),
     RemoteCheck("list", remote.check_list, "s3:ListBucket"),
     RemoteCheck("conditional", remote.check_conditional, "s3:PutObject"),
     RemoteCheck("checksum", remote.check_checksum, "s3:PutObject"),

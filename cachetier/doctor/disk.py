@@ -24,6 +24,7 @@ from cachetier.doctor.subject import Subject
 from cachetier.errors import CachetierError, ConfigError
 from cachetier.local.files import data_files
 from cachetier.local.files.filesystem import Mount, mount_of, project_of, refuse_unsafe
+from cachetier.local.files.permissions import refuse_exposed
 from cachetier.remote.retrying import RetryPolicy
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def check_device(subject: Subject) -> CheckResult:
 def check_directory(subject: Subject) -> CheckResult:
     def probed(place: Path) -> CheckResult:
         try:
+            owner = place.parent.stat().st_uid  # root looks after the service of another user
+            refuse_exposed(place.parent, os.geteuid() or owner)
             return judge_directory(data_files.probe(place), None)
         except ConfigError as error:
             return judge_directory(None, error)

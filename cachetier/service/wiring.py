@@ -81,7 +81,8 @@ def remote_for_clients(remote: RemoteSettings) -> dict[str, Any]:
     """Return what clients learn of the durable remote, for when this service is away."""
     where = "bucket", "prefix", "endpoint", "region"
     how = "verify", "conditional_writes", "spread"
-    return {name: getattr(remote, name) for name in where + how}
+    known = {name: getattr(remote, name) for name in where + how}
+    return known | remote.at_rest.described()
 
 
 def locked(settings: Settings) -> int:

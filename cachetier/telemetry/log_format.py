@@ -262,5 +262,10 @@ def _tell_of_end(
 def secrets_in(environment: Mapping[str, str]) -> Iterator[str]:
     """Yield what must not be written of an environment."""
     for name, value in environment.items():
-        if re.search(r"(SECRET|TOKEN|PASSWORD|OTLP_HEADERS)", name):
+        if names_secret(name):
             yield value
+
+
+def names_secret(variable: str) -> bool:
+    """Return whether a variable of that name holds what is not for everybody."""
+    return re.search(r"(SECRET|TOKEN|PASSWORD|API_KEY|OTLP_HEADERS)", variable) is not None

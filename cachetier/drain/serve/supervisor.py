@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -253,6 +253,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stderr.close()
 
 
+def environment_of_drain(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a drain gets of the service's environment: the keys to its bucket, but no other.
+
+    Settings come by the channel, and the token of the doors is none of its business.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith("AWS_")
+        or not (name.startswith("CACHETIER_") or log_format.names_secret(name))
+    }
+
+
 def _spawn(theirs: socket.socket, arguments: list[str]) -> subprocess.Popen[bytes]:
     """Start a drain in a session of its own, which gives it a scheduling group of its own."""
     descriptor = theirs.fileno()
@@ -266,5 +279,5 @@ def _spawn(theirs: socket.socket, arguments: list[str]) -> subprocess.Popen[byte
         stderr=subprocess.PIPE,
         pass_fds=(descriptor,),
         start_new_session=True,
-        env={**os.environ, **ENVIRONMENT},
+        env={**environment_of_drain(os.environ), **ENVIRONMENT},
     )

@@ -92,7 +92,7 @@ def test_show_has_every_setting_once() -> None:
 
 @pytest.mark.parametrize("words", [["show"], ["show", "--origin"], ["show", "--json"], ["check"]])
 def test_a_token_is_never_shown(words: list[str]) -> None:
-    code, out, err = ended(*words, *LEAST, CACHETIER_TOKEN="canary")
+    code, out, err = ended(*words, *LEAST, CACHETIER_TOKEN="canary-of-the-token")
     assert code == 0
     assert "canary" not in out + err
     assert words == ["check"] or "(hidden)" in out
