@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from cachetier_client.trace_context import FIELD as TRACEPARENT
 from cachetier_client.trace_context import called_by
@@ -29,6 +31,7 @@ from cachetier.doors.http.problems import (
     internal,
     problem_response,
 )
+from cachetier.doors.http.slots import holder_of
 from cachetier.doors.http.waiting import PARKED
 from cachetier.errors import (
     BusyError,
@@ -71,16 +74,16 @@ class Guard:
         self._shards = shards
         self._expected = f"Bearer {token}".encode() if token is not None else None
         self._limits = limits
-        self._requests = 0
+        self._served: Counter[str] = Counter()  # requests, by who they count for
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = _Exchange(scope, receive, send, self._failed)
-        scope[PARKED] = self._parked
-        self._requests += 1
+        scope[PARKED] = partial(self._counted, holder_of(scope), -1)
         try:
             async with asyncio.timeout(self._limits.request_seconds):
                 extensions = scope.get("extensions", {})
                 with (
+                    self._counted(holder_of(scope), 1),
                     called_by(Headers(scope=scope).get(TRACEPARENT)),
                     working_for(extensions.get(CONNECTION, {}).get("socket")),
                 ):
@@ -97,23 +100,22 @@ class Guard:
             operation = f"{scope['method']} {scope['path'][:200]}"
             tell(log, events.REQUEST_FAILED, door="http", operation=operation, error=error)
             await exchange.answer_error(internal())
-        finally:
-            self._requests -= 1
 
     @contextmanager
-    def _parked(self) -> Iterator[None]:
-        self._requests -= 1
+    def _counted(self, holder: str, by: int) -> Iterator[None]:
+        self._served[holder] += by
         try:
             yield
         finally:
-            self._requests += 1
+            self._served[holder] -= by
+            if not self._served[holder]:
+                del self._served[holder]
 
     async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
         open_path = scope["path"] in OPEN_PATHS
         if not open_path:
             self._authorize(Headers(scope=scope))
-            if self._requests > self._limits.requests:
-                raise BusyError(f"{self._limits.requests} requests are being served already")
+            self._refuse_if_crowded(holder_of(scope))
         target = target_of(scope["raw_path"])
         if target is not None and target.name is not None:
             scope["cachetier.target"] = target
@@ -123,6 +125,12 @@ class Guard:
         if body and not _is_json(Headers(scope=scope)):
             raise MediaTypeError("the body is not JSON")
         await self._routes(scope, _replay(body, exchange.receive), exchange.send)
+
+    def _refuse_if_crowded(self, holder: str) -> None:
+        """Beyond the limit, take requests only of those who have less than an equal share."""
+        limit = self._limits.requests
+        if self._served.total() > limit and self._served[holder] * len(self._served) > limit:
+            raise BusyError(f"{limit} requests are being served already")
 
     def _authorize(self, headers: Headers) -> None:
         """Compare tokens in constant time, before a byte of the body is read."""
@@ -203,12 +211,14 @@ class _Exchange:
         """Answer with a problem; an answer that has begun can only be cut off.
 
         The server cuts it when the application returns before its end, so that nobody takes a part
-        for the whole.
+        for the whole. A reader who was too slow is not waited for any more.
         """
         if self._started:
             if not self._ended:
                 self._failed("http", error.code)
                 tell(log, events.ANSWER_CUT_OFF, reason=error.message, code=error.code)
+                if isinstance(error, BusyError):
+                    self._scope["extensions"][CONNECTION]["abort"]()
             return
         # Who waits for `100 Continue` will not send its body now, and who is too slow has had its
         # time: the connection cannot go on.

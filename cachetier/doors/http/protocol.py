@@ -8,6 +8,7 @@ move on.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,7 @@ class WatchedProtocol(HttpToolsProtocol):
         self._feed: Feed | None = None
         self.resting_since = self.loop.time()
         self._unsent_bytes = 0
-        self._stuck_since: float | None = None
+        self._stuck_since = self.resting_since
         self._watch: asyncio.TimerHandle | None = None
 
     # --- connection ----------------------------------------------------------------------------
@@ -56,12 +57,29 @@ class WatchedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
-            ours = (each for each in self.connections if isinstance(each, WatchedProtocol))
-            resting = [each for each in ours if each.rests and each is not self]
-            longest = min(resting, key=lambda each: each.resting_since, default=self)
-            longest.transport.abort()
+            self._make_place().transport.abort()
         if not self.transport.is_closing():
             self._look_again()
+
+    def _make_place(self) -> WatchedProtocol:
+        """Return who goes: of the address that has most, the longest rest, else the newest.
+
+        Nobody busy goes for one who has as many. A client whose connection rested connects again.
+        """
+        ours = [each for each in self.connections if isinstance(each, WatchedProtocol)]
+        held = Counter(each.host for each in ours)
+        most = max(held.values())
+        greedy = [each for each in ours if held[each.host] == most and each is not self]
+        resting = [each for each in greedy if each.rests]
+        if resting:
+            return min(resting, key=lambda each: each.resting_since)
+        if most == held[self.host]:
+            return self
+        return max(greedy, key=lambda each: each.resting_since)
+
+    @property
+    def host(self) -> str:
+        return self.client[0] if self.client else ""
 
     @property
     def rests(self) -> bool:
@@ -102,7 +120,11 @@ class WatchedProtocol(HttpToolsProtocol):
         connection = self.transport.get_extra_info("socket")
         self.scope["extensions"] = {
             TAP: {"tap": self._tap_for(self.scope)},
-            CONNECTION: {"socket": connection},
+            CONNECTION: {
+                "socket": connection,
+                "unsent_bytes": self.transport.get_write_buffer_size,
+                "abort": self.transport.abort,
+            },
         }
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -148,7 +170,7 @@ class WatchedProtocol(HttpToolsProtocol):
         self._watch = self.loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """End a connection that rests too long between requests, or whose reader does not read."""
+        """End a connection that rests too long, or whose reader takes next to nothing."""
         now = self.loop.time()
         if self._reader_is_stuck(now):
             self.transport.abort()
@@ -160,12 +182,15 @@ class WatchedProtocol(HttpToolsProtocol):
 
     def _reader_is_stuck(self, now: float) -> bool:
         unsent_bytes = self.transport.get_write_buffer_size()
-        if unsent_bytes == 0 or unsent_bytes != self._unsent_bytes:
-            self._unsent_bytes, self._stuck_since = unsent_bytes, None
-            return False
-        if self._stuck_since is None:
-            self._stuck_since = now
+        taken_bytes = self._unsent_bytes - unsent_bytes
+        if unsent_bytes == 0 or not 0 <= taken_bytes < self.limits.progress_bytes:
+            self._unsent_bytes, self._stuck_since = unsent_bytes, now
         return now - self._stuck_since > self.limits.progress_seconds
+
+    def resume_writing(self) -> None:
+        """Go on: the reader took all but a little, and what is unsent counts anew."""
+        self._unsent_bytes = 0
+        super().resume_writing()
 
 
 def protocol_with(limits: RequestLimits, failed: Failed) -> type[WatchedProtocol]:
