@@ -27,7 +27,7 @@ class RequestLimits:
     requests: int = 256
     uploads: int = 12
     downloads: int = 6
-    head_bytes: int = 64 << 10
+    head_bytes: int = 16 << 10
     headers: int = 100
     json_bytes: int = 1 << 20
     header_seconds: float = 10.0

@@ -22,8 +22,14 @@ from cachetier.doors.http.guard import CONNECTION
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.problems import MEDIA_TYPE, problem_body
 from cachetier.errors import InvalidRequestError
+from cachetier.tls import name_of
 
 Failed = Callable[[str, str], None]
+
+READ_BYTES = 256 << 10
+READ_BYTES_UNASKED = 16 << 10  # until an application wants a large body
+PIPELINED = 16
+TLS = "tls"  # as the ASGI extension is called
 
 
 class BadHeadError(Exception):
@@ -35,6 +41,7 @@ class WatchedProtocol(HttpToolsProtocol):
 
     limits = RequestLimits()
     failed: Failed = staticmethod(lambda _door, _code: None)
+    read_buffer = memoryview(bytearray(READ_BYTES))  # of all connections of a loop
 
     def __init__(
         self,
@@ -56,6 +63,7 @@ class WatchedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._peer = _peer_of(transport.get_extra_info("peercert"))
         if len(self.connections) > self.limits.connections:
             self._make_place().transport.abort()
         if not self.transport.is_closing():
@@ -92,6 +100,11 @@ class WatchedProtocol(HttpToolsProtocol):
             self._watch.cancel()
         super().connection_lost(exc)
 
+    @property
+    def reads_bytes(self) -> int:
+        """How much may come at a time: little, before anybody asked for it."""
+        return READ_BYTES if self._feed is not None else READ_BYTES_UNASKED
+
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._in_head and not self.transport.is_closing():
@@ -125,6 +138,7 @@ class WatchedProtocol(HttpToolsProtocol):
                 "unsent_bytes": self.transport.get_write_buffer_size,
                 "abort": self.transport.abort,
             },
+            **self._peer,
         }
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -136,8 +150,12 @@ class WatchedProtocol(HttpToolsProtocol):
         names = {name for name, _value in self.headers}
         if b"content-length" in names and b"transfer-encoding" in names:
             raise BadHeadError("both Content-Length and Transfer-Encoding")
+        if len(self.pipeline) >= PIPELINED:
+            raise BadHeadError("too many requests at once")
         super().on_headers_complete()
         self._in_head = False
+        if names & {b"content-length", b"transfer-encoding"}:
+            self.flow.pause_reading()  # until the application asks, or has answered without
 
     def on_body(self, body: bytes) -> None:
         if self._feed is None or self.cycle.response_complete:
@@ -161,6 +179,8 @@ class WatchedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self.rests:
+            self.cycle.body = bytearray()
         self.resting_since = self.loop.time()
 
     # --- the watch -----------------------------------------------------------------------------
@@ -193,10 +213,41 @@ class WatchedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
 
+class Entrance(asyncio.BufferedProtocol):
+    """What a transport talks to: hands on to uvicorn's protocol what it reads in small pieces."""
+
+    def __init__(
+        self, config: Config, server_state: ServerState, app_state: dict[str, Any]
+    ) -> None:
+        inner = config.http_protocol_class(config, server_state, app_state)  # type: ignore[operator, call-arg]
+        assert isinstance(inner, WatchedProtocol)
+        self._inner = inner
+        self.connection_made = inner.connection_made  # type: ignore[assignment]
+        self.connection_lost = inner.connection_lost  # type: ignore[method-assign]
+        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._inner.read_buffer[: self._inner.reads_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._inner.data_received(bytes(self._inner.read_buffer[:nbytes]))
+
+
+def _peer_of(certificate: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the extension of the scope that names a client whose certificate was verified."""
+    if not certificate:
+        return {}
+    others = [f"{kind}:{name}" for kind, name in certificate.get("subjectAltName", ())]
+    subject = name_of(certificate["subject"])
+    return {TLS: {"client_cert_name": subject, "client_cert_alt_names": others}}
+
+
 def protocol_with(limits: RequestLimits, failed: Failed) -> type[WatchedProtocol]:
     """Return the protocol bounded by ``limits``; uvicorn makes one instance for each connection.
 
     ``failed``: see ``Operations``.
     """
-    chosen = {"limits": limits, "failed": staticmethod(failed)}
+    buffer = memoryview(bytearray(READ_BYTES))
+    chosen = {"limits": limits, "failed": staticmethod(failed), "read_buffer": buffer}
     return type("LimitedProtocol", (WatchedProtocol,), chosen)
