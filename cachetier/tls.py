@@ -15,6 +15,8 @@ from cachetier.errors import ConfigError
 
 LOOK_SECONDS = 1.0
 OTHERS = 0o007
+DAY_SECONDS = 86_400.0
+WARN_DAYS = 30
 _HINT = "`cachetier doctor --only tls` says what the files hold."
 
 Signature = tuple[tuple[int, int, int] | None, ...]
@@ -44,9 +46,9 @@ class TlsFiles:
             ConfigError: It cannot be read.
         """
         try:
-            found = _ssl._test_decode_cert(str(self.certificate))
+            found = _ssl._test_decode_cert(str(self.certificate))  # type: ignore[attr-defined]
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            raise _refused(self.certificate, error) from error
+            raise _refused(str(self.certificate), error) from error
         expires_at = ssl.cert_time_to_seconds(found["notAfter"])
         return Certificate(name_of(found["subject"]), name_of(found["issuer"]), expires_at)
 
@@ -58,17 +60,18 @@ class TlsFiles:
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        at = self.key
+        at = str(self.key)
         try:
             if self.key.stat().st_mode & OTHERS:
                 raise ConfigError(
                     f"tls_key {self.key} can be read by others", hint=f"chmod 600 {self.key}"
                 )
-            at = self.certificate
+            at = str(self.certificate)
             self.certificate.stat()
+            at = f"{self.certificate} with {self.key}"
             context.load_cert_chain(self.certificate, self.key, password=lambda: "")
             if self.client_ca is not None:
-                at = self.client_ca
+                at = str(self.client_ca)
                 context.load_verify_locations(self.client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED
         except (OSError, ValueError) as error:
@@ -109,6 +112,20 @@ class Tls:
                 self._look()
             return self._context
 
+    def warnings(self, now: float) -> list[str]:
+        """Return what a person should look after, at ``now`` in UTC seconds."""
+        self.context()
+        found = []
+        if self.problem is not None:
+            found.append(f"{self.problem}; the certificate that was read before stays in use")
+        left_days = (self.certificate.expires_at - now) / DAY_SECONDS
+        if left_days < WARN_DAYS:
+            when = "has expired" if left_days < 0 else f"expires in {left_days:.0f} days"
+            found.append(
+                f"the certificate of the HTTP door {when}: renew {self._files.certificate}"
+            )
+        return found
+
     def _look(self) -> None:
         self._looked_at = time.monotonic()
         signature = self._files.signature()
@@ -146,7 +163,7 @@ def _signature(path: Path | None) -> tuple[int, int, int] | None:
     return found and (found.st_ino, found.st_mtime_ns, found.st_size)
 
 
-def _refused(path: Path, error: Exception) -> ConfigError:
+def _refused(path: str, error: Exception) -> ConfigError:
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
     what = "no such file" if isinstance(error, FileNotFoundError) else reason
     return ConfigError(f"TLS cannot use {path}: {what}", hint=_HINT)

@@ -62,6 +62,7 @@ from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.metrics import Metrics
 from cachetier.telemetry.tracing import open_tracing
+from cachetier.tls import Tls
 
 if TYPE_CHECKING:
     from cachetier.doors.http.door import HttpDoor
@@ -106,6 +107,7 @@ class Service:
             [DURABLE, *(each.name for each in self._replica_settings)],
             version=__version__,
         )
+        self.health_url: str | None = None
         self._grace = Countdown(settings.grace_seconds, self._clock)
         self._closing = ExitStack()
 
@@ -210,7 +212,7 @@ class Service:
             self._machine,
             self._drain,
             self._course,
-            warnings=self._passed_over.warnings,
+            warnings=self._warnings,
             flow=self.metrics.flow,
         )
         self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
@@ -287,7 +289,9 @@ class Service:
             mode=settings.socket_mode,
             uids=settings.allowed_uids,
         )
+        self._tls = self._read_tls()
         self._http = self._http_door()
+        self._open_health_door(undo)
         undo.callback(self._close_doors)  # first of all
         self._unix.start()
         if self._http is not None:
@@ -306,9 +310,33 @@ class Service:
             address,
             self.operations,
             token=token.reveal() if token is not None else None,
+            tls=self._tls,
+            clear_text=self._settings.http_clear_text,
             not_ready=self.report.not_ready,
             exposition=self.metrics.exposition,
         )
+
+    def _read_tls(self) -> Tls | None:
+        def tell_of(problem: str | None) -> None:
+            if problem is None:
+                tell(log, events.TLS_READ)
+            else:
+                tell(log, events.TLS_REFUSED, reason=problem)
+
+        files = self._settings.tls_files
+        return Tls(files, tell_of) if files is not None else None
+
+    def _open_health_door(self, undo: ExitStack) -> None:
+        """Open the port for probes: the last to close, so that they see the service stop."""
+        address = self._settings.health_address
+        if address is None:
+            return
+        from cachetier.doors.http.health import HealthDoor
+
+        health = HealthDoor(address, self.report.not_ready)
+        undo.callback(lambda: health.stop(0.0))
+        health.start()
+        self.health_url = health.url
 
     def _supervisor(
         self, store: Store, changes: Changes, incidents: Incidents, metrics: Metrics
@@ -437,6 +465,10 @@ class Service:
     def _announce(self) -> None:
         self._incidents.refresh()
         self._changes.ring()
+
+    def _warnings(self) -> list[str]:
+        of_tls = self._tls.warnings(self._clock.now()) if self._tls is not None else []
+        return [*self._passed_over.warnings(), *of_tls]
 
     def _still_remote(self, shard: Shard) -> bool:
         return self._restore.sources.still_there(shard)

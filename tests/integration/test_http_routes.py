@@ -222,7 +222,7 @@ def test_a_defect_tells_nothing_of_the_insides(
     def broken(*_arguments: object) -> None:
         raise RuntimeError("secret of the insides")
 
-    monkeypatch.setattr(served.service.operations.restore, "open", broken)
+    monkeypatch.setattr(served.service.operations.restore, "look", broken)
     monkeypatch.setattr(served.service.operations.checkpoints, "runs", broken)
     for path in (shard_path("x"), "/v1/runs"):
         answer = served.call("GET", path)

@@ -9,10 +9,10 @@ from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.routes import NotReady
 from cachetier.doors.http.server import HttpServer
-from cachetier.tls import Tls
 from cachetier.doors.operations import Operations
 from cachetier.errors import ConfigError
 from cachetier.parsers import why_not_open
+from cachetier.tls import Tls
 
 
 class HttpDoor(HttpServer):

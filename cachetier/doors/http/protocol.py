@@ -219,7 +219,7 @@ class Entrance(asyncio.BufferedProtocol):
     def __init__(
         self, config: Config, server_state: ServerState, app_state: dict[str, Any]
     ) -> None:
-        inner = config.http_protocol_class(config, server_state, app_state)  # type: ignore[operator, call-arg]
+        inner = config.http_protocol_class(config, server_state, app_state)  # type: ignore[call-arg]
         assert isinstance(inner, WatchedProtocol)
         self._inner = inner
         self.connection_made = inner.connection_made  # type: ignore[assignment]

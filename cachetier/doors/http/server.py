@@ -7,6 +7,7 @@ and each begins with the certificate that the files hold then.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import threading
@@ -17,10 +18,10 @@ from starlette.types import ASGIApp
 
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.protocol import Entrance, Failed, protocol_with
-from cachetier.tls import Tls
 from cachetier.errors import ConfigError
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
+from cachetier.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -155,15 +156,13 @@ class _Server(uvicorn.Server):
     async def _admit(self, connection: socket.socket) -> None:
         """Shake hands, if that is wanted; whoever does not in time, or cannot, is hung up on."""
         seconds = None if self._tls is None else self._limits.header_seconds
-        try:
+        with contextlib.suppress(OSError):  # those of TLS are
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: Entrance(self.config, self.server_state, self.lifespan.state),
                 connection,
                 ssl=None if self._tls is None else self._tls.context(),
                 ssl_handshake_timeout=seconds,
             )
-        except OSError as error:  # of TLS as well
-            log.debug("no handshake: %s", error)
 
 
 def _bound(setting: str, address: tuple[str, int]) -> socket.socket:

@@ -153,7 +153,8 @@ def test_a_door_open_to_all_without_a_token_is_found_before_the_start() -> None:
     code, _, err = ended("check", *LEAST, "--http", "0.0.0.0:7070")
     assert code == 2
     assert "there is no token" in err
-    assert ended("check", *LEAST, "--http", "0.0.0.0:7070", CACHETIER_TOKEN="t")[0] == 0
+    open_to_all = ("--http", "0.0.0.0:7070", "--http-clear-text")
+    assert ended("check", *LEAST, *open_to_all, CACHETIER_TOKEN="t")[0] == 0
 
 
 def test_the_schema_takes_what_the_service_takes_and_nothing_misspelt() -> None:

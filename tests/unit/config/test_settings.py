@@ -329,13 +329,15 @@ def test_a_capacity_is_a_size_or_a_share(text: str, size_bytes: int) -> None:
     ],
 )
 def test_http_is_an_address_or_off(text: str, address: tuple[str, int] | None) -> None:
-    assert load({**LEAST, "http": text, "token": "t"}).http_address == address
+    given = {"http": text, "token": "t", "http_clear_text": "on"}
+    assert load({**LEAST, **given}).http_address == address
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0:7070", "[::]:7070", "node-7:1"])
 def test_a_door_open_to_other_machines_wants_a_token(text: str) -> None:
     assert "there is no token" in failure(http=text).message
-    assert load({**LEAST, "http": text, "token": "t"}).http == text
+    assert "`http_clear_text`" in failure(http=text, token="t").message
+    assert load({**LEAST, "http": text, "token": "t", "http_clear_text": True}).http == text
 
 
 @pytest.mark.parametrize(
