@@ -229,5 +229,4 @@ def test_frames_of_others_leave_memory_to_the_services_own_user(
 
     strangers()
 
-    whole = {"size_bytes": 1 << 20, "digest": to_hex(digest_of(bytes(1 << 20)))}
-    assert door.rank().ask("put", bytes(1 << 20), **IDS, name="own", **whole)["ok"]
+    assert door.rank().ask("status", bytes(4 << 20))["ok"]
