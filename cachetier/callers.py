@@ -34,7 +34,7 @@ class Caller(Protocol):
 
     @property
     def holder(self) -> str:
-        """Whom limits count against: one user, token or address of a principal."""
+        """Whom limits count against: one user of a principal, or one token at one address."""
 
     @property
     def shown(self) -> str:

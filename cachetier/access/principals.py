@@ -95,8 +95,8 @@ class Caller:
 
     @property
     def holder(self) -> str:
-        """Whom limits count against: one user, token or address of the principal."""
-        who = self.token or self.address if self.uid is None else f"user {self.uid}"
+        """Whom limits count against: one user of the principal, or token at an address."""
+        who = f"{self.token} at {self.address}" if self.uid is None else f"user {self.uid}"
         return f"{self.principal.name}, {who}"
 
     @property

@@ -96,6 +96,7 @@ def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: b
         remotes=(remote_settings(settings), *replica_settings(settings)),
         drain_threads=settings.drain_threads or default_threads(),
         block_copies=settings.block_copies,
+        tls=settings.tls_files,
         service=status,
         service_fault=fault,
         checkpoint_bytes=checkpoint_bytes,

@@ -58,7 +58,8 @@ from cachetier.errors import ConfigError
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.model.compression import Rules
-from cachetier.parsers import address_of, capacity_of, remote_of
+from cachetier.parsers import address_of, capacity_of, remote_of, why_not_open
+from cachetier.tls import TlsFiles
 
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
@@ -125,6 +126,26 @@ class Settings:
     )
     audit: str = setting(
         TEXT, "", "File of the audit log; `-` for standard output, empty for none."
+    )
+    http_clear_text: bool = setting(
+        FLAG, False, "`on`: HTTP beyond loopback without TLS, where the network is private."
+    )
+    tls_certificate: Path | None = setting(
+        optional(PATH),
+        None,
+        "PEM file of the HTTP door's certificate, its chain below; with it "
+        "the door speaks HTTPS. Read again when it changes.",
+    )
+    tls_key: Path | None = setting(
+        optional(PATH), None, "PEM file of its key, which others must not be able to read."
+    )
+    tls_client_ca: Path | None = setting(
+        optional(PATH),
+        None,
+        "PEM file of who issues to clients: who has no such certificate is refused.",
+    )
+    health: str = setting(
+        ADDRESS, "", "Address of a port for probes alone, `/livez` and `/readyz`; empty for none."
     )
     remote: str = required(REMOTE, "Where checkpoints go: `s3://bucket/prefix`.")
     remote_endpoint: str | None = setting(
@@ -277,6 +298,18 @@ class Settings:
         return address_of(self.http) if self.http else None
 
     @property
+    def health_address(self) -> tuple[str, int] | None:
+        """(host, port) of the health door, or None when it is off."""
+        return address_of(self.health) if self.health else None
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """What the HTTP door shows of itself, or None where it speaks in clear text."""
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        return TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
+
+    @property
     def bucket(self) -> str:
         return remote_of(self.remote)[0]
 
@@ -304,6 +337,15 @@ class Settings:
     def __post_init__(self) -> None:
         checked_replicas(self.replicas, (self.remote, self.remote_endpoint))
         self.at_rest  # noqa: B018 - raises ValueError
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("set both of `tls_certificate` and `tls_key`, or none")
+        if self.tls_client_ca is not None and self.tls_files is None:
+            raise ValueError("`tls_client_ca` wants `tls_certificate` and `tls_key` as well")
+        if self.http_address is not None:
+            is_private = self.http_clear_text or self.tls_files is not None
+            why_not = why_not_open(self.http_address, is_private=is_private)
+            if why_not is not None:
+                raise ValueError(why_not)
         if self.low_watermark > self.high_watermark:
             raise ValueError(
                 f"low_watermark {self.low_watermark:g} is above "

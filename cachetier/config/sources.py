@@ -28,6 +28,7 @@ FOREIGN_VARIABLES = frozenset(
     for name in (
         "ACCEPTANCE",
         "BASE_IMAGE",
+        "CA",
         "CONFIG",
         "FALLBACK",
         "FALLBACK_AFTER",

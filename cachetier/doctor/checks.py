@@ -46,6 +46,7 @@ NODE_CHECKS = (
     NodeCheck("courtesy", "node", node.check_courtesy),
     NodeCheck("software", "node", node.check_software),
     NodeCheck("socket", "node", node.check_socket),
+    NodeCheck("tls", "node", node.check_tls),
     NodeCheck("service", "node", node.check_service),
     NodeCheck("filesystem", "disk", disk.check_filesystem),
     NodeCheck("device", "disk", disk.check_device),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cachetier.remote.settings import RemoteSettings
+from cachetier.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Subject:
     Args:
         capacity_bytes: The budget, given the size of the filesystem.
         remotes: The durable one first.
+        tls: The files of the HTTP door's certificate, None if it speaks in clear text.
         service: The status of a service that runs on this directory, None if there is none.
         service_fault: Why a service that should answer does not; empty otherwise.
         skip_remote: Whether to ask the remotes nothing at all.
@@ -32,6 +34,7 @@ class Subject:
     remotes: Sequence[RemoteSettings]
     drain_threads: int
     block_copies: bool
+    tls: TlsFiles | None = None
     service: dict[str, Any] | None = None
     service_fault: str = ""
     checkpoint_bytes: int | None = None

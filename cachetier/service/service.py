@@ -67,6 +67,7 @@ from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.metrics import Metrics
 from cachetier.telemetry.tracing import open_tracing
+from cachetier.tls import Tls
 
 if TYPE_CHECKING:
     from cachetier.doors.http.door import HttpDoor
@@ -111,6 +112,7 @@ class Service:
             [DURABLE, *(each.name for each in self._replica_settings)],
             version=__version__,
         )
+        self.health_url: str | None = None
         self._grace = Countdown(settings.grace_seconds, self._clock)
         self._closing = ExitStack()
 
@@ -219,7 +221,7 @@ class Service:
             self._machine,
             self._drain,
             self._course,
-            warnings=self._passed_over.warnings,
+            warnings=self._warnings,
             flow=self.metrics.flow,
             shared_uid=lambda: self._access.shared_uid,
         )
@@ -298,7 +300,9 @@ class Service:
             shared,
             *(UnixDoor(path, self.operations, mode=mode, own=path) for path, mode in own),
         ]
+        self._tls = self._read_tls()
         self._http = self._http_door()
+        self._open_health_door(undo)
         undo.callback(self._close_doors)  # first of all
         for door in self._sockets:
             door.start()
@@ -317,6 +321,8 @@ class Service:
         return HttpDoor(
             address,
             self.operations,
+            tls=self._tls,
+            clear_text=self._settings.http_clear_text,
             not_ready=self.report.not_ready,
             exposition=self.metrics.exposition,
         )
@@ -340,6 +346,28 @@ class Service:
             self._audit,
             open_metrics=alone,
         )
+
+    def _read_tls(self) -> Tls | None:
+        def tell_of(problem: str | None) -> None:
+            if problem is None:
+                tell(log, events.TLS_READ)
+            else:
+                tell(log, events.TLS_REFUSED, reason=problem)
+
+        files = self._settings.tls_files
+        return Tls(files, tell_of) if files is not None else None
+
+    def _open_health_door(self, undo: ExitStack) -> None:
+        """Open the port for probes: the last to close, so that they see the service stop."""
+        address = self._settings.health_address
+        if address is None:
+            return
+        from cachetier.doors.http.health import HealthDoor
+
+        health = HealthDoor(address, self.report.not_ready)
+        undo.callback(lambda: health.stop(0.0))
+        health.start()
+        self.health_url = health.url
 
     def _supervisor(
         self, store: Store, changes: Changes, incidents: Incidents, metrics: Metrics
@@ -469,6 +497,10 @@ class Service:
     def _announce(self) -> None:
         self._incidents.refresh()
         self._changes.ring()
+
+    def _warnings(self) -> list[str]:
+        of_tls = self._tls.warnings(self._clock.now()) if self._tls is not None else []
+        return [*self._passed_over.warnings(), *of_tls]
 
     def _still_remote(self, shard: Shard) -> bool:
         return self._restore.sources.still_there(shard)

@@ -384,6 +384,11 @@ SCRAPE_FAILED = _error(
     "a scrape lacks the gauges of the %(source)s: %(reason)s",
     alike=("source",),
 )
+TLS_READ = _event("tls.read", logging.INFO, "the files of TLS were read again: they changed")
+TLS_REFUSED = _warning(
+    "tls.refused",
+    "the files of TLS changed and are no good, what was read before stays: %(reason)s",
+)
 HTTP_FAILED = _error("http.failed", "the HTTP door failed")
 TOKENS_UNREADABLE = _error(
     "tokens.unreadable",

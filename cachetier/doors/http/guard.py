@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from cachetier_client.trace_context import FIELD as TRACEPARENT
 from cachetier_client.trace_context import called_by
@@ -73,15 +75,17 @@ class Guard:
         self._shards = shards
         self._access = access
         self._limits = limits
-        self._requests = 0
+        self._served: Counter[str] = Counter()  # requests, by who they count for
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = _Exchange(scope, receive, send, self._failed)
-        scope[PARKED] = self._parked
-        self._requests += 1
+        scope[PARKED] = partial(self._counted, _address_of(scope), -1)
         try:
             async with asyncio.timeout(self._limits.request_seconds):
-                with called_by(Headers(scope=scope).get(TRACEPARENT)):
+                with (
+                    self._counted(_address_of(scope), 1),
+                    called_by(Headers(scope=scope).get(TRACEPARENT)),
+                ):
                     await self._serve(scope, exchange)
         except CachetierError as error:
             await exchange.answer_error(error)
@@ -95,24 +99,23 @@ class Guard:
             operation = f"{scope['method']} {scope['path'][:200]}"
             tell(log, events.REQUEST_FAILED, door="http", operation=operation, error=error)
             await exchange.answer_error(internal())
-        finally:
-            self._requests -= 1
 
     @contextmanager
-    def _parked(self) -> Iterator[None]:
-        self._requests -= 1
+    def _counted(self, holder: str, by: int) -> Iterator[None]:
+        self._served[holder] += by
         try:
             yield
         finally:
-            self._requests += 1
+            self._served[holder] -= by
+            if not self._served[holder]:
+                del self._served[holder]
 
     async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
         if scope["path"] in OPEN_PATHS:
             await self._pass_on(scope, exchange)
             return
         caller = scope[CALLER] = self._caller(scope)
-        if self._requests > self._limits.requests:
-            raise BusyError(f"{self._limits.requests} requests are being served already")
+        self._refuse_if_crowded(_address_of(scope))
         connection = scope.get("extensions", {}).get(CONNECTION, {}).get("socket")
         with working_for(connection, caller):
             await self._pass_on(scope, exchange)
@@ -127,11 +130,17 @@ class Guard:
             raise MediaTypeError("the body is not JSON")
         await self._routes(scope, _replay(body, exchange.receive), exchange.send)
 
+    def _refuse_if_crowded(self, holder: str) -> None:
+        """Beyond the limit, take requests only of those who have less than an equal share."""
+        limit = self._limits.requests
+        if self._served.total() > limit and self._served[holder] * len(self._served) > limit:
+            raise BusyError(f"{limit} requests are being served already")
+
     def _caller(self, scope: Scope) -> Caller:
         """Find out who calls, before a byte of the body is read."""
         given = Headers(scope=scope).get("authorization")
         kind, _, secret = (given or "").partition(" ")
-        scrapes, address = scope["path"] == METRICS_PATH, (scope.get("client") or ("",))[0]
+        scrapes, address = scope["path"] == METRICS_PATH, _address_of(scope)
         known = secret if kind == "Bearer" else ""  # of any other kind nobody has one
         return self._access.bearer(None if given is None else known, address, scrapes=scrapes)
 
@@ -156,6 +165,11 @@ class Guard:
         except TimeoutError:
             raise SlowBodyError("the body did not come in time") from None
         return bytes(body)
+
+
+def _address_of(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _is_json(headers: Headers) -> bool:
@@ -206,12 +220,14 @@ class _Exchange:
         """Answer with a problem; an answer that has begun can only be cut off.
 
         The server cuts it when the application returns before its end, so that nobody takes a part
-        for the whole.
+        for the whole. A reader who was too slow is not waited for any more.
         """
         if self._started:
             if not self._ended:
                 self._failed("http", error.code)
                 tell(log, events.ANSWER_CUT_OFF, reason=error.message, code=error.code)
+                if isinstance(error, BusyError):
+                    self._scope["extensions"][CONNECTION]["abort"]()
             return
         # Who waits for `100 Continue` will not send its body now, and who is too slow has had its
         # time: the connection cannot go on.

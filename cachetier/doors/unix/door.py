@@ -32,6 +32,7 @@ from cachetier.telemetry.events import tell
 log = logging.getLogger(__name__)
 
 CONNECTION_LIMIT = 512
+OWN_CONNECTIONS = 8  # of them are for the service's own user: whoever looks after it gets in
 SOCKET_PATH_LIMIT_BYTES = 107
 
 
@@ -141,12 +142,14 @@ class UnixDoor:
         except ForbiddenError as error:
             self._turn_away(connection, error)
             return
-        visitor = _Visitor(connection, caller, Frames(connection, self._room))
+        is_own = caller.uid == os.getuid()
+        visitor = _Visitor(connection, caller, Frames(connection, self._room, is_own=is_own))
         visitor.thread = threading.Thread(
             target=self._serve, args=(visitor,), name="unix-session", daemon=True
         )
         with self._lock:
-            admitted = len(self._visitors) < CONNECTION_LIMIT or self._make_place(caller)
+            limit = CONNECTION_LIMIT - (0 if is_own else OWN_CONNECTIONS)
+            admitted = len(self._visitors) < limit or self._make_place(caller)
             if admitted:
                 self._visitors.append(visitor)
         if not admitted:

@@ -156,6 +156,13 @@ def test_check_is_json_too() -> None:
     assert problem["hint"]
 
 
+def test_a_door_open_to_all_in_clear_text_is_found_before_the_start() -> None:
+    code, _, err = ended("check", *LEAST, "--http", "0.0.0.0:7070")
+    assert code == 2
+    assert "`http_clear_text`" in err
+    assert ended("check", *LEAST, "--http", "0.0.0.0:7070", "--http-clear-text")[0] == 0
+
+
 def test_the_schema_takes_what_the_service_takes_and_nothing_misspelt() -> None:
     schema = json.loads(ended("schema")[1])
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -332,7 +332,14 @@ def test_a_capacity_is_a_size_or_a_share(text: str, size_bytes: int) -> None:
     ],
 )
 def test_http_is_an_address_or_off(text: str, address: tuple[str, int] | None) -> None:
-    assert load({**LEAST, "http": text, "token": "t" * 16}).http_address == address
+    given = {"http": text, "http_clear_text": "on"}
+    assert load({**LEAST, **given}).http_address == address
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:7070", "[::]:7070", "node-7:1"])
+def test_a_door_open_to_other_machines_wants_tls_or_a_word_that_it_does_not(text: str) -> None:
+    assert "`http_clear_text`" in failure(http=text).message
+    assert load({**LEAST, "http": text, "http_clear_text": True}).http == text
 
 
 def test_a_socket_for_others_is_open_to_all_whom_the_kernel_names() -> None:
