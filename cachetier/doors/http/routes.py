@@ -174,21 +174,29 @@ def operation_routes(
         return schemas.Flushed(**left.as_json())
 
     @router.get("/livez")
-    async def livez() -> dict[str, str]:
-        return {"state": "live"}
+    async def lives() -> Response:
+        return livez()
 
     @router.get("/readyz")
-    async def readyz() -> Response:
-        reason = not_ready()
-        if reason is None:
-            return JSONResponse({"state": "ready"})
-        return JSONResponse({"state": "not ready", "reason": reason}, status_code=503)
+    async def ready() -> Response:
+        return readyz(not_ready)
 
     @router.get("/metrics")
     async def metrics() -> Response:
         return Response(await pools.quick(exposition), media_type=CONTENT_TYPE)
 
     return router
+
+
+def livez() -> Response:
+    return JSONResponse({"state": "live"})
+
+
+def readyz(not_ready: NotReady) -> Response:
+    reason = not_ready()
+    if reason is None:
+        return JSONResponse({"state": "ready"})
+    return JSONResponse({"state": "not ready", "reason": reason}, status_code=503)
 
 
 def _ids(run: str, step: str, who: schemas.SealRequest) -> SaveIds:
