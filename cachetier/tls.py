@@ -5,7 +5,6 @@ from __future__ import annotations
 import _ssl
 import ssl
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +12,10 @@ from typing import Any
 
 from cachetier.errors import ConfigError
 
-LOOK_SECONDS = 1.0
 OTHERS = 0o007
 DAY_SECONDS = 86_400.0
 WARN_DAYS = 30
-_HINT = "`cachetier doctor --only tls` says what the files hold."
-
-Signature = tuple[tuple[int, int, int] | None, ...]
+_SHORT = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,55 +35,43 @@ class TlsFiles:
     key: Path
     client_ca: Path | None = None
 
-    def described(self) -> Certificate:
-        """Return what the first certificate of the chain says.
+    def read(self) -> tuple[ssl.SSLContext, Certificate]:
+        """Return a context of TLS 1.2 and later, and what its certificate says.
 
         Raises:
-            ConfigError: It cannot be read.
-        """
-        try:
-            found = _ssl._test_decode_cert(str(self.certificate))  # type: ignore[attr-defined]
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            raise _refused(str(self.certificate), error) from error
-        expires_at = ssl.cert_time_to_seconds(found["notAfter"])
-        return Certificate(name_of(found["subject"]), name_of(found["issuer"]), expires_at)
-
-    def context(self) -> ssl.SSLContext:
-        """Return a context of TLS 1.2 and later that holds what the files hold now.
-
-        Raises:
-            ConfigError: They cannot be used; says which, and why.
+            ConfigError: The files cannot be used; says which, and why.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         at = str(self.key)
         try:
             if self.key.stat().st_mode & OTHERS:
-                raise ConfigError(
-                    f"tls_key {self.key} can be read by others", hint=f"chmod 600 {self.key}"
-                )
+                raise ConfigError(f"others can read tls_key {at}", hint=f"chmod 600 {at}")
             at = str(self.certificate)
-            self.certificate.stat()
-            at = f"{self.certificate} with {self.key}"
+            found = _ssl._test_decode_cert(at)  # type: ignore[attr-defined]  # no other one decodes
+            at += f" with {self.key}"
             context.load_cert_chain(self.certificate, self.key, password=lambda: "")
             if self.client_ca is not None:
                 at = str(self.client_ca)
                 context.load_verify_locations(self.client_ca)
                 context.verify_mode = ssl.CERT_REQUIRED
-        except (OSError, ValueError) as error:
-            raise _refused(at, error) from error
-        return context
+        except (OSError, ValueError) as error:  # those of TLS are an OSError
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+            hint = "Write PEM files there; `cachetier doctor --only tls` looks at them."
+            raise ConfigError(f"TLS cannot use {at}: {reason}", hint=hint) from error
+        expires_at = ssl.cert_time_to_seconds(found["notAfter"])
+        return context, Certificate(name_of(found["subject"]), name_of(found["issuer"]), expires_at)
 
-    def signature(self) -> Signature:
+    def signature(self) -> object:
         """Return what differs once a file was replaced or written."""
-        return tuple(_signature(each) for each in (self.certificate, self.key, self.client_ca))
+        return [_signature(each) for each in (self.certificate, self.key, self.client_ca) if each]
 
 
 class Tls:
-    """The files as they are in use: a new connection gets what they hold then.
+    """The files as they are in use: a new connection gets what they hold then. Thread-safe.
 
     Files that are no good change nothing: what was read before stays in use. ``on_read`` is told of
-    each time that others were read, with what is wrong with them or None. For one thread at a time.
+    each time that others were read, with what is wrong with them or None.
     """
 
     def __init__(self, files: TlsFiles, on_read: Callable[[str | None], None]) -> None:
@@ -100,25 +84,29 @@ class Tls:
         self._on_read = on_read
         self._lock = threading.Lock()
         self._signature = files.signature()
-        self._context = files.context()
-        self._looked_at = time.monotonic()
-        self.certificate = files.described()
-        self.problem: str | None = None
+        self._problem: str | None = None
+        self._context, self._certificate = files.read()
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for a new connection; looks at the files at most once a second."""
+        """Return the context for a new connection."""
         with self._lock:
-            if time.monotonic() - self._looked_at >= LOOK_SECONDS:
-                self._look()
+            signature = self._files.signature()
+            if signature != self._signature:
+                self._signature, self._problem = signature, None
+                try:
+                    self._context, self._certificate = self._files.read()
+                except ConfigError as error:
+                    self._problem = error.message
+                self._on_read(self._problem)
             return self._context
 
     def warnings(self, now: float) -> list[str]:
         """Return what a person should look after, at ``now`` in UTC seconds."""
         self.context()
         found = []
-        if self.problem is not None:
-            found.append(f"{self.problem}; the certificate that was read before stays in use")
-        left_days = (self.certificate.expires_at - now) / DAY_SECONDS
+        if self._problem is not None:
+            found.append(f"{self._problem}; the certificate that was read before stays in use")
+        left_days = (self._certificate.expires_at - now) / DAY_SECONDS
         if left_days < WARN_DAYS:
             when = "has expired" if left_days < 0 else f"expires in {left_days:.0f} days"
             found.append(
@@ -126,44 +114,20 @@ class Tls:
             )
         return found
 
-    def _look(self) -> None:
-        self._looked_at = time.monotonic()
-        signature = self._files.signature()
-        if signature == self._signature:
-            return
-        self._signature = signature
-        try:
-            context, certificate = self._files.context(), self._files.described()
-        except ConfigError as error:
-            self.problem = error.message
-        else:
-            self._context, self.certificate, self.problem = context, certificate, None
-        self._on_read(self.problem)
-
 
 def name_of(relative_names: Any) -> str:
-    """Return a distinguished name as text, ``CN=node-7,O=lab``: the most specific part first."""
+    """Return a distinguished name as RFC 4514 has it, ``CN=node-7,O=lab``.
+
+    The signs of the form are escaped in values: no name looks like two.
+    """
     pairs = [pair for names in reversed(relative_names) for pair in names]
-    return ",".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in pairs)
+    escaped = str.maketrans({sign: f"\\{sign}" for sign in ',+"\\<>;='})
+    return ",".join(f"{_SHORT.get(kind, kind)}={value.translate(escaped)}" for kind, value in pairs)
 
 
-_SHORT = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU"}
-
-
-def _escaped(value: str) -> str:
-    """Return a value in which nothing can be taken for the name's own signs (RFC 4514)."""
-    return "".join(f"\\{sign}" if sign in ',+"\\<>;=' else sign for sign in value)
-
-
-def _signature(path: Path | None) -> tuple[int, int, int] | None:
+def _signature(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat() if path is not None else None
+        found = path.stat()
     except OSError:
         return None
-    return found and (found.st_ino, found.st_mtime_ns, found.st_size)
-
-
-def _refused(path: str, error: Exception) -> ConfigError:
-    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-    what = "no such file" if isinstance(error, FileNotFoundError) else reason
-    return ConfigError(f"TLS cannot use {path}: {what}", hint=_HINT)
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cachetier.cli.output import USAGE, AsJson, complain, print_json, reported
+from cachetier.cli.output import USAGE, AsJson, complain, echo, print_json, reported
 from cachetier.cli.settings_options import Flags, taking_settings
 from cachetier.config.fields import schema_of
 from cachetier.config.settings import SETTINGS, Settings, sourced
@@ -44,7 +44,7 @@ def show(
         print_json({"file": _text(found.file), "settings": _described(found)})
         return
     for line in written(found, with_origins=origin):
-        typer.echo(line)
+        echo(line)
 
 
 @taking_settings()
@@ -64,7 +64,7 @@ def check(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
     if found.problems:
         raise typer.Exit(USAGE)
     if not as_json:
-        typer.echo(f"The settings are well: {_summary(found)}.")
+        echo(f"The settings are well: {_summary(found)}.")
 
 
 def schema(as_json: AsJson = False) -> None:  # noqa: ARG001  it is JSON anyway

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cachetier.cli.output import AsJson, print_json, read_option, reported
+from cachetier.cli.output import AsJson, echo, print_json, read_option, reported
 from cachetier.cli.serve import set_up_logging
 from cachetier.local.files.permissions import keep_files_private
 
@@ -96,7 +96,8 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
             print_json({"state": "ready", **where})
             sys.stdout.flush()
         else:
-            typer.echo(_WELCOME.format(**{**where, "http": service.url or "off"}))
+            text = _WELCOME.format(**{**where, "http": service.url or "off"})
+            echo(*text.split("\n"))
         service.run()
 
 

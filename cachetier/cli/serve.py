@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cachetier.cli.output import AsJson, exit_code_of, print_json, reported
+from cachetier.cli.output import AsJson, echo, exit_code_of, print_json, reported
 from cachetier.cli.settings_options import Flags, taking_settings
 from cachetier.local.files.permissions import keep_files_private
 from cachetier.service.signals import end_as_any_process
@@ -84,7 +84,7 @@ def _reported_in_log(as_json: bool, log_format: str | None) -> Iterator[None]:
         except CachetierError as error:
             if as_json or sys.stderr.isatty():
                 raise
-            typer.echo(_line(error, log_format), err=True)
+            echo(_line(error, log_format), err=True)
             raise typer.Exit(exit_code_of(error.code)) from None
 
 

@@ -100,8 +100,7 @@ def check_tls(subject: Subject) -> CheckResult:
     if subject.tls is None:
         return skipped("the HTTP door has no certificate")
     try:
-        subject.tls.context()
-        return judge_certificate(subject.tls.described(), time.time())
+        return judge_certificate(subject.tls.read()[1], time.time())
     except ConfigError as error:
         return fail(error.message, error.hint)
 

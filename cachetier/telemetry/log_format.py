@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from cachetier.telemetry.events import DEFECT, LIBRARY, Event, fields_in, tell
 from cachetier.telemetry.rate_limit import Repeats
+from cachetier.visible import on_one_line
 
 OURS = "cachetier"
 FORMS = ("auto", "console", "json")
@@ -38,11 +39,6 @@ _SECRETS_BY_FORM = (
     re.compile(r"(://)[^/\s:@\"]+:[^/\s@\"]+(?=@)"),
 )
 _BLOT = "***"
-_CONTROLS = {
-    **{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))},
-    **{code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))},
-    10: "\\n",
-}
 _LEVEL_COLOURS = {"warning": "33", "error": "31", "critical": "31;1"}
 
 log = logging.getLogger(OURS)
@@ -161,7 +157,7 @@ class JsonLines(_Lines):
         traceback = self.traceback_of(record)
         if traceback is not None:
             line["exception"] = traceback
-        return json.dumps(line, default=str)
+        return json.dumps(line, default=str).replace("\x7f", "\\u007f")
 
     def _plain(self, value: object) -> object:
         if isinstance(value, float):
@@ -192,10 +188,10 @@ class ConsoleLines(_Lines):
             f" {name}={_cut(self.blotted(_short(value)))}" for name, value in rest.items()
         )
         head = f"{at} {level:<8} {event.name:<18} "
-        line = f"{_cut(self.blotted(message))}{shown}".translate(_CONTROLS)
+        line = on_one_line(f"{_cut(self.blotted(message))}{shown}")
         traceback = self.traceback_of(record)
         if traceback is not None:
-            line += "".join(f"\n    {each.translate(_CONTROLS)}" for each in traceback.splitlines())
+            line += "".join(f"\n    {on_one_line(each)}" for each in traceback.splitlines())
         return self._coloured(level, f"{head}{line}")
 
     def _coloured(self, level: str, line: str) -> str:

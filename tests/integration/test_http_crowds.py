@@ -205,3 +205,15 @@ def test_a_probe_gets_in_beside_more_pollers_than_there_are_places(shared: Serve
 
 def _is_full(door: HttpDoor) -> bool:
     return 1000 <= door.connections <= RequestLimits().connections
+
+
+def test_puts_that_wait_for_room_keep_nobody_from_reading() -> None:
+    with serving(capacity="10 MB") as served, ExitStack() as held:
+        served.put("kept", b"x" * 100)
+        assert served.put("most", bytes(9_600_000)).status == 201
+        for number in range(100):
+            waiting = held.enter_context(served.call.raw())
+            path = f"{shard_path(f'w{number}')}?timeout_seconds=60"
+            asked(waiting, f"PUT {path}", b"Content-Length: 60000\r\n\r\n" + bytes(60_000))
+        time.sleep(0.5)
+        assert seconds_of(lambda: served.call("GET", shard_path("kept"))) < 2

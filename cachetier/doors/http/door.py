@@ -38,7 +38,7 @@ class HttpDoor(HttpServer):
         if why_not is not None:
             raise ConfigError(why_not)
         limits = limits or RequestLimits()
-        self._pools = Pools()
+        self._pools = Pools(patient=limits.requests)
         app = build(
             operations,
             self._pools,

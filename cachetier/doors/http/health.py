@@ -6,13 +6,12 @@ so it needs no token and no TLS.
 
 from __future__ import annotations
 
-from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cachetier.doors.http.guard import OPEN_PATHS
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.problems import MethodError, RouteError, problem_response
-from cachetier.doors.http.routes import NotReady
+from cachetier.doors.http.routes import NotReady, livez, readyz
 from cachetier.doors.http.server import HttpServer
 
 LIMITS = RequestLimits(connections=64, head_bytes=4096, header_seconds=5.0)
@@ -25,13 +24,6 @@ class HealthDoor(HttpServer):
         super().__init__("health", address, _answering(not_ready), limits=LIMITS)
 
 
-def _answer_of(path: str, not_ready: NotReady) -> Response:
-    reason = not_ready() if path == "/readyz" else None
-    if reason is not None:
-        return JSONResponse({"state": "not ready", "reason": reason}, status_code=503)
-    return JSONResponse({"state": "ready" if path == "/readyz" else "live"})
-
-
 def _answering(not_ready: NotReady) -> ASGIApp:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in OPEN_PATHS:
@@ -39,7 +31,7 @@ def _answering(not_ready: NotReady) -> ASGIApp:
         elif scope["method"] not in ("GET", "HEAD"):
             response = problem_response(MethodError(f"{scope['method']} is not taken here"))
         else:
-            response = _answer_of(scope["path"], not_ready)
+            response = livez() if scope["path"] == "/livez" else readyz(not_ready)
         await response(scope, receive, send)
 
     return answer

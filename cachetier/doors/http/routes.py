@@ -217,17 +217,25 @@ def own_routes(node: Operations, pools: Pools, not_ready: NotReady) -> APIRouter
         return schemas.Flushed(**left.as_json())
 
     @router.get("/livez")
-    async def livez() -> dict[str, str]:
-        return {"state": "live"}
+    async def lives() -> Response:
+        return livez()
 
     @router.get("/readyz")
-    async def readyz() -> Response:
-        reason = not_ready()
-        if reason is None:
-            return JSONResponse({"state": "ready"})
-        return JSONResponse({"state": "not ready", "reason": reason}, status_code=503)
+    async def ready() -> Response:
+        return readyz(not_ready)
 
     return router
+
+
+def livez() -> Response:
+    return JSONResponse({"state": "live"})
+
+
+def readyz(not_ready: NotReady) -> Response:
+    reason = not_ready()
+    if reason is None:
+        return JSONResponse({"state": "ready"})
+    return JSONResponse({"state": "not ready", "reason": reason}, status_code=503)
 
 
 def _ids(run: str, step: str, who: schemas.SealRequest) -> SaveIds:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -32,7 +32,7 @@ class Moving(Protocol):
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """A place, taken or waited for; ``seen_bytes`` is how far its body was at ``since``."""
+    """A place, taken or waited for; its body was at ``seen_bytes`` at the time ``since``."""
 
     holder: str
     body: Moving
@@ -40,8 +40,9 @@ class _Place:
     limit: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
     since: float = 0.0
     seen_bytes: int = 0
-    moved_bytes: int | None = None  # in the last span; None before there was one
-    is_slow: bool = False
+
+    def begin_span(self, now: float) -> None:
+        self.since, self.seen_bytes = now, self.body.moved_bytes
 
 
 class Slots:
@@ -65,21 +66,19 @@ class Slots:
         place = _Place(holder, body)
         self._waiting.append(place)
         self._admit()
+        patience = asyncio.timeout(timeout_seconds)
+        error = f"all places for {self._what} are taken"
         try:
-            try:
-                async with asyncio.timeout(timeout_seconds):
-                    await place.turn.wait()
-            except TimeoutError:
-                raise BusyError(f"all places for {self._what} are taken") from None
-            try:
-                async with place.limit:
-                    yield
-            except TimeoutError:
-                if not place.limit.expired():
-                    raise
-                raise BusyError(
-                    f"others wait for a place among the {self._what}, and this one moved least"
-                ) from None
+            async with patience:
+                await place.turn.wait()
+                patience.reschedule(None)
+                place.limit = patience
+                error = f"others wait for a place among the {self._what}, and this one moved least"
+                yield
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            raise BusyError(error) from None
         finally:
             (self._taken if place in self._taken else self._waiting).remove(place)
             self._admit()
@@ -88,14 +87,15 @@ class Slots:
         """Give free places to those whose holder has fewest, the longest wait first."""
         loop = asyncio.get_running_loop()
         while self._waiting and len(self._taken) < self._number:
-            held = self._held()
+            held = _held(self._taken)
             place = min(self._waiting, key=lambda each: held[each.holder])
             self._waiting.remove(place)
             self._taken.append(place)
-            place.since, place.seen_bytes = loop.time(), place.body.moved_bytes
+            place.begin_span(loop.time())
             place.turn.set()
         if self._waiting and self._watch is None:
-            self._begin_spans(loop.time())
+            for place in self._taken:
+                place.begin_span(loop.time())
             self._look_again(loop)
 
     def _look_again(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -107,42 +107,32 @@ class Slots:
         if not self._waiting:
             return
         now = loop.time()
-        for place in self._taken:
-            self._measure(place, now)
-        held = self._held()
-        leaving = sum(place.limit.expired() for place in self._taken)
+        staying = [place for place in self._taken if not place.limit.expired()]
+        due = [each for each in staying if now - each.since >= self._limits.crowded_seconds]
+        held = _held(staying)
+        leaving = len(self._taken) - len(staying)
         for newcomer in sorted(self._waiting, key=lambda each: held[each.holder])[leaving:]:
-            loser = self._who_makes_way(newcomer, held)
-            if loser is None:
+            share = held[newcomer.holder] + 1
+            losers = [each for each in due if self._is_slow(each) or held[each.holder] > share]
+            if not losers:
                 break
+            loser = min(losers, key=lambda each: (-held[each.holder], _moved_bytes(each)))
+            due.remove(loser)
             held[loser.holder] -= 1
             held[newcomer.holder] += 1
-            loser.moved_bytes = None
             loser.limit.reschedule(now)
+        for place in due:
+            place.begin_span(now)
         self._look_again(loop)
 
-    def _begin_spans(self, now: float) -> None:
-        for place in self._taken:
-            place.since, place.seen_bytes = now, place.body.moved_bytes
-            place.moved_bytes = None
+    def _is_slow(self, place: _Place) -> bool:
+        little = _moved_bytes(place) < self._limits.crowded_bytes
+        return little and place.body.waits_for_peer(place.since)
 
-    def _measure(self, place: _Place, now: float) -> None:
-        if now - place.since < self._limits.crowded_seconds or place.limit.expired():
-            return
-        moved_bytes = place.body.moved_bytes
-        place.moved_bytes = moved_bytes - place.seen_bytes
-        is_little = place.moved_bytes < self._limits.crowded_bytes
-        place.is_slow = is_little and place.body.waits_for_peer(place.since)
-        place.since, place.seen_bytes = now, moved_bytes
 
-    def _who_makes_way(self, newcomer: _Place, held: Counter[str]) -> _Place | None:
-        share = held[newcomer.holder] + 1
-        measured = [
-            (-held[place.holder], place.moved_bytes, number)
-            for number, place in enumerate(self._taken)
-            if place.moved_bytes is not None and (place.is_slow or held[place.holder] > share)
-        ]
-        return self._taken[min(measured)[2]] if measured else None
+def _moved_bytes(place: _Place) -> int:
+    return place.body.moved_bytes - place.seen_bytes
 
-    def _held(self) -> Counter[str]:
-        return Counter(place.holder for place in self._taken if not place.limit.expired())
+
+def _held(places: Iterable[_Place]) -> Counter[str]:
+    return Counter(place.holder for place in places)
