@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -86,6 +87,19 @@ def test_callers_who_hang_up_while_they_wait_hold_nothing_a_second_later(
     until(lambda: served.service.operations.waits.callers == 0, 1.0)
     until(lambda: served.service.report.service().open_connections == 0, 1.0)
     assert served.put("b", b"goes on").status == 201
+
+
+@pytest.mark.parametrize("wait", [waiting_over_http, waiting_at_the_socket], ids=["http", "socket"])
+def test_to_hang_up_while_waiting_is_no_failure_of_the_service(
+    served: Served,
+    wait: Callable[[Served, int, ExitStack], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ExitStack() as held:
+        wait(served, 2, held)
+
+    until(lambda: served.service.report.service().open_connections == 0, 1.0)
+    assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 def test_ranks_that_hang_up_while_they_wait_for_room_are_forgotten() -> None:
