@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cachetier_client.transport.wire import PROTOCOL, receive_frame, send_frame
 
+from cachetier.doors.http.limits import RequestLimits
 from tests.integration.serving import SECONDS, Served, serving, shard_path
 
 HTTP_WAITERS, SOCKET_WAITERS = 300, 200
@@ -128,3 +129,19 @@ def test_waiting_callers_take_no_place_of_a_request(served: Served) -> None:
 
         assert served.call("GET", "/v1/runs").status == 200
         assert served.put("b", b"goes on").status == 201
+
+
+@pytest.mark.parametrize("behind", [b"", WAIT.format(path="/livez").encode() * 3], ids=str)
+def test_a_caller_who_sent_more_requests_behind_the_wait_is_noticed_too(
+    served: Served, behind: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits = served.service.operations.waits
+    step = "/v1/runs/r/steps/1/wait?timeout_seconds=60000"
+    quick = RequestLimits(header_seconds=0.6, progress_seconds=0.6)
+    with served.second_door(quick) as (door, caller):
+        with caller.raw() as connection:
+            connection.sendall(WAIT.format(path=step).encode() + behind)
+            until(lambda: waits.callers == 1)
+        until(lambda: waits.callers == 0, 2.0)
+        until(lambda: door.connections == 0, 2.0)
+    assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]

@@ -16,6 +16,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from cachetier.callers import is_gone
 from cachetier.doors.http.body import TAP, Feed, Tap
 from cachetier.doors.http.guard import CONNECTION
 from cachetier.doors.http.limits import RequestLimits
@@ -46,6 +47,7 @@ class WatchedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = 0
         self._feed: Feed | None = None
+        self._served: RequestResponseCycle | None = None
         self.resting_since = self.loop.time()
         self._unsent_bytes = 0
         self._stuck_since: float | None = None
@@ -72,6 +74,9 @@ class WatchedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._watch is not None:
             self._watch.cancel()
+        if self._served is not None:  # uvicorn tells the last that came alone
+            self._served.disconnected = True
+            self._served.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -117,6 +122,10 @@ class WatchedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._in_head = False
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
+
     def on_body(self, body: bytes) -> None:
         if self._feed is None or self.cycle.response_complete:
             super().on_body(body)
@@ -148,15 +157,19 @@ class WatchedProtocol(HttpToolsProtocol):
         self._watch = self.loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """End a connection that rests too long between requests, or whose reader does not read."""
+        """End a connection that rests too long, whose reader does not read, or is gone."""
         now = self.loop.time()
-        if self._reader_is_stuck(now):
+        if self._reader_is_stuck(now) or self._left_its_queue():
             self.transport.abort()
         elif self.rests and now - self.resting_since > self.limits.header_seconds:
             self.transport.close()
             self._look_again()
         else:
             self._look_again()
+
+    def _left_its_queue(self) -> bool:
+        """Whether the peer has hung up; nothing is read, and its end not seen, while some wait."""
+        return bool(self.pipeline) and is_gone(self.transport.get_extra_info("socket"))
 
     def _reader_is_stuck(self, now: float) -> bool:
         unsent_bytes = self.transport.get_write_buffer_size()
