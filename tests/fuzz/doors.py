@@ -195,8 +195,7 @@ def send_unix(url: str, mutant: Mutant) -> str:
                     continue
                 if number < len(mutant.messages) - 1:
                     with suppress(TimeoutError):
-                        frames.append(_next(connection))
-                        _fill(frames[-1], mutant)
+                        frames.append(_filled(_next(connection), mutant))
         silent = _rest(connection, frames, ends=mutant.ends)
     try:
         return _judged(mutant, frames, silent=silent)
@@ -227,15 +226,18 @@ def _rest(connection: socket.socket, frames: list[Frame], *, ends: bool) -> bool
         return len(frames) == began
 
 
-def _fill(reply: Frame, mutant: Mutant) -> None:
-    """Write a staged put's bytes, as its client does."""
-    if reply.descriptor is not None and reply.header.get("plane") == "descriptor":
-        with suppress(Exception):  # of a commit that is mutated, too
-            size_bytes = header_of(mutant.messages[-1])["size_bytes"]
-            flags = fcntl.fcntl(reply.descriptor, fcntl.F_GETFL)
-            fcntl.fcntl(reply.descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)  # takes any bytes
-            os.pwrite(reply.descriptor, PATTERN[:size_bytes], 0)
-            os.ftruncate(reply.descriptor, size_bytes)
+def _filled(reply: Frame, mutant: Mutant) -> Frame:
+    """Write a staged put's bytes, as its client does, and let go of the file."""
+    if reply.descriptor is None or reply.header.get("plane") != "descriptor":
+        return reply
+    with suppress(Exception):  # of a commit that is mutated, too
+        size_bytes = header_of(mutant.messages[-1])["size_bytes"]
+        flags = fcntl.fcntl(reply.descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(reply.descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)  # takes any bytes
+        os.pwrite(reply.descriptor, PATTERN[:size_bytes], 0)
+        os.ftruncate(reply.descriptor, size_bytes)
+    os.close(reply.descriptor)
+    return Frame(reply.header, reply.body)
 
 
 def _judged(mutant: Mutant, frames: list[Frame], *, silent: bool) -> str:
