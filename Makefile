@@ -20,7 +20,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick test soak faults prometheus xfs acceptance demo near bench paired docs house serve dev wheels lock clean
+.PHONY: help setup check quick test soak faults fuzz prometheus xfs acceptance demo near bench paired docs house serve dev wheels lock clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -45,6 +45,9 @@ soak: setup prometheus  ## Run the tests that repeat at length, or (MINUTES=90) 
 
 faults: setup xfs  ## Run every fault, an hour, and write docs/faults-report.md (PART=kill: one part)
 	@$(PY) -m tests.faults --workers $(WORKERS) $(if $(PART),--part $(PART))
+
+fuzz: setup  ## Fuzz both doors and every parser with new seeds (HOURS=1)
+	@$(PY) -m tests.fuzz --hours $(or $(HOURS),1) $(ARGS)
 
 prometheus: $(STAMPS)/venv  ## Have prometheus for the tests of metrics: Debian's, unpacked into .venv
 	@tools/get_debian.sh $(VENV)/prometheus prometheus prometheus

@@ -28,6 +28,7 @@ TIERS = (
     "client",
     "frameworks",
     "operate",
+    "fuzz",
     "acceptance",
 )
 ACCEPTANCE = "CACHETIER_ACCEPTANCE"

@@ -10,7 +10,7 @@ from tests.faults.counting import count
 from tests.faults.slices import SLICES, VARIABLE, everything
 from tests.fuzz.contracts import CONTRACTS, Contract, check
 
-EXAMPLES, MANY = 200, 5_000
+EXAMPLES, MANY = 200, 2_000
 
 
 @pytest.mark.parametrize("name", CONTRACTS)
