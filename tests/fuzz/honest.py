@@ -63,6 +63,10 @@ class Honest:
         for step in self._steps:
             self._read(step)
 
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
     def _read(self, step: int) -> None:
         """Read what each door stored by the other one."""
         for door in range(len(self._clients)):
@@ -98,6 +102,7 @@ def main() -> None:
         step += 1
         honest.save(step)
     honest.read_all()
+    honest.close()
     print(json.dumps(asdict(honest.account)), flush=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from tests.integration.hostile import listing
 SECRET = b"of somebody else, and nobody's to read"
 CALM_SECONDS = 15.0
 ABOVE = 1.1  # of what `cachetier doctor` counts with for serve
-GROWN_BYTES, GROWN_FILES, GROWN_THREADS = 48 << 20, 4, 8
+GROWN_BYTES, GROWN_FILES, GROWN_THREADS = 64 << 20, 4, 24  # pools fill, and malloc keeps some
 QUIET_LEVELS = frozenset({"debug", "info", "warning"})
 
 
@@ -105,7 +106,13 @@ def fuzzed(root: Path, remote: S3Endpoint) -> Iterator[Target]:
     cache_dir = root / "deep" / "er" / "cache"
     log = cache_dir.with_name("cache.log")
     log.touch()
-    settings = {"token": TOKEN, "log_format": "json", "capacity": "4 GB", "grace_seconds": "5"}
+    settings = {
+        "token": TOKEN,
+        "remote": f"s3://{remote.bucket}/{secrets.token_hex(8)}",  # no other campaign's steps
+        "capacity": "4 GB",
+        "log_format": "json",
+        "grace_seconds": "5",
+    }
     with node(cache_dir, remote=remote, settings=settings) as started:
         before = outside(root, cache_dir)
         yield Target(started, cache_dir)

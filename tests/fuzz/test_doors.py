@@ -17,6 +17,7 @@ from tests.faults.counting import count
 from tests.faults.slices import SLICES, VARIABLE, everything
 from tests.fuzz.campaign import Recorded, campaign, recorded
 from tests.fuzz.doors import SEND, LetInError, send_http, send_unix
+from tests.fuzz.honest import RUN, Honest
 from tests.fuzz.mutants import BYTE_CHANGES, FRAME_CHANGES, REQUEST_CHANGES, Mutant, mutant_of
 from tests.fuzz.recording import DOORS, TOKEN, frame, header_of
 from tests.fuzz.target import SECRET, troubles
@@ -130,6 +131,23 @@ def test_an_error_in_the_log_is_noticed(tmp_path: Path) -> None:
     log.write_text('{"level": "info"}\n{"level": "error", "event": "request.failed"}\nTraceback\n')
 
     assert [each[:9] for each in troubles(log)] == ['{"level":', "Traceback"]
+
+
+def test_a_loss_of_the_honest_client_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHETIER_TOKEN", TOKEN)
+    with serving(token=TOKEN) as served:
+        honest = Honest([served.unix_url, str(served.service.url)])
+        for step in range(2):
+            honest.save(step)
+        honest.read_all()
+        assert honest.account.puts == 8
+        assert not honest.account.lost
+
+        served.service.operations.checkpoints.delete_step(RUN, 1)
+        honest.read_all()
+        honest.close()
+
+    assert len(honest.account.lost) == 4
 
 
 # --- the campaign --------------------------------------------------------------------------------
