@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,17 +78,21 @@ class Target:
     def calmed(self, before: Figures) -> Figures:
         """Return what the service holds once it has let go of its guests, or as it is at last."""
         ends_at = time.monotonic() + CALM_SECONDS
-        while (now := self.figures()).has_grown(before) and time.monotonic() < ends_at:
+        while time.monotonic() < ends_at:
+            if not self.figures().has_grown(before) and not self.open_data_files():
+                break
             time.sleep(0.1)
-        return now
+        return self.figures()
 
     def peak_bytes(self) -> int:
         return processes.peak_bytes(self.node.pid)
 
     def open_data_files(self) -> list[str]:
         """Return the data files that the service holds open, as it does for what is staged."""
-        links = Path(f"/proc/{self.node.pid}/fd").iterdir()
-        opened = [os.readlink(each) for each in links if each.is_symlink()]
+        opened = []
+        for each in Path(f"/proc/{self.node.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                opened.append(os.readlink(each))
         return [each for each in opened if each.startswith(str(self.cache_dir / "data"))]
 
 

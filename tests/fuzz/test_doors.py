@@ -167,7 +167,8 @@ def test_no_mutant_is_let_in_or_harms_the_service_or_an_honest_client(
     print(outcome)
     for door, tally in outcome.tallies.items():
         assert tally.tried == number
-        assert number / 2 < tally.refused < number, "they are all alike"
+        assert tally.refused > number / 4, "hardly anything was refused"
+        assert tally.answers["taken"] > number / 50, "hardly anything was understood"
         name = {"http": "HTTP", "unix": "the socket"}[door]
         count(request, f"fuzzed requests of {name}", number, seed)
         count(request, f"of {name} refused", tally.refused)
