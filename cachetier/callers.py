@@ -84,13 +84,14 @@ def wait_for(
     while timeout_seconds > LOOK_SECONDS:
         if changed.wait_for(reached, LOOK_SECONDS):
             return True
-        if _is_gone(_connection.get()):
+        if is_gone(_connection.get()):
             raise CallerGoneError("the caller hung up while the service waited for them")
         timeout_seconds -= LOOK_SECONDS
     return changed.wait_for(reached, timeout_seconds)
 
 
-def _is_gone(connection: Connection | None) -> bool:
+def is_gone(connection: Connection | None) -> bool:
+    """Return whether the peer has hung up, by the kernel's word."""
     if connection is None:
         return False
     descriptor = connection.fileno()

@@ -32,7 +32,7 @@ def needed_seconds(settings: config.Settings) -> float:
 # --- Kubernetes ----------------------------------------------------------------------------------
 
 MANIFEST = list(yaml.safe_load_all((DEPLOY / "kubernetes.yml").read_text(encoding="utf-8")))
-CONFIG, DAEMON_SET = MANIFEST
+CONFIG, DAEMON_SET, POLICY = MANIFEST
 POD: dict[str, Any] = DAEMON_SET["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 
@@ -81,6 +81,8 @@ def test_the_pod_is_nobody_special_and_asks_for_little() -> None:
     assert not container["allowPrivilegeEscalation"]
     assert container["capabilities"] == {"drop": ["ALL"]}
     assert not POD["automountServiceAccountToken"]
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(POD)
+    assert "privileged" not in container
     assert "cpu" not in CONTAINER["resources"]["limits"]
 
 
@@ -96,6 +98,43 @@ def test_the_probes_ask_what_needs_no_token() -> None:
         "livenessProbe": "/livez",  # a fenced or leaving service serves on, and is not killed
     }
     assert {probe["port"] for probe in asked.values()} == {CONTAINER["ports"][0]["name"]}
+
+
+def test_only_prometheus_gets_in_and_only_names_and_https_get_out() -> None:
+    spec = POLICY["spec"]
+    ((ingress,), egress) = spec["ingress"], spec["egress"]
+    (who,) = ingress["from"]
+
+    labels = DAEMON_SET["spec"]["template"]["metadata"]["labels"]
+    assert spec["podSelector"]["matchLabels"] == labels
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert who["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "prometheus"}
+    assert who["namespaceSelector"]["matchLabels"]  # anybody may label a pod of their own so
+    assert ingress["ports"] == [{"protocol": "TCP", "port": CONTAINER["ports"][0]["name"]}]
+    opened = {(each["protocol"], each["port"]) for rule in egress for each in rule["ports"]}
+    assert opened == {("UDP", 53), ("TCP", 53), ("TCP", 443)}
+
+
+def test_a_training_pod_has_the_socket_and_nothing_else_of_the_node() -> None:
+    page = (DEPLOY.parent / "docs" / "compose.md").read_text(encoding="utf-8")
+    block = next(
+        each for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "train" in each
+    )
+    pod = yaml.safe_load(block)["spec"]
+    (container,) = pod["containers"]
+    (volume,) = pod["volumes"]
+    (mount,) = container["volumeMounts"]
+
+    directory = CONFIG["data"]["CACHETIER_SOCKET"].rpartition("/")[0]
+    assert volume["hostPath"] == {"path": directory, "type": "Directory"}
+    assert mount == {"name": volume["name"], "mountPath": directory, "readOnly": True}
+    assert container["env"][0]["value"] == f"unix://{CONFIG['data']['CACHETIER_SOCKET']}"
+    assert str(pod["securityContext"]["runAsUser"]) == CONFIG["data"]["CACHETIER_ALLOWED_UIDS"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not pod["automountServiceAccountToken"]
+    assert not container["securityContext"]["allowPrivilegeEscalation"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
 # --- systemd -------------------------------------------------------------------------------------

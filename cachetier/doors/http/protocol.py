@@ -17,6 +17,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from cachetier.callers import is_gone
 from cachetier.doors.http.body import TAP, Feed, Tap
 from cachetier.doors.http.guard import CONNECTION
 from cachetier.doors.http.limits import RequestLimits
@@ -54,6 +55,7 @@ class WatchedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = 0
         self._feed: Feed | None = None
+        self._served: RequestResponseCycle | None = None
         self.resting_since = self.loop.time()
         self._unsent_bytes = 0
         self._stuck_since = self.resting_since
@@ -98,6 +100,9 @@ class WatchedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._watch is not None:
             self._watch.cancel()
+        if self._served is not None:  # uvicorn tells the last that came alone
+            self._served.disconnected = True
+            self._served.message_event.set()
         super().connection_lost(exc)
 
     @property
@@ -157,6 +162,10 @@ class WatchedProtocol(HttpToolsProtocol):
         if names & {b"content-length", b"transfer-encoding"}:
             self.flow.pause_reading()  # until the application asks, or has answered without
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
+
     def on_body(self, body: bytes) -> None:
         if self._feed is None or self.cycle.response_complete:
             super().on_body(body)
@@ -190,15 +199,19 @@ class WatchedProtocol(HttpToolsProtocol):
         self._watch = self.loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """End a connection that rests too long, or whose reader takes next to nothing."""
+        """End a connection that rests too long, whose reader takes next to nothing, or is gone."""
         now = self.loop.time()
-        if self._reader_is_stuck(now):
+        if self._reader_is_stuck(now) or self._left_its_queue():
             self.transport.abort()
         elif self.rests and now - self.resting_since > self.limits.header_seconds:
             self.transport.close()
             self._look_again()
         else:
             self._look_again()
+
+    def _left_its_queue(self) -> bool:
+        """Whether the peer has hung up; nothing is read, and its end not seen, while some wait."""
+        return bool(self.pipeline) and is_gone(self.transport.get_extra_info("socket"))
 
     def _reader_is_stuck(self, now: float) -> bool:
         unsent_bytes = self.transport.get_write_buffer_size()

@@ -131,6 +131,8 @@ class Session:
                 reply = self._dispatch(frame)
         except CachetierError as error:
             self._answer_error(error)
+        except ConnectionClosedError:  # while it waited
+            raise
         except Exception as error:  # the socket is not touched in there: an OSError is the disk's
             operation = str(frame.header.get("op"))[:60]
             tell(log, events.REQUEST_FAILED, door="unix", operation=operation, error=error)
