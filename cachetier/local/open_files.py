@@ -252,10 +252,13 @@ class OpenFiles:
     # --- readers ---------------------------------------------------------------------------------
 
     def opened(self, shard: Shard) -> None:
-        """Remember that the file of ``shard`` was opened, for whoever the work at hand is done."""
+        """Remember for whom the file of ``shard`` was opened, if for anybody but the service."""
+        by = callers.described()
+        if by == callers.NOBODY:
+            return
         with self._lock:
             known = self._known(shard)
-            known.by, known.opens = callers.described(), known.opens + 1
+            known.by, known.opens = by, known.opens + 1
 
     def may_go(self, shard: Shard) -> bool:
         """Return whether a file that is read has been in the way of eviction for the grace."""

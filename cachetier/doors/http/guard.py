@@ -82,7 +82,7 @@ class Guard:
                 extensions = scope.get("extensions", {})
                 with (
                     called_by(Headers(scope=scope).get(TRACEPARENT)),
-                    working_for(extensions.get(CONNECTION, {}).get("socket")),
+                    working_for(extensions.get(CONNECTION, {}).get("socket"), process="HTTP"),
                 ):
                     await self._serve(scope, exchange)
         except CachetierError as error:
