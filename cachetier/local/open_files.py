@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -44,7 +44,7 @@ class OpenFile:
     """A file that others may have open, by a descriptor of the service's own that only reads.
 
     ``counted_bytes`` is what it takes of the capacity: what is reserved, until its put is refused,
-    which ``refusal`` says. ``spare_bytes`` is what the filesystem rounded the reservation up to.
+    which ``refusal`` says. ``spare_bytes`` is what the filesystem rounds a reservation up by.
     """
 
     file_id: str
@@ -57,16 +57,16 @@ class OpenFile:
     unlinked: bool = False
     refusal: str | None = None
 
-    @property
-    def allocated_bytes(self) -> int:
-        return os.fstat(self.descriptor).st_blocks * _SECTOR_BYTES
+    def measured(self) -> tuple[int, int]:
+        """Return its length, and what it takes of the disk."""
+        found = os.fstat(self.descriptor)
+        return found.st_size, found.st_blocks * _SECTOR_BYTES
 
     def overrun(self) -> int | None:
         """Return how many bytes it has, if those are more than were reserved."""
-        found = os.fstat(self.descriptor)
-        allocated_bytes = found.st_blocks * _SECTOR_BYTES
-        over = exceeds(self.reserved_bytes + self.spare_bytes, found.st_size, allocated_bytes)
-        return max(found.st_size, allocated_bytes) if over else None
+        measured = self.measured()
+        over = exceeds(self.reserved_bytes + self.spare_bytes, *measured)
+        return max(measured) if over else None
 
 
 def exceeds(reserved_bytes: int, size_bytes: int, allocated_bytes: int) -> bool:
@@ -108,12 +108,18 @@ class Lent:
 
 
 class OpenFiles:
-    """Knows them all, and counts their bytes in ``space``. Thread-safe."""
+    """Knows them all, and counts their bytes in ``space``. Thread-safe.
 
-    def __init__(self, files: Files, space: Space, clock: Clock) -> None:
+    ``remove`` unlinks a file, and says so where it cannot.
+    """
+
+    def __init__(
+        self, files: Files, space: Space, clock: Clock, remove: Callable[[str], object]
+    ) -> None:
         self._files = files
         self._space = space
         self._clock = clock
+        self._remove = remove
         self._lock = threading.Lock()
         self._written: set[OpenFile] = set()
         self._refused: set[OpenFile] = set()
@@ -145,7 +151,8 @@ class OpenFiles:
         """Measure a new file from now on, for whoever the work at hand is done."""
         holder, by = callers.holder(), callers.described()
         file = OpenFile(file_id, descriptor, reserved_bytes, holder, by, reserved_bytes)
-        file.spare_bytes = max(0, file.allocated_bytes - reserved_bytes)
+        block_bytes = os.fstat(descriptor).st_blksize  # the last one is written whole
+        file.spare_bytes = max(block_bytes, file.measured()[1] - reserved_bytes)
         self._measure_from_now(file)
         return file
 
@@ -201,7 +208,7 @@ class OpenFiles:
                 self._to_measure.clear()
         for file in over:
             tell(log, events.RESERVATION_EXCEEDED, by=file.by, reason=file.refusal)
-            self._unlink(file)
+            self._remove(file.file_id)
         self._free(done)
         if self._space.used_bytes > self._space.limit_bytes:
             self._cut()
@@ -219,14 +226,8 @@ class OpenFiles:
             self._refused.add(file)
         return written_bytes is not None
 
-    def _unlink(self, file: OpenFile) -> None:
-        try:
-            self._files.remove(file.file_id)
-        except OSError as error:  # start-up takes it
-            tell(log, events.FILE_STUCK, file_id=file.file_id, reason=str(error))
-
     def _recount(self, file: OpenFile) -> None:
-        before, file.counted_bytes = file.counted_bytes, file.allocated_bytes
+        before, file.counted_bytes = file.counted_bytes, file.measured()[1]
         self._space.release(before - file.counted_bytes)
 
     def _cut(self) -> None:
@@ -252,10 +253,13 @@ class OpenFiles:
     # --- readers ---------------------------------------------------------------------------------
 
     def opened(self, shard: Shard) -> None:
-        """Remember that the file of ``shard`` was opened, for whoever the work at hand is done."""
+        """Remember for whom the file of ``shard`` was opened, if for anybody but the service."""
+        by = callers.described()
+        if by == callers.NOBODY:
+            return
         with self._lock:
             known = self._known(shard)
-            known.by, known.opens = callers.described(), known.opens + 1
+            known.by, known.opens = by, known.opens + 1
 
     def may_go(self, shard: Shard) -> bool:
         """Return whether a file that is read has been in the way of eviction for the grace."""
@@ -296,14 +300,12 @@ class OpenFiles:
             done = self._take_done(self._lent)
         self._free(done)
         for file_id, read, opens in known:
+            unread = False
             with suppress(OSError):  # no descriptor is left to see it with
-                if self._files.unread(file_id):
-                    self._forget(file_id, read, opens)
-
-    def _forget(self, file_id: str, read: _Read, opens: int) -> None:
-        with self._lock:
-            if read.opens == opens:
-                self._read.pop(file_id, None)
+                unread = self._files.unread(file_id)
+            with self._lock:
+                if unread and read.opens == opens:
+                    self._read.pop(file_id, None)
 
     def _known(self, shard: Shard) -> _Read:
         assert shard.file_id is not None

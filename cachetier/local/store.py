@@ -152,7 +152,7 @@ class Store:
         self.store_id = store_id
         self.space = space
         self.files = files
-        self.open_files = OpenFiles(files, space, clock)
+        self.open_files = OpenFiles(files, space, clock, self._remove)
         self.policy = policy
         self.reserve = committer.reserve
         self._committer = committer

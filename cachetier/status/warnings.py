@@ -12,7 +12,6 @@ from cachetier.drain.serve.stats import RemoteSnapshot
 from cachetier.local.catalog import claims, missing_objects, queries
 from cachetier.local.catalog.records import LOG_LOST
 from cachetier.local.lost_and_found import KEPT_SECONDS, LostAndFound
-from cachetier.local.open_files import Lent
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE, is_hidden
 from cachetier.model.policy import Policy
@@ -23,7 +22,6 @@ NOTICED_SECONDS = 7 * 86_400.0
 LONG_AWAY_SECONDS = 300.0
 SKIPPED_STEPS = 3  # so many in a row are no accident
 PINNED_SHARE = 0.5
-LENT_SHARE = 0.5
 NAMED_STEPS = 3
 
 
@@ -50,7 +48,6 @@ def warnings_of(store: Store, machine: Machine, node: NodeSnapshot, now: float) 
         if remote.role != "durable":
             found += _of_replica(remote, node.service.drains[remote.name].remote, progress, now)
     found += _of_disk(machine) + _of_room(store) + _of_losses(store, machine, now)
-    found += _of_lent(node.service.lent, node.service.capacity_bytes)
     return (
         found + _of_steps(store, machine.policy, node) + _of_bucket(store) + _of_claims(store, now)
     )
@@ -120,14 +117,6 @@ def _of_room(store: Store) -> list[str]:
             " Without it nothing is drained or evicted; free space: docs/runbooks/write-errors.md"
         )
     return found
-
-
-def _of_lent(lent: Lent, capacity_bytes: int) -> list[str]:
-    if lent.size_bytes <= LENT_SHARE * capacity_bytes:
-        return []
-    lent_bytes, most_bytes = shown_size(lent.size_bytes), shown_size(lent.holder_bytes)
-    rest = f"which cannot be evicted before they are done: {lent.holder} has {most_bytes} of it"
-    return [f"readers have {lent_bytes} of {shown_size(capacity_bytes)} open, {rest}"]
 
 
 def _of_steps(store: Store, policy: Policy, node: NodeSnapshot) -> list[str]:

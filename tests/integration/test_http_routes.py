@@ -131,7 +131,7 @@ STATUS_KEYS = {
     *("shared_uid", "lent_bytes", "lent_most"),
     *("version", "store_id", "pid", "state", "reason", "started_at", "uptime_seconds"),
     *("capacity_bytes", "used_bytes", "dirty_bytes", "clean_bytes", "waiting_bytes"),
-    "evictable_bytes",
+    *("evictable_bytes", "lent_bytes", "lent_most"),
     *("dirty_shards", "oldest_dirty_seconds", "quarantined_shards", "fenced", "when_full", "disk"),
     *(
         "remotes",

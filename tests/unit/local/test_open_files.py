@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from cachetier_client.identity.names import SaveIds
@@ -19,6 +20,7 @@ from cachetier.local.store import Staged
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.invariants import judge_bytes
 from tests.stateful.node import Node, content_of, write
 
@@ -301,3 +303,30 @@ def test_no_more_readers_are_remembered_than_there_is_room_for(
         clean(node, name)
     with read_by(node, "user 7"), read_by(node, "user 7", "b"), read_by(node, "user 7", "c"):
         assert node.store.open_files.lent().size_bytes == 2 * SIZE_BYTES
+
+
+def test_what_the_service_opens_for_itself_is_lent_to_nobody(node: Node) -> None:
+    copy = node.store.local_copy(clean(node))
+    assert copy is not None
+
+    assert node.store.open_files.lent().size_bytes == 0
+    copy.close()
+
+
+def test_what_was_lent_is_gone_after_a_crash_and_its_row_says_so(
+    tmp_path: Path, clock: FakeClock, vfs: str, remote: MemoryObjectStore
+) -> None:
+    first = Node(tmp_path / "crashed", remote, clock, vfs=vfs)
+    shard = clean(first)
+    with read_by(first, "user 7"):
+        first.evict(shard)
+        clock.advance(GRACE_SECONDS)
+        first.evict(shard)
+        first.die()
+
+        again = Node(tmp_path / "crashed", remote, clock, vfs=vfs)
+        assert again.recovered.lost_shards == 0
+        assert again.rows()[0].state is ShardState.EVICTED
+        judge_bytes(again)
+        assert again.get("run", 1, "a") == bytes(SIZE_BYTES)
+        again.close()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from cachetier import callers
 from cachetier.local.catalog.node_totals import NodeTotals, node_totals
 from cachetier.model.policy import Policy
 from tests.stateful.node import Node
@@ -136,7 +137,8 @@ def test_what_somebody_reads_is_not_said_to_go(
     oldest = min(row.step for row in node.rows() if row.file_id is not None)
     step = 2 if lies_here is clean_and_pinned else oldest
     (name,) = {row.name for row in node.rows() if row.step == step and row.file_id is not None}
-    descriptor = node.restore.open("run", step, name, 0.0).descriptor
+    with callers.working_for(None, "user 7"):
+        descriptor = node.restore.open("run", step, name, 0.0).descriptor
     assert descriptor is not None
 
     said = looked(node).evictable_bytes
