@@ -6,6 +6,8 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from cachetier_client import Client
 from cachetier.testing.s3_endpoint import S3Endpoint
 
 TOKEN = "a-token-of-the-http-door"
+SOMEBODY = 12345
 SECRETS = {
     "CACHETIER_TOKEN": TOKEN,
     "WANDB_API_KEY": "canary-of-wandb",
@@ -24,15 +27,17 @@ SECRETS = {
 }
 
 
-@pytest.fixture
-def node(tmp_path: Path, moto_s3: S3Endpoint) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, moto_s3: S3Endpoint) -> Iterator[Path]:
     """A service that was started without a umask, and holds a shard; its cache directory."""
+    tmp_path = tmp_path_factory.mktemp("private")
     settings = {
         "CACHETIER_CACHE_DIR": str(tmp_path / "cache"),
         "CACHETIER_CAPACITY": "1GB",
         "CACHETIER_HTTP": "127.0.0.1:0",
         "CACHETIER_SOCKET": str(tmp_path / "s"),
         "CACHETIER_SOCKET_MODE": "0666",
+        "CACHETIER_ALLOWED_UIDS": str(SOMEBODY),
         "CACHETIER_REMOTE": f"s3://{moto_s3.bucket}/private",
         "CACHETIER_REMOTE_ENDPOINT": moto_s3.url,
         "CACHETIER_REMOTE_VERIFY": moto_s3.verify,
@@ -75,6 +80,35 @@ def test_the_drain_knows_no_secret_but_those_of_its_bucket(node: Path) -> None:
     assert "PATH" in known
     assert not set(SECRETS) & set(known)
     assert not [name for name in known if name.startswith("CACHETIER_")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
+def test_a_rank_of_another_user_writes_and_reads_by_descriptor_what_it_cannot_open(
+    node: Path,
+) -> None:
+    with tempfile.TemporaryDirectory() as reachable:
+        socket = Path(reachable) / "s"
+        Path(reachable).chmod(0o755)
+        os.link(node.parent / "s", socket)
+        child = os.fork()
+        if child == 0:
+            os.setuid(SOMEBODY)
+            os._exit(_as_somebody(node, f"unix://{socket}"))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _as_somebody(cache_dir: Path, url: str) -> int:
+    """Save and restore; return 0 if that goes well, and the files themselves are out of reach."""
+    body = b"y" * 1_000_000
+    try:
+        with Client(url, run="theirs", fallback="fail") as client:
+            client.put_shard(body, step=1, name="large")
+            if bytes(client.get_shard("theirs", 1, "large")) != body:
+                return 1
+        return 2 if os.access(cache_dir / "catalog.db", os.R_OK) else 0
+    except Exception:
+        traceback.print_exc()
+        return 3
 
 
 def _environment_of_drain(cache_dir: Path) -> dict[str, str]:
