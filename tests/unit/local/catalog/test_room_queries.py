@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from cachetier import callers
+from cachetier.access.principals import Caller, Principal
+from cachetier.access.roles import Role
 from cachetier.local.catalog.node_totals import NodeTotals, node_totals
 from cachetier.model.policy import Policy
 from tests.stateful.node import Node
@@ -137,7 +139,7 @@ def test_what_somebody_reads_is_not_said_to_go(
     oldest = min(row.step for row in node.rows() if row.file_id is not None)
     step = 2 if lies_here is clean_and_pinned else oldest
     (name,) = {row.name for row in node.rows() if row.step == step and row.file_id is not None}
-    with callers.working_for(None, "user 7"):
+    with callers.working_for(None, Caller(Principal("p", Role.READ), uid=7)):
         descriptor = node.restore.open("run", step, name, 0.0).descriptor
     assert descriptor is not None
 
