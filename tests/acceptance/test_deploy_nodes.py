@@ -15,7 +15,7 @@ import yaml
 from cachetier.config import settings as config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-CREDENTIALS = {"CACHETIER_TOKEN": "t" * 40}
+CREDENTIALS = {"CACHETIER_SCRAPE_TOKEN": "t" * 40}
 
 
 def settings_of(monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str]) -> config.Settings:
@@ -44,7 +44,7 @@ def test_the_service_accepts_the_settings_of_the_config_map(
     given = [entry["name"] for entry in CONTAINER["env"]]
 
     assert CONTAINER["envFrom"] == [{"configMapRef": {"name": CONFIG["metadata"]["name"]}}]
-    assert given == ["CACHETIER_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
+    assert given == ["CACHETIER_SCRAPE_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
     assert settings.http_address == ("0.0.0.0", CONTAINER["ports"][0]["containerPort"])
 
 

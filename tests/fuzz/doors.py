@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 0.15  # a peer that waits longer for an answer hangs up
 LINGER = struct.pack("ii", 1, 0)
 # A deadline that has passed, room or time that is lacking, a store that is away: docs/http.md.
 DOCUMENTED = frozenset({503, 504, 507})
-BEFORE_THE_TOKEN = frozenset({100, 400, 401, 408})
+BEFORE_THE_TOKEN = frozenset({100, 400, 401, 403, 408, 421})
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 _OPEN = re.compile(rb'\{"state": ?"(live|ready|not ready)"')
 
