@@ -103,7 +103,7 @@ class WatchedProtocol(HttpToolsProtocol):
 
     @property
     def reads_bytes(self) -> int:
-        """How much may come at a time: little, but of a body, which is read once it is asked for."""
+        """How much may come at a time: little, but of a body, which somebody asked for."""
         return READ_BYTES if self._has_body and not self.rests else READ_BYTES_UNASKED
 
     def data_received(self, data: bytes) -> None:
