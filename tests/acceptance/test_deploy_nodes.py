@@ -46,6 +46,7 @@ def test_the_service_accepts_the_settings_of_the_config_map(
     assert CONTAINER["envFrom"] == [{"configMapRef": {"name": CONFIG["metadata"]["name"]}}]
     assert given == ["CACHETIER_SCRAPE_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
     assert settings.http_address == ("0.0.0.0", CONTAINER["ports"][0]["containerPort"])
+    assert settings.health_address == ("0.0.0.0", CONTAINER["ports"][1]["containerPort"])
 
 
 def test_the_kubelet_waits_until_a_node_that_is_left_has_flushed(
@@ -97,7 +98,7 @@ def test_the_probes_ask_what_needs_no_token() -> None:
         "readinessProbe": "/readyz",
         "livenessProbe": "/livez",  # a fenced or leaving service serves on, and is not killed
     }
-    assert {probe["port"] for probe in asked.values()} == {CONTAINER["ports"][0]["name"]}
+    assert {probe["port"] for probe in asked.values()} == {CONTAINER["ports"][1]["name"]}
 
 
 def test_only_prometheus_gets_in_and_only_names_and_https_get_out() -> None:

@@ -186,6 +186,11 @@ def work(client: Client) -> None:
     client.unpin(RUN, 1, **quick)
     client.status(**quick)
     client.collect(**quick)
+    client.whoami(**quick)
+    client.create_token("another", expires_seconds=60.0, **quick)
+    client.tokens(**quick)
+    with contextlib.suppress(CachetierClientError):
+        client.revoke_token("00000000", **quick)
     client.put_shard(SMALL, run=RUN, step=9, name="gone", **ids, **quick)
     client.delete_step(RUN, 9, **quick)
 

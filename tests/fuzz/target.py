@@ -112,6 +112,7 @@ def fuzzed(root: Path, remote: S3Endpoint) -> Iterator[Target]:
     log.touch()
     settings = {
         "token": TOKEN,
+        "principal": '[{"name": "another"}]',  # so that the metrics want a token too
         "remote": f"s3://{remote.bucket}/{secrets.token_hex(8)}",  # no other campaign's steps
         "capacity": "4 GB",
         "log_format": "json",

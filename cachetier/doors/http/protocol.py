@@ -54,6 +54,7 @@ class WatchedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._in_head = False
         self._head_bytes = 0
+        self._has_body = False
         self._feed: Feed | None = None
         self._served: RequestResponseCycle | None = None
         self.resting_since = self.loop.time()
@@ -107,8 +108,8 @@ class WatchedProtocol(HttpToolsProtocol):
 
     @property
     def reads_bytes(self) -> int:
-        """How much may come at a time: little, before anybody asked for it."""
-        return READ_BYTES if self._feed is not None else READ_BYTES_UNASKED
+        """How much may come at a time: little, but of a body, which somebody asked for."""
+        return READ_BYTES if self._has_body and not self.rests else READ_BYTES_UNASKED
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -134,6 +135,7 @@ class WatchedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = True
         self._head_bytes = 0
+        self._has_body = False
         self._feed = None
         connection = self.transport.get_extra_info("socket")
         self.scope["extensions"] = {
@@ -159,7 +161,8 @@ class WatchedProtocol(HttpToolsProtocol):
             raise BadHeadError("too many requests at once")
         super().on_headers_complete()
         self._in_head = False
-        if names & {b"content-length", b"transfer-encoding"}:
+        self._has_body = bool(names & {b"content-length", b"transfer-encoding"})
+        if self._has_body:
             self.flow.pause_reading()  # until the application asks, or has answered without
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
