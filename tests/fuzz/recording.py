@@ -187,7 +187,7 @@ def work(client: Client) -> None:
     client.status(**quick)
     client.collect(**quick)
     client.whoami(**quick)
-    client.create_token("another", expires_seconds=60.0, **quick)
+    client.create_token("owner", expires_seconds=60.0, **quick)
     client.tokens(**quick)
     with contextlib.suppress(CachetierClientError):
         client.revoke_token("00000000", **quick)
