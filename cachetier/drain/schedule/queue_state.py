@@ -1,5 +1,8 @@
 """The queue's state in memory: what is in flight, backed off or hurried, and each run's share.
 
+The link is shared between principals first, and then between the runs of each: who has ten runs has
+one share.
+
 Attempts of uploads are counted in the catalog as well; forgetting when to try again only makes the
 next attempt come sooner.
 """
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -60,27 +63,90 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Runs that have one share together: those of a principal."""
+
+    name: str
+    globs: tuple[str, ...]
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunFlow:
+    """Where a run stands: in which group, of what weight, and its own weight in there."""
+
+    group: str
+    group_weight: float
+    run: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
 class Weights:
-    """The share of each run: that of the first pattern it matches, 1 if there is none."""
+    """The share of each run in its group: that of the first pattern it matches, 1 if there is none.
+
+    Its group is the first of ``groups`` that has it. A run of none is one by itself, of its weight.
+    """
 
     patterns: tuple[tuple[str, float], ...] = ()
+    groups: tuple[Group, ...] = ()
 
     def of(self, run: str) -> float:
         return next((weight for glob, weight in self.patterns if fnmatchcase(run, glob)), 1.0)
+
+    def flow_of(self, run: str) -> RunFlow:
+        weight = self.of(run)
+        for group in self.groups:
+            if any(fnmatchcase(run, glob) for glob in group.globs):
+                return RunFlow(f"{group.name}/", group.weight, run, weight)  # no run has a slash
+        return RunFlow(run, weight, run, weight)
+
+    def portions(self, runs: Iterable[str]) -> dict[str, float]:
+        """Return which part of the link each of ``runs`` has while all of them have work."""
+        flows = [self.flow_of(run) for run in runs]
+        groups = {flow.group: flow.group_weight for flow in flows}
+        inside = dict.fromkeys(groups, 0.0)
+        for flow in flows:
+            inside[flow.group] += flow.weight
+        whole = sum(groups.values())
+        return {
+            flow.run: flow.group_weight / whole * flow.weight / inside[flow.group] for flow in flows
+        }
 
 
 EQUAL = Weights()
 
 
 @dataclass(frozen=True, slots=True)
-class Fairness:
-    """What was handed out so far: to each run, and of what is urgent to each of its classes."""
+class RunShares:
+    """What was handed out to runs: to each group, and inside each that can have several runs."""
 
-    runs: Shares = field(default_factory=Shares)
+    groups: Shares = field(default_factory=Shares)
+    inside: Mapping[str, Shares] = field(default_factory=dict)
+
+    def start(self, flow: RunFlow) -> tuple[float, float]:
+        """Return when the next item of a run starts, its group first: the lowest is next."""
+        inside = self.inside.get(flow.group)
+        return self.groups.start(flow.group), 0.0 if inside is None else inside.start(flow.run)
+
+    def after(self, flow: RunFlow, size_bytes: int) -> RunShares:
+        """Return the shares once a run was handed an item of ``size_bytes``."""
+        groups = self.groups.after(flow.group, size_bytes, flow.group_weight)
+        if flow.group == flow.run:
+            return RunShares(groups, self.inside)
+        inside = self.inside.get(flow.group, Shares()).after(flow.run, size_bytes, flow.weight)
+        return RunShares(groups, {**self.inside, flow.group: inside})
+
+
+@dataclass(frozen=True, slots=True)
+class Fairness:
+    """What was handed out so far: to runs, and of what is urgent to each of its classes."""
+
+    runs: RunShares = field(default_factory=RunShares)
     urgent: Shares = field(default_factory=Shares)
 
 
-def _nobody_waits(_save: Save) -> bool:
+def _nobody_waits(_who: Save | str) -> bool:
     return False
 
 
@@ -89,6 +155,7 @@ class Situation:
     """Everything else that bears on the decision.
 
     ``not_before`` are monotonic instants, for work that failed or found nothing to do yet.
+    ``starved``: whether a put waits for room in the share that a run counts for.
     """
 
     now: float
@@ -97,6 +164,7 @@ class Situation:
     not_before: Mapping[Key, float] = field(default_factory=dict)
     hurried: Callable[[Save], bool] = _nobody_waits
     wants_room: bool = False
+    starved: Callable[[str], bool] = _nobody_waits
     fairness: Fairness = field(default_factory=Fairness)
     weights: Weights = EQUAL
 
@@ -126,6 +194,7 @@ class QueueState:
         self._fraction = fraction
         self.weights = weights
         self.phases = phases or Phases(clock)
+        self.starved: Callable[[str], bool] = _nobody_waits
         self._fairness = Fairness()
         self._changed = threading.Condition()
         self._numbers = count(1)
@@ -271,6 +340,7 @@ class QueueState:
                 not_before=dict(self._not_before),
                 hurried=self.hurried,
                 wants_room=wants_room,
+                starved=self.starved,
                 fairness=self._fairness,
                 weights=self.weights,
             )

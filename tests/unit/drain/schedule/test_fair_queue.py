@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachetier.drain.schedule.queue_state import ITEM_BYTES, Shares, Weights
+from cachetier.drain.schedule.queue_state import ITEM_BYTES, Group, RunShares, Shares, Weights
 
 MIB = 1 << 20
 
@@ -78,3 +80,54 @@ def test_the_first_pattern_that_matches_gives_the_weight() -> None:
     weights = Weights((("big-one", 8.0), ("big-*", 4.0), ("B*", 2.0)))
 
     assert [weights.of(run) for run in ("big-one", "big-two", "Bert", "bert")] == [8, 4, 2, 1]
+
+
+# --- between principals, then between the runs of each --------------------------------------------
+
+
+@given(
+    drain_weights=st.tuples(*[st.floats(0.1, 10)] * 2),
+    runs=st.tuples(st.integers(1, 10), st.integers(1, 4), st.integers(0, 3)),
+    run_weights=st.dictionaries(st.sampled_from(["a-1", "b-0", "c-0"]), st.floats(0.1, 10)),
+    sizes=st.lists(st.integers(0, 64 * MIB), min_size=1, max_size=200),
+)
+def test_tenants_get_bytes_by_their_weights_however_many_runs_each_has(
+    drain_weights: tuple[float, float],
+    runs: tuple[int, int, int],
+    run_weights: dict[str, float],
+    sizes: list[int],
+) -> None:
+    """Of two tenants, and runs of nobody: each is a group by itself."""
+    groups = [Group(name, (f"{name}-*",), drain_weights["ab".index(name)]) for name in "ab"]
+    weights = Weights(tuple(run_weights.items()), tuple(groups))
+    names = [f"{who}-{n}" for who, many in zip("abc", runs, strict=True) for n in range(many)]
+    flows = {name: weights.flow_of(name) for name in names}
+    shares, own, of_group = RunShares(), dict.fromkeys(names, 0.0), Counter[str]()
+    for size in sizes:
+        run = min(names, key=lambda name: (shares.start(flows[name]), name))
+        shares = shares.after(flows[run], size)
+        own[run] += size + ITEM_BYTES
+        of_group[flows[run].group] += size + ITEM_BYTES
+
+    item = max(sizes) + ITEM_BYTES
+    groups_of = {flow.group: flow.group_weight for flow in flows.values()}
+    fair(item, {group: (of_group[group], weight) for group, weight in groups_of.items()})
+    for group in groups_of:
+        fair(item, {r: (own[r], f.weight) for r, f in flows.items() if f.group == group})
+
+
+def fair(item: int, got: dict[str, tuple[float, float]]) -> None:
+    """Check that bytes differ from the ratio of the weights by no more than an item each."""
+    for size, weight in got.values():
+        for other_size, other in got.values():
+            assert (
+                abs(size / weight - other_size / other) <= (item / weight + item / other) * 1.0001
+            )
+
+
+def test_a_run_belongs_to_the_first_group_that_has_it_and_to_no_run_of_the_same_name() -> None:
+    weights = Weights((), (Group("a", ("a-*", "x"), 2.0), Group("b", ("*-b", "x"), 3.0)))
+
+    assert weights.flow_of("a-b").group == weights.flow_of("x").group
+    assert weights.flow_of("c-b").group_weight == 3.0
+    assert weights.flow_of("a").group != weights.flow_of("a-1").group
