@@ -9,6 +9,7 @@ from typing import Any
 
 from cachetier.access.audit import Audit
 from cachetier.access.principals import OWNER, Caller, Principal
+from cachetier.access.quotas import Quotas
 from cachetier.access.roles import OPERATIONS, Need
 from cachetier.access.tokens import Tokens
 from cachetier.errors import (
@@ -29,8 +30,10 @@ class Access:
         audit: Audit,
         *,
         scraper: Principal | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         """Judge by ``principals``; ``scraper`` is who wants the metrics without a token."""
+        self.quotas = quotas or Quotas()
         self._principals = tuple(principals)
         self._named = {each.name: each for each in principals}
         self._scraper = scraper
@@ -116,10 +119,13 @@ class Access:
         self._audit.done(operation, "ok", caller, run=run, **what)
 
     def described(self, caller: Caller) -> dict[str, Any]:
-        """Return what a caller may know of themselves."""
+        """Return what a caller may know of themselves, with what their share has and may have."""
         principal = caller.principal
         who = {name: getattr(caller, name) for name in ("uid", "pid", "token", "address")}
-        known = {"principal": principal.name, "role": principal.role, "runs": list(principal.runs)}
+        known: dict[str, Any] = {"principal": principal.name, "role": principal.role}
+        known["runs"] = list(principal.runs)
+        if shares := self.quotas.described(principal.name):
+            known["share"] = shares[0]
         return {**known, **{name: value for name, value in who.items() if value is not None}}
 
     def create_token(self, principal: object, expires_seconds: float | None) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from cachetier import __version__
 from cachetier.access.access import Access
 from cachetier.access.audit import Audit
 from cachetier.access.principals import SCRAPER, principals_of
+from cachetier.access.quotas import Quotas
 from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
@@ -30,9 +31,11 @@ from cachetier.errors import CachetierError, StoppingError
 from cachetier.ingest.ingest import Ingest, NodeIngest, OpenRemoteStage
 from cachetier.ingest.instrumented import InstrumentedIngest
 from cachetier.ingest.pending_seals import PendingSeals
+from cachetier.ingest.shares import SharedIngest
 from cachetier.ingest.write_through import WriteThrough
 from cachetier.local.catalog import reserve
 from cachetier.local.catalog.connection import sqlite_version
+from cachetier.local.catalog.node_totals import held_by_run
 from cachetier.local.files import data_files
 from cachetier.local.files.filesystem import checked_mount
 from cachetier.local.recovery import Recovered, open_store
@@ -187,13 +190,20 @@ class Service:
         )
         self._garbage = self._collector()
         self._housekeeping = self._keeper(evictor)
-        ingest = NodeIngest(
+        ingest: Ingest = NodeIngest(
             store,
             when_full=settings.when_full,
             make_room=self._make_room,
             open_remote_stage=self._write_through(),
             on_committed=self._changes.ring,
         )
+        principals = [each.principal() for each in settings.principal]
+        self._quotas = Quotas(principals, lambda: store.look(held_by_run), clock.monotonic)
+        if self._quotas:
+            self._changes.listen(self._quotas.changed)
+            self._drain.queue.starved = self._quotas.starves
+            waits, ring = settings.when_full is WhenFull.WAIT, self._changes.ring
+            ingest = SharedIngest(ingest, self._quotas, waits=waits, ring=ring)
         self._pending_seals = PendingSeals(store, self._bucket, clock, on_sealed=self._changes.ring)
         self._passed_over = PassedOverCopies(self.metrics.passed_over)
         self._restore = Restore(
@@ -219,6 +229,7 @@ class Service:
             self._course,
             warnings=self._passed_over.warnings,
             flow=self.metrics.flow,
+            principals=self._quotas.described,
         )
         self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
 
@@ -334,6 +345,7 @@ class Service:
             Tokens(settings.token_path, owner, now=self._clock.now),
             self._audit,
             scraper=SCRAPER if alone else None,
+            quotas=self._quotas,
         )
 
     def _supervisor(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from cachetier_client.clock import Clock
@@ -52,8 +52,12 @@ class NodeReport:
         *,
         warnings: Callable[[], Sequence[str]],
         flow: Callable[[], Mapping[str, int]],
+        principals: Callable[[], Sequence[dict[str, Any]]] = list,
     ) -> None:
-        """A report; ``warnings`` adds what readers found, ``flow`` what went through."""
+        """A report; ``warnings`` adds what readers found, ``flow`` what went through.
+
+        ``principals`` are what those with a quota have of it.
+        """
         self._store = store
         self._clock = clock
         self._machine = machine
@@ -61,6 +65,7 @@ class NodeReport:
         self._course = course
         self._warnings = warnings
         self._flow = flow
+        self._principals = principals
         self._doors: Sequence[Door] = ()
         self._addresses = Addresses("", None)
 
@@ -95,7 +100,8 @@ class NodeReport:
 
     def node(self) -> NodeSnapshot:
         """Return the whole node as it is now."""
-        return snapshot_of(self._store, self._clock, self.service())
+        found = snapshot_of(self._store, self._clock, self.service())
+        return replace(found, principals=tuple(self._principals()))
 
     def status(self) -> dict[str, Any]:
         """Return the status object; see docs/http.md."""

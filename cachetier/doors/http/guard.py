@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from cachetier_client.trace_context import FIELD as TRACEPARENT
 from cachetier_client.trace_context import called_by
@@ -77,15 +78,10 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = _Exchange(scope, receive, send, self._failed)
-        scope[PARKED] = self._parked
         self._requests += 1
         try:
             async with asyncio.timeout(self._limits.request_seconds):
-                extensions = scope.get("extensions", {})
-                with (
-                    called_by(Headers(scope=scope).get(TRACEPARENT)),
-                    working_for(extensions.get(CONNECTION, {}).get("socket")),
-                ):
+                with called_by(Headers(scope=scope).get(TRACEPARENT)):
                     await self._serve(scope, exchange)
         except CachetierError as error:
             await exchange.answer_error(error)
@@ -103,19 +99,37 @@ class Guard:
             self._requests -= 1
 
     @contextmanager
-    def _parked(self) -> Iterator[None]:
+    def _parked(self, principal: str, *, whole: bool = True) -> Iterator[None]:
+        """Count a request for none that is served; ``whole``: nor for one of its principal."""
+        quotas = self._access.quotas
         self._requests -= 1
+        if whole:
+            quotas.disconnect(principal)
         try:
             yield
         finally:
             self._requests += 1
+            if whole:
+                quotas.connect(principal, at_any_rate=True)
 
     async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
-        open_path = scope["path"] in OPEN_PATHS
-        if not open_path:
-            scope[CALLER] = self._caller(scope)
-            if self._requests > self._limits.requests:
-                raise BusyError(f"{self._limits.requests} requests are being served already")
+        if scope["path"] in OPEN_PATHS:
+            await self._pass_on(scope, exchange)
+            return
+        caller = scope[CALLER] = self._caller(scope)
+        if self._requests > self._limits.requests:
+            raise BusyError(f"{self._limits.requests} requests are being served already")
+        connection = scope.get("extensions", {}).get(CONNECTION, {}).get("socket")
+        principal, quotas = caller.principal.name, self._access.quotas
+        scope[PARKED] = partial(self._parked, principal)
+        quotas.connect(principal)
+        try:
+            with working_for(connection, principal):
+                await self._pass_on(scope, exchange)
+        finally:
+            quotas.disconnect(principal)
+
+    async def _pass_on(self, scope: Scope, exchange: _Exchange) -> None:
         scope[TARGET] = target = target_of(scope["raw_path"])
         if target is not None and target.name is not None:
             await self._shards(scope, exchange.receive, exchange.send)

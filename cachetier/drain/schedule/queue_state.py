@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import count
+from itertools import chain, count
+from math import prod
 
 from cachetier_client.clock import Clock
 
@@ -71,14 +72,8 @@ class Group:
     weight: float
 
 
-@dataclass(frozen=True, slots=True)
-class RunFlow:
-    """Where a run stands: in which group, of what weight, and its own weight in there."""
-
-    group: str
-    group_weight: float
-    run: str
-    weight: float
+# From the whole link down to a run: inside of what, the flow there, and its weight.
+Path = tuple[tuple[str, str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +89,23 @@ class Weights:
     def of(self, run: str) -> float:
         return next((weight for glob, weight in self.patterns if fnmatchcase(run, glob)), 1.0)
 
-    def flow_of(self, run: str) -> RunFlow:
-        weight = self.of(run)
+    def path_of(self, run: str) -> Path:
         for group in self.groups:
             if any(fnmatchcase(run, glob) for glob in group.globs):
-                return RunFlow(f"{group.name}/", group.weight, run, weight)  # no run has a slash
-        return RunFlow(run, weight, run, weight)
+                name = f"{group.name}/"  # no run has a slash
+                return ("", name, group.weight), (name, run, self.of(run))
+        return (("", run, self.of(run)),)
 
     def portions(self, runs: Iterable[str]) -> dict[str, float]:
         """Return which part of the link each of ``runs`` has while all of them have work."""
-        flows = [self.flow_of(run) for run in runs]
-        groups = {flow.group: flow.group_weight for flow in flows}
-        inside = dict.fromkeys(groups, 0.0)
-        for flow in flows:
-            inside[flow.group] += flow.weight
-        whole = sum(groups.values())
+        paths = {run: self.path_of(run) for run in runs}
+        inside: dict[str, dict[str, float]] = {}
+        for parent, flow, weight in chain.from_iterable(paths.values()):
+            inside.setdefault(parent, {})[flow] = weight
+        whole = {parent: sum(weights.values()) for parent, weights in inside.items()}
         return {
-            flow.run: flow.group_weight / whole * flow.weight / inside[flow.group] for flow in flows
+            run: prod(weight / whole[parent] for parent, _, weight in path)
+            for run, path in paths.items()
         }
 
 
@@ -119,23 +114,24 @@ EQUAL = Weights()
 
 @dataclass(frozen=True, slots=True)
 class RunShares:
-    """What was handed out to runs: to each group, and inside each that can have several runs."""
+    """What was handed out to runs: of the whole link, and inside of each group."""
 
-    groups: Shares = field(default_factory=Shares)
     inside: Mapping[str, Shares] = field(default_factory=dict)
 
-    def start(self, flow: RunFlow) -> tuple[float, float]:
-        """Return when the next item of a run starts, its group first: the lowest is next."""
-        inside = self.inside.get(flow.group)
-        return self.groups.start(flow.group), 0.0 if inside is None else inside.start(flow.run)
+    def start(self, path: Path) -> tuple[float, ...]:
+        """Return when the next item of a run starts, its group's first: the lowest is next."""
+        return tuple(self._of(parent).start(flow) for parent, flow, _ in path)
 
-    def after(self, flow: RunFlow, size_bytes: int) -> RunShares:
+    def after(self, path: Path, size_bytes: int) -> RunShares:
         """Return the shares once a run was handed an item of ``size_bytes``."""
-        groups = self.groups.after(flow.group, size_bytes, flow.group_weight)
-        if flow.group == flow.run:
-            return RunShares(groups, self.inside)
-        inside = self.inside.get(flow.group, Shares()).after(flow.run, size_bytes, flow.weight)
-        return RunShares(groups, {**self.inside, flow.group: inside})
+        changed = {
+            parent: self._of(parent).after(flow, size_bytes, weight)
+            for parent, flow, weight in path
+        }
+        return RunShares({**self.inside, **changed})
+
+    def _of(self, parent: str) -> Shares:
+        return self.inside.get(parent) or Shares()
 
 
 @dataclass(frozen=True, slots=True)

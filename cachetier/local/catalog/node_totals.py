@@ -23,6 +23,13 @@ from cachetier.model.names import DURABLE
 from cachetier.model.policy import LocalStep, surplus
 
 _CLEAN = "shards.state = 'clean' AND (shards.file_id IS NOT NULL OR shards.inline)"
+_DAMAGED_OR_PINNED = (
+    "SELECT run, sum(size_bytes), count(*) FROM shards JOIN saves ON number = save "
+    "WHERE shards.state = 'quarantined' GROUP BY run UNION ALL "
+    "SELECT saves.run, sum(size_bytes), count(*) FROM pins "
+    "JOIN saves ON saves.run = pins.run AND saves.step = pins.step "
+    f"JOIN shards ON shards.save = saves.number WHERE {_CLEAN} GROUP BY saves.run"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +141,26 @@ def _owed(sql: apsw.Connection, remote: str, saves: Iterable[OpenSave]) -> Owed:
     return Owed(Lag(len(waiting), dirty.shards, dirty.size_bytes, 0), since)
 
 
+def held_by_run(sql: apsw.Connection) -> dict[str, tuple[int, int]]:
+    """Return how many bytes and shards each run has here that make no room by themselves.
+
+    They are not durable, damaged, or pinned; local-only steps that go for a put that waits are not
+    counted. What becomes clean in between is counted twice, not left out.
+    """
+    by_save = exposure_queries.dirty_by_save(sql)
+    going = {save.number for save in _removable(sql, exposure_queries.open_saves(sql, by_save))}
+    held: dict[str, tuple[int, int]] = {}
+    staying = sorted(by_save.keys() - going)
+    others = (
+        (each.run, each.dirty.size_bytes, each.dirty.shards)
+        for each in exposure_queries.other_saves(sql, by_save, staying)
+    )
+    for run, size_bytes, shards in (*others, *sql.execute(_DAMAGED_OR_PINNED)):
+        before = held.get(run, (0, 0))
+        held[run] = before[0] + size_bytes, before[1] + shards
+    return held
+
+
 def _sum(parts: Iterable[Dirty]) -> Dirty:
     found = list(parts)
     return Dirty(
@@ -150,7 +177,8 @@ def _clean_bytes(sql: apsw.Connection) -> int:
 
 def _evictable_bytes(sql: apsw.Connection, saves: Sequence[OpenSave]) -> int:
     """Return what goes: what is clean and not pinned, and local-only steps; ``saves`` are open."""
-    return _clean_bytes(sql) - _pinned_clean_bytes(sql) + _removable_bytes(sql, saves)
+    removable_bytes = sum(save.dirty.size_bytes for save in _removable(sql, saves))
+    return _clean_bytes(sql) - _pinned_clean_bytes(sql) + removable_bytes
 
 
 def _pinned_clean_bytes(sql: apsw.Connection) -> int:
@@ -162,22 +190,22 @@ def _pinned_clean_bytes(sql: apsw.Connection) -> int:
     return int(sql.execute(query).get)
 
 
-def _removable_bytes(sql: apsw.Connection, saves: Sequence[OpenSave]) -> int:
-    """Return the bytes of local-only steps that go for a put that waits.
+def _removable(sql: apsw.Connection, saves: Sequence[OpenSave]) -> list[OpenSave]:
+    """Return the local-only steps that go for a put that waits.
 
     All clean ones go first, so the newest whole step of a run that is left is one of ``saves``.
     """
     kept = {save.number: save for save in saves if save.local_only}
     if not kept:
-        return 0
+        return []
     damaged = {row[0] for row in sql.execute("SELECT save FROM shards WHERE state = 'quarantined'")}
     whole = {save.number for save in saves if save.sealed_at is not None} - damaged
-    return sum(
-        kept[save.number].dirty.size_bytes
+    return [
+        kept[save.number]
         for steps in _unfinished(sql, whole).values()
         for save in surplus(steps, 1)
         if save.number in kept and not pins.is_pinned(sql, save.run, save.step)
-    )
+    ]
 
 
 def _unfinished(sql: apsw.Connection, whole: Collection[int]) -> dict[str, list[LocalStep]]:

@@ -101,25 +101,23 @@ def test_tenants_get_bytes_by_their_weights_however_many_runs_each_has(
     groups = [Group(name, (f"{name}-*",), drain_weights["ab".index(name)]) for name in "ab"]
     weights = Weights(tuple(run_weights.items()), tuple(groups))
     names = [f"{who}-{n}" for who, many in zip("abc", runs, strict=True) for n in range(many)]
-    flows = {name: weights.flow_of(name) for name in names}
-    shares, own, of_group = RunShares(), dict.fromkeys(names, 0.0), Counter[str]()
+    paths = {name: weights.path_of(name) for name in names}
+    shares, got = RunShares(), Counter[tuple[str, str]]()
     for size in sizes:
-        run = min(names, key=lambda name: (shares.start(flows[name]), name))
-        shares = shares.after(flows[run], size)
-        own[run] += size + ITEM_BYTES
-        of_group[flows[run].group] += size + ITEM_BYTES
+        run = min(names, key=lambda name: (shares.start(paths[name]), name))
+        shares = shares.after(paths[run], size)
+        got.update({(parent, flow): size + ITEM_BYTES for parent, flow, _ in paths[run]})
 
-    item = max(sizes) + ITEM_BYTES
-    groups_of = {flow.group: flow.group_weight for flow in flows.values()}
-    fair(item, {group: (of_group[group], weight) for group, weight in groups_of.items()})
-    for group in groups_of:
-        fair(item, {r: (own[r], f.weight) for r, f in flows.items() if f.group == group})
+    every = {step for path in paths.values() for step in path}
+    for inside in {parent for parent, _, _ in every}:
+        within = [(got[parent, flow], w) for parent, flow, w in every if parent == inside]
+        fair(max(sizes) + ITEM_BYTES, within)
 
 
-def fair(item: int, got: dict[str, tuple[float, float]]) -> None:
+def fair(item: int, got: list[tuple[int, float]]) -> None:
     """Check that bytes differ from the ratio of the weights by no more than an item each."""
-    for size, weight in got.values():
-        for other_size, other in got.values():
+    for size, weight in got:
+        for other_size, other in got:
             assert (
                 abs(size / weight - other_size / other) <= (item / weight + item / other) * 1.0001
             )
@@ -128,6 +126,6 @@ def fair(item: int, got: dict[str, tuple[float, float]]) -> None:
 def test_a_run_belongs_to_the_first_group_that_has_it_and_to_no_run_of_the_same_name() -> None:
     weights = Weights((), (Group("a", ("a-*", "x"), 2.0), Group("b", ("*-b", "x"), 3.0)))
 
-    assert weights.flow_of("a-b").group == weights.flow_of("x").group
-    assert weights.flow_of("c-b").group_weight == 3.0
-    assert weights.flow_of("a").group != weights.flow_of("a-1").group
+    assert weights.path_of("a-b")[0] == weights.path_of("x")[0] == ("", "a/", 2.0)
+    assert weights.path_of("c-b") == (("", "b/", 3.0), ("b/", "c-b", 1.0))
+    assert weights.path_of("a") == (("", "a", 1.0),)
