@@ -21,6 +21,7 @@ from cachetier.access.principals import Principal, Quota
 from cachetier.errors import BackpressureError, BusyError
 
 FRESH_SECONDS = 1.0
+REST_OF_A_LOOK = 9.0  # so that who is refused again and again holds up nobody
 STARVED_SECONDS = 5.0  # who waits asks more often than that
 KINDS = tuple(each.name for each in fields(Quota))
 
@@ -93,7 +94,7 @@ class Quotas:
         self._lock = threading.Lock()
         self._looking = threading.Lock()
         self._changes = 0
-        self._looked = float("-inf"), 0  # when, and after how many changes
+        self._looked = float("-inf"), 0, 0.0  # when, after how many changes, and how long it took
 
     def __bool__(self) -> bool:
         return bool(self._shares)
@@ -120,13 +121,13 @@ class Quotas:
         """
         self._look()
         if self._refused(wanted, caller):
-            self._look(at_once=True)
+            self._look(REST_OF_A_LOOK * self._looked[2])
             if refused := self._refused(wanted, caller):
                 raise refused
 
     def has_room(self, wanted: Counts) -> bool:
         """Return whether ``take`` would count ``wanted``, for somebody who waits."""
-        self._look(at_once=True)
+        self._look(0.0)
         with self._lock:
             return self._full(wanted) is None
 
@@ -201,26 +202,32 @@ class Quotas:
 
     def described(self, name: str | None = None) -> list[dict[str, Any]]:
         """Return what those who have a quota have of it now; or only the one called ``name``."""
-        self._look(at_once=True)
+        self._look(0.0)
         with self._lock:
             return [each.as_json() for key, each in self._shares.items() if name in (None, key)]
 
-    def _look(self, *, at_once: bool = False) -> None:
-        """Read the catalog if that is due; ``at_once``: also if anything has changed since."""
-        if self._is_due(at_once) and self._looking.acquire(blocking=at_once):
+    def _look(self, rest_seconds: float = FRESH_SECONDS) -> None:
+        """Read the catalog if the last look is old, or something has changed since and it rested.
+
+        Whoever asks without need of the newest does not wait for another's look.
+        """
+        if self._is_due(rest_seconds) and self._looking.acquire(
+            blocking=rest_seconds < FRESH_SECONDS
+        ):
             try:
-                if self._is_due(at_once):
+                if self._is_due(rest_seconds):
                     self._read_catalog()
             finally:
                 self._looking.release()
 
-    def _is_due(self, at_once: bool) -> bool:
-        looked_at, changes = self._looked
-        is_old = self._monotonic() - looked_at >= FRESH_SECONDS
-        return bool(self._shares) and (is_old or (at_once and changes != self._changes))
+    def _is_due(self, rest_seconds: float) -> bool:
+        looked_at, changes, _ = self._looked
+        age_seconds = self._monotonic() - looked_at
+        is_due = age_seconds >= rest_seconds and changes != self._changes
+        return bool(self._shares) and (is_due or age_seconds >= FRESH_SECONDS)
 
     def _read_catalog(self) -> None:
-        looked = self._monotonic(), self._changes
+        began_at, changes = self._monotonic(), self._changes
         with self._lock:  # the catalog has by now whatever counts as committed
             before = {name: share.since.copy() for name, share in self._shares.items()}
         runs = self._read()
@@ -232,4 +239,5 @@ class Quotas:
                     "shards": sum(s for _, s in own),
                 }
                 share.since.subtract(before[name])
-        self._looked = looked
+        now = self._monotonic()
+        self._looked = now, changes, now - began_at

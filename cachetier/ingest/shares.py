@@ -8,6 +8,7 @@ remote either.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -22,6 +23,8 @@ from cachetier.ingest.ingest import GROWTH_BYTES, Ingest, RemoteStage
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
 from cachetier.steps.waits import Question
+
+RING_SECONDS = 1.0
 
 
 class ShareAwaitedError(Exception):
@@ -46,6 +49,7 @@ class SharedIngest:
         self._quotas = quotas
         self._waits = waits
         self._ring = ring
+        self._rang_at = float("-inf")
         self._staged: dict[int, tuple[object, Counts]] = {}  # with the stage: its id stays its own
 
     def begin(
@@ -111,7 +115,9 @@ class SharedIngest:
         try:
             self._quotas.take(wanted, callers.principal())
         except ShareFullError as error:
-            self._ring()
+            if time.monotonic() - self._rang_at > RING_SECONDS:  # whoever comes again and again
+                self._rang_at = time.monotonic()
+                self._ring()
             if error.for_ever or not self._waits or timeout_seconds <= 0:
                 raise
             look = partial(self._quotas.has_room, wanted)

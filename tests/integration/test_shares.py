@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import pytest
 from cachetier_client import BackpressureError, Client
 from cachetier_client.transport.wire import PROTOCOL, receive_frame, send_frame
 
-from cachetier.config.settings import load
 from tests.integration.serving import Answer, Served, serving, shard_path
 
 LARGE = 100_000
@@ -135,12 +135,9 @@ def test_open_puts_are_returned_by_whoever_hangs_up(node: Tenants) -> None:
 def test_connections_of_a_share_are_refused_and_those_of_others_are_not(node: Tenants) -> None:
     with ExitStack() as held:
         busy = [held.enter_context(node.rank("a")) for _ in range(6)]
-        sending = [held.enter_context(node.rank("a")) for _ in range(0)]
         assert len(busy) == 6
-        assert not sending
         answer = node.http("a", "GET", "/v1/runs")
         assert (answer.status, answer.code) == (503, "busy")
-        assert "the share of a: 0 kB of 300 kB" in answer.json["detail"].replace("0 B", "0 kB")
         assert "6 of 6 connections" in answer.json["detail"]
         assert node.http("b", "GET", "/v1/runs").status == 200
         with node.rank("b") as other:
@@ -156,9 +153,8 @@ def test_a_put_that_waits_for_its_share_goes_on_when_there_is_room(node: Tenants
         node.put("a", name, LARGE)
     with ThreadPoolExecutor(2) as pool, node.client("a") as client:
         waiting = pool.submit(node.put, "a", "w", LARGE, 20.0)
-        also = pool.submit(
-            client.put_shard, b"v" * 10, run="r", step=1, name="v", timeout_seconds=20
-        )
+        put = partial(client.put_shard, run="r", step=1, name="v", timeout_seconds=20)
+        also = pool.submit(put, b"v" * 10, save_id="http")
         until(lambda: node.served.service._waits.callers == 2)
         assert node.put("b", "x", LARGE).status == 201
         assert not waiting.done()
@@ -254,4 +250,3 @@ def test_a_node_without_quotas_has_nothing_between() -> None:
     with serving() as served:
         assert type(served.service.operations.ingest._ingest).__name__ == "NodeIngest"  # type: ignore[attr-defined]
         assert served.service.operations.status()["principals"] == []
-    assert load({"cache_dir": "/c", "remote": "s3://b"}).principal == ()

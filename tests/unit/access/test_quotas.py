@@ -102,7 +102,7 @@ def test_a_share_of_others_is_told_without_a_figure() -> None:
 
 def test_what_is_larger_than_the_whole_share_is_told_so() -> None:
     node = Node(tenant("a", size_bytes=2 * MB))
-    with pytest.raises(ShareFullError, match="3.0 MB are more than fits") as refused:
+    with pytest.raises(ShareFullError, match=r"3.0 MB are more than fits") as refused:
         node.put("a-run", 3 * MB)
 
     assert refused.value.for_ever

@@ -159,3 +159,10 @@ def test_there_must_be_room_for_two_saves(
 )
 def test_short_times_are_shown_in_their_unit(seconds: float, shown: str) -> None:
     assert shown_time(seconds) == shown
+
+
+def test_shares_that_are_more_than_the_capacity_are_a_warning() -> None:
+    found = disk.judge_space(100 * GB, 0, 200 * GB, None, promised_bytes=150 * GB)
+    assert found.state == "warn"
+    assert "principals may have 150 GB together" in found.measured
+    assert disk.judge_space(100 * GB, 0, 200 * GB, None, promised_bytes=100 * GB).state == "ok"
