@@ -56,9 +56,10 @@ def working_for(connection: Connection | None, caller: Caller | None = None) -> 
         _caller.reset(tokens[1])
 
 
-def caller() -> Caller | None:
-    """Return whom the work at hand is done for, if it is for anybody."""
-    return _caller.get()
+def principal() -> str | None:
+    """Return the name of the principal for whom the work at hand is done."""
+    found = _caller.get()
+    return None if found is None else found.principal_name
 
 
 def holder() -> str:
@@ -73,6 +74,16 @@ def described() -> str:
     return NOBODY if found is None else found.shown
 
 
+def refuse_if_gone() -> None:
+    """Go no further for a caller who is not there.
+
+    Raises:
+        CallerGoneError: They have hung up.
+    """
+    if is_gone(_connection.get()):
+        raise CallerGoneError("the caller hung up while the service waited for them")
+
+
 def wait_for(
     changed: threading.Condition, reached: Callable[[], bool], timeout_seconds: float
 ) -> bool:
@@ -84,8 +95,7 @@ def wait_for(
     while timeout_seconds > LOOK_SECONDS:
         if changed.wait_for(reached, LOOK_SECONDS):
             return True
-        if is_gone(_connection.get()):
-            raise CallerGoneError("the caller hung up while the service waited for them")
+        refuse_if_gone()
         timeout_seconds -= LOOK_SECONDS
     return changed.wait_for(reached, timeout_seconds)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from cachetier.access.audit import Audit
 from cachetier.access.principals import OWNER, SCRAPER, Caller, Principal
+from cachetier.access.quotas import Quotas
 from cachetier.access.roles import OPERATIONS, Need
 from cachetier.access.tokens import Tokens
 from cachetier.errors import (
@@ -30,8 +31,10 @@ class Access:
         audit: Audit,
         *,
         open_metrics: bool = False,
+        quotas: Quotas | None = None,
     ) -> None:
         """Judge by ``principals``; with ``open_metrics`` the metrics want no token."""
+        self.quotas = quotas or Quotas()
         self._principals = tuple(principals)
         self._named = {each.name: each for each in (SCRAPER, *principals)}
         self._open_metrics = open_metrics
@@ -120,10 +123,13 @@ class Access:
         self._audit.done(operation, "ok", caller, run=run, **what)
 
     def described(self, caller: Caller) -> dict[str, Any]:
-        """Return what a caller may know of themselves."""
+        """Return what a caller may know of themselves, with what their share has and may have."""
         principal = caller.principal
         who = {name: getattr(caller, name) for name in ("uid", "pid", "token", "address")}
-        known = {"principal": principal.name, "role": principal.role, "runs": list(principal.runs)}
+        known: dict[str, Any] = {"principal": principal.name, "role": principal.role}
+        known["runs"] = list(principal.runs)
+        if shares := self.quotas.described(principal.name):
+            known["share"] = shares[0]
         return {**known, **{name: value for name, value in who.items() if value is not None}}
 
     def create_token(self, principal: object, expires_seconds: float | None) -> dict[str, Any]:

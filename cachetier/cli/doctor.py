@@ -101,6 +101,7 @@ def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: b
         service=status,
         service_fault=fault,
         checkpoint_bytes=checkpoint_bytes,
+        promised_bytes=settings.promised_bytes,
         skip_remote=skip_remote,
     )
 

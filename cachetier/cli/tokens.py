@@ -12,6 +12,7 @@ from cachetier.cli.output import (
     AsJson,
     Url,
     console,
+    echo,
     print_json,
     reach,
     read_option,
@@ -40,9 +41,9 @@ def create(
         if as_json:
             print_json(made)
             return
-        typer.echo(made["token"])
+        echo(made["token"])
         ends = "never ends" if seconds is None else f"ends in {shown_span(seconds)}"
-        typer.echo(f"Token {made['id']} of {principal} {ends}; it is not shown again.", err=True)
+        echo(f"Token {made['id']} of {principal} {ends}; it is not shown again.", err=True)
 
 
 def list_(url: Url = None, as_json: AsJson = False) -> None:
@@ -56,7 +57,7 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
         print_json({"tokens": found})
         return
     if not found:
-        typer.echo("No token was made yet: `cachetier token create PRINCIPAL` does.", err=True)
+        echo("No token was made yet: `cachetier token create PRINCIPAL` does.", err=True)
         return
     shown, now = table("<id", "<principal", "made", "ends in"), time.time()
     for each in found:
@@ -91,7 +92,7 @@ def whoami(url: Url = None, as_json: AsJson = False) -> None:
         return
     width = max(map(len, caller))
     for name, value in caller.items():
-        typer.echo(f"{name.ljust(width)}  {' '.join(value) if name == 'runs' else value}")
+        echo(f"{name.ljust(width)}  {' '.join(value) if name == 'runs' else value}")
 
 
 def _span_of(text: str) -> float | None:

@@ -64,7 +64,7 @@ class PrincipalSettings:
     bytes: str | None = setting(
         optional(checked(CAPACITY, _checked_size)),
         None,
-        "The most that its runs have here and not yet in the remote: `200 GB`.",
+        "The most that its runs have here not yet in the remote, or pinned: `200 GB`.",
     )
     shards: int | None = setting(optional(whole(1)), None, "Likewise, in shards.")
     open_puts: int | None = setting(optional(whole(1)), None, "The most puts it has begun at once.")
@@ -72,7 +72,9 @@ class PrincipalSettings:
         optional(whole(1)), None, "The most connections and requests it has at once."
     )
     drain_weight: float = setting(
-        number(above=0), 1.0, "Its share of the drain beside other principals."
+        number(above=0),
+        1.0,
+        "Its share of the drain beside other principals; nothing with all runs.",
     )
 
     def principal(self) -> Principal:

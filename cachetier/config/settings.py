@@ -332,6 +332,11 @@ class Settings:
         """Return the budget on a filesystem of ``filesystem_bytes``."""
         return capacity_of(self.capacity, filesystem_bytes)
 
+    @property
+    def promised_bytes(self) -> int:
+        """What all principals together may have here."""
+        return sum(each.principal().quota.size_bytes or 0 for each in self.principal)
+
     # --- checks --------------------------------------------------------------------------------
 
     def __post_init__(self) -> None:

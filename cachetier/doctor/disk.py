@@ -92,7 +92,11 @@ def check_space(subject: Subject) -> CheckResult:
     place = _nearest(subject.cache_dir)
     capacity_bytes = _capacity_bytes(subject, _total_bytes(place))
     return judge_space(
-        capacity_bytes, _used_bytes(subject.cache_dir), _free_bytes(place), largest_known(subject)
+        capacity_bytes,
+        _used_bytes(subject.cache_dir),
+        _free_bytes(place),
+        largest_known(subject),
+        promised_bytes=subject.promised_bytes,
     )
 
 
@@ -373,7 +377,12 @@ def judge_write_rate(size_bytes: int, seconds: float, checkpoint_bytes: int | No
 
 
 def judge_space(
-    capacity_bytes: int, used_bytes: int, free_bytes: int, checkpoint: tuple[int, str] | None
+    capacity_bytes: int,
+    used_bytes: int,
+    free_bytes: int,
+    checkpoint: tuple[int, str] | None,
+    *,
+    promised_bytes: int = 0,
 ) -> CheckResult:
     """Say whether the budget is there, and holds the largest checkpoint twice.
 
@@ -383,6 +392,7 @@ def judge_space(
         used_bytes: What the cache directory takes already.
         free_bytes: What the filesystem has left for this user.
         checkpoint: This node's largest, and where that is known from.
+        promised_bytes: What the shares of all principals add up to.
     """
     there = used_bytes + free_bytes
     values = {"capacity_bytes": capacity_bytes, "used_bytes": used_bytes, "free_bytes": free_bytes}
@@ -399,6 +409,10 @@ def judge_space(
         return warn(measured, fix, **values)
     if checkpoint is not None and 2 * checkpoint[0] > capacity_bytes:
         fix = f"Set capacity to {shown_size(2 * checkpoint[0])}: one save drains as the next comes."
+        return warn(measured, fix, **values)
+    if promised_bytes > capacity_bytes:
+        measured += f"; principals may have {shown_size(promised_bytes)} together"
+        fix = "Lower their `bytes`, or the cache may be full before a share is."
         return warn(measured, fix, **values)
     if checkpoint is None:
         measured += "; no save is known here yet (--checkpoint-size tells)"

@@ -21,6 +21,7 @@ class Subject:
         tls: The files of the HTTP door's certificate, None if it speaks in clear text.
         service: The status of a service that runs on this directory, None if there is none.
         service_fault: Why a service that should answer does not; empty otherwise.
+        promised_bytes: What the shares of all principals add up to.
         skip_remote: Whether to ask the remotes nothing at all.
         checkpoint_bytes: The largest save to expect on this node, if somebody said so.
     """
@@ -38,6 +39,7 @@ class Subject:
     service: dict[str, Any] | None = None
     service_fault: str = ""
     checkpoint_bytes: int | None = None
+    promised_bytes: int = 0
     skip_remote: bool = False
     sync_seconds: float = 1.5
     write_bytes: int = 512 << 20

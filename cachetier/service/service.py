@@ -20,6 +20,7 @@ from cachetier import __version__
 from cachetier.access.access import Access
 from cachetier.access.audit import Audit
 from cachetier.access.principals import OWNER, SCRAPER, principals_of
+from cachetier.access.quotas import Quotas
 from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
@@ -30,9 +31,11 @@ from cachetier.errors import CachetierError, StoppingError
 from cachetier.ingest.ingest import Ingest, NodeIngest, OpenRemoteStage
 from cachetier.ingest.instrumented import InstrumentedIngest
 from cachetier.ingest.pending_seals import PendingSeals
+from cachetier.ingest.shares import SharedIngest
 from cachetier.ingest.write_through import WriteThrough
 from cachetier.local.catalog import reserve
 from cachetier.local.catalog.connection import sqlite_version
+from cachetier.local.catalog.node_totals import held_by_run
 from cachetier.local.files import data_files
 from cachetier.local.files.filesystem import checked_mount
 from cachetier.local.recovery import Recovered, open_store
@@ -191,13 +194,7 @@ class Service:
         )
         self._garbage = self._collector()
         self._housekeeping = self._keeper(evictor)
-        ingest = NodeIngest(
-            store,
-            when_full=settings.when_full,
-            make_room=self._make_room,
-            open_remote_stage=self._write_through(),
-            on_committed=self._changes.ring,
-        )
+        ingest = self._ingest()
         self._pending_seals = PendingSeals(store, self._bucket, clock, on_sealed=self._changes.ring)
         self._passed_over = PassedOverCopies(self.metrics.passed_over)
         self._restore = Restore(
@@ -223,9 +220,26 @@ class Service:
             self._course,
             warnings=self._warnings,
             flow=self.metrics.flow,
-            shared_uid=lambda: self._access.shared_uid,
+            access=self._access,
         )
         self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
+
+    def _ingest(self) -> Ingest:
+        settings = self._settings
+        ingest = NodeIngest(
+            self.store,
+            when_full=settings.when_full,
+            make_room=self._make_room,
+            open_remote_stage=self._write_through(),
+            on_committed=self._changes.ring,
+        )
+        quotas = self._access.quotas
+        if not quotas:
+            return ingest
+        self._changes.listen(quotas.changed)
+        self._drain.queue.starved = quotas.starves
+        waits = settings.when_full is WhenFull.WAIT
+        return SharedIngest(ingest, quotas, waits=waits, ring=self._changes.ring)
 
     def _operations(self, ingest: Ingest) -> Operations:
         store = self.store
@@ -328,23 +342,20 @@ class Service:
         )
 
     def _who_may(self) -> Access:
-        settings = self._settings
+        settings, store = self._settings, self.store
         http, token = settings.http_address, settings.token
         fixed = {}
         if http is not None:
             fixed[OWNER] = token.reveal() if token else owner_secret(settings.cache_dir)
         if settings.scrape_token:
             fixed[SCRAPER.name] = settings.scrape_token.reveal()
-        alone = http is not None and is_loopback(http[0]) and not settings.principal
+        tenants = [each.principal() for each in settings.principal]
         return Access(
-            principals_of(
-                [each.principal() for each in settings.principal],
-                settings.allowed_uids,
-                settings.admin_socket,
-            ),
+            principals_of(tenants, settings.allowed_uids, settings.admin_socket),
             Tokens(settings.token_path, fixed, now=self._clock.now),
             self._audit,
-            open_metrics=alone,
+            quotas=Quotas(tenants, lambda: store.look(held_by_run), self._clock.monotonic),
+            open_metrics=http is not None and is_loopback(http[0]) and not tenants,
         )
 
     def _read_tls(self) -> Tls | None:

@@ -86,6 +86,12 @@ def points_of_catalog(now: NodeSnapshot) -> Mapping[str, Points]:
         "drain_last_progress_seconds": [
             ((each.name,), each.last_progress_seconds) for each in remotes
         ],
+        "quota_used_bytes": [
+            ((each["name"],), each["size_bytes"]["used"]) for each in now.principals
+        ],
+        "quota_limit_bytes": _known(
+            (each["name"], each["size_bytes"]["limit"]) for each in now.principals
+        ),
     }
 
 

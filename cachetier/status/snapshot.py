@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from cachetier_client.clock import Clock
 
@@ -58,7 +59,10 @@ class RemoteProgress:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """The whole node; the durable remote is the first of ``remotes``."""
+    """The whole node; the durable remote is the first of ``remotes``.
+
+    ``principals`` are those with a quota: see ``Quotas.described``.
+    """
 
     service: ServiceSnapshot = field(default_factory=ServiceSnapshot)
     totals: NodeTotals = field(default_factory=NodeTotals)
@@ -66,6 +70,7 @@ class NodeSnapshot:
     incomplete: IncompleteSaves = field(default_factory=IncompleteSaves)
     runs: tuple[RunExposure, ...] = ()
     remotes: tuple[RemoteProgress, ...] = ()
+    principals: tuple[dict[str, Any], ...] = ()
 
 
 def snapshot_of(store: Store, clock: Clock, service: ServiceSnapshot) -> NodeSnapshot:

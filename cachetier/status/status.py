@@ -85,6 +85,7 @@ def _figures(node: NodeSnapshot) -> dict[str, Any]:
         "incomplete": asdict(node.incomplete),
         "eta_seconds": node.remotes[0].eta_seconds,
         "connections": service.open_connections,
+        "principals": list(node.principals),
     }
 
 

@@ -268,6 +268,22 @@ _CACHE = (
     _counter("evicted_bytes", "Bytes of clean shards evicted.", status="flow.evicted_bytes"),
 )
 
+_SHARES = (
+    _gauge(
+        "quota_used_bytes",
+        "Bytes in the runs of a principal with a quota that make no room by themselves: not at "
+        "every required remote, pinned, damaged, or being written.",
+        "principal",
+        status="principals[].size_bytes.used",
+    ),
+    _gauge(
+        "quota_limit_bytes",
+        "The setting `bytes` of a principal: the most of those.",
+        "principal",
+        status="principals[].size_bytes.limit",
+    ),
+)
+
 _TROUBLE = (
     _gauge("fenced", "1 once a sync failed and no more writes are taken.", status="fenced"),
     _counter(
@@ -311,6 +327,7 @@ SECTIONS: tuple[tuple[str, tuple[Series, ...]], ...] = (
     ("The drain", _DRAIN),
     ("The remotes", _REMOTES),
     ("Room", _CACHE),
+    ("The shares of principals", _SHARES),
     ("Trouble", _TROUBLE),
     ("The service", _SERVICE),
 )

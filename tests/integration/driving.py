@@ -282,6 +282,15 @@ def a_catalog_that_cannot_be_read(_place: Site, seen: Seen) -> None:
         seen.until(served.service, "scrape_errors")
 
 
+def a_tenant_with_a_quota(_place: Site, seen: Seen) -> None:
+    with alone(principal=[{"name": "tenant", "bytes": "1 MB"}]) as (served, client):
+        put(client, "x", b"x" * LARGE)
+        seen.until(served.service, *QUOTA)
+
+
+QUOTA = {"quota_used_bytes", "quota_limit_bytes"}
+
+
 @dataclass(frozen=True)
 class Scenario:
     """What happens, and which series that drives."""
@@ -315,4 +324,5 @@ SCENARIOS = (
     Scenario(a_disk_that_fails, DISK),
     Scenario(a_catalog_that_cannot_be_read, {"scrape_errors"}),
     Scenario(callers_that_are_refused_or_went_past, CALLERS),
+    Scenario(a_tenant_with_a_quota, QUOTA),
 )

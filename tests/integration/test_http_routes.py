@@ -128,7 +128,7 @@ def _damage(served: Served, name: str) -> None:
 
 
 STATUS_KEYS = {
-    *("shared_uid", "lent_bytes", "lent_most"),
+    *("shared_uid", "principals", "lent_bytes", "lent_most"),
     *("version", "store_id", "pid", "state", "reason", "started_at", "uptime_seconds"),
     *("capacity_bytes", "used_bytes", "dirty_bytes", "clean_bytes", "waiting_bytes"),
     *("evictable_bytes", "lent_bytes", "lent_most"),

@@ -189,6 +189,8 @@ def test_a_client_at_another_tenants_socket_hears_why(node: Tenants) -> None:
 def test_the_audit_log_has_who_did_what_and_who_was_refused(node: Tenants) -> None:
     node.by_http("b", "PUT", f"{OTHERS.replace('/1', '/4')}/shards/audited", b"x")
     node.by_http("a", "DELETE", f"{OTHERS.replace('/1', '/4')}/shards/audited")
+    node.by_http("a", "PUT", f"{OTHERS}/shards/kept", b"mine now")
+    node.by_http("a", "GET", "/v1/status")
     written = node.audited()
     done = next(each for each in written if each.get("name") == "audited")
     assert done["operation"] == "put"

@@ -79,13 +79,10 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = _Exchange(scope, receive, send, self._failed)
-        scope[PARKED] = partial(self._counted, _address_of(scope), -1)
+        address = _address_of(scope)
         try:
             async with asyncio.timeout(self._limits.request_seconds):
-                with (
-                    self._counted(_address_of(scope), 1),
-                    called_by(Headers(scope=scope).get(TRACEPARENT)),
-                ):
+                with self._counted(address, 1), called_by(Headers(scope=scope).get(TRACEPARENT)):
                     await self._serve(scope, exchange)
         except CachetierError as error:
             await exchange.answer_error(error)
@@ -101,24 +98,43 @@ class Guard:
             await exchange.answer_error(internal())
 
     @contextmanager
-    def _counted(self, holder: str, by: int) -> Iterator[None]:
-        self._served[holder] += by
+    def _counted(self, address: str, by: int) -> Iterator[None]:
+        self._served[address] += by
         try:
             yield
         finally:
-            self._served[holder] -= by
-            if not self._served[holder]:
-                del self._served[holder]
+            self._served[address] -= by
+            if not self._served[address]:
+                del self._served[address]
+
+    @contextmanager
+    def _parked(self, address: str, principal: str, *, whole: bool = True) -> Iterator[None]:
+        """Count a request for none that is served; ``whole``: nor for one of its principal."""
+        quotas = self._access.quotas
+        if whole:
+            quotas.disconnect(principal)
+        try:
+            with self._counted(address, -1):
+                yield
+        finally:
+            if whole:
+                quotas.connect(principal, at_any_rate=True)
 
     async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
         if scope["path"] in OPEN_PATHS:
             await self._pass_on(scope, exchange)
             return
         caller = scope[CALLER] = self._caller(scope)
-        self._refuse_if_crowded(_address_of(scope))
+        address, principal = _address_of(scope), caller.principal.name
+        self._refuse_if_crowded(address)
+        scope[PARKED] = partial(self._parked, address, principal)
         connection = scope.get("extensions", {}).get(CONNECTION, {}).get("socket")
-        with working_for(connection, caller):
-            await self._pass_on(scope, exchange)
+        self._access.quotas.connect(principal)
+        try:
+            with working_for(connection, caller):
+                await self._pass_on(scope, exchange)
+        finally:
+            self._access.quotas.disconnect(principal)
 
     async def _pass_on(self, scope: Scope, exchange: _Exchange) -> None:
         scope[TARGET] = target = target_of(scope["raw_path"])

@@ -162,7 +162,8 @@ def operation_routes(node: Operations, pools: Pools, exposition: Callable[[], by
 
     @router.get("/v1/whoami")
     async def whoami(request: Request) -> dict[str, Any]:
-        return {"caller": node.access.described(caller_of(request.scope))}
+        caller = caller_of(request.scope)
+        return {"caller": await pools.quick(node.access.described, caller)}
 
     @router.get("/metrics")
     async def metrics() -> Response:

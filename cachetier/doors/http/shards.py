@@ -29,7 +29,7 @@ from cachetier.doors.http.queries import Query, digest_of, element_size_of, size
 from cachetier.doors.http.ranges import Span, span_of
 from cachetier.doors.http.slots import Slots
 from cachetier.doors.http.upload import Put, put_large, put_small
-from cachetier.doors.http.waiting import answered
+from cachetier.doors.http.waiting import answered, in_share
 from cachetier.doors.operations import Operations
 from cachetier.errors import InvalidRequestError
 from cachetier.model.levels import Level, checked_level, covers
@@ -82,7 +82,7 @@ class Shards:
         put = _put_of(target, query, headers)
         client_id = self._listen(caller_of(scope), query, target.run)
         tap = scope.get("extensions", {}).get(TAP, {}).get("tap")
-        receipt = await self._take(put, Body(receive, self._limits, tap), caller_of(scope).holder)
+        receipt = await self._take(put, Body(receive, self._limits, tap), scope)
         if not covers(Level(receipt.level), ack):
             left = max(0.0, put.timeout_seconds - (time.monotonic() - started_at))
             reached = self._node.checkpoints.level_reached(
@@ -96,14 +96,20 @@ class Shards:
             answer.headers["Cachetier-Incidents"] = str(waiting)
         await answer(scope, receive, send)
 
-    async def _take(self, put: Put, body: Body, holder: str) -> Receipt:
-        ingest = self._node.ingest
+    async def _take(self, put: Put, body: Body, scope: Scope) -> Receipt:
+        ingest, beginning = self._node.ingest, None
         if put.size_bytes is None or put.size_bytes <= INLINE_BYTES:
             beginning = await body.first(INLINE_BYTES)
-            if body.ended and len(beginning) <= INLINE_BYTES:
-                return await put_small(put, beginning, ingest, self._pools)
-        async with self._uploads.hold(holder, body, put.timeout_seconds):
-            return await put_large(put, body, ingest, self._pools, self._blocks)
+        is_small = beginning is not None and body.ended and len(beginning) <= INLINE_BYTES
+
+        async def taken(left: float) -> Receipt:
+            now = replace(put, timeout_seconds=left)
+            if beginning is not None and is_small:
+                return await put_small(now, beginning, ingest, self._pools)
+            async with self._uploads.hold(caller_of(scope).holder, body, left):
+                return await put_large(now, body, ingest, self._pools, self._blocks)
+
+        return await in_share(self._node, scope, put.timeout_seconds, taken)
 
     def _listen(self, caller: Caller, query: Query, run: str) -> str:
         """Remember who uses the run, so that ``/v1/incidents`` tells it of what befalls it."""

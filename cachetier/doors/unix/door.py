@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,7 +63,8 @@ class UnixDoor:
         self._operations = operations
         self._mode = mode
         self._own = own
-        self._lock = threading.Lock()
+        self._quotas = operations.access.quotas
+        self._lock = threading.RLock()
         self._visitors: list[_Visitor] = []
         self._room = FrameRoom()
         self._listener: socket.socket | None = None
@@ -147,21 +149,36 @@ class UnixDoor:
         visitor.thread = threading.Thread(
             target=self._serve, args=(visitor,), name="unix-session", daemon=True
         )
-        with self._lock:
-            limit = CONNECTION_LIMIT - (0 if is_own else OWN_CONNECTIONS)
-            admitted = len(self._visitors) < limit or self._make_place(caller)
-            if admitted:
-                self._visitors.append(visitor)
-        if not admitted:
-            message = f"{CONNECTION_LIMIT} connections are busy already"
-            self._turn_away(connection, BusyError(message))
+        try:
+            self._let_in(visitor)
+        except BusyError as error:
+            self._turn_away(connection, error)
             return
         try:
             visitor.thread.start()
         except RuntimeError:  # no thread is left: this connection goes, accepting goes on
-            with self._lock:
-                self._visitors.remove(visitor)
+            self._forget(visitor)
             self._turn_away(connection, BusyError("no thread is left to serve the connection"))
+
+    def _let_in(self, visitor: _Visitor) -> None:
+        """Take a connection, if there is a place, or one rests that can give it up.
+
+        Raises:
+            BusyError: All are busy, or its principal has its share.
+        """
+        principal = visitor.caller.principal.name
+        with self._lock:
+            limit = CONNECTION_LIMIT - (0 if visitor.caller.uid == os.getuid() else OWN_CONNECTIONS)
+            if len(self._visitors) >= limit and not self._make_place(visitor.caller):
+                raise BusyError(f"{CONNECTION_LIMIT} connections are busy already")
+            try:
+                self._quotas.connect(principal)
+            except BusyError:
+                own = [each for each in self._visitors if each.caller.principal.name == principal]
+                if not self._hang_up_on_rest(own):
+                    raise
+                self._quotas.connect(principal)
+            self._visitors.append(visitor)
 
     def _make_place(self, newcomer: Caller) -> bool:
         """Hang up on the longest rest of the user who holds most, and return whether there is one.
@@ -171,17 +188,27 @@ class UnixDoor:
         held = Counter(each.caller.uid for each in self._visitors)
         held[newcomer.uid] += 1
         most = max(held.values())
+        return self._hang_up_on_rest(v for v in self._visitors if held[v.caller.uid] == most)
+
+    def _hang_up_on_rest(self, visitors: Iterable[_Visitor]) -> bool:
         resting = [
-            (since, number)
-            for number, each in enumerate(self._visitors)
-            if held[each.caller.uid] == most and (since := each.frames.resting_since) is not None
+            (since, number, each)
+            for number, each in enumerate(visitors)
+            if (since := each.frames.resting_since) is not None
         ]
         if not resting:
             return False
-        visitor = self._visitors.pop(min(resting)[1])
+        visitor = min(resting)[2]
+        self._forget(visitor)
         with contextlib.suppress(OSError):
             visitor.connection.shutdown(socket.SHUT_RDWR)
         return True
+
+    def _forget(self, visitor: _Visitor) -> None:
+        with self._lock:
+            if visitor in self._visitors:
+                self._visitors.remove(visitor)
+                self._quotas.disconnect(visitor.caller.principal.name)
 
     def _serve(self, visitor: _Visitor) -> None:
         try:
@@ -189,8 +216,7 @@ class UnixDoor:
         except Exception as error:
             tell(log, events.SESSION_FAILED, error=error)
         finally:
-            with self._lock, contextlib.suppress(ValueError):
-                self._visitors.remove(visitor)
+            self._forget(visitor)
 
     def _turn_away(self, connection: socket.socket, error: ForbiddenError | BusyError) -> None:
         """Answer the request that is coming with ``error``, and hang up."""

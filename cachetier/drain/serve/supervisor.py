@@ -23,7 +23,7 @@ from cachetier.drain.channel import DrainLink
 from cachetier.drain.messages import DrainOrders, Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.process import LOCK_NAME
-from cachetier.drain.schedule.queue_state import QueueState, Weights
+from cachetier.drain.schedule.queue_state import EQUAL, QueueState, Weights
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.eta import etas
@@ -66,7 +66,7 @@ class DrainSettings:
     cpus: tuple[int, ...] = ()
     max_rate: str = ""
     windows: tuple[str, ...] = ()
-    run_weights: tuple[tuple[str, float], ...] = ()
+    weights: Weights = EQUAL
     compression: Rules = UNCOMPRESSED
     packing: bool = False
 
@@ -113,7 +113,7 @@ class Supervisor:
         metrics: Metrics | None = None,
         phases: Phases | None = None,
     ) -> None:
-        self.queue = QueueState(clock, weights=Weights(settings.run_weights), phases=phases)
+        self.queue = QueueState(clock, weights=settings.weights, phases=phases)
         self._stats = DrainStats(settings.remote.name, clock, metrics)
         context = DrainContext(
             store,

@@ -24,6 +24,13 @@ from cachetier.model.names import DURABLE
 from cachetier.model.policy import LocalStep, surplus
 
 _CLEAN = "shards.state = 'clean' AND (shards.file_id IS NOT NULL OR shards.inline)"
+_DAMAGED_OR_PINNED = (
+    "SELECT run, sum(size_bytes), count(*) FROM shards JOIN saves ON number = save "
+    "WHERE shards.state = 'quarantined' GROUP BY run UNION ALL "
+    "SELECT saves.run, sum(size_bytes), count(*) FROM pins "
+    "JOIN saves ON saves.run = pins.run AND saves.step = pins.step "
+    f"JOIN shards ON shards.save = saves.number WHERE {_CLEAN} GROUP BY saves.run"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +148,26 @@ def _owed(sql: apsw.Connection, remote: str, saves: Iterable[OpenSave]) -> Owed:
         return Owed(replica_queries.durable_lag(sql, remote), since)
     dirty = _sum(save.dirty for save in waiting)
     return Owed(Lag(len(waiting), dirty.shards, dirty.size_bytes, 0), since)
+
+
+def held_by_run(sql: apsw.Connection) -> dict[str, tuple[int, int]]:
+    """Return how many bytes and shards each run has here that make no room by themselves.
+
+    They are not durable, damaged, or pinned; local-only steps that go for a put that waits are not
+    counted. What becomes clean in between is counted twice, not left out.
+    """
+    by_save = exposure_queries.dirty_by_save(sql)
+    going = {save.number for save in _removable(sql, exposure_queries.open_saves(sql, by_save))}
+    held: dict[str, tuple[int, int]] = {}
+    staying = sorted(by_save.keys() - going)
+    others = (
+        (each.run, each.dirty.size_bytes, each.dirty.shards)
+        for each in exposure_queries.other_saves(sql, by_save, staying)
+    )
+    for run, size_bytes, shards in (*others, *sql.execute(_DAMAGED_OR_PINNED)):
+        before = held.get(run, (0, 0))
+        held[run] = before[0] + size_bytes, before[1] + shards
+    return held
 
 
 def _sum(parts: Iterable[Dirty]) -> Dirty:

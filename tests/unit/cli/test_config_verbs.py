@@ -148,6 +148,14 @@ def test_check_says_what_it_looked_at(tmp_path: Path) -> None:
     assert ended("check", *LEAST)[1].endswith("file cachetier.toml.\n")
 
 
+def test_check_warns_of_shares_that_are_more_than_there_is_and_goes_on() -> None:
+    shares = [{"name": name, "bytes": "600 GB"} for name in ("a", "b")]
+    code, out, _ = ended("check", *LEAST, "--capacity", "1 TB", "--principal", json.dumps(shares))
+    assert code == 0
+    assert "Warning: the principals may have 1.2 TB together, `capacity` is 1.0 TB" in out
+    assert "Warning" not in ended("check", *LEAST, "--principal", '[{"name": "a"}]')[1]
+
+
 def test_check_is_json_too() -> None:
     code, out, _ = ended("check", "--json", *LEAST, "--capacity", "much")
     assert code == 2

@@ -188,3 +188,10 @@ def test_a_project_quota_is_told_and_measured_against_the_capacity(
 def test_a_directory_that_was_put_into_no_project_is_in_none(tmp_path: Path) -> None:
     assert project_of(tmp_path) == 0
     assert project_of(tmp_path / "missing") == 0
+
+
+def test_shares_that_are_more_than_the_capacity_are_a_warning() -> None:
+    found = disk.judge_space(100 * GB, 0, 200 * GB, None, promised_bytes=150 * GB)
+    assert found.state == "warn"
+    assert "principals may have 150 GB together" in found.measured
+    assert disk.judge_space(100 * GB, 0, 200 * GB, None, promised_bytes=100 * GB).state == "ok"
