@@ -6,7 +6,7 @@ import time
 from typing import Annotated, Any
 
 import typer
-from cachetier_client.units import parsed_span, shown_span
+from cachetier_client.units import parsed_span, shown_size, shown_span
 
 from cachetier.cli.output import (
     AsJson,
@@ -83,16 +83,23 @@ def revoke(
 def whoami(url: Url = None, as_json: AsJson = False) -> None:
     """Say as whom the service knows the caller, and what that principal may do.
 
-    JSON: `caller`: `principal`, `role`, `runs`, and `uid` and `pid`, or `token` and `address`.
+    JSON: `caller`: `principal`, `role`, `runs`, and `uid` and `pid`, or `token` and `address`;
+    if it has one its `share`: `used` and `limit` of `size_bytes`, `shards`, `open_puts`, `connections`.
     """
     with reported(as_json), reach(url) as client:
         caller = client.whoami()
     if as_json:
         print_json({"caller": caller})
         return
-    width = max(map(len, caller))
-    for name, value in caller.items():
-        echo(f"{name.ljust(width)}  {' '.join(value) if name == 'runs' else value}")
+    share = caller.pop("share", {})
+    shown = {**caller, "runs": " ".join(caller["runs"])}
+    for kind, each in share.items():
+        if isinstance(each, dict) and each["limit"] is not None:
+            figure = shown_size if kind == "size_bytes" else str
+            shown[kind.replace("_", " ")] = f"{figure(each['used'])} of {figure(each['limit'])}"
+    width = max(map(len, shown))
+    for name, value in shown.items():
+        echo(f"{name.ljust(width)}  {value}")
 
 
 def _span_of(text: str) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_token_is_listed_and_revoked(node: Served) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("token", "create", "nobody"), "There are: team, owner"),
+        (("token", "create", "nobody"), "There are: scraper, team, owner"),
         (("token", "create", "team", "--expires", "soon"), "Write 12h, 30d or never"),
         (("token", "revoke", "00000000"), "`cachetier token list` shows their ids"),
     ],
@@ -67,4 +68,16 @@ def test_what_is_wrong_is_said_with_what_is_right(
 def test_whoami_says_who_one_is(node: Served) -> None:
     shown = run(node, "whoami")
     assert "principal  owner" in shown.stdout
+
+
+def test_whoami_shows_what_is_used_of_a_share() -> None:
+    tenant = {"name": "a", "uid": os.getuid(), "bytes": "1 MB", "shards": 4}
+    with serving(principal=[tenant]) as served:
+        served.put("x", b"x" * 100_000)
+        shown = run(served, "whoami").stdout
+    assert "size bytes  100 kB of 1.0 MB" in shown
+    assert "shards      1 of 4" in shown
+
+
+def test_whoami_is_a_document_too(node: Served) -> None:
     assert json.loads(run(node, "whoami", "--json").stdout)["caller"]["role"] == "admin"
