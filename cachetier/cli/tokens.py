@@ -84,7 +84,7 @@ def whoami(url: Url = None, as_json: AsJson = False) -> None:
     """Say as whom the service knows the caller, and what that principal may do.
 
     JSON: `caller`: `principal`, `role`, `runs`, and `uid` and `pid`, or `token` and `address`;
-    if it has one its `share`: `used` and `limit` of `size_bytes`, `shards`, `open_puts`, `connections`.
+    if it has a share, `used` and `limit` of `size_bytes`, `shards`, `open_puts`, `connections`.
     """
     with reported(as_json), reach(url) as client:
         caller = client.whoami()
