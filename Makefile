@@ -20,7 +20,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick test soak faults prometheus xfs acceptance demo near bench paired docs house serve dev wheels lock clean
+.PHONY: help setup check quick test soak faults fuzz prometheus xfs acceptance demo near bench paired docs house serve dev wheels lock sbom audit digests clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -45,6 +45,9 @@ soak: setup prometheus  ## Run the tests that repeat at length, or (MINUTES=90) 
 
 faults: setup xfs  ## Run every fault, an hour, and write docs/faults-report.md (PART=kill: one part)
 	@$(PY) -m tests.faults --workers $(WORKERS) $(if $(PART),--part $(PART))
+
+fuzz: setup  ## Fuzz both doors and every parser with new seeds (HOURS=1)
+	@$(PY) -m tests.fuzz --hours $(or $(HOURS),1) $(ARGS)
 
 prometheus: $(STAMPS)/venv  ## Have prometheus for the tests of metrics: Debian's, unpacked into .venv
 	@tools/get_debian.sh $(VENV)/prometheus prometheus prometheus
@@ -92,7 +95,20 @@ lock: $(STAMPS)/venv  ## Resolve requirements/*.txt again (UPGRADE=1: to the new
 	@$(COMPILE) --output-file requirements/service.txt --constraint requirements/dev.txt \
 	    pyproject.toml client/pyproject.toml
 	@$(COMPILE) --output-file requirements/build.txt --constraint requirements/dev.txt requirements/build.in
+	@$(COMPILE) --output-file requirements/audit.txt requirements/audit.in
 	@! grep -nE '(https?|file)://|--(index|extra-index|find-links)' requirements/*.txt
+
+sbom: $(STAMPS)/audit  ## Write build/sbom.json, a CycloneDX list of what the image installs, and validate it
+	@mkdir -p build
+	@PYTHONWARNINGS=ignore $(VENV)/audit/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+	    --validate --output-format JSON --output-file build/sbom.json requirements/service.txt
+	@echo 'build/sbom.json is written'
+
+audit: $(STAMPS)/audit  ## Look up known vulnerabilities of all that is pinned; fails where it cannot ask
+	@$(PY) -m tools.audit $(VENV)/audit/bin/pip-audit $(ARGS)
+
+digests: $(STAMPS)/venv  ## Pin the images of deploy/ by digest, where registries can be asked (IMAGE=registry/cachetier:0.1.0)
+	@$(PY) -m tools.digests $(if $(IMAGE),--image $(IMAGE))
 
 clean:  ## Remove what the tools left behind, but not .venv
 	rm -rf deploy/wheels/*.whl build dist client/dist .demo .near .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -125,3 +141,10 @@ $(STAMPS)/bench: requirements/bench.txt $(STAMPS)/torch
 	@echo '==> installing what the benches compare with'
 	@if $(PIP) --quiet --no-deps --no-build-isolation --requirement requirements/bench.txt; then touch $@; \
 	    else echo '    not possible here: the rows that need it will say so'; fi
+
+# An environment of its own, as these tools bring some fifty packages that nothing else needs.
+$(STAMPS)/audit: requirements/audit.txt $(STAMPS)/venv
+	@echo '==> installing what audits the requirements'
+	@test -x $(VENV)/audit/bin/python || $(PY) -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement $<
+	@touch $@

@@ -21,6 +21,7 @@ START_SECONDS = 120.0
 STOP_SECONDS = 60.0
 SERVE = (str(Path(sys.executable).parent / "cachetier"), "serve")
 _FOREIGN = ("CACHETIER_", "AWS_")
+TOKEN = "the-token-of-the-benches"
 
 
 class Node:
@@ -121,6 +122,7 @@ def _environment(
         "cache_dir": str(cache_dir),
         "socket": str(socket_path),
         "http": f"127.0.0.1:{port}",
+        "token": TOKEN,
         "remote": f"s3://{bucket}/bench",
         "remote_endpoint": endpoint,
         "block_copies": "off",  # shards of the same bytes are sent: that is what is measured

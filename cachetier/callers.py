@@ -1,7 +1,8 @@
 """Whoever the work at hand is done for: a wait on their behalf ends when they hang up.
 
-A door says around each request by which connection it came; it stays known in the threads that go
-on with the request. Work that nobody asked for has no caller, and waits as long as it was told.
+A door says around each request by which connection it came, and for whom; it stays known in the
+threads that go on with the request. Work that nobody asked for has no caller, and waits as long as
+it was told.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Protocol
 from cachetier.errors import CallerGoneError
 
 LOOK_SECONDS = 0.5
+NOBODY = "unknown"
 
 
 class Connection(Protocol):
@@ -24,17 +26,62 @@ class Connection(Protocol):
     def fileno(self) -> int: ...
 
 
+class Caller(Protocol):
+    """Somebody whom a door let in."""
+
+    @property
+    def principal_name(self) -> str: ...
+
+    @property
+    def holder(self) -> str:
+        """Whom limits count against: one user of a principal, or one token at one address."""
+
+    @property
+    def shown(self) -> str:
+        """The caller as a person reads it."""
+
+
 _connection: ContextVar[Connection | None] = ContextVar("connection", default=None)
+_caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 @contextmanager
-def working_for(connection: Connection | None) -> Iterator[None]:
-    """Do inside what the peer of ``connection`` asked for."""
-    token = _connection.set(connection)
+def working_for(connection: Connection | None, caller: Caller | None = None) -> Iterator[None]:
+    """Do inside what ``caller`` asked for by ``connection``."""
+    tokens = _connection.set(connection), _caller.set(caller)
     try:
         yield
     finally:
-        _connection.reset(token)
+        _connection.reset(tokens[0])
+        _caller.reset(tokens[1])
+
+
+def principal() -> str | None:
+    """Return the name of the principal for whom the work at hand is done."""
+    found = _caller.get()
+    return None if found is None else found.principal_name
+
+
+def holder() -> str:
+    """Return whom limits count against; empty where nobody is known."""
+    found = _caller.get()
+    return "" if found is None else found.holder
+
+
+def described() -> str:
+    """Return the caller as a person reads it."""
+    found = _caller.get()
+    return NOBODY if found is None else found.shown
+
+
+def refuse_if_gone() -> None:
+    """Go no further for a caller who is not there.
+
+    Raises:
+        CallerGoneError: They have hung up.
+    """
+    if is_gone(_connection.get()):
+        raise CallerGoneError("the caller hung up while the service waited for them")
 
 
 def wait_for(
@@ -48,13 +95,13 @@ def wait_for(
     while timeout_seconds > LOOK_SECONDS:
         if changed.wait_for(reached, LOOK_SECONDS):
             return True
-        if _is_gone(_connection.get()):
-            raise CallerGoneError("the caller hung up while the service waited for them")
+        refuse_if_gone()
         timeout_seconds -= LOOK_SECONDS
     return changed.wait_for(reached, timeout_seconds)
 
 
-def _is_gone(connection: Connection | None) -> bool:
+def is_gone(connection: Connection | None) -> bool:
+    """Return whether the peer has hung up, by the kernel's word."""
     if connection is None:
         return False
     descriptor = connection.fileno()

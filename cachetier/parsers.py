@@ -55,6 +55,21 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def why_not_open(address: tuple[str, int], *, is_private: bool) -> str | None:
+    """Return why the HTTP door must not be at ``address``, or None.
+
+    ``is_private``: nobody reads along, or somebody said that this is fine.
+    """
+    host, port = address
+    if is_loopback(host) or is_private:
+        return None
+    return (
+        f"http {host}:{port} is open to other machines, and tokens would cross the network in "
+        "clear text: set `tls_certificate` and `tls_key`, or, where the network is private, "
+        "`http_clear_text` to on"
+    )
+
+
 def remote_of(text: str) -> tuple[str, str]:
     """Return (bucket, prefix) of ``s3://bucket/prefix``; the error says which part is wrong."""
     from cachetier_client.identity import remote_url  # as ranks read it who go past the service

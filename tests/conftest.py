@@ -29,6 +29,7 @@ TIERS = (
     "client",
     "frameworks",
     "operate",
+    "fuzz",
     "acceptance",
 )
 ACCEPTANCE = "CACHETIER_ACCEPTANCE"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from benchmarks import raw
 from benchmarks.measures import Result, at_least, median_of, ratios
-from benchmarks.node import node
+from benchmarks.node import TOKEN, node
 from benchmarks.scratch import ROOT, Bench, settle
 from cachetier.testing.s3_endpoint import free_ports
 
@@ -50,7 +50,7 @@ def _put(port: int, path: str, body: memoryview) -> float:
 def _request(port: int, method: str, path: str, body: memoryview | None = None) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, {"Authorization": f"Bearer {TOKEN}"})
         answer = connection.getresponse()
         text = answer.read()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cachetier.access.audit import Audit
-from cachetier.access.principals import OWNER, Caller, Principal
+from cachetier.access.principals import OWNER, SCRAPER, Caller, Principal
+from cachetier.access.quotas import Quotas
 from cachetier.access.roles import OPERATIONS, Need
 from cachetier.access.sessions import Sessions
 from cachetier.access.tokens import Tokens
@@ -30,21 +32,24 @@ class Access:
         tokens: Tokens,
         audit: Audit,
         *,
-        scraper: Principal | None = None,
+        open_metrics: bool = False,
+        quotas: Quotas | None = None,
         hosts: Collection[str] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Judge by ``principals``; ``scraper`` is who wants the metrics without a token.
+        """Judge by ``principals``; with ``open_metrics`` the metrics want no token.
 
         ``hosts`` are names, beside localhost, by which browsers may call.
         """
+        self.quotas = quotas or Quotas()
         self._principals = tuple(principals)
-        self._named = {each.name: each for each in principals}
-        self._scraper = scraper
+        self._named = {each.name: each for each in (SCRAPER, *principals)}
+        self._open_metrics = open_metrics
         self._audit = audit
         self.tokens = tokens
         self.hosts = frozenset(each.lower() for each in hosts)
         self.sessions = Sessions(tokens, audit, monotonic)
+        self.shared_uid: int | None = None  # once a rank of the service's own user has written
 
     def sockets(self) -> dict[Path, int]:
         """Return the sockets that principals have for themselves, and the mode of each."""
@@ -75,8 +80,8 @@ class Access:
         Raises:
             UnauthorizedError: Nobody's, or its time is over.
         """
-        if secret is None and scrapes and self._scraper is not None:
-            return Caller(self._scraper, address=address)
+        if secret is None and scrapes and self._open_metrics:
+            return Caller(SCRAPER, address=address)
         token = None if secret is None else self.tokens.find(secret)
         principal = None if token is None else self._named.get(token.principal)
         if token is None or principal is None:
@@ -101,6 +106,8 @@ class Access:
         need = OPERATIONS[operation]
         if not caller.principal.may(need, run):
             raise ForbiddenError(_refusal(caller.principal, operation, need, run), hint=_HINT)
+        if operation == "begin" and caller.uid == os.getuid():
+            self.shared_uid = caller.uid
         return need
 
     @contextmanager
@@ -117,7 +124,7 @@ class Access:
         except ForbiddenError as error:
             self._audit.refused(operation, error.code, caller, run=run)
             raise
-        if not need.told or not self._audit.is_on:
+        if not need.audited or not self._audit.is_on:
             yield
             return
         try:
@@ -129,10 +136,13 @@ class Access:
         self._audit.done(operation, "ok", caller, run=run, **what)
 
     def described(self, caller: Caller) -> dict[str, Any]:
-        """Return what a caller may know of themselves."""
+        """Return what a caller may know of themselves, with what their share has and may have."""
         principal = caller.principal
         who = {name: getattr(caller, name) for name in _KNOWN}
-        known = {"principal": principal.name, "role": principal.role, "runs": list(principal.runs)}
+        known: dict[str, Any] = {"principal": principal.name, "role": principal.role}
+        known["runs"] = list(principal.runs)
+        if shares := self.quotas.described(principal.name):
+            known["share"] = shares[0]
         return {**known, **{name: value for name, value in who.items() if value is not None}}
 
     def create_token(self, principal: object, expires_seconds: float | None) -> dict[str, Any]:

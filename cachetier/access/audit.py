@@ -140,9 +140,9 @@ def _handler_for(target: str) -> logging.Handler | None:
     if target == OFF:
         return None
     if target == STANDARD_OUTPUT:
-        return _told(logging.StreamHandler(sys.stdout))
+        return _reporting(logging.StreamHandler(sys.stdout))
     try:
-        return _told(logging.handlers.WatchedFileHandler(Path(target), encoding="ascii"))
+        return _reporting(logging.handlers.WatchedFileHandler(Path(target), encoding="ascii"))
     except OSError as error:
         raise ConfigError(
             f"cannot write the audit log {target}: {error.strerror}",
@@ -150,7 +150,7 @@ def _handler_for(target: str) -> logging.Handler | None:
         ) from error
 
 
-def _told(handler: logging.Handler) -> logging.Handler:
+def _reporting(handler: logging.Handler) -> logging.Handler:
     """Have ``handler`` tell the service's log what it cannot write, instead of standard error."""
 
     def failed(record: logging.LogRecord) -> None:  # noqa: ARG001  as logging calls it

@@ -91,11 +91,19 @@ class Caller:
         return f"{self.principal.name}/{name}"
 
     @property
+    def principal_name(self) -> str:
+        return self.principal.name
+
+    @property
+    def holder(self) -> str:
+        """Whom limits count against: one user of the principal, or token at an address."""
+        who = f"{self.token} at {self.address}" if self.uid is None else f"user {self.uid}"
+        return f"{self.principal.name}, {who}"
+
+    @property
     def shown(self) -> str:
-        """The caller in a few words, for errors and figures."""
-        if self.pid is not None:
-            return f"{self.principal.name} (user {self.uid}, process {self.pid})"
-        return f"{self.principal.name} ({self.address})"
+        """The caller as a person reads it."""
+        return self.holder if self.pid is None else f"{self.holder}, process {self.pid}"
 
 
 OWNER = "owner"

@@ -39,24 +39,24 @@ class Extent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What an operation needs; ``told``: whether the audit log has it when it goes well."""
+    """What an operation needs; ``audited``: whether the audit log has it when it goes well."""
 
     role: Role
     extent: Extent
-    told: bool = False
+    audited: bool = False
 
 
 _READ_RUN = Need(Role.READ, Extent.RUN)
-_WRITE_RUN = Need(Role.WRITE, Extent.RUN, told=True)
+_WRITE_RUN = Need(Role.WRITE, Extent.RUN, audited=True)
 _HINT = Need(Role.WRITE, Extent.OWN)  # of a rank, about itself
-_ADMIN = Need(Role.ADMIN, Extent.NODE, told=True)
+_ADMIN = Need(Role.ADMIN, Extent.NODE, audited=True)
 
 OPERATIONS: Mapping[str, Need] = {
     "put": _WRITE_RUN,
     "begin": Need(Role.WRITE, Extent.RUN),
     # What is staged belongs to the connection that was let begin it.
     "extend": Need(Role.WRITE, Extent.OWN),
-    "commit": Need(Role.WRITE, Extent.OWN, told=True),
+    "commit": Need(Role.WRITE, Extent.OWN, audited=True),
     "abort": Need(Role.WRITE, Extent.OWN),
     "seal": _WRITE_RUN,
     "abort_rank": _WRITE_RUN,
@@ -64,8 +64,8 @@ OPERATIONS: Mapping[str, Need] = {
     "delete_step": _WRITE_RUN,
     "pin": _WRITE_RUN,
     "unpin": _WRITE_RUN,
-    "flush": Need(Role.WRITE, Extent.NODE, told=True),
-    "open": Need(Role.READ, Extent.RUN, told=True),
+    "flush": Need(Role.WRITE, Extent.NODE, audited=True),
+    "open": Need(Role.READ, Extent.RUN, audited=True),
     "read_block": _READ_RUN,
     "verify": _READ_RUN,
     "wait": _READ_RUN,
@@ -78,11 +78,10 @@ OPERATIONS: Mapping[str, Need] = {
     "whoami": Need(Role.SCRAPE, Extent.OWN),
     "status": Need(Role.READ, Extent.NODE),
     "metrics": Need(Role.SCRAPE, Extent.NODE),
-    "openapi": Need(Role.SCRAPE, Extent.OWN),
     "phase": _HINT,
     "fallback": _HINT,
     "collect": _ADMIN,
-    "link_create": Need(Role.SCRAPE, Extent.OWN, told=True),
+    "link_create": Need(Role.SCRAPE, Extent.OWN, audited=True),
     "token_create": _ADMIN,
     "token_list": Need(Role.ADMIN, Extent.NODE),
     "token_revoke": _ADMIN,

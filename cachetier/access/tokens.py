@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 OWNER_FILE = "token"
 TOKENS_FILE = "tokens.json"
-LEAST_CHARACTERS = 16
+LEAST_CHARACTERS = 16  # 80 bits of letters and digits, out of reach for guesses
 LOOK_SECONDS = 1.0
 SIZE_LIMIT_BYTES = 4 << 20
 _PREFIX = "ct_"
@@ -60,14 +60,14 @@ class Tokens:
     def __init__(
         self,
         path: Path,
-        owner_secret: str | None,
+        fixed: Mapping[str, str],
         *,
         now: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read ``path``, which need not be there; ``owner_secret`` is one more, the owner's."""
+        """Read ``path``, which need not be there; ``fixed`` are more, by their principals."""
         self._path = path
-        self._owner = None if owner_secret is None else Token(OWNER, OWNER, _hash(owner_secret), 0)
+        self._fixed = [Token(name, name, _hash(secret), 0) for name, secret in fixed.items()]
         self._now = now
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -78,15 +78,16 @@ class Tokens:
     def find(self, secret: str) -> Token | None:
         """Return the token that ``secret`` is, unless it has ended."""
         hashed = _hash(secret)
-        if self._owner is not None and hmac.compare_digest(hashed, self._owner.sha256):
-            return self._owner
+        for each in self._fixed:
+            if hmac.compare_digest(hashed, each.sha256):
+                return each
         found = self._known().get(hashed)
         return None if found is None or self._has_ended(found) else found
 
     def lives(self, token_id: str) -> bool:
         """Return whether the token of this id still opens something."""
-        known = [self._owner, *self._known().values()]
-        return any(each and each.id == token_id and not self._has_ended(each) for each in known)
+        known = [*self._fixed, *self._known().values()]
+        return any(each.id == token_id and not self._has_ended(each) for each in known)
 
     def list(self) -> list[Token]:
         """Return all that are kept, the oldest first; ended ones too."""

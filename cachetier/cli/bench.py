@@ -14,6 +14,7 @@ from cachetier.cli.output import (
     AsJson,
     Url,
     console,
+    echo,
     ended_by_signal,
     print_json,
     reach,
@@ -98,7 +99,7 @@ def _print(document: dict[str, Any], rows: list[Row]) -> None:
         compared.add_row(row.what, _figure(row.service, row.unit), disk, ratio)
     shown.print(compared)
     if all(row.disk is None for row in rows):
-        typer.echo("\nThe bare disk was not measured: the directory is not ours to write.")
+        echo("", "The bare disk was not measured: the directory is not ours to write.")
 
 
 def _figure(value: float, unit: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cachetier.cli.output import AsJson, print_json, refuse
+from cachetier.cli.output import AsJson, echo, print_json, refuse
 
 SHELLS = ("bash", "zsh", "fish")
 WORDS = "words"  # what the scripts call: prints what the last of the words could become
@@ -87,11 +87,11 @@ def completion(
     """
     if shell == WORDS:
         for line in candidates(words or [""]):
-            typer.echo(line)
+            echo(line)
     elif shell in _SCRIPTS and as_json:
         print_json({"shell": shell, "script": _SCRIPTS[shell]})
     elif shell in _SCRIPTS:
-        typer.echo(_SCRIPTS[shell])
+        echo(*_SCRIPTS[shell].split("\n"))
     else:
         from cachetier.nearest import nearest
 

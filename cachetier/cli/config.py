@@ -6,12 +6,14 @@ They take the options of ``serve``, so that the very command line of a service c
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from cachetier_client.units import shown_size
 
-from cachetier.cli.output import USAGE, AsJson, complain, print_json, reported
+from cachetier.cli.output import USAGE, AsJson, complain, echo, print_json, reported
 from cachetier.cli.settings_options import Flags, taking_settings
 from cachetier.config.fields import schema_of
 from cachetier.config.settings import SETTINGS, Settings, sourced
@@ -44,7 +46,7 @@ def show(
         print_json({"file": _text(found.file), "settings": _described(found)})
         return
     for line in written(found, with_origins=origin):
-        typer.echo(line)
+        echo(line)
 
 
 @taking_settings()
@@ -64,7 +66,7 @@ def check(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
     if found.problems:
         raise typer.Exit(USAGE)
     if not as_json:
-        typer.echo(f"The settings are well: {_summary(found)}.")
+        echo(f"The settings are well: {_summary(found)}.{_promised_beyond(found)}")
 
 
 def schema(as_json: AsJson = False) -> None:  # noqa: ARG001  it is JSON anyway
@@ -99,6 +101,18 @@ def _summary(found: Sourced) -> str:
     given = sum(origin != DEFAULT for origin in found.origins.values())
     where = f"file {found.file}" if found.file else "no file"
     return f"{given} given, {len(found.origins) - given} by default, {where}"
+
+
+def _promised_beyond(found: Sourced) -> str:
+    """Say if principals may together have more than there is: allowed, but maybe not meant."""
+    assert found.settings is not None
+    promised, where = found.settings.promised_bytes, found.settings.cache_dir.absolute()
+    there = next(each for each in (where, *where.parents) if each.exists())
+    capacity = found.settings.capacity_bytes(shutil.disk_usage(there).total)
+    if promised <= capacity:
+        return ""
+    more = f"{shown_size(promised)} together, `capacity` is {shown_size(capacity)}"
+    return f"\nWarning: the principals may have {more}: it can be full before a share is."
 
 
 # --- as TOML --------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cachetier.cli.output import AsJson, print_json, read_option, reported
+from cachetier.cli.output import AsJson, echo, print_json, read_option, reported
 from cachetier.cli.serve import set_up_logging
+from cachetier.local.files.permissions import keep_files_private
 
 BUCKET = "checkpoints"
 
@@ -23,7 +24,7 @@ _WELCOME = """\
 cachetier dev is up; what its S3 server holds is gone when it stops (Ctrl-C).
 
   socket  {url}
-  HTTP    {http}
+  HTTP    {http}   token in {token}
   S3      {s3}   bucket {bucket}
 
 In another terminal:
@@ -53,10 +54,11 @@ def dev(
 ) -> None:
     """Run the service with an S3 server in the same process: nothing to install or configure.
 
-    JSON: `state` (ready), `url`, `http`, `s3`, `bucket`, once it takes requests.
+    JSON: `state` (ready), `url`, `http`, `token` (a file), `s3`, `bucket`, once it takes requests.
     """
     from cachetier.config.settings import SETTINGS
 
+    keep_files_private()
     level_of = SETTINGS["log_level"].kind.read
     read_option("log-level", log_level, level_of, "Choose one of them.", as_json)
     with reported(as_json), _scratch(cache_dir) as directory:
@@ -66,6 +68,7 @@ def dev(
 
 
 def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
+    from cachetier.access.tokens import OWNER_FILE
     from cachetier.config.settings import load
     from cachetier.errors import ConfigError
     from cachetier.service.service import Service
@@ -86,12 +89,15 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
         service = Service(load({**given, **remote, "allow_volatile": True, "grace_seconds": 5}))
         service.start()
         url = f"unix://{service.socket}"
-        where = {"url": url, "http": service.url, "s3": endpoint.url, "bucket": BUCKET}
+        token = str(Path(given["cache_dir"]) / OWNER_FILE)
+        where = {"url": url, "http": service.url, "token": token}
+        where |= {"s3": endpoint.url, "bucket": BUCKET}
         if as_json:
             print_json({"state": "ready", **where})
             sys.stdout.flush()
         else:
-            typer.echo(_WELCOME.format(**{**where, "http": service.url or "off"}))
+            text = _WELCOME.format(**{**where, "http": service.url or "off"})
+            echo(*text.split("\n"))
         service.run()
 
 

@@ -18,6 +18,7 @@ from cachetier_client.units import parsed_size
 from cachetier.cli.output import (
     FAILED,
     AsJson,
+    echo,
     ended_by_signal,
     print_json,
     read_option,
@@ -91,14 +92,16 @@ def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: b
         capacity_bytes=settings.capacity_bytes,
         socket=settings.socket_path,
         socket_mode=settings.socket_permissions,
-        allowed_uids=settings.allowed_uids,
+        allowed_uids=settings.allowed_uids.union(*(each.uid for each in settings.principal)),
         allow_volatile=settings.allow_volatile,
         remotes=(remote_settings(settings), *replica_settings(settings)),
         drain_threads=settings.drain_threads or default_threads(),
         block_copies=settings.block_copies,
+        tls=settings.tls_files,
         service=status,
         service_fault=fault,
         checkpoint_bytes=checkpoint_bytes,
+        promised_bytes=settings.promised_bytes,
         skip_remote=skip_remote,
     )
 
@@ -140,7 +143,7 @@ def _print(found: Iterable[tuple[str, CheckResult]]) -> bool:
         if held_back and (heading != title or finding.measured != held_back[0].measured):
             _print_skipped(held_back)
         if heading != title:
-            typer.echo(("\n" if title else "") + typer.style(heading, bold=True))
+            echo(*([""] if title else []), heading, bold=True)
             title = heading
         if finding.state == "skipped":
             held_back.append(finding)
@@ -149,7 +152,7 @@ def _print(found: Iterable[tuple[str, CheckResult]]) -> bool:
         sys.stdout.flush()
         counts[str(finding.state)] += 1
     _print_skipped(held_back)
-    typer.echo("\n" + ", ".join(f"{counts[state]} {state}" for state in _STYLES if counts[state]))
+    echo("", ", ".join(f"{counts[state]} {state}" for state in _STYLES if counts[state]))
     return bool(counts["fail"])
 
 
@@ -169,11 +172,12 @@ def _print_finding(finding: CheckResult) -> None:
     head = f"  {state:<7} {finding.name:<{_NAME_CELLS}}"
     lines = _wrapped(finding.measured, len(head))
     fixes = _wrapped(f"fix: {finding.fix}", len(head)) if finding.fix else []
-    typer.echo(typer.style(head, **_STYLES[state]) + lines[0])
+    echo(head, nl=False, **_STYLES[state])
+    echo(lines[0])
     for line in lines[1:]:
-        typer.echo(" " * len(head) + line)
+        echo(" " * len(head) + line)
     for line in fixes:
-        typer.echo(" " * len(head) + typer.style(line, fg="cyan"))
+        echo(" " * len(head) + line, fg="cyan")
 
 
 def _wrapped(text: str, indent: int) -> list[str]:

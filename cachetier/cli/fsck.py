@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from cachetier_client.units import counted, shown_size
 
-from cachetier.cli.output import INTEGRITY, AsJson, print_json, refuse, reported
+from cachetier.cli.output import INTEGRITY, AsJson, echo, print_json, refuse, reported
 from cachetier.cli.settings_options import Flags, taking_settings
 from cachetier.config.settings import load
+from cachetier.local.files.permissions import keep_files_private
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Settings
@@ -61,6 +62,7 @@ def fsck(
         refuse("--adopt and --rebuild need the remote", "Leave out --local.", as_json=as_json)
     if local:
         flags["remote"] = "s3://not-asked"
+    keep_files_private()
     with reported(as_json):
         from cachetier.fsck.run import FsckOptions
 
@@ -70,7 +72,7 @@ def fsck(
         print_json(report.as_json())
     else:
         _show_outcomes(report)
-        typer.echo(_summary(report, options.changes))
+        echo(_summary(report, options.changes))
     if report.remaining():
         raise typer.Exit(INTEGRITY)
     if report.unanswered:
@@ -89,7 +91,7 @@ def _checked(settings: Settings, options: FsckOptions, local: bool, as_json: boo
         options,
         capacity_bytes=_capacity_bytes(settings),
         found=lambda report: None if as_json else _show_found(report),
-        say=lambda line: typer.echo(line, err=as_json),
+        say=lambda line: echo(line, err=as_json),
     )
 
 
@@ -122,15 +124,15 @@ def _show_found(report: FsckReport) -> None:
     _show_findings([f for f in report.findings if f.is_problem], "problem")
     _show_findings([f for f in report.findings if not f.is_problem], "note")
     for unanswered in report.unanswered:
-        typer.echo(f"not asked  {unanswered}")
+        echo(f"not asked  {unanswered}")
 
 
 def _show_outcomes(report: FsckReport) -> None:
     for outcome in report.outcomes[: LISTED * 5]:
         word = "repaired" if outcome.repaired else "left"
-        typer.echo(f"{word:<10} {outcome.finding.where}: {outcome.what}")
+        echo(f"{word:<10} {outcome.finding.where}: {outcome.what}")
     if len(report.outcomes) > LISTED * 5:
-        typer.echo(f"... and {len(report.outcomes) - LISTED * 5} more")
+        echo(f"... and {len(report.outcomes) - LISTED * 5} more")
 
 
 def _show_findings(findings: list[Finding], word: str) -> None:
@@ -139,10 +141,10 @@ def _show_findings(findings: list[Finding], word: str) -> None:
     for finding in findings:
         counts[finding.kind] += 1
         if counts[finding.kind] <= LISTED:
-            typer.echo(f"{word:<10} {finding.where}: {finding.message} ({finding.kind})")
+            echo(f"{word:<10} {finding.where}: {finding.message} ({finding.kind})")
     for kind, count in counts.items():
         if count > LISTED:
-            typer.echo(f"{word:<10} ... and {count - LISTED} more ({kind})")
+            echo(f"{word:<10} ... and {count - LISTED} more ({kind})")
 
 
 def _summary(report: FsckReport, repaired: bool) -> str:

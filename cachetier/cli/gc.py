@@ -11,6 +11,7 @@ from cachetier.cli.output import (
     AsJson,
     Url,
     console,
+    echo,
     print_json,
     reach,
     read_option,
@@ -68,21 +69,21 @@ def _show(found: dict[str, Any]) -> None:
     if found["found"]:
         _show_rubbish(found)
     elif found["unanswered"]:
-        typer.echo("Not everything could be asked.")
+        echo("Not everything could be asked.")
     else:
-        typer.echo("There is nothing to collect.")
+        echo("There is nothing to collect.")
     _show_left(found["left"])
     for unanswered in found["unanswered"]:
-        typer.echo(f"Not asked: {unanswered}. What is there was left.", err=True)
+        echo(f"Not asked: {unanswered}. What is there was left.", err=True)
 
 
 def _show_left(left: list[dict[str, Any]]) -> None:
     for each in left[:LISTED]:
-        typer.echo(f"Left: {each['what']}: {each['why']}.")
+        echo(f"Left: {each['what']}: {each['why']}.")
         if each["command"]:
-            typer.echo(f"      If nobody will complete it: {each['command']}")
+            echo(f"      If nobody will complete it: {each['command']}")
     if len(left) > LISTED:
-        typer.echo(f"... and {len(left) - LISTED} more that are left")
+        echo(f"... and {len(left) - LISTED} more that are left")
 
 
 def _show_rubbish(found: dict[str, Any]) -> None:
@@ -97,11 +98,11 @@ def _show_rubbish(found: dict[str, Any]) -> None:
         )
     console().print(shown)
     if found["found"] > LISTED:
-        typer.echo(f"... and {found['found'] - LISTED} more")
+        echo(f"... and {found['found'] - LISTED} more")
     size = shown_size(found["size_bytes"])
     count = counted(found["found"], "thing")
     if found["dry_run"]:
-        typer.echo(f"{count}, {size} on this node. Nothing was removed: add --yes.")
+        echo(f"{count}, {size} on this node. Nothing was removed: add --yes.")
     else:
         later = "; the drain now deletes the objects" if found["objects"] else ""
-        typer.echo(f"Removed {count}, {size} on this node{later}.")
+        echo(f"Removed {count}, {size} on this node{later}.")

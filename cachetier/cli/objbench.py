@@ -11,6 +11,7 @@ from cachetier_client.units import parsed_size, shown_size, shown_time
 from cachetier.cli.output import (
     AsJson,
     console,
+    echo,
     ended_by_signal,
     print_json,
     read_option,
@@ -153,4 +154,4 @@ def _print(
     for remark in advice.remarks:
         shown.print(f"  {remark}")
     for key in left_behind:
-        typer.echo(f"Could not be removed: {key}", err=True)
+        echo(f"Could not be removed: {key}", err=True)

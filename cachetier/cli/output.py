@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from cachetier.visible import visible
+
 if TYPE_CHECKING:
     from cachetier_client import Client
     from rich.console import Console
@@ -126,13 +128,18 @@ def _fail(as_json: bool, code: str, message: str, hint: str, **ids: str | int | 
     raise typer.Exit(exit_code_of(code))
 
 
+def echo(*lines: object, err: bool = False, nl: bool = True, **style: Any) -> None:
+    """Write lines, whoever wrote them: what steers terminals, or breaks a line, only shows."""
+    shown = "\n".join(visible(str(line)).replace("\n", "\\n") for line in lines)
+    typer.echo(typer.style(shown, **style) if style else shown, err=err, nl=nl)
+
+
 def complain(message: str, hint: str) -> None:
     """Write an error and its next move to stderr, a line for each."""
     text = message.rstrip(".")
     if text.split(" ")[0].isalpha():  # a word, and no name: `head_bucket`
         text = f"{text[:1].upper()}{text[1:]}"
-    typer.echo(f"Error: {text}{'' if text.endswith('?') else '.'}", err=True)
-    typer.echo(f"Next: {hint}", err=True)
+    echo(f"Error: {text}{'' if text.endswith('?') else '.'}", f"Next: {hint}", err=True)
 
 
 @contextmanager
@@ -168,7 +175,7 @@ def reach(
 def print_json(value: Any, *, one_line: bool = False) -> None:
     """Print a document: for a person who looks on more lines than one."""
     indent = 2 if sys.stdout.isatty() and not one_line else None
-    typer.echo(json.dumps(value, indent=indent))
+    typer.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))
 
 
 def show(as_json: bool, document: dict[str, Any], text: str) -> None:
@@ -176,22 +183,37 @@ def show(as_json: bool, document: dict[str, Any], text: str) -> None:
     if as_json:
         print_json(document)
     else:
-        typer.echo(text)
+        echo(text)
 
 
-def console() -> Console:
-    """Return the console for text that is worth colours; plain where stdout is no terminal."""
+def console(*, err: bool = False) -> Console:
+    """Return the console for text that is worth colours; plain where there is no terminal.
+
+    It shows texts as ``echo`` does.
+    """
     from rich.console import Console
+    from rich.segment import Segment
 
-    terminal = sys.stdout.isatty()
-    return Console(highlight=False, width=None if terminal else 100, soft_wrap=not terminal)
+    class VisibleConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for each in super().render(renderable, options):
+                yield each if each.control else Segment(visible(each.text), each.style)
+
+    terminal = (sys.stderr if err else sys.stdout).isatty()
+    return VisibleConsole(
+        stderr=err,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=None if terminal else 100,
+        soft_wrap=not terminal,
+    )
 
 
 def progress(as_json: bool) -> Progress | None:
     """Return a bar for bytes, or None where nobody would see it."""
     if as_json or not sys.stderr.isatty():
         return None
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -207,7 +229,7 @@ def progress(as_json: bool) -> Progress | None:
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(compact=True),
-        console=Console(stderr=True),
+        console=console(err=True),
         transient=True,
     )
 
@@ -230,7 +252,8 @@ def table(*titles: str) -> Table:
 def tell_progress(what: str = "") -> None:
     """Tell a person who waits what is measured now; nothing: clear the line."""
     if sys.stderr.isatty():
-        typer.echo(f"\r\x1b[K{f'measuring {what} ...' if what else ''}", err=True, nl=False)
+        typer.echo("\r\x1b[K", err=True, nl=False)
+        echo(f"measuring {what} ..." if what else "", err=True, nl=False)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from cachetier.cli.output import (
     AsJson,
     Url,
     console,
+    echo,
     print_json,
     reach,
     refuse,
@@ -71,11 +72,11 @@ def _show_pin(pinned: PinInfo, as_json: bool) -> None:
         print_json({"pin": asdict(pinned)})
         return
     here = f"{shown_size(pinned.local_bytes)} stay on this node"
-    typer.echo(f"{pinned.run}/{pinned.step}: pinned, {here}")
+    echo(f"{pinned.run}/{pinned.step}: pinned, {here}")
     gone = pinned.shards - pinned.local_shards
     if gone:
         what = "1 shard is" if gone == 1 else f"{gone} shards are"
-        typer.echo(f"{what} only in S3: read them once, and they stay as well.", err=True)
+        echo(f"{what} only in S3: read them once, and they stay as well.", err=True)
 
 
 def _show_pins(pins: list[PinInfo], as_json: bool) -> None:
@@ -83,7 +84,7 @@ def _show_pins(pins: list[PinInfo], as_json: bool) -> None:
         print_json({"pins": [asdict(pinned) for pinned in pins]})
         return
     if not pins:
-        typer.echo("Nothing is pinned on this node.", err=True)
+        echo("Nothing is pinned on this node.", err=True)
         return
     shown = table("~run", "step", "shards here", "bytes here", "of", "pinned for")
     for each in pins:

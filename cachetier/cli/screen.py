@@ -268,8 +268,7 @@ def _badness(node: Node) -> tuple[bool, bool, float]:
 
 
 def _label(url: str) -> str:
-    name = url.removeprefix("http://").removeprefix("unix://")
-    return _ending(name, RUN_CELLS)
+    return _ending(url.partition("://")[2], RUN_CELLS)
 
 
 # --- words ---------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cachetier.cli.output import AsJson, exit_code_of, print_json, reported
+from cachetier.cli.output import AsJson, echo, exit_code_of, print_json, reported
 from cachetier.cli.settings_options import Flags, taking_settings
+from cachetier.local.files.permissions import keep_files_private
 from cachetier.service.signals import end_as_any_process
 
 if TYPE_CHECKING:
@@ -30,12 +31,14 @@ def serve(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
     JSON: `state` (ready), `socket`, `http`, once it takes requests.
     """
     end_as_any_process()
+    keep_files_private()
     with _reported_in_log(as_json, flags["log_format"]):
         from cachetier.config.settings import load
 
         settings = load(flags, config=config)
-        token = settings.token.reveal() if settings.token is not None else ""
-        set_up_logging(settings.log_level, settings.log_format, secrets=(token,))
+        tokens = (settings.token, settings.scrape_token)
+        secrets = [each.reveal() for each in tokens if each is not None]
+        set_up_logging(settings.log_level, settings.log_format, secrets=secrets)
         from cachetier.service.first_start import refuse_wrong_remote
 
         refuse_wrong_remote(settings)
@@ -81,7 +84,7 @@ def _reported_in_log(as_json: bool, log_format: str | None) -> Iterator[None]:
         except CachetierError as error:
             if as_json or sys.stderr.isatty():
                 raise
-            typer.echo(_line(error, log_format), err=True)
+            echo(_line(error, log_format), err=True)
             raise typer.Exit(exit_code_of(error.code)) from None
 
 

@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, cast, get_a
 import typer
 from cachetier_client.units import shown_size
 
-from cachetier.cli.output import AsJson, Url, print_json, progress, reach, refuse, reported, show
+from cachetier.cli.output import (
+    AsJson,
+    Url,
+    echo,
+    print_json,
+    progress,
+    reach,
+    refuse,
+    reported,
+    show,
+)
 from cachetier.nearest import nearest
 
 if TYPE_CHECKING:
@@ -170,7 +180,7 @@ def get(
             print_json({**ids, "size_bytes": size_bytes, "digest": digest, "file": file, **got})
         elif file != "-":
             of_whole = "" if part is None else f" of {shown_size(size_bytes)}"
-            typer.echo(f"{file}: {shown_size(end - start)}{of_whole}, {digest}")
+            echo(f"{file}: {shown_size(end - start)}{of_whole}, {digest}")
 
 
 def _check_span(part: str | None, as_json: bool) -> None:

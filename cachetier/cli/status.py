@@ -73,6 +73,8 @@ def _facts(status: dict[str, Any]) -> Table:
     grid.add_column(overflow="fold")
     grid.add_row("cache", _used(status))
     grid.add_row("", _bytes(status))
+    if (uid := status.get("shared_uid")) is not None:
+        grid.add_row("ranks", f"run as user {uid}, as the service does: see docs/security.md")
     for remote in status["remotes"]:
         role = str(remote.get("role", "durable"))
         grid.add_row("remote" if role == "durable" else "replica", _remote(remote))
@@ -126,6 +128,9 @@ def _bytes(status: dict[str, Any]) -> Text:
     text.append(shown_size(status["clean_bytes"]))
     if status["evictable_bytes"] != status["clean_bytes"]:
         text.append(f", {shown_size(status['evictable_bytes'])} can go for room")
+    if most := status.get("lent_most"):
+        text.append(f"\nlent {shown_size(status['lent_bytes'])} to readers", "yellow")
+        text.append(f", most to {most['holder']}: {shown_size(most['size_bytes'])}")
     if status["quarantined_shards"]:
         text.append(f"   {status['quarantined_shards']} quarantined", "bold red")
     for what, count, noun, style in (

@@ -14,6 +14,7 @@ from cachetier.cli.output import (
     AsJson,
     Url,
     console,
+    echo,
     print_json,
     progress,
     reach,
@@ -31,6 +32,7 @@ from cachetier.cli.shards import (
     chosen_level,
 )
 from cachetier.nearest import nearest
+from cachetier.visible import visible
 
 if TYPE_CHECKING:
     from cachetier_client import Client, ShardInfo, StepInfo
@@ -83,10 +85,10 @@ def latest(
         if as_json:
             print_json({"step": None if found is None else _step_json(found)})
         elif found is not None:
-            typer.echo(found.step)
+            echo(found.step)
         else:
-            typer.echo(f"No step of {run} can be restored at {level}.", err=True)
-            typer.echo(f"Next: See how far its steps are with `cachetier ls {run}`.", err=True)
+            echo(f"No step of {run} can be restored at {level}.", err=True)
+            echo(f"Next: See how far its steps are with `cachetier ls {run}`.", err=True)
     if found is None:
         raise typer.Exit(1)
 
@@ -199,7 +201,7 @@ def _tell_of_unknown(run: str, runs: list[str]) -> None:
     if run not in runs:
         meant = nearest(run, runs)
         suggestion = f": did you mean {meant}?" if meant else "."
-        typer.echo(f"This node knows no run {run}{suggestion}", err=True)
+        echo(f"This node knows no run {run}{suggestion}", err=True)
 
 
 def _dirty_bytes(client: Client, ends_at: float) -> int:
@@ -224,7 +226,7 @@ def delete(
     if not yes and not sys.stdin.isatty():
         refuse("deleting a step needs a yes", "Add --yes.", as_json=as_json)
     if not yes:
-        typer.confirm(f"Delete step {step} of {run}, here and in S3?", abort=True)
+        typer.confirm(visible(f"Delete step {step} of {run}, here and in S3?"), abort=True)
     with reported(as_json), reach(url) as client:
         deleted = client.delete_step(run, step)
         text = f"{run}/{step}: deleted; shards that were here: {deleted}"
@@ -238,10 +240,10 @@ def _show_runs(runs: list[str], as_json: bool) -> None:
     if as_json:
         print_json({"runs": runs})
     elif runs:
-        typer.echo("\n".join(runs))
+        echo(*runs)
     else:
-        typer.echo("This node knows no run yet.", err=True)
-        typer.echo("Next: See one in S3 with `cachetier ls RUN --level durable`.", err=True)
+        echo("This node knows no run yet.", err=True)
+        echo("Next: See one in S3 with `cachetier ls RUN --level durable`.", err=True)
 
 
 def _show_steps(run: str, steps: list[StepInfo], level: str | None, as_json: bool) -> None:
@@ -250,9 +252,9 @@ def _show_steps(run: str, steps: list[StepInfo], level: str | None, as_json: boo
         return
     if not steps:
         where = f"is {level}" if level else "is on this node"
-        typer.echo(f"No step of {run} {where}.", err=True)
+        echo(f"No step of {run} {where}.", err=True)
         if level in (None, "local"):
-            typer.echo(f"Next: See S3 with `cachetier ls {run} --level durable`.", err=True)
+            echo(f"Next: See S3 with `cachetier ls {run} --level durable`.", err=True)
         return
     shown = table("step", "~state", "~restorable", "ranks", "shards", "size", "dirty", "age")
     now = time.time()
@@ -276,7 +278,7 @@ def _show_step(step: StepInfo, as_json: bool) -> None:
         return
     levels = _restorable(step) or "nowhere"
     state = f"{step.state}, pinned" if step.pinned else step.state
-    typer.echo(f"{step.run}/{step.step}: {state}, save {step.save_id}, restorable: {levels}")
+    echo(f"{step.run}/{step.step}: {state}, save {step.save_id}, restorable: {levels}")
     shown = table("~name", "rank", "size", "<digest", "~state")
     for shard in step.shards:
         shown.add_row(*_shard_row(shard))

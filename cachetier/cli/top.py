@@ -110,12 +110,11 @@ def _print(nodes: Sequence[Node], interval: float, as_json: bool) -> None:
 
 def _live(nodes: Sequence[Node], look: Callable[[], None], interval: float) -> None:
     """Draw until q or Ctrl-C; the terminal is as before afterwards, also after SIGTERM."""
-    from rich.console import Console
     from rich.live import Live
 
     from cachetier.cli.screen import drawn
 
-    out = Console(highlight=False)
+    out = console()
     signal.signal(signal.SIGTERM, _end)
     with _keys() as pressed, Live(console=out, screen=True, auto_refresh=False) as live:
         due = time.monotonic()

@@ -31,8 +31,14 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "top": ("top:top", "Watch nodes live: what would be lost, what flows, what is stuck."),
         "doctor": ("doctor:doctor", "Check the node and its remotes, with a fix for each trouble."),
         "fsck": ("fsck:fsck", "Check files against the catalog against the remotes; repair."),
-        "link": ("link:link", "Sign a browser in: print a link that works once."),
+        "link": ("tokens:link", "Sign a browser in: print a link that works once."),
         "gc": ("gc:gc", "Say what nobody needs any more, and remove it."),
+    },
+    "Say who may come in": {
+        "whoami": ("tokens:whoami", "Say as whom the service knows the caller."),
+        "token create": ("tokens:create", "Make a token for a principal, for HTTP."),
+        "token list": ("tokens:list_", "List the tokens, but for their secrets."),
+        "token revoke": ("tokens:revoke", "Have a token open nothing any more."),
     },
     "Measure, and the rest": {
         "bench": ("bench:bench", "Measure what this node can do, beside its bare disk."),
@@ -40,7 +46,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "completion": ("completion:completion", "Print what makes a shell complete this command."),
     },
 }
-GROUPS = {"config": "Show and check the settings of the service."}
+GROUPS = {
+    "config": "Show and check the settings of the service.",
+    "token": "Make, list and revoke the tokens of HTTP callers.",
+}
 # What people type who come from elsewhere.
 ALSO_CALLED = {
     "check": "fsck",

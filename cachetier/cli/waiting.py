@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import typer
+from cachetier.cli.output import echo
 
 SOON_SECONDS = 0.3
 SILENCE_SECONDS = 2.0
@@ -98,4 +98,4 @@ def _lacks_socket(url: str) -> bool:
 
 
 def _tell(url: str, seconds: float, trouble: str) -> None:
-    typer.echo(f"Waiting up to {seconds:g} s for {url}: {trouble}; see CACHETIER_URL.", err=True)
+    echo(f"Waiting up to {seconds:g} s for {url}: {trouble}; see CACHETIER_URL.", err=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachetier.access.principals import ALLOWED, EVERY_RUN, OWNER, Principal, Quota
+from cachetier.access.principals import ALLOWED, EVERY_RUN, OWNER, SCRAPER, Principal, Quota
 from cachetier.access.roles import Role
 from cachetier.config.fields import record, required, setting
 from cachetier.config.types import (
@@ -30,14 +30,15 @@ from cachetier.config.types import (
 )
 from cachetier.parsers import capacity_of
 
+_TAKEN = (OWNER, ALLOWED, SCRAPER.name)
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
 
 
 def _checked_name(name: str) -> None:
-    if not _NAME.fullmatch(name) or name in (OWNER, ALLOWED):
+    if not _NAME.fullmatch(name) or name in _TAKEN:
         raise ValueError(
             f"{name!r} cannot be the name of a principal: a lower-case letter first, then up to 30 "
-            f"of a-z 0-9 -, and neither {OWNER!r} nor {ALLOWED!r}"
+            f"of a-z 0-9 -, and none of {', '.join(_TAKEN)}"
         )
 
 
@@ -63,7 +64,7 @@ class PrincipalSettings:
     bytes: str | None = setting(
         optional(checked(CAPACITY, _checked_size)),
         None,
-        "The most that its runs have here and not yet in the remote: `200 GB`.",
+        "The most that its runs have here not yet in the remote, or pinned: `200 GB`.",
     )
     shards: int | None = setting(optional(whole(1)), None, "Likewise, in shards.")
     open_puts: int | None = setting(optional(whole(1)), None, "The most puts it has begun at once.")
@@ -71,7 +72,9 @@ class PrincipalSettings:
         optional(whole(1)), None, "The most connections and requests it has at once."
     )
     drain_weight: float = setting(
-        number(above=0), 1.0, "Its share of the drain beside other principals."
+        number(above=0),
+        1.0,
+        "Its share of the drain beside other principals; nothing with all runs.",
     )
 
     def principal(self) -> Principal:

@@ -17,6 +17,7 @@ def remote_settings(settings: Settings) -> RemoteSettings:
         verify=settings.remote_verify,
         conditional_writes=settings.conditional_writes,
         spread=settings.key_layout == "spread",
+        at_rest=settings.at_rest,
     )
 
 
@@ -35,6 +36,7 @@ def replica_settings(settings: Settings) -> list[RemoteSettings]:
             role="replica",
             required=replica.required,
             profile=replica.profile,
+            at_rest=replica.at_rest,
         )
         for name, replica in settings.replicas.items()
     ]

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
+from cachetier_client.bucket_format.at_rest import BUCKETS_OWN, ENCRYPTIONS, AtRest
+
 from cachetier.config.fields import record, required, setting
 from cachetier.config.types import COMPRESSION, FLAG, REMOTE, TEXT, URL, one_of, optional, table
 from cachetier.model.names import DURABLE
 from cachetier.parsers import remote_of
 
+ENCRYPTION = one_of(*ENCRYPTIONS)
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
 
 
@@ -32,11 +35,22 @@ class ReplicaSettings:
     key_layout: Literal["plain", "spread"] = setting(
         one_of("plain", "spread"), "plain", "As the node's `key_layout`."
     )
+    encryption: str = setting(ENCRYPTION, BUCKETS_OWN, "As `remote_encryption`, and so on.")
+    kms_key: str | None = setting(optional(TEXT), None)
+    kms_context: dict[str, str] = setting(table(TEXT), {})
+    storage_class: str | None = setting(optional(TEXT), None)
     compression: str = setting(COMPRESSION, "off", "How shards are stored there.")
     required: bool = setting(FLAG, False, "`on`: nothing leaves this node before it is there too.")
     profile: str | None = setting(
         optional(TEXT), None, "The AWS profile whose credentials it takes."
     )
+
+    @property
+    def at_rest(self) -> AtRest:
+        return AtRest.checked(vars(self))
+
+    def __post_init__(self) -> None:
+        self.at_rest  # noqa: B018 - raises ValueError
 
     @property
     def bucket(self) -> str:

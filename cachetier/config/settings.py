@@ -14,16 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from cachetier_client.bucket_format.at_rest import BUCKETS_OWN, AtRest
+
 from cachetier.access.tokens import TOKENS_FILE
 from cachetier.config.fields import declared, read_values, required, setting
 from cachetier.config.principals import PRINCIPALS, PrincipalSettings
-from cachetier.config.replicas import REPLICAS, ReplicaSettings, checked_replicas
+from cachetier.config.replicas import ENCRYPTION, REPLICAS, ReplicaSettings, checked_replicas
 from cachetier.config.sources import (
     SettingsFile,
     config_file,
     missing,
     origins_of,
     read_file,
+    shown_secrets,
     unknown_keys,
     unknown_variables,
     values_of_variables,
@@ -42,6 +45,7 @@ from cachetier.config.types import (
     URL,
     Secret,
     checked,
+    is_secret,
     listed,
     number,
     one_of,
@@ -54,7 +58,8 @@ from cachetier.errors import ConfigError
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.model.compression import Rules
-from cachetier.parsers import address_of, capacity_of, host_of, remote_of
+from cachetier.parsers import address_of, capacity_of, host_of, remote_of, why_not_open
+from cachetier.tls import TlsFiles
 
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
@@ -115,6 +120,12 @@ class Settings:
         "first start makes `<cache_dir>/token`. On a command line all users see it: better in "
         "`CACHETIER_TOKEN`.",
     )
+    scrape_token: Secret | None = setting(
+        optional(SECRET),
+        None,
+        "A token that opens `/metrics` and nothing else, for Prometheus; likewise better in "
+        "`CACHETIER_SCRAPE_TOKEN`.",
+    )
     token_file: Path | None = setting(
         optional(PATH),
         None,
@@ -122,6 +133,26 @@ class Settings:
     )
     audit: str = setting(
         TEXT, "", "File of the audit log; `-` for standard output, empty for none."
+    )
+    http_clear_text: bool = setting(
+        FLAG, False, "`on`: HTTP beyond loopback without TLS, where the network is private."
+    )
+    tls_certificate: Path | None = setting(
+        optional(PATH),
+        None,
+        "PEM file of the HTTP door's certificate, its chain below; with it "
+        "the door speaks HTTPS. Read again when it changes.",
+    )
+    tls_key: Path | None = setting(
+        optional(PATH), None, "PEM file of its key, which others must not be able to read."
+    )
+    tls_client_ca: Path | None = setting(
+        optional(PATH),
+        None,
+        "PEM file of who issues to clients: who has no such certificate is refused.",
+    )
+    health: str = setting(
+        ADDRESS, "", "Address of a port for probes alone, `/livez` and `/readyz`; empty for none."
     )
     remote: str = required(REMOTE, "Where checkpoints go: `s3://bucket/prefix`.")
     remote_endpoint: str | None = setting(
@@ -136,6 +167,26 @@ class Settings:
         one_of("checksum", "readback"),
         "checksum",
         "`readback` for a store without CRC-64/NVME: objects are read back.",
+    )
+    remote_encryption: str = setting(
+        ENCRYPTION,
+        BUCKETS_OWN,
+        "Every write asks for it: `AES256` (SSE-S3), `aws:kms` or `aws:kms:dsse`; "
+        "`bucket`: the bucket decides.",
+    )
+    remote_kms_key: str | None = setting(
+        optional(TEXT),
+        None,
+        "Id, ARN or alias of the KMS key; that of the bucket or of AWS if not given.",
+    )
+    remote_kms_context: dict[str, str] = setting(
+        table(TEXT), {}, "KMS encryption context: a table of texts that policies and logs see."
+    )
+    remote_storage_class: str | None = setting(
+        optional(TEXT),
+        None,
+        "Storage class of shards and packs: `STANDARD_IA`, `GLACIER_IR`, ...; documents have the "
+        "bucket's.",
     )
     conditional_writes: bool = setting(
         FLAG, True, "`off` for a store without `If-None-Match`: nodes may then overwrite."
@@ -254,12 +305,30 @@ class Settings:
         return address_of(self.http) if self.http else None
 
     @property
+    def health_address(self) -> tuple[str, int] | None:
+        """(host, port) of the health door, or None when it is off."""
+        return address_of(self.health) if self.health else None
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """What the HTTP door shows of itself, or None where it speaks in clear text."""
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        return TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
+
+    @property
     def bucket(self) -> str:
         return remote_of(self.remote)[0]
 
     @property
     def prefix(self) -> str:
         return remote_of(self.remote)[1]
+
+    @property
+    def at_rest(self) -> AtRest:
+        """How the durable remote keeps objects."""
+        names = "encryption", "kms_key", "kms_context", "storage_class"
+        return AtRest.checked({name: getattr(self, f"remote_{name}") for name in names})
 
     @property
     def rules(self) -> Rules:
@@ -270,10 +339,25 @@ class Settings:
         """Return the budget on a filesystem of ``filesystem_bytes``."""
         return capacity_of(self.capacity, filesystem_bytes)
 
+    @property
+    def promised_bytes(self) -> int:
+        """What all principals together may have here."""
+        return sum(each.principal().quota.size_bytes or 0 for each in self.principal)
+
     # --- checks --------------------------------------------------------------------------------
 
     def __post_init__(self) -> None:
         checked_replicas(self.replicas, (self.remote, self.remote_endpoint))
+        self.at_rest  # noqa: B018 - raises ValueError
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("set both of `tls_certificate` and `tls_key`, or none")
+        if self.tls_client_ca is not None and self.tls_files is None:
+            raise ValueError("`tls_client_ca` wants `tls_certificate` and `tls_key` as well")
+        if self.http_address is not None:
+            is_private = self.http_clear_text or self.tls_files is not None
+            why_not = why_not_open(self.http_address, is_private=is_private)
+            if why_not is not None:
+                raise ValueError(why_not)
         if self.low_watermark > self.high_watermark:
             raise ValueError(
                 f"low_watermark {self.low_watermark:g} is above "
@@ -349,4 +433,6 @@ def sourced(flags: Mapping[str, Any] | None = None, *, config: Path | None = Non
         settings = Settings(**values) if not needed else None
     except ValueError as error:
         problems += wrong_values(error, origins, file)
+    secrets = [name for name, each in SETTINGS.items() if is_secret(each.kind)]
+    problems += shown_secrets(file, secrets)
     return Sourced(None if problems else settings, origins, tuple(problems), path)

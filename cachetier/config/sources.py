@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ FOREIGN_VARIABLES = frozenset(
     for name in (
         "ACCEPTANCE",
         "BASE_IMAGE",
+        "CA",
         "CONFIG",
         "FALLBACK",
         "FALLBACK_AFTER",
@@ -34,6 +36,7 @@ FOREIGN_VARIABLES = frozenset(
         "IMAGE",
         "RUN",
         "SAVE_ID",
+        "SERVICE_UID",
         "SOCKET_DIR",
         "URL",
     )
@@ -88,6 +91,7 @@ class SettingsFile:
     path: Path | None = None
     text: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
+    open_to_others: bool = False
 
     def place(self, *keys: str) -> str:
         """Return the path, and the line of the innermost of ``keys`` that can be found."""
@@ -117,8 +121,11 @@ def read_file(path: Path) -> SettingsFile:
     import tomllib
 
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-        return SettingsFile(path, text, tomllib.loads(text))
+        with path.open("rb") as file:
+            text = file.read().decode("utf-8-sig")
+            mode = os.fstat(file.fileno()).st_mode
+        open_to_others = bool(mode & (stat.S_IRGRP | stat.S_IROTH))
+        return SettingsFile(path, text, tomllib.loads(text), open_to_others)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", hint=_FILE_HINT) from None
     except UnicodeDecodeError as error:
@@ -136,6 +143,19 @@ def unknown_keys(file: SettingsFile, names: Collection[str]) -> list[ConfigError
         _unknown(f"setting `{name}` in {file.place(name)}", name, names)
         for name in file.values
         if name not in names
+    ]
+
+
+def shown_secrets(file: SettingsFile, secrets: Iterable[str]) -> list[ConfigError]:
+    """Return one error for each of the settings ``secrets`` that a file shows to other users."""
+    return [
+        ConfigError(
+            f"{file.place(name)} holds `{name}`, and others can read it",
+            hint=f"Run: chmod 600 {file.path}, owned by the service's user; or give it as "
+            f"{variable_of(name)} instead. Others may know the old one: make a new one.",
+        )
+        for name in secrets
+        if file.open_to_others and file.values.get(name)
     ]
 
 

@@ -19,6 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from cachetier.access.tokens import LEAST_CHARACTERS
 from cachetier.model.compression import parsed_mode
 from cachetier.nearest import nearest
 from cachetier.parsers import capacity_of, remote_of, table_of, url_of
@@ -125,7 +126,17 @@ def _secret(value: object) -> Secret:
         raise ValueError(
             "no header can carry it: take letters, digits and signs of ASCII, no space"
         )
+    if len(value) < LEAST_CHARACTERS:
+        raise ValueError(
+            f"it has {len(value)} characters, and {LEAST_CHARACTERS} are the least: "
+            "make one by `openssl rand -hex 32`"
+        )
     return Secret(value)
+
+
+def is_secret(kind: SettingType[Any]) -> bool:
+    """Return whether values of ``kind`` are not to be shown."""
+    return bool(kind.schema.get("writeOnly"))
 
 
 def _flag(value: object) -> bool:
@@ -171,7 +182,8 @@ MODE: SettingType[int] = SettingType(
     written="{:04o}".format,
 )
 SECRET: SettingType[Secret] = SettingType(
-    _secret, {"type": "string", "format": "password", "writeOnly": True}
+    _secret,
+    {"type": "string", "format": "password", "writeOnly": True, "minLength": LEAST_CHARACTERS},
 )
 
 

@@ -46,6 +46,7 @@ NODE_CHECKS = (
     NodeCheck("courtesy", "node", node.check_courtesy),
     NodeCheck("software", "node", node.check_software),
     NodeCheck("socket", "node", node.check_socket),
+    NodeCheck("tls", "node", node.check_tls),
     NodeCheck("service", "node", node.check_service),
     NodeCheck("filesystem", "disk", disk.check_filesystem),
     NodeCheck("device", "disk", disk.check_device),
@@ -54,6 +55,7 @@ NODE_CHECKS = (
     NodeCheck("sync", "disk", disk.check_sync),
     NodeCheck("write-rate", "disk", disk.check_write_rate),
     NodeCheck("space", "disk", disk.check_space),
+    NodeCheck("quota", "disk", disk.check_quota),
 )
 REMOTE_CHECKS = (
     RemoteCheck("credentials", remote.check_credentials),
@@ -61,6 +63,7 @@ REMOTE_CHECKS = (
     RemoteCheck("clock", remote.check_clock, "s3:ListBucket"),
     RemoteCheck("put", remote.check_put, "s3:PutObject"),
     RemoteCheck("read", remote.check_read, "s3:GetObject"),
+    RemoteCheck("at-rest", remote.check_at_rest, "s3:GetObject"),
     RemoteCheck("list", remote.check_list, "s3:ListBucket"),
     RemoteCheck("conditional", remote.check_conditional, "s3:PutObject"),
     RemoteCheck("checksum", remote.check_checksum, "s3:PutObject"),

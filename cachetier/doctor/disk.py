@@ -23,7 +23,8 @@ from cachetier.doctor.scratch import scratch
 from cachetier.doctor.subject import Subject
 from cachetier.errors import CachetierError, ConfigError
 from cachetier.local.files import data_files
-from cachetier.local.files.filesystem import Mount, mount_of, refuse_unsafe
+from cachetier.local.files.filesystem import Mount, mount_of, project_of, refuse_unsafe
+from cachetier.local.files.permissions import refuse_exposed
 from cachetier.remote.retrying import RetryPolicy
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def check_device(subject: Subject) -> CheckResult:
 def check_directory(subject: Subject) -> CheckResult:
     def probed(place: Path) -> CheckResult:
         try:
+            owner = place.parent.stat().st_uid  # root looks after the service of another user
+            refuse_exposed(place.parent, os.geteuid() or owner)
             return judge_directory(data_files.probe(place), None)
         except ConfigError as error:
             return judge_directory(None, error)
@@ -87,14 +90,21 @@ def check_write_rate(subject: Subject) -> CheckResult:
 
 def check_space(subject: Subject) -> CheckResult:
     place = _nearest(subject.cache_dir)
-    status = os.statvfs(place)
-    if subject.service is not None:
-        capacity_bytes = int(subject.service["capacity_bytes"])
-    else:
-        capacity_bytes = subject.capacity_bytes(status.f_blocks * status.f_frsize)
+    capacity_bytes = _capacity_bytes(subject, _total_bytes(place))
     return judge_space(
-        capacity_bytes, _used_bytes(subject.cache_dir), _free_bytes(place), largest_known(subject)
+        capacity_bytes,
+        _used_bytes(subject.cache_dir),
+        _free_bytes(place),
+        largest_known(subject),
+        promised_bytes=subject.promised_bytes,
     )
+
+
+def check_quota(subject: Subject) -> CheckResult:
+    place = _nearest(subject.cache_dir)
+    total_bytes = _total_bytes(place)
+    capacity_bytes = _capacity_bytes(subject, total_bytes)
+    return judge_quota(_mount(subject)[1], project_of(place), total_bytes, capacity_bytes)
 
 
 # --- how it is measured --------------------------------------------------------------------------
@@ -128,6 +138,18 @@ def _nearest(path: Path) -> Path:
 def _free_bytes(place: Path) -> int:
     status = os.statvfs(place)
     return status.f_bavail * status.f_frsize
+
+
+def _total_bytes(place: Path) -> int:
+    """Return what the filesystem has, or the limit of the project that a directory is in."""
+    status = os.statvfs(place)
+    return status.f_blocks * status.f_frsize
+
+
+def _capacity_bytes(subject: Subject, total_bytes: int) -> int:
+    if subject.service is not None:
+        return int(subject.service["capacity_bytes"])
+    return subject.capacity_bytes(total_bytes)
 
 
 def _used_bytes(cache_dir: Path) -> int:
@@ -200,6 +222,8 @@ def largest_part(manifests: Iterator[Manifest]) -> tuple[int, str] | None:
 LOCAL_DISK = "Put cache_dir on an ext4 or XFS filesystem on an NVMe of this machine."
 TESTED = frozenset({"ext4", "xfs"})
 COPY_ON_WRITE = frozenset({"bcachefs", "btrfs", "zfs"})
+PROJECT_QUOTAS = frozenset({"prjquota", "pquota"})
+QUOTA_SHARE = 1.2  # of the capacity: the catalog and its reserve need room as well
 WITHOUT_BARRIERS = frozenset({"nobarrier", "barrier=0"})
 
 NO_SYNC_SECONDS = 10e-6  # a call into the kernel and back; no disk answers so soon
@@ -353,7 +377,12 @@ def judge_write_rate(size_bytes: int, seconds: float, checkpoint_bytes: int | No
 
 
 def judge_space(
-    capacity_bytes: int, used_bytes: int, free_bytes: int, checkpoint: tuple[int, str] | None
+    capacity_bytes: int,
+    used_bytes: int,
+    free_bytes: int,
+    checkpoint: tuple[int, str] | None,
+    *,
+    promised_bytes: int = 0,
 ) -> CheckResult:
     """Say whether the budget is there, and holds the largest checkpoint twice.
 
@@ -363,6 +392,7 @@ def judge_space(
         used_bytes: What the cache directory takes already.
         free_bytes: What the filesystem has left for this user.
         checkpoint: This node's largest, and where that is known from.
+        promised_bytes: What the shares of all principals add up to.
     """
     there = used_bytes + free_bytes
     values = {"capacity_bytes": capacity_bytes, "used_bytes": used_bytes, "free_bytes": free_bytes}
@@ -380,6 +410,30 @@ def judge_space(
     if checkpoint is not None and 2 * checkpoint[0] > capacity_bytes:
         fix = f"Set capacity to {shown_size(2 * checkpoint[0])}: one save drains as the next comes."
         return warn(measured, fix, **values)
+    if promised_bytes > capacity_bytes:
+        measured += f"; principals may have {shown_size(promised_bytes)} together"
+        fix = "Lower their `bytes`, or the cache may be full before a share is."
+        return warn(measured, fix, **values)
     if checkpoint is None:
         measured += "; no save is known here yet (--checkpoint-size tells)"
     return ok(measured, **values)
+
+
+def judge_quota(mount: Mount, project: int, total_bytes: int, capacity_bytes: int) -> CheckResult:
+    """Say whether a project quota bounds what ranks can write, whatever they have reserved.
+
+    Args:
+        project: That of cache_dir; 0 is none.
+        total_bytes: What its filesystem has in all, or its project may take.
+    """
+    enforced = bool(PROJECT_QUOTAS.intersection(mount.options))
+    values = {"project_quotas": enforced, "project": project, "limit_bytes": total_bytes}
+    if not enforced or not project:
+        on = "is in no project" if enforced else "is not under a project quota"
+        seen = "what a rank writes past its reservation is seen and refused 20 times a second"
+        return ok(f"cache_dir {on}: {seen}", **values)
+    bound = f"the quota of project {project} ends the cache at {shown_size(total_bytes)}"
+    if total_bytes > QUOTA_SHARE * capacity_bytes:
+        fix = f"Set its hard limit to {shown_size(int(QUOTA_SHARE * capacity_bytes))} or less."
+        return warn(f"{bound}, for a capacity of {shown_size(capacity_bytes)}", fix, **values)
+    return ok(bound + (", but for root" if mount.kind == "ext4" else ""), **values)

@@ -6,23 +6,27 @@
 from __future__ import annotations
 
 import grp
+import math
 import os
 import platform
 import pwd
 import re
 import resource
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cachetier_client.units import shown_size
+from cachetier_client.units import counted, shown_size
 
 from cachetier import __version__
 from cachetier.doctor.findings import CheckResult, fail, ok, skipped, warn
 from cachetier.doctor.limits import CgroupLimits, limits_of, text_of
 from cachetier.doctor.subject import Subject
+from cachetier.errors import ConfigError
 from cachetier.local.files.filesystem import mount_of
+from cachetier.tls import DAY_SECONDS, WARN_DAYS, Certificate
 
 PROC = Path("/proc")
 _AVERAGE = re.compile(r"^some avg10=([0-9.]+)", re.MULTILINE)
@@ -90,6 +94,15 @@ def check_socket(subject: Subject) -> CheckResult:
         for status in [each.stat()]
     ]
     return judge_socket(str(subject.socket), subject.socket_mode, way, uids, own)
+
+
+def check_tls(subject: Subject) -> CheckResult:
+    if subject.tls is None:
+        return skipped("the HTTP door has no certificate")
+    try:
+        return judge_certificate(subject.tls.read()[1], time.time())
+    except ConfigError as error:
+        return fail(error.message, error.hint)
 
 
 def check_service(subject: Subject) -> CheckResult:
@@ -316,6 +329,19 @@ def _may(uid: int, gids: frozenset[int], step: Step, bit: int) -> bool:
     """Judge one of the three bits of a mode as the kernel does; ACLs are not looked at."""
     shift = 6 if uid == step.uid else 3 if step.gid in gids else 0
     return bool(step.mode >> shift & bit)
+
+
+def judge_certificate(shown: Certificate, now: float) -> CheckResult:
+    """Say for how long the certificate of the HTTP door is good."""
+    left_days = math.floor((shown.expires_at - now) / DAY_SECONDS)
+    until = time.strftime("%Y-%m-%d", time.gmtime(shown.expires_at))
+    measured = f"{shown.subject}, issued by {shown.issuer}, until {until}"
+    fix = "Renew it, and write the new files over the old ones: no restart is needed."
+    values = {"expires_at": shown.expires_at, "left_days": left_days}
+    if left_days < 0:
+        return fail(f"{measured}: it has expired", fix, **values)
+    measured += f", {counted(left_days, 'day')} left"
+    return warn(measured, fix, **values) if left_days < WARN_DAYS else ok(measured, **values)
 
 
 def judge_service(status: Mapping[str, Any] | None, fault: str, version: str) -> CheckResult:

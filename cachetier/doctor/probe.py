@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES
 from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.identity.names import RESERVED_SEGMENT
 from cachetier_client.io.digests import digest_of
@@ -68,6 +69,11 @@ class Probe:
     def conditional(self) -> ObjectStore:
         """The same, taken to obey conditions, whatever is set."""
         return self._store(replace(self.settings, conditional_writes=True))
+
+    @property
+    def as_the_bucket_keeps(self) -> ObjectStore:
+        """The same, without a word of encryption or storage class."""
+        return self._store(replace(self.settings, at_rest=AS_THE_BUCKET_DOES))
 
     @property
     def judging(self) -> ObjectStore:

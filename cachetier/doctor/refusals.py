@@ -11,6 +11,7 @@ _KEYS = (
     "role of the machine."
 )
 _ELSEWHERE = "the bucket is in another region", "Set remote_region to the bucket's region."
+_KMS_KEY = "Enable it, or correct remote_kms_key: it lies in the bucket's region."
 _BY_CODE = {
     "InvalidAccessKeyId": ("the store does not know the access key", _KEYS),
     "SignatureDoesNotMatch": ("the secret key does not fit the access key", _KEYS),
@@ -31,6 +32,9 @@ _BY_CODE = {
         "the request was signed for another region",
         "Set remote_region to the bucket's region.",
     ),
+    "KMS.NotFoundException": ("there is no such KMS key", _KMS_KEY),
+    "KMS.DisabledException": ("the KMS key is disabled", _KMS_KEY),
+    "KMS.KMSInvalidStateException": ("the KMS key is about to be deleted, or not ready", _KMS_KEY),
     "QuotaExceeded": ("the store's quota is used up", "Raise the quota, or delete old steps."),
     "XMinioStorageFull": ("the store is full", "Give it more disks, or delete old steps."),
 }

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES, AtRest
 from cachetier_client.io.digests import digest_of
 from cachetier_client.s3_errors import GENERAL_REFUSALS
 from cachetier_client.units import shown_span, shown_time
@@ -55,8 +56,31 @@ def check_clock(probe: Probe, _subject: Subject) -> CheckResult:
 
 
 def check_put(probe: Probe, _subject: Subject) -> CheckResult:
-    probe.object  # noqa: B018 - the put itself is the check
+    try:
+        probe.object  # noqa: B018 - the put itself is the check
+    except RemoteRefusedError as error:
+        if not _is_for_the_key(probe, error):
+            raise
+        return fail("access denied: the KMS key", KMS_RIGHTS, remote_code="AccessDenied")
     return ok(f"an object of {len(probe.small)} B was put")
+
+
+def _is_for_the_key(probe: Probe, error: RemoteRefusedError) -> bool:
+    """Return whether a put that is denied would not be without the KMS key."""
+    kms = probe.settings.at_rest.encryption.startswith("aws:kms")
+    if not kms or error.context.get("remote_code") not in _DENIED:
+        return False
+    try:
+        digest = digest_of(probe.small)
+        probe.as_the_bucket_keeps.put(probe.key("plain"), probe.small, digest=digest)
+    except RemoteError:
+        return False
+    return True
+
+
+def check_at_rest(probe: Probe, _subject: Subject) -> CheckResult:
+    found = probe.inquiry.at_rest(probe.needed_object().key)
+    return judge_at_rest(probe.settings.at_rest, found)
 
 
 def check_read(probe: Probe, _subject: Subject) -> CheckResult:
@@ -245,6 +269,7 @@ SKEW_NOTED_SECONDS = 5.0
 SKEW_REFUSED_SECONDS = 600.0  # S3 refuses at fifteen minutes
 SOON_SECONDS = 900.0
 COLD = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+KMS_RIGHTS = "Allow kms:GenerateDataKey and kms:Decrypt on it, in the key's policy too."
 READBACK = 'remote_verify = "readback"'
 
 
@@ -328,6 +353,26 @@ def judge_checksum(faults: Sequence[str], verify: str) -> CheckResult:
     if verify == "readback":
         return ok(f"{summary}; objects are read back", **values)
     return fail(summary, f"Set {READBACK}: objects are then read back to verify them.", **values)
+
+
+def judge_at_rest(wanted: AtRest, found: AtRest) -> CheckResult:
+    """Say whether the store keeps objects as each write asks it to."""
+    measured = f"{found.encryption or 'no encryption'}, {found.storage_class}"
+    values = {"encryption": found.encryption, "kms_key": found.kms_key}
+    values["storage_class"] = found.storage_class
+    if wanted.encryption and wanted.encryption != found.encryption:
+        fix = "Correct remote_encryption, or use a store that does it."
+        return fail(f"{measured}, not {wanted.encryption}", fix, **values)
+    by_alias = "alias/" in wanted.kms_key  # of which the store tells the key
+    if wanted.kms_key and not by_alias and not found.kms_key.endswith(wanted.kms_key):
+        fix = "Correct remote_kms_key: the store took another."
+        return fail(f"{measured}, by the key {found.kms_key or 'of nobody'}", fix, **values)
+    if wanted.storage_class and wanted.storage_class != found.storage_class:
+        fix = "Correct remote_storage_class: the store has no such class."
+        return fail(f"{measured}, not {wanted.storage_class}", fix, **values)
+    return ok(
+        f"{measured}{', as each write asks' if wanted != AS_THE_BUCKET_DOES else ''}", **values
+    )
 
 
 def judge_copy(*, refused: bool, wanted: bool) -> CheckResult:

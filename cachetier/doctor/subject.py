@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cachetier.remote.settings import RemoteSettings
+from cachetier.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,10 @@ class Subject:
     Args:
         capacity_bytes: The budget, given the size of the filesystem.
         remotes: The durable one first.
+        tls: The files of the HTTP door's certificate, None if it speaks in clear text.
         service: The status of a service that runs on this directory, None if there is none.
         service_fault: Why a service that should answer does not; empty otherwise.
+        promised_bytes: What the shares of all principals add up to.
         skip_remote: Whether to ask the remotes nothing at all.
         checkpoint_bytes: The largest save to expect on this node, if somebody said so.
     """
@@ -32,9 +35,11 @@ class Subject:
     remotes: Sequence[RemoteSettings]
     drain_threads: int
     block_copies: bool
+    tls: TlsFiles | None = None
     service: dict[str, Any] | None = None
     service_fault: str = ""
     checkpoint_bytes: int | None = None
+    promised_bytes: int = 0
     skip_remote: bool = False
     sync_seconds: float = 1.5
     write_bytes: int = 512 << 20

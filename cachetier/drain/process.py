@@ -26,6 +26,7 @@ from cachetier.drain.priority.apply import Courtesy, die_with, lower_priority, p
 from cachetier.drain.priority.loop import GivingWay
 from cachetier.drain.priority.psi import Sensors
 from cachetier.errors import StoppingError
+from cachetier.local.files.permissions import unfollowed
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.remote.factory import Steering, open_store, steered_bucket
 from cachetier.remote.stall_guard import StallWatch
@@ -85,7 +86,7 @@ def lock_drain(path: Path, signals: Signals) -> int:
     Raises:
         SystemExit: It does not.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = unfollowed(path, os.O_RDWR | os.O_CREAT)
     for _ in range(LOCK_TRIES):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

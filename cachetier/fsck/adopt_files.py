@@ -28,6 +28,7 @@ from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import Finding, FindingKind, RepairOutcome
 from cachetier.local.catalog import local_copies, puts, queries, repair_writes
 from cachetier.local.catalog.records import NewShard
+from cachetier.local.files.permissions import unfollowed
 from cachetier.local.lost_and_found import (
     Identity,
     LostAndFound,
@@ -248,7 +249,7 @@ def _content(lost: LostAndFound, file_id: str, size_bytes: int) -> Content:
     Raises:
         IntegrityError: It has another size.
     """
-    with open(lost.path(file_id), "rb", buffering=0) as file:
+    with open(lost.path(file_id), "rb", buffering=0, opener=unfollowed) as file:
         if os.fstat(file.fileno()).st_size != size_bytes:
             raise IntegrityError("the file has another size than it says")
         return content_of(size_bytes, lambda at: os.pread(file.fileno(), BLOCK_BYTES, at))

@@ -18,6 +18,7 @@ from cachetier_client.io import digests
 from cachetier_client.results import Receipt
 from cachetier_client.units import shown_size
 
+from cachetier import callers
 from cachetier.errors import (
     BackpressureError,
     CachetierError,
@@ -108,10 +109,12 @@ class NodeIngest:
         """Reserve room for a shard and create its file; ``size_bytes`` None reserves a first step.
 
         Raises:
-            BackpressureError: No room before the deadline.
+            BackpressureError: No room before the deadline, or the caller still writes to a put that
+                went past its reservation.
             InvalidNameError, InvalidRequestError: Refused up front.
         """
         _check(name, size_bytes)
+        self._refuse_overrunner()
         admitted_save(self._store.read(queries.saves_of, ids.run, ids.step), ids)
         needed = GROWTH_BYTES if size_bytes is None else size_bytes
         staged = self._in_room(needed, timeout_seconds, lambda: self._store.stage(needed))
@@ -183,6 +186,7 @@ class NodeIngest:
         if digests.digest_of(body) != digest:
             raise DigestMismatchError("the bytes do not match their digest", name=name)
         checked_element_size(element_size or None, len(body))
+        self._refuse_overrunner()
         content = Content(len(body), digest, (digest,) if body else (), element_size)
         committed = self._in_room(
             len(body),
@@ -213,6 +217,14 @@ class NodeIngest:
         if not through or self._open_remote_stage is None:
             raise self._full(needed_bytes)
         return self._open_remote_stage(ids, name, size_bytes)
+
+    def _refuse_overrunner(self) -> None:
+        refusal = self._store.open_files.refusal_of(callers.holder())
+        if refusal is not None:
+            raise BackpressureError(
+                f"a refused put of {callers.holder()} is still open for writing: {refusal}",
+                hint="Close its descriptor, or end the process that has it; then put again.",
+            )
 
     def _full(self, size_bytes: int) -> BackpressureError:
         space = self._store.space

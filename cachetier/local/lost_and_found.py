@@ -19,7 +19,7 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import CachetierError
 from cachetier.local.catalog import puts, queries
-from cachetier.local.files.data_files import FILE_ID, IDENTITY_ATTRIBUTE
+from cachetier.local.files.data_files import FILE_ID, identity_of
 from cachetier.model.checkpoint import OPEN_STATES
 from cachetier.model.lifecycle import ShardState
 
@@ -83,7 +83,7 @@ class LostAndFound:
         for entry in entries:
             if FILE_ID.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 status = entry.stat(follow_symlinks=False)
-                identity = Identity.parsed(_attribute(Path(entry.path)))
+                identity = Identity.parsed(identity_of(Path(entry.path)))
                 times = status.st_mtime, status.st_ctime
                 yield SetAside(entry.name, status.st_size, *times, identity)
 
@@ -128,10 +128,3 @@ def superfluous_because(
     if puts.is_final(sql, save.number, ids.rank):
         return "its rank sealed without it"
     return None
-
-
-def _attribute(path: Path) -> bytes | None:
-    try:
-        return os.getxattr(path, IDENTITY_ATTRIBUTE)
-    except OSError:
-        return None

@@ -36,6 +36,7 @@ from cachetier.local.files.data_files import (
     sync_filesystem,
     write_synced,
 )
+from cachetier.local.files.permissions import narrow, refuse_exposed, unfollowed
 from cachetier.local.files.space import Space
 from cachetier.local.lost_and_found import LostAndFound
 from cachetier.local.store import OnDiskError, Store
@@ -63,15 +64,24 @@ def lock_directory(cache_dir: Path) -> int:
 
     Raises:
         DirectoryInUseError: Another service has it.
+        ConfigError: Somebody else could change what is in it.
     """
     _make_directory(cache_dir)
     descriptor = os.open(cache_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        refuse_exposed(cache_dir, os.geteuid())
+        _lock(descriptor, cache_dir)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _lock(descriptor: int, cache_dir: Path) -> None:
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(descriptor)
         raise DirectoryInUseError(f"another cachetier serves {cache_dir}") from None
-    return descriptor
 
 
 def _make_directory(cache_dir: Path) -> None:
@@ -105,6 +115,7 @@ def open_store(
         CatalogDamagedError: The catalog may have lost acknowledged shards; a person decides.
         FencedError: The disk failed a sync of what is there.
     """
+    narrow(cache_dir)
     if files is None:
         disk = DiskFiles(cache_dir)
         disk.prepare()
@@ -163,12 +174,18 @@ def refuse_other_store(cache_dir: Path, store_id: str) -> None:
     Raises:
         CatalogDamagedError: It is so.
     """
-    try:
-        found = _store_id_path(cache_dir).read_text().strip()
-    except FileNotFoundError:
-        return
-    if found != store_id:
+    found = store_id_in(cache_dir)
+    if found not in (None, store_id):
         raise CatalogDamagedError(f"the catalog is of store {store_id}, the data files of {found}")
+
+
+def store_id_in(cache_dir: Path) -> str | None:
+    """Return the id of the store whose data files these are; None where nothing says it."""
+    try:
+        with open(_store_id_path(cache_dir), opener=unfollowed) as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return None
 
 
 def _reconciled(store: Store, lost_and_found: LostAndFound, clock: Clock) -> Recovered:

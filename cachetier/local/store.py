@@ -48,6 +48,7 @@ from cachetier.local.catalog.puts import Committed
 from cachetier.local.catalog.records import NewShard
 from cachetier.local.files.data_files import Files
 from cachetier.local.files.space import Space
+from cachetier.local.open_files import OpenFile, OpenFiles
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Shard
 from cachetier.telemetry import events
@@ -67,15 +68,21 @@ Result = TypeVar("Result")
 class Staged:
     """A file being written.
 
-    ``writer`` goes to the rank; ``reader`` stays, to check and sync with. ``begun_at`` is when the
+    ``writer`` goes to the rank; ``file`` stays, to check and sync with. ``begun_at`` is when the
     put began, on the monotonic clock.
     """
 
-    file_id: str
+    file: OpenFile
     writer: int | None
-    reader: int
-    reserved_bytes: int
     begun_at: float = 0.0
+
+    @property
+    def file_id(self) -> str:
+        return self.file.file_id
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self.file.reserved_bytes
 
     def close_writer(self) -> None:
         if self.writer is not None:
@@ -145,6 +152,7 @@ class Store:
         self.store_id = store_id
         self.space = space
         self.files = files
+        self.open_files = OpenFiles(files, space, clock, self._remove)
         self.policy = policy
         self.reserve = committer.reserve
         self._committer = committer
@@ -262,7 +270,8 @@ class Store:
             self._refuse_if_fenced()
             file_id, writer = self.files.create(size_bytes)
             try:
-                return Staged(file_id, writer, self.files.open(file_id), size_bytes)
+                reader = self.files.open(file_id)
+                return Staged(self.open_files.written(file_id, reader, size_bytes), writer)
             except BaseException:
                 os.close(writer)
                 self.files.remove(file_id)
@@ -279,21 +288,27 @@ class Store:
         The caller has reserved the difference; it is given back if this fails.
 
         Raises:
+            SizeMismatchError: More than was reserved is written already; the put is refused.
             DiskFullError: The disk is full; see ``in_room``.
             FencedError, BackpressureError: The disk is read-only, or refuses.
         """
+        reserved_bytes = staged.reserved_bytes
+        if not self.open_files.grow(staged.file, size_bytes):
+            self.space.release(size_bytes - reserved_bytes)
+            raise _overrun(staged)
         try:
             self.files.preallocate(staged.file_id, size_bytes)
         except OSError as error:
-            raise self._not_allocated(size_bytes - staged.reserved_bytes, error) from error
-        staged.reserved_bytes = size_bytes
+            if not self.open_files.grow(staged.file, reserved_bytes):
+                raise _overrun(staged) from error
+            raise self._not_allocated(size_bytes - reserved_bytes, error) from error
         return size_bytes
 
     def commit(self, staged: Staged, ids: SaveIds, name: str, content: Content) -> Committed:
         """Make a staged shard safe on this node; on any error nothing of it is kept.
 
         Raises:
-            SizeMismatchError, OpenForWritingError: The file is not what was declared.
+            SizeMismatchError, OpenForWritingError: The file is not what was declared, or reserved.
             StagedIOError: The file has been removed from the directory by another hand.
             FencedError: A sync failed. Nothing is acknowledged by this store any more.
         """
@@ -354,10 +369,13 @@ class Store:
         Once fenced, the file stays for the next start-up to judge: its row may have been committed.
         """
         staged.close_writer()
-        os.close(staged.reader)
-        if self.fenced is None:
-            self._remove(staged.file_id)
-        self.space.release(staged.reserved_bytes)
+        if not self.open_files.take_back(staged.file):
+            return  # its bytes are counted until no writer is left
+        if self.fenced is None and self._remove(staged.file_id):
+            self.open_files.dismiss(staged.file)
+        else:
+            os.close(staged.file.descriptor)
+            self.space.release(staged.reserved_bytes)
 
     # --- reading and removing --------------------------------------------------------------------
 
@@ -372,25 +390,43 @@ class Store:
             return LocalCopy(shard, None, body) if body is not None else None
         if shard.file_id is None:
             return None
-        return LocalCopy(shard, self.files.open(shard.file_id), None)
+        descriptor = self.files.open(shard.file_id)
+        self.open_files.opened(shard)
+        return LocalCopy(shard, descriptor, None)
 
     def evict(self, shard: Shard) -> bool:
-        """Drop the local bytes of a clean shard unless somebody reads them.
+        """Drop the local bytes of a clean shard; return whether they went.
 
-        Return whether they went.
+        Those that somebody reads stay for a grace, then they are lent: see ``drop``.
         """
-        if shard.file_id is not None and not self.files.unread(shard.file_id):
+        unread = shard.file_id is None or self.files.unread(shard.file_id)
+        if not unread and not self.open_files.may_go(shard):
             return False
         self.drop([self.write(local_copies.evict, shard.version)])
-        return True
+        return unread
 
     def drop(self, shards: Iterable[Shard]) -> None:
-        """Remove the local bytes of shards whose rows are gone or no longer name them."""
+        """Remove the local bytes of shards whose rows are gone or no longer name them.
+
+        What somebody has open is gone by name only: it is counted until they are done.
+        """
         for shard in shards:
-            if shard.file_id is not None and not self._remove(shard.file_id):
-                continue  # its bytes are still there, and still counted
-            if shard.file_id is not None or shard.inline:
+            if shard.file_id is not None:
+                self._drop_file(shard.file_id, shard.content.size_bytes)
+            elif shard.inline:
                 self.space.release(shard.content.size_bytes)
+
+    def _drop_file(self, file_id: str, size_bytes: int) -> None:
+        descriptor = None
+        with suppress(OSError):  # it is missing, or no descriptor is left to see who reads it
+            descriptor = self.files.open(file_id)
+        removed = self._remove(file_id)  # else its bytes are still there, and still counted
+        if descriptor is not None and removed:
+            self.open_files.lend(file_id, descriptor, size_bytes)
+        elif descriptor is not None:
+            os.close(descriptor)
+        elif removed:
+            self.space.release(size_bytes)
 
     def _remove(self, file_id: str) -> bool:
         """Remove a file that no row names; start-up takes what cannot be removed now."""
@@ -403,11 +439,12 @@ class Store:
 
     def _keep(self, staged: Staged, content: Content) -> None:
         """The staged file is a shard's now: count what it really takes."""
-        os.close(staged.reader)
+        os.close(staged.file.descriptor)
         self.space.release(staged.reserved_bytes - content.size_bytes)
 
     def close(self) -> None:
         """Close the catalog: a clean stop only saves the next start some time."""
+        self.open_files.stop()
         with self._reader_lock:
             self._reader.close()
         with self._looker_lock:
@@ -450,7 +487,25 @@ class Store:
         self, staged: Staged, ids: SaveIds | Shard, name: str, content: Content, world_size: int
     ) -> None:
         staged.close_writer()
-        status = os.fstat(staged.reader)
+        if not self.open_files.take_back(staged.file):
+            raise _overrun(staged)
+        self._check_size(staged, ids, name, content)
+        try:
+            identity = _identity(self.store_id, ids, name, content, world_size)
+            self.files.seal(staged.file.descriptor, identity)
+            self.files.sync_name(staged.file_id)
+        except FencedError as error:
+            self._on_disk_error("sync")
+            self.fence(error.message)
+            raise
+        except OSError as error:
+            raise self._not_allocated(0, error) from error
+        self._check_size(staged, ids, name, content)  # again, as nobody can write any more
+
+    def _check_size(
+        self, staged: Staged, ids: SaveIds | Shard, name: str, content: Content
+    ) -> None:
+        status = os.fstat(staged.file.descriptor)
         if status.st_nlink == 0:  # by a row nobody would find its bytes
             raise StagedIOError(
                 f"somebody removed the staged file {staged.file_id}",
@@ -466,15 +521,20 @@ class Store:
                 **ids.context,
                 name=name,
             )
-        try:
-            self.files.seal(staged.reader, _identity(self.store_id, ids, name, content, world_size))
-            self.files.sync_name(staged.file_id)
-        except FencedError as error:
-            self._on_disk_error("sync")
-            self.fence(error.message)
-            raise
-        except OSError as error:
-            raise self._not_allocated(0, error) from error
+        if (allocated := staged.file.overrun()) is not None:
+            raise SizeMismatchError(
+                f"{reserved} bytes were reserved, but the file takes {allocated} of the disk",
+                **ids.context,
+                name=name,
+            )
+
+
+def _overrun(staged: Staged) -> SizeMismatchError:
+    """Return what a put says that was refused while it was written."""
+    return SizeMismatchError(
+        f"more was written than reserved: {staged.file.refusal}; the put is refused",
+        hint="Declare the size at `begin`, or `extend` before writing on, and put the shard again.",
+    )
 
 
 def _unreadable(error: Exception) -> CatalogDamagedError:

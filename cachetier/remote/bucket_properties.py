@@ -9,6 +9,8 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from cachetier_client.bucket_format.at_rest import AtRest
+
 from cachetier.errors import RemoteError
 from cachetier.remote.boto_client import (
     FoundCredentials,
@@ -57,6 +59,13 @@ class Inquiry:
         """List one key under ``prefix``: unlike HEAD a refusal of it comes with its reason."""
         with translated_errors("list_objects_v2", None):
             self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=1)
+
+    def at_rest(self, key: str) -> AtRest:
+        """Return how the store says that it keeps an object; it never tells a context."""
+        with translated_errors("head_object", key):
+            answer = self._client.head_object(Bucket=self._bucket, Key=key)
+        encryption, kms_key = answer.get("ServerSideEncryption", ""), answer.get("SSEKMSKeyId", "")
+        return AtRest(encryption, kms_key, (), answer.get("StorageClass", "STANDARD"))
 
     def lifecycle(self) -> list[dict[str, Any]]:
         """Return the bucket's lifecycle rules, as S3 words them."""

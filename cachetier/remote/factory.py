@@ -51,6 +51,7 @@ def open_store(
             max_connections=max_connections,
             credentials=Profile(settings.profile) if settings.profile is not None else None,
             timeouts=timeouts,
+            at_rest=settings.at_rest,
         ),
         keeps_digests=settings.verify == "checksum",
     )

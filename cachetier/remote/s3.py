@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from awscrt.checksums import crc64nvme
 from cachetier_client.bucket_format import documents
+from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES, AtRest
 from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.io.digests import from_base64, to_base64
 from cachetier_client.s3_errors import GENERAL_REFUSALS
@@ -34,6 +35,14 @@ from cachetier.remote.stall_guard import ReadableView, first_byte, read_slices
 Verify = Literal["checksum", "readback"]
 Answer = dict[str, Any]  # what a botocore call returns
 
+# What botocore calls the headers of ``AtRest``.
+AT_REST = {
+    "x-amz-server-side-encryption": "ServerSideEncryption",
+    "x-amz-server-side-encryption-aws-kms-key-id": "SSEKMSKeyId",
+    "x-amz-server-side-encryption-context": "SSEKMSEncryptionContext",
+    "x-amz-storage-class": "StorageClass",
+}
+
 # S3 may take minutes to put thousands of parts together, and to copy a large one.
 LONG_ANSWERS = {"complete_multipart_upload": 10.0, "upload_part_copy": 10.0}
 
@@ -49,7 +58,7 @@ class S3ObjectStore:
         max_connections: As many as threads that call this store at once.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what there is to say of a bucket
         self,
         bucket: str,
         *,
@@ -60,8 +69,10 @@ class S3ObjectStore:
         max_connections: int = 32,
         credentials: Credentials | Profile | None = None,
         timeouts: Timeouts | None = None,
+        at_rest: AtRest = AS_THE_BUCKET_DOES,
     ) -> None:
         self._bucket = bucket
+        self._at_rest = at_rest
         self._checksums = verify == "checksum"
         self._conditional_writes = conditional_writes
         timeouts = timeouts or Timeouts()
@@ -122,7 +133,7 @@ class S3ObjectStore:
         encoding: str | None = None,
     ) -> ObjectInfo:
         content = ReadableView(body)
-        options = _described(metadata, encoding) | self._checksum(digest)
+        options = self._new_object(key, metadata, encoding) | self._checksum(digest)
         if condition is not None and self._conditional_writes:
             options |= _conditions(condition)
         elif condition is not None:
@@ -140,7 +151,7 @@ class S3ObjectStore:
     def create_upload(
         self, key: str, metadata: Metadata | None = None, encoding: str | None = None
     ) -> str:
-        options = _described(metadata, encoding)
+        options = self._new_object(key, metadata, encoding)
         if self._checksums:
             options |= {"ChecksumAlgorithm": "CRC64NVME", "ChecksumType": "FULL_OBJECT"}
         return str(self._call("create_multipart_upload", key, **options)["UploadId"])
@@ -306,6 +317,12 @@ class S3ObjectStore:
         holds = found is None if condition.absent else etag == condition.etag
         if not holds:
             raise PreconditionFailedError(f"{key}: the store has version {etag}", key=key)
+
+    def _new_object(
+        self, key: str, metadata: Metadata | None, encoding: str | None
+    ) -> dict[str, Any]:
+        at_rest = {AT_REST[name]: text for name, text in self._at_rest.headers(key).items()}
+        return _described(metadata, encoding) | at_rest
 
     def _checksum(self, digest: int) -> dict[str, str]:
         return {"ChecksumCRC64NVME": to_base64(digest)} if self._checksums else {}

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES, AtRest
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteSettings:
@@ -24,6 +26,7 @@ class RemoteSettings:
         spread: Whether new saves spread their shards over several prefixes.
         role: What it is for.
         required: Of a replica: nothing is evicted here before it is there too.
+        at_rest: How objects are encrypted, and their storage class.
         profile: The AWS profile whose credentials it takes; None for the usual chain.
     """
 
@@ -38,6 +41,7 @@ class RemoteSettings:
     role: Literal["durable", "replica"] = "durable"
     required: bool = False
     profile: str | None = None
+    at_rest: AtRest = AS_THE_BUCKET_DOES
 
     @property
     def url(self) -> str:

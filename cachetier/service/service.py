@@ -19,7 +19,8 @@ from cachetier_client.clock import Clock, Countdown, SystemClock
 from cachetier import __version__
 from cachetier.access.access import Access
 from cachetier.access.audit import Audit
-from cachetier.access.principals import SCRAPER, principals_of
+from cachetier.access.principals import OWNER, SCRAPER, principals_of
+from cachetier.access.quotas import Quotas
 from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
@@ -30,9 +31,11 @@ from cachetier.errors import CachetierError, StoppingError
 from cachetier.ingest.ingest import Ingest, NodeIngest, OpenRemoteStage
 from cachetier.ingest.instrumented import InstrumentedIngest
 from cachetier.ingest.pending_seals import PendingSeals
+from cachetier.ingest.shares import SharedIngest
 from cachetier.ingest.write_through import WriteThrough
 from cachetier.local.catalog import reserve
 from cachetier.local.catalog.connection import sqlite_version
+from cachetier.local.catalog.node_totals import held_by_run
 from cachetier.local.files import data_files
 from cachetier.local.files.filesystem import checked_mount
 from cachetier.local.recovery import Recovered, open_store
@@ -67,6 +70,7 @@ from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.metrics import Metrics
 from cachetier.telemetry.tracing import open_tracing
+from cachetier.tls import Tls
 
 if TYPE_CHECKING:
     from cachetier.doors.http.door import HttpDoor
@@ -111,6 +115,7 @@ class Service:
             [DURABLE, *(each.name for each in self._replica_settings)],
             version=__version__,
         )
+        self.health_url: str | None = None
         self._grace = Countdown(settings.grace_seconds, self._clock)
         self._closing = ExitStack()
 
@@ -135,6 +140,7 @@ class Service:
             undo.callback(lambda: self._pending_seals.stop(ROUND_SECONDS))
             self._housekeeping.start()
             undo.callback(lambda: self._housekeeping.stop(ROUND_SECONDS))
+            self.store.open_files.start()
             self._waits.start()
             undo.callback(self._waits.stop)
             self._open_doors(undo)
@@ -178,6 +184,7 @@ class Service:
 
     def _build(self) -> None:
         settings, store, clock = self._settings, self.store, self._clock
+        self._access = self._who_may()
         self._incidents = Incidents(store)
         self._drain = self._open_drain(store, self._changes, self._incidents, self.metrics)
         marks = Watermarks(settings.high_watermark, settings.low_watermark)
@@ -187,13 +194,7 @@ class Service:
         )
         self._garbage = self._collector()
         self._housekeeping = self._keeper(evictor)
-        ingest = NodeIngest(
-            store,
-            when_full=settings.when_full,
-            make_room=self._make_room,
-            open_remote_stage=self._write_through(),
-            on_committed=self._changes.ring,
-        )
+        ingest = self._ingest()
         self._pending_seals = PendingSeals(store, self._bucket, clock, on_sealed=self._changes.ring)
         self._passed_over = PassedOverCopies(self.metrics.passed_over)
         self._restore = Restore(
@@ -217,16 +218,34 @@ class Service:
             self._machine,
             self._drain,
             self._course,
-            warnings=self._passed_over.warnings,
+            warnings=self._warnings,
             flow=self.metrics.flow,
+            access=self._access,
         )
         self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
+
+    def _ingest(self) -> Ingest:
+        settings = self._settings
+        ingest = NodeIngest(
+            self.store,
+            when_full=settings.when_full,
+            make_room=self._make_room,
+            open_remote_stage=self._write_through(),
+            on_committed=self._changes.ring,
+        )
+        quotas = self._access.quotas
+        if not quotas:
+            return ingest
+        self._changes.listen(quotas.changed)
+        self._drain.queue.starved = quotas.starves
+        waits = settings.when_full is WhenFull.WAIT
+        return SharedIngest(ingest, quotas, waits=waits, ring=self._changes.ring)
 
     def _operations(self, ingest: Ingest) -> Operations:
         store = self.store
         return Operations(
             store_id=store.store_id,
-            access=self._access(),
+            access=self._access,
             ingest=ingest,
             restore=self._restore,
             checkpoints=self._checkpoints(),
@@ -296,7 +315,9 @@ class Service:
             shared,
             *(UnixDoor(path, self.operations, mode=mode, own=path) for path, mode in own),
         ]
+        self._tls = self._read_tls()
         self._http = self._http_door()
+        self._open_health_door(undo)
         undo.callback(self._close_doors)  # first of all
         for door in self._sockets:
             door.start()
@@ -315,29 +336,52 @@ class Service:
         return HttpDoor(
             address,
             self.operations,
+            tls=self._tls,
+            clear_text=self._settings.http_clear_text,
             not_ready=self.report.not_ready,
             exposition=self.metrics.exposition,
         )
 
-    def _access(self) -> Access:
-        settings = self._settings
+    def _who_may(self) -> Access:
+        settings, store = self._settings, self.store
         http, token = settings.http_address, settings.token
-        owner = None
+        fixed = {}
         if http is not None:
-            owner = token.reveal() if token else owner_secret(settings.cache_dir)
-        alone = http is not None and is_loopback(http[0]) and not settings.principal
+            fixed[OWNER] = token.reveal() if token else owner_secret(settings.cache_dir)
+        if settings.scrape_token:
+            fixed[SCRAPER.name] = settings.scrape_token.reveal()
+        tenants = [each.principal() for each in settings.principal]
         return Access(
-            principals_of(
-                [each.principal() for each in settings.principal],
-                settings.allowed_uids,
-                settings.admin_socket,
-            ),
-            Tokens(settings.token_path, owner, now=self._clock.now),
+            principals_of(tenants, settings.allowed_uids, settings.admin_socket),
+            Tokens(settings.token_path, fixed, now=self._clock.now),
             self._audit,
-            scraper=SCRAPER if alone else None,
+            quotas=Quotas(tenants, lambda: store.look(held_by_run), self._clock.monotonic),
+            open_metrics=http is not None and is_loopback(http[0]) and not tenants,
             hosts=settings.http_hosts,
             monotonic=self._clock.monotonic,
         )
+
+    def _read_tls(self) -> Tls | None:
+        def tell_of(problem: str | None) -> None:
+            if problem is None:
+                tell(log, events.TLS_READ)
+            else:
+                tell(log, events.TLS_REFUSED, reason=problem)
+
+        files = self._settings.tls_files
+        return Tls(files, tell_of) if files is not None else None
+
+    def _open_health_door(self, undo: ExitStack) -> None:
+        """Open the port for probes: the last to close, so that they see the service stop."""
+        address = self._settings.health_address
+        if address is None:
+            return
+        from cachetier.doors.http.health import HealthDoor
+
+        health = HealthDoor(address, self.report.not_ready)
+        undo.callback(lambda: health.stop(0.0))
+        health.start()
+        self.health_url = health.url
 
     def _supervisor(
         self, store: Store, changes: Changes, incidents: Incidents, metrics: Metrics
@@ -467,6 +511,10 @@ class Service:
     def _announce(self) -> None:
         self._incidents.refresh()
         self._changes.ring()
+
+    def _warnings(self) -> list[str]:
+        of_tls = self._tls.warnings(self._clock.now()) if self._tls is not None else []
+        return [*self._passed_over.warnings(), *of_tls]
 
     def _still_remote(self, shard: Shard) -> bool:
         return self._restore.sources.still_there(shard)

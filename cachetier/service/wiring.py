@@ -8,9 +8,11 @@ from typing import Any
 
 from cachetier_client.clock import Clock
 
+from cachetier.access.roles import Role
 from cachetier.config.settings import Settings
 from cachetier.cpus import default_threads, parsed_cpus
 from cachetier.drain.messages import Size
+from cachetier.drain.schedule.queue_state import Group, Weights
 from cachetier.drain.serve.drains import Drain, Drains
 from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.errors import ConfigError
@@ -38,10 +40,21 @@ def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
         parsed_cpus(settings.drain_cpus),
         max_rate=settings.max_rate,
         windows=settings.windows,
-        run_weights=tuple(settings.run_weights.items()),
+        weights=weights_of(settings),
         compression=settings.rules,
         packing=settings.pack,
     )
+
+
+def weights_of(settings: Settings) -> Weights:
+    """Return how the drain is shared; whoever has all runs has none in particular."""
+    owners = [each.principal() for each in settings.principal]
+    groups = (
+        Group(each.name, each.runs, each.drain_weight)
+        for each in owners
+        if each.role.covers(Role.WRITE) and not each.sees_all
+    )
+    return Weights(tuple(settings.run_weights.items()), tuple(groups))
 
 
 def replica_drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
@@ -81,7 +94,8 @@ def remote_for_clients(remote: RemoteSettings) -> dict[str, Any]:
     """Return what clients learn of the durable remote, for when this service is away."""
     where = "bucket", "prefix", "endpoint", "region"
     how = "verify", "conditional_writes", "spread"
-    return {name: getattr(remote, name) for name in where + how}
+    known = {name: getattr(remote, name) for name in where + how}
+    return known | remote.at_rest.described()
 
 
 def locked(settings: Settings) -> int:

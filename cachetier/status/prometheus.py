@@ -30,6 +30,7 @@ def points_of_service(now: ServiceSnapshot) -> Mapping[str, Points]:
     plain: dict[str, float] = {
         "fenced": now.fenced,
         "used_bytes": now.used_bytes,
+        "lent_bytes": now.lent.size_bytes,
         "capacity_bytes": now.capacity_bytes,
         "waiting_puts_bytes": now.waiting_puts_bytes,
         "open_connections": now.open_connections,
@@ -85,6 +86,12 @@ def points_of_catalog(now: NodeSnapshot) -> Mapping[str, Points]:
         "drain_last_progress_seconds": [
             ((each.name,), each.last_progress_seconds) for each in remotes
         ],
+        "quota_used_bytes": [
+            ((each["name"],), each["size_bytes"]["used"]) for each in now.principals
+        ],
+        "quota_limit_bytes": _known(
+            (each["name"], each["size_bytes"]["limit"]) for each in now.principals
+        ),
     }
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from cachetier_client.clock import Clock
 
+from cachetier.access.access import Access
 from cachetier.drain.serve.drains import Drain
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.store import Store
@@ -52,8 +53,12 @@ class NodeReport:
         *,
         warnings: Callable[[], Sequence[str]],
         flow: Callable[[], Mapping[str, int]],
+        access: Access,
     ) -> None:
-        """A report; ``warnings`` adds what readers found, ``flow`` what went through."""
+        """A report; ``warnings`` adds what readers found, ``flow`` what went through.
+
+        ``access`` knows what principals have of their quotas, and who shares the service's user.
+        """
         self._store = store
         self._clock = clock
         self._machine = machine
@@ -61,6 +66,7 @@ class NodeReport:
         self._course = course
         self._warnings = warnings
         self._flow = flow
+        self._access = access
         self._doors: Sequence[Door] = ()
         self._addresses = Addresses("", None)
 
@@ -84,6 +90,7 @@ class NodeReport:
             reason=self.not_ready(),
             fenced=self._store.fenced is not None,
             used_bytes=space.used_bytes,
+            lent=self._store.open_files.lent(),
             capacity_bytes=space.capacity_bytes,
             waiting_puts_bytes=space.wanted_bytes,
             open_connections=sum(door.connections for door in self._doors),
@@ -95,14 +102,16 @@ class NodeReport:
 
     def node(self) -> NodeSnapshot:
         """Return the whole node as it is now."""
-        return snapshot_of(self._store, self._clock, self.service())
+        found = snapshot_of(self._store, self._clock, self.service())
+        return replace(found, principals=tuple(self._access.quotas.described()))
 
     def status(self) -> dict[str, Any]:
         """Return the status object; see docs/http.md."""
         now = self._clock.now()
         described = status_of(self._store, self._machine, self.node(), self._drain.etas, now)
         described["warnings"] += self._warnings()
-        return {**described, **asdict(self._addresses), "flow": dict(self._flow())}
+        found = {"flow": dict(self._flow()), "shared_uid": self._access.shared_uid}
+        return {**described, **asdict(self._addresses), **found}
 
     def _state(self) -> str:
         if self._course.stopping:

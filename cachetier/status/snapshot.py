@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from cachetier_client.clock import Clock
 
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.catalog.node_totals import NodeTotals, Owed, node_totals
 from cachetier.local.catalog.replica_queries import Lag
+from cachetier.local.open_files import Lent
 from cachetier.local.store import Store
 from cachetier.status import exposure
 from cachetier.status.exposure import IncompleteSaves, RunExposure
@@ -31,6 +33,7 @@ class ServiceSnapshot:
     reason: str | None = None
     fenced: bool = False
     used_bytes: int = 0
+    lent: Lent = field(default_factory=Lent)
     capacity_bytes: int = 0
     waiting_puts_bytes: int = 0
     open_connections: int = 0
@@ -56,7 +59,10 @@ class RemoteProgress:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """The whole node; the durable remote is the first of ``remotes``."""
+    """The whole node; the durable remote is the first of ``remotes``.
+
+    ``principals`` are those with a quota: see ``Quotas.described``.
+    """
 
     service: ServiceSnapshot = field(default_factory=ServiceSnapshot)
     totals: NodeTotals = field(default_factory=NodeTotals)
@@ -64,13 +70,14 @@ class NodeSnapshot:
     incomplete: IncompleteSaves = field(default_factory=IncompleteSaves)
     runs: tuple[RunExposure, ...] = ()
     remotes: tuple[RemoteProgress, ...] = ()
+    principals: tuple[dict[str, Any], ...] = ()
 
 
 def snapshot_of(store: Store, clock: Clock, service: ServiceSnapshot) -> NodeSnapshot:
     """Return what the node looks like now."""
     now = clock.now()
     active_since = now - exposure.ACTIVE_SECONDS
-    totals = store.look(node_totals, tuple(service.drains), active_since)
+    totals = store.look(node_totals, tuple(service.drains), active_since, service.lent.shards)
     oldest = totals.oldest_dirty_at
     return NodeSnapshot(
         service=service,

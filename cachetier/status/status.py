@@ -16,6 +16,7 @@ from cachetier import __version__
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.records import Backlog
+from cachetier.local.open_files import Lent
 from cachetier.local.store import Store
 from cachetier.remote.settings import RemoteSettings
 from cachetier.status.snapshot import NodeSnapshot, RemoteProgress
@@ -71,6 +72,8 @@ def _figures(node: NodeSnapshot) -> dict[str, Any]:
         "dirty_bytes": totals.dirty.size_bytes,
         "clean_bytes": totals.clean_bytes,
         "evictable_bytes": totals.evictable_bytes,
+        "lent_bytes": service.lent.size_bytes,
+        "lent_most": _lent_most(service.lent),
         "waiting_bytes": service.waiting_puts_bytes,
         "dirty_shards": totals.dirty.shards,
         "oldest_dirty_seconds": node.oldest_dirty_seconds,
@@ -82,7 +85,14 @@ def _figures(node: NodeSnapshot) -> dict[str, Any]:
         "incomplete": asdict(node.incomplete),
         "eta_seconds": node.remotes[0].eta_seconds,
         "connections": service.open_connections,
+        "principals": list(node.principals),
     }
+
+
+def _lent_most(lent: Lent) -> dict[str, Any] | None:
+    if lent.holder is None:
+        return None
+    return {"holder": lent.holder, "size_bytes": lent.holder_bytes}
 
 
 def _local_only(machine: Machine, node: NodeSnapshot) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def _of_disk(machine: Machine) -> list[str]:
 
 
 def _of_room(store: Store) -> list[str]:
-    found, space, reserve = [], store.space, store.reserve
+    found, space, reserve = store.open_files.refusals(), store.space, store.reserve
     if space.disk_is_full:
         found.append(
             f"the disk is full at {shown_size(space.limit_bytes)} of "

@@ -314,6 +314,14 @@ LOCAL_ONLY_REMOVED = _info(
 FILE_STUCK = _warning(
     "file.stuck", "data file %(file_id)s cannot be removed: %(reason)s", alike=("file_id",)
 )
+RESERVATION_EXCEEDED = _error(
+    "reservation.exceeded",
+    "a put of %(by)s is refused, its file unlinked: %(reason)s",
+    alike=("by",),
+)
+LOOK_FAILED = _error(
+    "look.failed", "open files could not be measured; they are again at once", alike=()
+)
 
 # --- the remotes and the drain -------------------------------------------------------------------
 
@@ -375,6 +383,11 @@ SCRAPE_FAILED = _error(
     "scrape.failed",
     "a scrape lacks the gauges of the %(source)s: %(reason)s",
     alike=("source",),
+)
+TLS_READ = _event("tls.read", logging.INFO, "the files of TLS were read again: they changed")
+TLS_REFUSED = _warning(
+    "tls.refused",
+    "the files of TLS changed and are no good, what was read before stays: %(reason)s",
 )
 HTTP_FAILED = _error("http.failed", "the HTTP door failed")
 TOKENS_UNREADABLE = _error(

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from cachetier.telemetry.events import DEFECT, LIBRARY, Event, fields_in, tell
 from cachetier.telemetry.rate_limit import Repeats
+from cachetier.visible import on_one_line
 
 OURS = "cachetier"
 FORMS = ("auto", "console", "json")
@@ -34,14 +35,10 @@ SECRET_FROM_CHARACTERS = 8  # shorter ones would blot out ordinary words
 _SECRETS_BY_FORM = (
     re.compile(r"(?i)(authorization\W{1,6})[^\"'}\n]+"),
     re.compile(r"(?i)(x-amz-(?:signature|security-token|credential)\W{1,6})[^\s&\"',}]+"),
+    re.compile(r"\b(ct_(?:owner|[0-9a-f]{8})_)[\w-]{20,}"),  # our own tokens
     re.compile(r"(://)[^/\s:@\"]+:[^/\s@\"]+(?=@)"),
 )
 _BLOT = "***"
-_CONTROLS = {
-    **{code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))},
-    **{code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))},
-    10: "\\n",
-}
 _LEVEL_COLOURS = {"warning": "33", "error": "31", "critical": "31;1"}
 
 log = logging.getLogger(OURS)
@@ -160,7 +157,7 @@ class JsonLines(_Lines):
         traceback = self.traceback_of(record)
         if traceback is not None:
             line["exception"] = traceback
-        return json.dumps(line, default=str)
+        return json.dumps(line, default=str).replace("\x7f", "\\u007f")
 
     def _plain(self, value: object) -> object:
         if isinstance(value, float):
@@ -191,10 +188,10 @@ class ConsoleLines(_Lines):
             f" {name}={_cut(self.blotted(_short(value)))}" for name, value in rest.items()
         )
         head = f"{at} {level:<8} {event.name:<18} "
-        line = f"{_cut(self.blotted(message))}{shown}".translate(_CONTROLS)
+        line = on_one_line(f"{_cut(self.blotted(message))}{shown}")
         traceback = self.traceback_of(record)
         if traceback is not None:
-            line += "".join(f"\n    {each.translate(_CONTROLS)}" for each in traceback.splitlines())
+            line += "".join(f"\n    {on_one_line(each)}" for each in traceback.splitlines())
         return self._coloured(level, f"{head}{line}")
 
     def _coloured(self, level: str, line: str) -> str:
@@ -261,5 +258,10 @@ def _tell_of_end(
 def secrets_in(environment: Mapping[str, str]) -> Iterator[str]:
     """Yield what must not be written of an environment."""
     for name, value in environment.items():
-        if re.search(r"(SECRET|TOKEN|PASSWORD|OTLP_HEADERS)", name):
+        if names_secret(name):
             yield value
+
+
+def names_secret(variable: str) -> bool:
+    """Return whether a variable of that name holds what is not for everybody."""
+    return re.search(r"(SECRET|TOKEN|PASSWORD|API_KEY|OTLP_HEADERS)", variable) is not None

@@ -248,8 +248,14 @@ _CACHE = (
         "evictable_bytes",
         "Bytes that go when room is needed: clean ones that are not pinned, and local-only steps "
         "but the newest of a run. All else that is used stays: not durable, pinned, damaged, "
-        "unwanted, or being written.",
+        "unwanted, lent, or being written.",
         status="evictable_bytes",
+    ),
+    _gauge(
+        "lent_bytes",
+        "Bytes of files that readers have open, in the cache or gone from it: they take the disk "
+        "until the readers are done.",
+        status="lent_bytes",
     ),
     _gauge(
         "unwanted_bytes",
@@ -260,6 +266,22 @@ _CACHE = (
     _gauge("pinned_steps", "Steps that are pinned: they are never evicted.", status="pinned.steps"),
     _gauge("pinned_bytes", "Bytes of those that are here.", status="pinned.size_bytes"),
     _counter("evicted_bytes", "Bytes of clean shards evicted.", status="flow.evicted_bytes"),
+)
+
+_SHARES = (
+    _gauge(
+        "quota_used_bytes",
+        "Bytes in the runs of a principal with a quota that make no room by themselves: not at "
+        "every required remote, pinned, damaged, or being written.",
+        "principal",
+        status="principals[].size_bytes.used",
+    ),
+    _gauge(
+        "quota_limit_bytes",
+        "The setting `bytes` of a principal: the most of those.",
+        "principal",
+        status="principals[].size_bytes.limit",
+    ),
 )
 
 _TROUBLE = (
@@ -305,6 +327,7 @@ SECTIONS: tuple[tuple[str, tuple[Series, ...]], ...] = (
     ("The drain", _DRAIN),
     ("The remotes", _REMOTES),
     ("Room", _CACHE),
+    ("The shares of principals", _SHARES),
     ("Trouble", _TROUBLE),
     ("The service", _SERVICE),
 )

@@ -123,7 +123,8 @@ class FirstCallers:
 
     def _read(self) -> OrderedDict[str, str | None]:
         try:
-            kept = json.loads(self._path.read_text())
+            with open(self._path, opener=_unfollowed) as file:
+                kept = json.load(file)
             return OrderedDict((str(save), first and str(first)) for save, first in kept.items())
         except (OSError, ValueError, AttributeError):
             return OrderedDict()
@@ -131,8 +132,13 @@ class FirstCallers:
     def _write(self) -> None:
         newer = self._path.with_suffix(".new")
         with suppress(OSError):
-            newer.write_text(json.dumps(self._firsts))
+            with open(newer, "w", opener=_unfollowed) as file:
+                json.dump(self._firsts, file)
             newer.replace(self._path)
+
+
+def _unfollowed(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 class SaveSpans(logging.Handler):

@@ -40,6 +40,7 @@ class Client(Reads):
     Args:
         url: ``unix:///path`` or ``http://host:port``; default ``CACHETIER_URL``, then
             ``unix:///run/cachetier/cachetier.sock``. Over HTTP, ``CACHETIER_TOKEN`` goes along.
+            A socket must be served by user ``CACHETIER_SERVICE_UID``, if that is set.
         run: For calls that name none; default ``CACHETIER_RUN``.
         fallback: What to do while the service is away: ``wait`` and repeat until the call's
             deadline, ``fail`` at once, or ``s3``: save straight to the bucket (docs/fallback.md).

@@ -46,9 +46,10 @@ KIND_OF_CODE = kinds_by_name(
         RemoteRefusedError: """
             AccessDenied AccountProblem AllAccessDisabled AuthorizationHeaderMalformed ExpiredToken
             IllegalLocationConstraintException InvalidAccessKeyId InvalidBucketName InvalidSecurity
-            InvalidToken KMS.DisabledException KMS.NotFoundException MethodNotAllowed NoSuchBucket
-            NotImplemented NotSignedUp PermanentRedirect QuotaExceeded RequestTimeTooSkewed
-            SignatureDoesNotMatch TokenRefreshRequired UnauthorizedAccess XMinioStorageFull
+            InvalidToken KMS.DisabledException KMS.KMSInvalidStateException KMS.NotFoundException
+            MethodNotAllowed NoSuchBucket NotImplemented NotSignedUp PermanentRedirect
+            QuotaExceeded RequestTimeTooSkewed SignatureDoesNotMatch TokenRefreshRequired
+            UnauthorizedAccess XMinioStorageFull
         """,
         # About one object: that one is tried again later, and the others go on.
         RemoteError: """

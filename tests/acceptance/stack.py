@@ -65,10 +65,15 @@ class Stack:
         request = urllib.request.Request(
             self.address("CACHETIER_HTTP_PORT") + path, data=body, method=method
         )
-        request.add_header("Authorization", f"Bearer {token or self.settings['CACHETIER_TOKEN']}")
+        request.add_header("Authorization", f"Bearer {token or self.owner_token()}")
         with urllib.request.urlopen(request, timeout=60) as answer:
             content: bytes = answer.read()
         return content
+
+    def owner_token(self) -> str:
+        """Return the token that the first start made, as docs/compose.md has it."""
+        file = "/var/cache/cachetier/token"
+        return self.compose("exec", "--no-TTY", "cachetier", "cat", file).strip()
 
     def prometheus(self, path: str) -> Any:
         with urllib.request.urlopen(self.address("PROMETHEUS_PORT") + path, timeout=10) as answer:
@@ -93,7 +98,7 @@ def running(folder: Path) -> Iterator[Stack]:
                 **images,
                 **free_ports(),
                 "CACHETIER_IMAGE": "cachetier-acceptance/cachetier",
-                "CACHETIER_TOKEN": secrets.token_urlsafe(32),
+                "CACHETIER_SCRAPE_TOKEN": secrets.token_urlsafe(32),
                 "CACHETIER_CAPACITY": "1GiB",
                 "AWS_ACCESS_KEY_ID": "cachetier",
                 "AWS_SECRET_ACCESS_KEY": secrets.token_urlsafe(32),

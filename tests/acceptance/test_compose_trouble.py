@@ -33,12 +33,14 @@ def refusal_of(stack: Stack, *options: str) -> str:
 
 
 def test_a_missing_token_is_a_line_that_says_what_to_do(stack: Stack) -> None:
-    without = Stack(stack.docker, {**stack.settings, "CACHETIER_TOKEN": ""}, "acceptance-token")
+    without = Stack(
+        stack.docker, {**stack.settings, "CACHETIER_SCRAPE_TOKEN": ""}, "acceptance-token"
+    )
 
     with pytest.raises(AssertionError) as refused:
         without.compose("up", "--detach")
 
-    (line,) = [line for line in str(refused.value).splitlines() if "CACHETIER_TOKEN" in line]
+    (line,) = [line for line in str(refused.value).splitlines() if "CACHETIER_SCRAPE_TOKEN" in line]
     assert line.endswith("is missing a value: copy deploy/env.example to .env and fill it in")
 
 

@@ -18,7 +18,7 @@ from tests.acceptance.docker_host import docker_host
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 VARIABLE = re.compile(r"\$\{([A-Z_0-9]+)(?:(:-|:\?|-)([^}]*))?\}")
-GIVEN = {"CACHETIER_TOKEN": "t" * 40, "AWS_SECRET_ACCESS_KEY": "s" * 40}
+GIVEN = {"CACHETIER_SCRAPE_TOKEN": "t" * 40, "AWS_SECRET_ACCESS_KEY": "s" * 40}
 
 
 def document(path: Path) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def test_the_service_accepts_the_environment_that_compose_gives_it(
 
     assert settings.capacity_bytes(1 << 50) == 10 << 30
     assert settings.http_address == ("0.0.0.0", 7070)
-    assert settings.token is not None
+    assert settings.scrape_token is not None
     assert settings.allowed_uids == frozenset()
     assert str(settings.socket_path).startswith("/run/cachetier/")
 
@@ -83,7 +83,7 @@ def test_a_missing_secret_is_asked_for_once_and_says_what_to_do() -> None:
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     asked = [(name, hint) for name, kind, hint in VARIABLE.findall(text) if kind == ":?"]
 
-    assert sorted(name for name, _ in asked) == ["AWS_SECRET_ACCESS_KEY", "CACHETIER_TOKEN"]
+    assert sorted(name for name, _ in asked) == ["AWS_SECRET_ACCESS_KEY", "CACHETIER_SCRAPE_TOKEN"]
     assert {hint for _, hint in asked} == {"copy deploy/env.example to .env and fill it in"}
     assert (DEPLOY / "env.example").is_file()
 
@@ -97,9 +97,11 @@ def test_every_published_port_is_on_the_loopback_of_the_host() -> None:
 
 
 def test_every_image_is_pinned_to_a_version() -> None:
-    tags = {name: interpolated(service["image"]).rpartition(":")[2] for name, service in RUNNING}
+    """And by digest, once `make digests` has asked for them."""
+    tags = {name: interpolated(service["image"]).partition(":")[2] for name, service in RUNNING}
 
-    assert all(re.fullmatch(r"v?\d+\.\d+(\.\d+)?", tag) for tag in tags.values()), tags
+    version = r"v?\d+\.\d+(\.\d+)?(@sha256:[0-9a-f]{64})?"
+    assert all(re.fullmatch(version, tag) for tag in tags.values()), tags
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -15,7 +15,7 @@ import yaml
 from cachetier.config import settings as config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-CREDENTIALS = {"CACHETIER_TOKEN": "t" * 40}
+CREDENTIALS = {"CACHETIER_SCRAPE_TOKEN": "t" * 40}
 
 
 def settings_of(monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str]) -> config.Settings:
@@ -32,7 +32,7 @@ def needed_seconds(settings: config.Settings) -> float:
 # --- Kubernetes ----------------------------------------------------------------------------------
 
 MANIFEST = list(yaml.safe_load_all((DEPLOY / "kubernetes.yml").read_text(encoding="utf-8")))
-CONFIG, DAEMON_SET = MANIFEST
+CONFIG, DAEMON_SET, POLICY = MANIFEST
 POD: dict[str, Any] = DAEMON_SET["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 
@@ -44,8 +44,9 @@ def test_the_service_accepts_the_settings_of_the_config_map(
     given = [entry["name"] for entry in CONTAINER["env"]]
 
     assert CONTAINER["envFrom"] == [{"configMapRef": {"name": CONFIG["metadata"]["name"]}}]
-    assert given == ["CACHETIER_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
+    assert given == ["CACHETIER_SCRAPE_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
     assert settings.http_address == ("0.0.0.0", CONTAINER["ports"][0]["containerPort"])
+    assert settings.health_address == ("0.0.0.0", CONTAINER["ports"][1]["containerPort"])
 
 
 def test_the_kubelet_waits_until_a_node_that_is_left_has_flushed(
@@ -81,6 +82,8 @@ def test_the_pod_is_nobody_special_and_asks_for_little() -> None:
     assert not container["allowPrivilegeEscalation"]
     assert container["capabilities"] == {"drop": ["ALL"]}
     assert not POD["automountServiceAccountToken"]
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(POD)
+    assert "privileged" not in container
     assert "cpu" not in CONTAINER["resources"]["limits"]
 
 
@@ -95,7 +98,44 @@ def test_the_probes_ask_what_needs_no_token() -> None:
         "readinessProbe": "/readyz",
         "livenessProbe": "/livez",  # a fenced or leaving service serves on, and is not killed
     }
-    assert {probe["port"] for probe in asked.values()} == {CONTAINER["ports"][0]["name"]}
+    assert {probe["port"] for probe in asked.values()} == {CONTAINER["ports"][1]["name"]}
+
+
+def test_only_prometheus_gets_in_and_only_names_and_https_get_out() -> None:
+    spec = POLICY["spec"]
+    ((ingress,), egress) = spec["ingress"], spec["egress"]
+    (who,) = ingress["from"]
+
+    labels = DAEMON_SET["spec"]["template"]["metadata"]["labels"]
+    assert spec["podSelector"]["matchLabels"] == labels
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert who["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "prometheus"}
+    assert who["namespaceSelector"]["matchLabels"]  # anybody may label a pod of their own so
+    assert ingress["ports"] == [{"protocol": "TCP", "port": CONTAINER["ports"][0]["name"]}]
+    opened = {(each["protocol"], each["port"]) for rule in egress for each in rule["ports"]}
+    assert opened == {("UDP", 53), ("TCP", 53), ("TCP", 443)}
+
+
+def test_a_training_pod_has_the_socket_and_nothing_else_of_the_node() -> None:
+    page = (DEPLOY.parent / "docs" / "compose.md").read_text(encoding="utf-8")
+    block = next(
+        each for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "train" in each
+    )
+    pod = yaml.safe_load(block)["spec"]
+    (container,) = pod["containers"]
+    (volume,) = pod["volumes"]
+    (mount,) = container["volumeMounts"]
+
+    directory = CONFIG["data"]["CACHETIER_SOCKET"].rpartition("/")[0]
+    assert volume["hostPath"] == {"path": directory, "type": "Directory"}
+    assert mount == {"name": volume["name"], "mountPath": directory, "readOnly": True}
+    assert container["env"][0]["value"] == f"unix://{CONFIG['data']['CACHETIER_SOCKET']}"
+    assert str(pod["securityContext"]["runAsUser"]) == CONFIG["data"]["CACHETIER_ALLOWED_UIDS"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not pod["automountServiceAccountToken"]
+    assert not container["securityContext"]["allowPrivilegeEscalation"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
 # --- systemd -------------------------------------------------------------------------------------

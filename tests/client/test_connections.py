@@ -257,7 +257,8 @@ def test_one_thread_uses_one_connection(service: FakeService, client: Client) ->
 
 
 @pytest.mark.parametrize(
-    "url", ["", "ftp://x", "https://x", "unix://relative", "unix:///" + "x" * 120, "http://u:p@x"]
+    "url",
+    ["", "ftp://x", "https://u:p@x", "unix://relative", "unix:///" + "x" * 120, "http://u:p@x"],
 )
 def test_an_address_that_is_none_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHETIER_URL", "nonsense")

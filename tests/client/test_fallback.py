@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from awscrt import auth
 from cachetier_client import Client
+from cachetier_client.bucket_format.at_rest import AtRest
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     IntegrityError,
@@ -19,7 +20,12 @@ from cachetier_client.errors import (
     ServiceUnavailableError,
 )
 from cachetier_client.fallback.direct import parts
-from cachetier_client.fallback.direct.address import RemoteAddress, from_environment, from_hello
+from cachetier_client.fallback.direct.address import (
+    RemoteAddress,
+    first_of,
+    from_environment,
+    from_hello,
+)
 from cachetier_client.fallback.direct.credentials import Signer, SlowCredentialsError
 from cachetier_client.fallback.direct.requests import Requests
 from cachetier_client.fallback.transport import FallbackTransport
@@ -180,10 +186,41 @@ def test_the_environment_names_a_remote_as_it_does_for_the_service() -> None:
     assert from_environment(full) == expected
 
 
+ENCRYPTED = AtRest("aws:kms", "alias/k", (("team", "llama"),), "STANDARD_IA")
+
+
+def test_the_environment_says_how_objects_are_kept_as_it_does_for_the_service() -> None:
+    remote = {
+        "CACHETIER_REMOTE": "s3://bucket",
+        "CACHETIER_REMOTE_ENCRYPTION": "aws:kms",
+        "CACHETIER_REMOTE_KMS_KEY": "alias/k",
+        "CACHETIER_REMOTE_KMS_CONTEXT": '{"team": "llama"}',
+        "CACHETIER_REMOTE_STORAGE_CLASS": "STANDARD_IA",
+    }
+    assert from_environment(remote) == RemoteAddress("bucket", at_rest=ENCRYPTED)
+    with pytest.raises(ValueError, match="cannot be read back at once"):
+        from_environment({**remote, "CACHETIER_REMOTE_STORAGE_CLASS": "DEEP_ARCHIVE"})
+
+
+def test_an_environment_that_says_only_where_leaves_the_services_encryption_on() -> None:
+    told = from_hello({"bucket": "bucket", "prefix": "", **ENCRYPTED.described()})
+    assert told == RemoteAddress("bucket", at_rest=ENCRYPTED)
+    named = RemoteAddress("bucket", region="eu")
+    assert first_of(named, told) == RemoteAddress("bucket", region="eu", at_rest=ENCRYPTED)
+    plain = RemoteAddress("bucket", at_rest=AtRest("AES256"))
+    assert first_of(plain, told) is plain
+    elsewhere = RemoteAddress("elsewhere")
+    assert first_of(elsewhere, told) is elsewhere
+    assert first_of(None, told) is told
+    assert first_of(named, None) is named
+
+
 @pytest.mark.parametrize(
     "told",
     [
         *(None, 5, {}, {"bucket": 5}),
+        {"bucket": "b", "prefix": "", "encryption": "rot13"},
+        {"bucket": "b", "prefix": "", "encryption": "aws:kms", "kms_context": 5},
         {"bucket": "b", "prefix": "", "endpoint": "no-url"},
         {"bucket": "b", "prefix": "", "endpoint": "http://[host"},
         {"bucket": "b", "prefix": "", "endpoint": "http://host:port"},

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cachetier.access.access import Access
 from cachetier.access.audit import Audit
-from cachetier.access.principals import SCRAPER, principals_of
+from cachetier.access.principals import OWNER, principals_of
 from cachetier.access.tokens import Tokens
 
 TOKEN = "the-token-of-all-tests"
@@ -16,5 +16,5 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 def owners_access() -> Access:
     """Return what a service has whose settings name nobody."""
-    tokens = Tokens(Path(os.devnull) / "none", TOKEN, now=lambda: 0.0)
-    return Access(principals_of((), (), None), tokens, Audit(), scraper=SCRAPER)
+    tokens = Tokens(Path(os.devnull) / "none", {OWNER: TOKEN}, now=lambda: 0.0)
+    return Access(principals_of((), (), None), tokens, Audit(), open_metrics=True)

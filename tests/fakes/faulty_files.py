@@ -24,6 +24,8 @@ FileOperation = Literal[
     "seal",
     "sync_name",
     "unread",
+    "unshared",
+    "cut",
     "remove",
     "set_aside",
     "identity",
@@ -99,6 +101,12 @@ class FaultyFiles:
 
     def unread(self, file_id: str) -> bool:
         return self._around("unread", lambda: self._files.unread(file_id))
+
+    def unshared(self, descriptor: int) -> bool:
+        return self._around("unshared", lambda: self._files.unshared(descriptor))
+
+    def cut(self, descriptor: int) -> None:
+        self._around("cut", lambda: self._files.cut(descriptor))
 
     def remove(self, file_id: str) -> None:
         self._around("remove", lambda: self._files.remove(file_id))

@@ -136,6 +136,15 @@ PARTS = {
             "hostile frames of the socket": 500,
         },
     ),
+    "fuzz": Part(
+        ("tests/fuzz",),
+        15,
+        {
+            "fuzzed requests of HTTP": 20_000,
+            "fuzzed requests of the socket": 20_000,
+            "contracts of parsers": 11,
+        },
+    ),
     "branches": Part(
         (
             "tests/unit",

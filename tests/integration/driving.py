@@ -87,7 +87,9 @@ def a_save_that_drains(place: Site, seen: Seen) -> None:
         node.client.wait(RUN, 1, "durable", 60)
         assert bytes(node.client.get_shard(RUN, 1, "weights")) == data
         node.client.pin(RUN, 1)
-        seen.until(node.service, *A_SAVE_THAT_DRAINS)
+        with node.client.open_shard(RUN, 1, "weights", "rb") as reader:
+            reader.read(1)
+            seen.until(node.service, *A_SAVE_THAT_DRAINS)
 
 
 A_SAVE_THAT_DRAINS = {
@@ -95,7 +97,7 @@ A_SAVE_THAT_DRAINS = {
     *("saved_bytes", "published", "durable_seconds", "drain_seconds", "drain_concurrency"),
     *("drain_writes_per_second", "used_bytes", "capacity_bytes", "clean_bytes", "build_info"),
     *("start_time_seconds", "open_connections", "exposure_objective_seconds", "remote_state"),
-    *("run_durable_age_seconds", "training_busy", "pinned_steps", "pinned_bytes"),
+    *("run_durable_age_seconds", "training_busy", "pinned_steps", "pinned_bytes", "lent_bytes"),
 }
 
 
@@ -280,6 +282,15 @@ def a_catalog_that_cannot_be_read(_place: Site, seen: Seen) -> None:
         seen.until(served.service, "scrape_errors")
 
 
+def a_tenant_with_a_quota(_place: Site, seen: Seen) -> None:
+    with alone(principal=[{"name": "tenant", "bytes": "1 MB"}]) as (served, client):
+        put(client, "x", b"x" * LARGE)
+        seen.until(served.service, *QUOTA)
+
+
+QUOTA = {"quota_used_bytes", "quota_limit_bytes"}
+
+
 @dataclass(frozen=True)
 class Scenario:
     """What happens, and which series that drives."""
@@ -313,4 +324,5 @@ SCENARIOS = (
     Scenario(a_disk_that_fails, DISK),
     Scenario(a_catalog_that_cannot_be_read, {"scrape_errors"}),
     Scenario(callers_that_are_refused_or_went_past, CALLERS),
+    Scenario(a_tenant_with_a_quota, QUOTA),
 )

@@ -66,6 +66,14 @@ def test_memory_is_found_out_by_its_name_and_by_its_sync() -> None:
     assert "reaches no disk" in findings["sync"].measured
 
 
+def test_a_directory_that_others_may_write_to_is_found_before_the_start(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    found = findings_of(patient(tmp_path), "directory")["directory"]
+    assert found.state is State.FAIL
+    assert "others may write" in found.measured
+    assert f"chmod go-w {tmp_path}" in found.fix
+
+
 def test_a_directory_that_cannot_be_made_is_a_finding_and_not_a_crash(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     finding = findings_of(patient(tmp_path / "file" / "cache"), "sync")["sync"]

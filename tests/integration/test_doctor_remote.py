@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cachetier_client.bucket_format.at_rest import AtRest
 
 from cachetier.doctor.checks import examine
 from cachetier.doctor.findings import State
 from cachetier.remote.boto_client import connect
 from cachetier.remote.settings import RemoteSettings
+from cachetier.testing.http_wire import Head
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
-from cachetier.testing.troubles import ALWAYS, Fault, Trouble, When
+from cachetier.testing.troubles import ALWAYS, Fault, Trouble, Troubles, When
 from cachetier.testing.weed import READER
 from tests.integration.doctoring import (
     OF_REMOTE,
@@ -132,6 +134,27 @@ def test_a_store_that_cannot_be_reached_skips_the_rest(sound: S3Endpoint) -> Non
     assert findings["reach"].state is State.FAIL
     assert "remote_endpoint" in findings["reach"].fix
     assert findings["put"].state is State.SKIPPED
+
+
+class KeyDenied(Troubles):
+    """A store whose KMS key is not for us."""
+
+    def strike(self, request: Head) -> Trouble | None:
+        asked = request.fields.get("x-amz-server-side-encryption")
+        return Trouble.ACCESS_DENIED if asked == "aws:kms" else super().strike(request)
+
+
+def test_a_key_that_is_denied_is_told_from_a_bucket_that_is(sound: S3Endpoint, bucket: str) -> None:
+    kept = AtRest("aws:kms", "alias/not-ours")
+    with S3Proxy(sound.url, troubles=KeyDenied()) as proxy:
+        findings = found(remote_on(sound, endpoint=proxy.url, bucket=bucket, at_rest=kept))
+        assert findings["put"].measured == "access denied: the KMS key"
+        assert "kms:GenerateDataKey" in findings["put"].fix
+        assert findings["at-rest"].state is State.SKIPPED
+        assert everything_in(sound, bucket) == []
+        proxy.troubles = Troubles([Fault(Trouble.ACCESS_DENIED, "PutObject", ALWAYS)])
+        put = found(remote_on(sound, endpoint=proxy.url, bucket=bucket, at_rest=kept), ["put"])
+    assert put["put"].measured == "access denied: s3:PutObject"
 
 
 DENIED = [

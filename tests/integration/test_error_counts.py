@@ -37,7 +37,7 @@ def test_errors_over_the_socket_are_counted(served: Served) -> None:
 def test_who_is_turned_away_at_the_socket_is_counted(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cachetier.doors.unix.door._peer", lambda _connection: (4711, {1}, 1))
+    monkeypatch.setattr("cachetier.doors.unix.door.peer_of", lambda _connection: (4711, {1}, 1))
     stranger = Rank(Path(served.service.socket), hello=False)
     assert not receive_frame(stranger.socket).header["ok"]  # the door says so unasked, and hangs up
     stranger.close()

@@ -128,9 +128,10 @@ def _damage(served: Served, name: str) -> None:
 
 
 STATUS_KEYS = {
+    *("shared_uid", "principals", "lent_bytes", "lent_most"),
     *("version", "store_id", "pid", "state", "reason", "started_at", "uptime_seconds"),
     *("capacity_bytes", "used_bytes", "dirty_bytes", "clean_bytes", "waiting_bytes"),
-    "evictable_bytes",
+    *("evictable_bytes", "lent_bytes", "lent_most"),
     *("dirty_shards", "oldest_dirty_seconds", "quarantined_shards", "fenced", "when_full", "disk"),
     *(
         "remotes",
@@ -223,7 +224,7 @@ def test_a_defect_tells_nothing_of_the_insides(
     def broken(*_arguments: object) -> None:
         raise RuntimeError("secret of the insides")
 
-    monkeypatch.setattr(served.service.operations.restore, "open", broken)
+    monkeypatch.setattr(served.service.operations.restore, "look", broken)
     monkeypatch.setattr(served.service.operations.checkpoints, "runs", broken)
     for path in (shard_path("x"), "/v1/runs"):
         answer = served.call("GET", path)

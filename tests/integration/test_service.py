@@ -15,7 +15,7 @@ from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.io.digests import digest_of
 
 from cachetier.config.settings import load
-from cachetier.doors.http.door import CUT_OFF_SECONDS
+from cachetier.doors.http.server import CUT_OFF_SECONDS
 from cachetier.drain.serve.stats import CodecTotals, DrainSnapshot, RemoteSnapshot
 from cachetier.drain.serve.supervisor import KILLED_SECONDS
 from cachetier.errors import ConfigError, DirectoryInUseError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -188,6 +189,8 @@ def test_a_client_at_another_tenants_socket_hears_why(node: Tenants) -> None:
 def test_the_audit_log_has_who_did_what_and_who_was_refused(node: Tenants) -> None:
     node.by_http("b", "PUT", f"{OTHERS.replace('/1', '/4')}/shards/audited", b"x")
     node.by_http("a", "DELETE", f"{OTHERS.replace('/1', '/4')}/shards/audited")
+    node.by_http("a", "PUT", f"{OTHERS}/shards/kept", b"mine now")
+    node.by_http("a", "GET", "/v1/status")
     written = node.audited()
     done = next(each for each in written if each.get("name") == "audited")
     assert done["operation"] == "put"
@@ -238,3 +241,18 @@ def test_roles_are_kept_apart() -> None:
             assert allowed == roles, path
         served.call.bearer = {}
         assert served.call("GET", "/metrics").status == 401  # others are here: no open figures
+
+
+def test_a_client_may_say_whose_service_it_must_be(
+    node: Tenants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHETIER_SERVICE_UID", str(os.getuid()))
+    with Client(f"unix://{node.socket('a')}") as client:
+        assert client.whoami()["principal"] == "a"
+    monkeypatch.setenv("CACHETIER_SERVICE_UID", str(os.getuid() + 1))
+    with Client(f"unix://{node.socket('a')}", run="a-run", fallback="s3") as client:
+        with pytest.raises(ForbiddenError, match="is served by user"):
+            client.put_shard(b"x", step=3, name="x")
+    monkeypatch.setenv("CACHETIER_SERVICE_UID", "root")
+    with pytest.raises(ValueError, match="is no user id"):
+        Client(f"unix://{node.socket('a')}")

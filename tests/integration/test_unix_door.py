@@ -110,6 +110,7 @@ class Door:
             refuse_when_stopping=self._refuse,
             refuse_when_leaving=self._refuse,
         )
+        self.node.store.open_files.start()
         self.door = UnixDoor(self.path, self.operations)
         self.door.start()
         self.ranks: list[Rank] = []
@@ -130,7 +131,8 @@ class Door:
         self.node.close()
 
     def is_empty(self) -> bool:
-        """Return whether no file and no reserved byte is left."""
+        """Return whether no file and no reserved byte is left, at the next look."""
+        self.node.store.open_files.look()
         files = list(self.node.store.files.all())
         return not files and self.node.store.space.used_bytes == 0
 
@@ -175,7 +177,7 @@ def test_a_peer_of_another_uid_is_turned_away(door: Door, monkeypatch: pytest.Mo
         asked.append(connection)
         return 4242, {4242}, 1
 
-    monkeypatch.setattr(door_module, "_peer", peer)
+    monkeypatch.setattr(door_module, "peer_of", peer)
     stranger = door.rank(hello=False)
     answer = receive_frame(stranger.socket).header
     assert asked

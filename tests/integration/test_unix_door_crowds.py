@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections import Counter
@@ -34,6 +35,20 @@ def door(tmp_path: Path) -> Iterator[Door]:
 @pytest.fixture
 def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module, "CONNECTION_LIMIT", PLACES)
+
+
+@pytest.fixture
+def strangers(door: Door, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """All who connect are of another user, until what this returns is called."""
+    own = os.getuid()
+    uids = [own + 1]
+    everybody = Principal("everybody", Role.ADMIN)
+    monkeypatch.setattr(Access, "peer", lambda *_peer: Caller(everybody, uid=uids[0]))
+
+    def leave() -> None:
+        uids[0] = own
+
+    return leave
 
 
 @pytest.fixture
@@ -120,6 +135,7 @@ def test_a_peer_that_reads_no_answers_is_hung_up_on(door: Door) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_large_frames_wait_for_memory_together(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames_module, "OWN_BYTES", 0)
     monkeypatch.setattr(door.door, "_room", frames_module.FrameRoom(5 << 20))
     held, late = door.rank(), door.rank()
     for rank in (held, late):
@@ -151,6 +167,7 @@ def test_a_client_whose_silent_connection_made_place_goes_on(door: Door) -> None
 
 @pytest.mark.usefixtures("few_places")
 def test_the_user_who_holds_most_makes_place(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "OWN_CONNECTIONS", 0)
     uids = iter([1] * 3 + [2] * (PLACES - 3) + [1, 1])
     everybody = Principal("everybody", Role.ADMIN)
     monkeypatch.setattr(Access, "peer", lambda *_peer: Caller(everybody, uid=next(uids)))
@@ -180,3 +197,39 @@ def test_where_everybody_is_busy_a_newcomer_hears_so(door: Door) -> None:
     newcomer = door.rank(hello=False)
 
     assert receive_frame(newcomer.socket).header["error"]["code"] == "busy"
+
+
+@pytest.mark.usefixtures("few_places")
+def test_the_services_own_user_gets_in_while_another_keeps_every_place_busy(
+    door: Door, strangers: Callable[[], None]
+) -> None:
+    step = {"run": IDS["run"], "step": IDS["step"]}
+    whole = {"size_bytes": 1, "digest": to_hex(digest_of(b"x"))}
+    first = door.rank()
+    assert first.ask("put", b"x", **IDS, name="a", **whole)["ok"]
+    others = PLACES - door_module.OWN_CONNECTIONS
+    busy = [first, *(door.rank() for _ in range(others - 1))]
+    for rank in busy:
+        send_frame(rank.socket, {"op": "wait", **step, "timeout_seconds": 600})
+    until(lambda: door.waits.callers == others)
+    assert receive_frame(door.rank(hello=False).socket).header["error"]["code"] == "busy"
+
+    strangers()
+
+    assert all(door.rank().ask("status")["ok"] for _ in range(door_module.OWN_CONNECTIONS))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_frames_of_others_leave_memory_to_the_services_own_user(
+    door: Door, strangers: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = frames_module.FrameRoom(frames_module.OWN_BYTES + (5 << 20))
+    monkeypatch.setattr(door.door, "_room", room)
+    greedy = [door.rank() for _ in range(2)]
+    for rank in greedy:
+        rank.socket.sendall(PREFIX.pack(MAGIC, 100, 4 << 20))
+    until(lambda: room._free_bytes < frames_module.OWN_BYTES + (4 << 20))
+
+    strangers()
+
+    assert door.rank().ask("status", bytes(4 << 20))["ok"]

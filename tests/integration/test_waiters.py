@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from cachetier_client.transport.wire import PROTOCOL, receive_frame, send_frame
 
+from cachetier.doors.http.limits import RequestLimits
 from tests.integration.serving import OWNER, SECONDS, Served, serving, shard_path
 
 HTTP_WAITERS, SOCKET_WAITERS = 300, 200
@@ -88,6 +90,19 @@ def test_callers_who_hang_up_while_they_wait_hold_nothing_a_second_later(
     assert served.put("b", b"goes on").status == 201
 
 
+@pytest.mark.parametrize("wait", [waiting_over_http, waiting_at_the_socket], ids=["http", "socket"])
+def test_to_hang_up_while_waiting_is_no_failure_of_the_service(
+    served: Served,
+    wait: Callable[[Served, int, ExitStack], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ExitStack() as held:
+        wait(served, 2, held)
+
+    until(lambda: served.service.report.service().open_connections == 0, 1.0)
+    assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+
+
 def test_ranks_that_hang_up_while_they_wait_for_room_are_forgotten() -> None:
     with serving(capacity="1 MB") as served:
         assert served.put("dirty", bytes(900_000)).status == 201
@@ -114,3 +129,19 @@ def test_waiting_callers_take_no_place_of_a_request(served: Served) -> None:
 
         assert served.call("GET", "/v1/runs").status == 200
         assert served.put("b", b"goes on").status == 201
+
+
+@pytest.mark.parametrize("behind", [b"", WAIT.format(path="/livez").encode() * 3], ids=str)
+def test_a_caller_who_sent_more_requests_behind_the_wait_is_noticed_too(
+    served: Served, behind: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits = served.service.operations.waits
+    step = "/v1/runs/r/steps/1/wait?timeout_seconds=60000"
+    quick = RequestLimits(header_seconds=0.6, progress_seconds=0.6)
+    with served.second_door(quick) as (door, caller):
+        with caller.raw() as connection:
+            connection.sendall(WAIT.format(path=step).encode() + behind)
+            until(lambda: waits.callers == 1)
+        until(lambda: waits.callers == 0, 2.0)
+        until(lambda: door.connections == 0, 2.0)
+    assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]

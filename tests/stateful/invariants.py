@@ -31,6 +31,7 @@ def judge_bytes(node: Node, lost: AbstractSet[str] = frozenset()) -> None:
 
     ``lost`` are data files that went behind the node's back; those it quarantines, and counts on.
     """
+    node.look()
     on_disk = dict(node.store.files.all())
     rows = node.rows()
     named = {row.file_id: row.content.size_bytes for row in rows if row.file_id is not None}

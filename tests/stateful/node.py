@@ -144,6 +144,11 @@ class Node:
         """Evict one shard by the evictor's rules."""
         return self.evictor.evict(shard)
 
+    def look(self) -> None:
+        """See what nobody has open any more, as the service's own thread does."""
+        self.store.open_files.look()
+        self.store.open_files.look_at_readers()
+
     def rows(self) -> list[Shard]:
         """Return every shard the catalog knows."""
 

@@ -141,6 +141,7 @@ def test_actors_at_once_neither_mix_bytes_nor_leak_room_or_descriptors(
 
     race.run(turns=120)
 
+    node.look()
     assert descriptors() == before
     judge_bytes(node)
     judge_rows(node)

@@ -7,6 +7,7 @@ other threads while the next block fills. An upload never holds more than ``BLOC
 from __future__ import annotations
 
 import asyncio
+import math
 import mmap
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -71,7 +72,7 @@ class Body:
         self._more = True
         self._held = b""
         self._waiting = False
-        self._excused = False
+        self._excused_at = -math.inf
         self.size_bytes = 0
 
     async def first(self, least_bytes: int) -> bytes:
@@ -87,6 +88,14 @@ class Body:
         return self._held
 
     @property
+    def moved_bytes(self) -> int:
+        return self.size_bytes
+
+    def waits_for_peer(self, since: float) -> bool:
+        """Whether it stands still because of its sender, and did not because of us ``since``."""
+        return self._waiting and self._excused_at <= since
+
+    @property
     def ended(self) -> bool:
         """Whether everything came already."""
         return not self._more
@@ -97,6 +106,7 @@ class Body:
         On any error every write that began has ended before this returns.
         """
         filling = _BodyFilling(blocks, pools, sink, self._excuse)
+        self._excuse()
         try:
             async with self._watched():
                 filling.feed(self._held)
@@ -135,21 +145,21 @@ class Body:
         return chunk
 
     def _excuse(self) -> None:
-        """Say that the body stands still because of us."""
-        self._excused = True
+        """Say that until now the body stood still because of us."""
+        self._excused_at = asyncio.get_running_loop().time()
 
     @asynccontextmanager
     async def _watched(self) -> AsyncIterator[None]:
         """Fail when the sender stalls, or drips; waits of our own are not the sender's fault."""
         loop = asyncio.get_running_loop()
-        seen_bytes = self.size_bytes
+        seen_bytes, seen_at = self.size_bytes, loop.time()
         watch: asyncio.TimerHandle | None = None
 
         def look() -> None:
-            nonlocal seen_bytes, watch
-            moved, excused = self.size_bytes - seen_bytes, self._excused
-            seen_bytes, self._excused = self.size_bytes, False
-            if self._waiting and not excused and moved < self._limits.progress_bytes:
+            nonlocal seen_bytes, seen_at, watch
+            moved, since = self.size_bytes - seen_bytes, seen_at
+            seen_bytes, seen_at = self.size_bytes, loop.time()
+            if self.waits_for_peer(since) and moved < self._limits.progress_bytes:
                 deadline.reschedule(loop.time())
             else:
                 watch = loop.call_later(self._limits.progress_seconds, look)
@@ -238,6 +248,7 @@ class _BodyFilling:
             await self._oldest_written()
         self._total_bytes += self._filled
         await self._sink.expect(self._total_bytes)
+        self._excuse()
         write = self._pools.disk(self._sink.write, self._block, self._number, self._filled)
         self._writes.append((write, self._block))
         self._block = self._blocks.take()
@@ -248,8 +259,8 @@ class _BodyFilling:
         """Wait for the oldest write; its error is this upload's."""
         write, block = self._writes[0]
         if not write.done():
-            self._excuse()
             await asyncio.wait([write])
+            self._excuse()
         self._writes.popleft()
         self._blocks.give_back(block)
         write.result()

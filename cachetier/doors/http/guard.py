@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from cachetier_client.trace_context import FIELD as TRACEPARENT
 from cachetier_client.trace_context import called_by
@@ -76,19 +78,14 @@ class Guard:
         self._shards = shards
         self._access = access
         self._limits = limits
-        self._requests = 0
+        self._served: Counter[str] = Counter()  # requests, by who they count for
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = _Exchange(scope, receive, send, self._failed)
-        scope[PARKED] = self._parked
-        self._requests += 1
+        address = _address_of(scope)
         try:
             async with asyncio.timeout(self._limits.request_seconds):
-                extensions = scope.get("extensions", {})
-                with (
-                    called_by(Headers(scope=scope).get(TRACEPARENT)),
-                    working_for(extensions.get(CONNECTION, {}).get("socket")),
-                ):
+                with self._counted(address, 1), called_by(Headers(scope=scope).get(TRACEPARENT)):
                     await self._serve(scope, exchange)
         except CachetierError as error:
             await exchange.answer_error(error)
@@ -102,23 +99,53 @@ class Guard:
             operation = f"{scope['method']} {scope['path'][:200]}"
             tell(log, events.REQUEST_FAILED, door="http", operation=operation, error=error)
             await exchange.answer_error(internal())
-        finally:
-            self._requests -= 1
 
     @contextmanager
-    def _parked(self) -> Iterator[None]:
-        self._requests -= 1
+    def _counted(self, address: str, by: int) -> Iterator[None]:
+        self._served[address] += by
         try:
             yield
         finally:
-            self._requests += 1
+            self._served[address] -= by
+            if not self._served[address]:
+                del self._served[address]
+
+    @contextmanager
+    def _parked(self, address: str, principal: str, *, whole: bool = True) -> Iterator[None]:
+        """Count a request for none that is served; ``whole``: nor for one of its principal."""
+        quotas = self._access.quotas
+        if whole:
+            quotas.disconnect(principal)
+        try:
+            with self._counted(address, -1):
+                yield
+        finally:
+            if whole:
+                quotas.connect(principal, at_any_rate=True)
 
     async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
-        open_path = scope["path"] in OPEN_PATHS
-        if not open_path:
-            self._admit(scope)
-            if self._requests > self._limits.requests:
-                raise BusyError(f"{self._limits.requests} requests are being served already")
+        path, address = scope["path"], _address_of(scope)
+        if path in OPEN_PATHS:
+            await self._pass_on(scope, exchange)
+            return
+        self._refuse_strangers(scope, address)
+        if path in PAGES:  # they find out for themselves who calls
+            self._refuse_if_crowded(address)
+            await self._pass_on(scope, exchange)
+            return
+        caller = scope[CALLER] = self._caller(scope, address)
+        principal = caller.principal.name
+        self._refuse_if_crowded(address)
+        scope[PARKED] = partial(self._parked, address, principal)
+        connection = scope.get("extensions", {}).get(CONNECTION, {}).get("socket")
+        self._access.quotas.connect(principal)
+        try:
+            with working_for(connection, caller):
+                await self._pass_on(scope, exchange)
+        finally:
+            self._access.quotas.disconnect(principal)
+
+    async def _pass_on(self, scope: Scope, exchange: _Exchange) -> None:
         scope[TARGET] = target = target_of(scope["raw_path"])
         if target is not None and target.name is not None:
             await self._shards(scope, exchange.receive, exchange.send)
@@ -128,23 +155,28 @@ class Guard:
             raise MediaTypeError("the body is not JSON")
         await self._routes(scope, _replay(body, exchange.receive), exchange.send)
 
-    def _admit(self, scope: Scope) -> None:
-        """Judge what browsers send, and find out who calls, before a byte of the body is read."""
-        headers, address = Headers(scope=scope), (scope.get("client") or ("",))[0]
+    def _refuse_if_crowded(self, holder: str) -> None:
+        """Beyond the limit, take requests only of those who have less than an equal share."""
+        limit = self._limits.requests
+        if self._served.total() > limit and self._served[holder] * len(self._served) > limit:
+            raise BusyError(f"{limit} requests are being served already")
+
+    def _refuse_strangers(self, scope: Scope, address: str) -> None:
+        """Refuse what a page that is not ours has a browser send, whoever reads it."""
         try:
-            judge(scope["method"], scope["path"], headers, self._access.hosts)
+            judge(scope["method"], scope["path"], Headers(scope=scope), self._access.hosts)
         except (CrossSiteError, MisdirectedError) as error:
             self._access.turned_away(error, address)
             raise
-        if scope["path"] not in PAGES:  # which find it out for themselves
-            scope[CALLER] = self._caller(headers, address, scope["path"] == METRICS_PATH)
 
-    def _caller(self, headers: Headers, address: str, scrapes: bool) -> Caller:
-        """Return whose the token is, or without one the session."""
-        given, cookie = headers.get("authorization"), session_in(headers)
-        session = self._access.sessions.find(cookie, address) if given is None else None
-        if session is not None:
-            return session
+    def _caller(self, scope: Scope, address: str) -> Caller:
+        """Find out who calls, before a byte of the body is read; a token counts before a cookie."""
+        headers, scrapes = Headers(scope=scope), scope["path"] == METRICS_PATH
+        given = headers.get("authorization")
+        if given is None:
+            session = self._access.sessions.find(session_in(headers), address)
+            if session is not None:
+                return session
         kind, _, secret = (given or "").partition(" ")
         known = secret if kind == "Bearer" else ""  # of any other kind nobody has one
         return self._access.bearer(None if given is None else known, address, scrapes=scrapes)
@@ -169,6 +201,11 @@ class Guard:
         except TimeoutError:
             raise SlowBodyError("the body did not come in time") from None
         return bytes(body)
+
+
+def _address_of(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _is_json(headers: Headers) -> bool:
@@ -220,12 +257,14 @@ class _Exchange:
         """Answer with a problem; an answer that has begun can only be cut off.
 
         The server cuts it when the application returns before its end, so that nobody takes a part
-        for the whole.
+        for the whole. A reader who was too slow is not waited for any more.
         """
         if self._started:
             if not self._ended:
                 self._failed("http", error.code)
                 tell(log, events.ANSWER_CUT_OFF, reason=error.message, code=error.code)
+                if isinstance(error, BusyError):
+                    self._scope["extensions"][CONNECTION]["abort"]()
             return
         # Who waits for `100 Continue` will not send its body now, and who is too slow has had its
         # time: the connection cannot go on.

@@ -15,7 +15,9 @@ class RequestLimits:
             head; also how long the rest of a refused body is taken, so that its sender gets to read
             why.
         progress_seconds: A body, or an answer's reader, must move on in every span of this length.
-        progress_bytes: How far a body must at least move on in it.
+        progress_bytes: How far a body, or an answer, must at least move on in it.
+        crowded_seconds: While others wait for its place, a large body must move on by
+        ``crowded_bytes`` in every span of this length.
         request_seconds: The whole of one request, waits included.
         uploads: Large bodies taken at once; each holds two blocks in memory.
         downloads: Large answers given at once, likewise.
@@ -26,11 +28,13 @@ class RequestLimits:
     requests: int = 256
     uploads: int = 12
     downloads: int = 6
-    head_bytes: int = 64 << 10
+    head_bytes: int = 16 << 10
     headers: int = 100
     json_bytes: int = 1 << 20
     stranger_bytes: int = 4 << 10
     header_seconds: float = 10.0
     progress_seconds: float = 20.0
     progress_bytes: int = 64 << 10
+    crowded_seconds: float = 2.0
+    crowded_bytes: int = 1 << 20
     request_seconds: float = 7 * 86_400.0

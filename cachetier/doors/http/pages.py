@@ -76,7 +76,8 @@ def page_routes(sessions: Sessions) -> APIRouter:
             secret = sessions.begin(link, _address(request))
         except UnauthorizedError:
             return _page("This link opens nothing", _ENDED, 410)
-        secure = request.headers.get("origin", "").lower().startswith("https:")
+        schemes = request.url.scheme, request.headers.get("origin", "").partition(":")[0]
+        secure = "https" in schemes  # ours, or of a proxy before us
         return _home_with(SECURE_COOKIE if secure else COOKIE, secret, int(SESSION_SECONDS))
 
     @router.post(SIGN_OUT_PATH)

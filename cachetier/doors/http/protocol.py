@@ -8,6 +8,7 @@ move on.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +17,20 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from cachetier.callers import is_gone
 from cachetier.doors.http.body import TAP, Feed, Tap
 from cachetier.doors.http.guard import CONNECTION
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.problems import MEDIA_TYPE, problem_body
 from cachetier.errors import InvalidRequestError
+from cachetier.tls import name_of
 
 Failed = Callable[[str, str], None]
+
+READ_BYTES = 256 << 10
+READ_BYTES_UNASKED = 16 << 10  # until an application wants a large body
+PIPELINED = 16
+TLS = "tls"  # as the ASGI extension is called
 
 
 class BadHeadError(Exception):
@@ -34,6 +42,7 @@ class WatchedProtocol(HttpToolsProtocol):
 
     limits = RequestLimits()
     failed: Failed = staticmethod(lambda _door, _code: None)
+    read_buffer = memoryview(bytearray(READ_BYTES))  # of all connections of a loop
 
     def __init__(
         self,
@@ -45,23 +54,43 @@ class WatchedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._in_head = False
         self._head_bytes = 0
+        self._has_body = False
         self._feed: Feed | None = None
+        self._served: RequestResponseCycle | None = None
         self.resting_since = self.loop.time()
         self._unsent_bytes = 0
-        self._stuck_since: float | None = None
+        self._stuck_since = self.resting_since
         self._watch: asyncio.TimerHandle | None = None
 
     # --- connection ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._peer = _peer_of(transport.get_extra_info("peercert"))
         if len(self.connections) > self.limits.connections:
-            ours = (each for each in self.connections if isinstance(each, WatchedProtocol))
-            resting = [each for each in ours if each.rests and each is not self]
-            longest = min(resting, key=lambda each: each.resting_since, default=self)
-            longest.transport.abort()
+            self._make_place().transport.abort()
         if not self.transport.is_closing():
             self._look_again()
+
+    def _make_place(self) -> WatchedProtocol:
+        """Return who goes: of the address that has most, the longest rest, else the newest.
+
+        Nobody busy goes for one who has as many. A client whose connection rested connects again.
+        """
+        ours = [each for each in self.connections if isinstance(each, WatchedProtocol)]
+        held = Counter(each.host for each in ours)
+        most = max(held.values())
+        greedy = [each for each in ours if held[each.host] == most and each is not self]
+        resting = [each for each in greedy if each.rests]
+        if resting:
+            return min(resting, key=lambda each: each.resting_since)
+        if most == held[self.host]:
+            return self
+        return max(greedy, key=lambda each: each.resting_since)
+
+    @property
+    def host(self) -> str:
+        return self.client[0] if self.client else ""
 
     @property
     def rests(self) -> bool:
@@ -72,7 +101,15 @@ class WatchedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._watch is not None:
             self._watch.cancel()
+        if self._served is not None:  # uvicorn tells the last that came alone
+            self._served.disconnected = True
+            self._served.message_event.set()
         super().connection_lost(exc)
+
+    @property
+    def reads_bytes(self) -> int:
+        """How much may come at a time: little, but of a body, which somebody asked for."""
+        return READ_BYTES if self._has_body and not self.rests else READ_BYTES_UNASKED
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -98,11 +135,17 @@ class WatchedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = True
         self._head_bytes = 0
+        self._has_body = False
         self._feed = None
         connection = self.transport.get_extra_info("socket")
         self.scope["extensions"] = {
             TAP: {"tap": self._tap_for(self.scope)},
-            CONNECTION: {"socket": connection},
+            CONNECTION: {
+                "socket": connection,
+                "unsent_bytes": self.transport.get_write_buffer_size,
+                "abort": self.transport.abort,
+            },
+            **self._peer,
         }
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -114,8 +157,17 @@ class WatchedProtocol(HttpToolsProtocol):
         names = {name for name, _value in self.headers}
         if b"content-length" in names and b"transfer-encoding" in names:
             raise BadHeadError("both Content-Length and Transfer-Encoding")
+        if len(self.pipeline) >= PIPELINED:
+            raise BadHeadError("too many requests at once")
         super().on_headers_complete()
         self._in_head = False
+        self._has_body = bool(names & {b"content-length", b"transfer-encoding"})
+        if self._has_body:
+            self.flow.pause_reading()  # until the application asks, or has answered without
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         if self._feed is None or self.cycle.response_complete:
@@ -139,6 +191,8 @@ class WatchedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self.rests:
+            self.cycle.body = bytearray()
         self.resting_since = self.loop.time()
 
     # --- the watch -----------------------------------------------------------------------------
@@ -148,9 +202,9 @@ class WatchedProtocol(HttpToolsProtocol):
         self._watch = self.loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """End a connection that rests too long between requests, or whose reader does not read."""
+        """End a connection that rests too long, whose reader takes next to nothing, or is gone."""
         now = self.loop.time()
-        if self._reader_is_stuck(now):
+        if self._reader_is_stuck(now) or self._left_its_queue():
             self.transport.abort()
         elif self.rests and now - self.resting_since > self.limits.header_seconds:
             self.transport.close()
@@ -158,14 +212,51 @@ class WatchedProtocol(HttpToolsProtocol):
         else:
             self._look_again()
 
+    def _left_its_queue(self) -> bool:
+        """Whether the peer has hung up; nothing is read, and its end not seen, while some wait."""
+        return bool(self.pipeline) and is_gone(self.transport.get_extra_info("socket"))
+
     def _reader_is_stuck(self, now: float) -> bool:
         unsent_bytes = self.transport.get_write_buffer_size()
-        if unsent_bytes == 0 or unsent_bytes != self._unsent_bytes:
-            self._unsent_bytes, self._stuck_since = unsent_bytes, None
-            return False
-        if self._stuck_since is None:
-            self._stuck_since = now
+        taken_bytes = self._unsent_bytes - unsent_bytes
+        if unsent_bytes == 0 or not 0 <= taken_bytes < self.limits.progress_bytes:
+            self._unsent_bytes, self._stuck_since = unsent_bytes, now
         return now - self._stuck_since > self.limits.progress_seconds
+
+    def resume_writing(self) -> None:
+        """Go on: the reader took all but a little, and what is unsent counts anew."""
+        self._unsent_bytes = 0
+        super().resume_writing()
+
+
+class Entrance(asyncio.BufferedProtocol):
+    """What a transport talks to: hands on to uvicorn's protocol what it reads in small pieces."""
+
+    def __init__(
+        self, config: Config, server_state: ServerState, app_state: dict[str, Any]
+    ) -> None:
+        inner = config.http_protocol_class(config, server_state, app_state)  # type: ignore[call-arg]
+        assert isinstance(inner, WatchedProtocol)
+        self._inner = inner
+        self.connection_made = inner.connection_made  # type: ignore[assignment]
+        self.connection_lost = inner.connection_lost  # type: ignore[method-assign]
+        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._inner.read_buffer[: self._inner.reads_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._inner.data_received(bytes(self._inner.read_buffer[:nbytes]))
+
+
+def _peer_of(certificate: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the extension of the scope that names a client whose certificate was verified."""
+    if not certificate:
+        return {}
+    others = [f"{kind}:{name}" for kind, name in certificate.get("subjectAltName", ())]
+    subject = name_of(certificate["subject"])
+    return {TLS: {"client_cert_name": subject, "client_cert_alt_names": others}}
 
 
 def protocol_with(limits: RequestLimits, failed: Failed) -> type[WatchedProtocol]:
@@ -173,5 +264,6 @@ def protocol_with(limits: RequestLimits, failed: Failed) -> type[WatchedProtocol
 
     ``failed``: see ``Operations``.
     """
-    chosen = {"limits": limits, "failed": staticmethod(failed)}
+    buffer = memoryview(bytearray(READ_BYTES))
+    chosen = {"limits": limits, "failed": staticmethod(failed), "read_buffer": buffer}
     return type("LimitedProtocol", (WatchedProtocol,), chosen)

@@ -162,7 +162,8 @@ def operation_routes(node: Operations, pools: Pools, exposition: Callable[[], by
 
     @router.get("/v1/whoami")
     async def whoami(request: Request) -> dict[str, Any]:
-        return {"caller": node.access.described(caller_of(request.scope))}
+        caller = caller_of(request.scope)
+        return {"caller": await pools.quick(node.access.described, caller)}
 
     @router.get("/metrics")
     async def metrics() -> Response:
@@ -177,7 +178,7 @@ def token_routes(node: Operations, pools: Pools) -> APIRouter:
 
     @router.post("/v1/links")
     async def link_create(request: Request) -> dict[str, Any]:
-        base = f"http://{request.headers.get('host')}"  # where the caller reached this door
+        base = f"{request.url.scheme}://{request.url.netloc}"  # where the caller reached this door
         return node.access.sessions.create_link(caller_of(request.scope), base)
 
     @router.get("/v1/tokens")
@@ -222,17 +223,25 @@ def own_routes(node: Operations, pools: Pools, not_ready: NotReady) -> APIRouter
         return schemas.Flushed(**left.as_json())
 
     @router.get("/livez")
-    async def livez() -> dict[str, str]:
-        return {"state": "live"}
+    async def lives() -> Response:
+        return livez()
 
     @router.get("/readyz")
-    async def readyz() -> Response:
-        reason = not_ready()
-        if reason is None:
-            return JSONResponse({"state": "ready"})
-        return JSONResponse({"state": "not ready", "reason": reason}, status_code=503)
+    async def ready() -> Response:
+        return readyz(not_ready)
 
     return router
+
+
+def livez() -> Response:
+    return JSONResponse({"state": "live"})
+
+
+def readyz(not_ready: NotReady) -> Response:
+    reason = not_ready()
+    if reason is None:
+        return JSONResponse({"state": "ready"})
+    return JSONResponse({"state": "not ready", "reason": reason}, status_code=503)
 
 
 def _ids(run: str, step: str, who: schemas.SealRequest) -> SaveIds:

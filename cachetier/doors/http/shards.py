@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 
 from cachetier_client.identity.names import SaveIds
@@ -13,22 +14,24 @@ from cachetier_client.io import digests
 from cachetier_client.results import Receipt
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from cachetier.access.principals import Caller
 from cachetier.doors.http.admitted import TARGET, caller_of, doing
 from cachetier.doors.http.body import TAP, Blocks, Body
 from cachetier.doors.http.download import Download
+from cachetier.doors.http.guard import CONNECTION
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.paths import RequestTarget
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import MethodError
 from cachetier.doors.http.queries import Query, digest_of, element_size_of, size_of
 from cachetier.doors.http.ranges import Span, span_of
+from cachetier.doors.http.slots import Slots
 from cachetier.doors.http.upload import Put, put_large, put_small
-from cachetier.doors.http.waiting import answered
+from cachetier.doors.http.waiting import answered, in_share
 from cachetier.doors.operations import Operations
-from cachetier.errors import BusyError, InvalidRequestError
+from cachetier.errors import InvalidRequestError
 from cachetier.model.levels import Level, checked_level, covers
 from cachetier.model.shard import INLINE_BYTES, Shard
 from cachetier.restore.restore import Opened, Source
@@ -53,8 +56,8 @@ class Shards:
         self._pools = pools
         self._limits = limits
         self._blocks = Blocks()
-        self._uploads = asyncio.Semaphore(limits.uploads)
-        self._downloads = asyncio.Semaphore(limits.downloads)
+        self._uploads = Slots(limits.uploads, "uploads", limits)
+        self._downloads = Slots(limits.downloads, "downloads", limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         target: RequestTarget = scope[TARGET]
@@ -79,7 +82,7 @@ class Shards:
         put = _put_of(target, query, headers)
         client_id = self._listen(caller_of(scope), query, target.run)
         tap = scope.get("extensions", {}).get(TAP, {}).get("tap")
-        receipt = await self._take(put, Body(receive, self._limits, tap))
+        receipt = await self._take(put, Body(receive, self._limits, tap), scope)
         if not covers(Level(receipt.level), ack):
             left = max(0.0, put.timeout_seconds - (time.monotonic() - started_at))
             reached = self._node.checkpoints.level_reached(
@@ -93,14 +96,20 @@ class Shards:
             answer.headers["Cachetier-Incidents"] = str(waiting)
         await answer(scope, receive, send)
 
-    async def _take(self, put: Put, body: Body) -> Receipt:
-        ingest = self._node.ingest
+    async def _take(self, put: Put, body: Body, scope: Scope) -> Receipt:
+        ingest, beginning = self._node.ingest, None
         if put.size_bytes is None or put.size_bytes <= INLINE_BYTES:
             beginning = await body.first(INLINE_BYTES)
-            if body.ended and len(beginning) <= INLINE_BYTES:
-                return await put_small(put, beginning, ingest, self._pools)
-        async with _slot(self._uploads, put.timeout_seconds, "uploads"):
-            return await put_large(put, body, ingest, self._pools, self._blocks)
+        is_small = beginning is not None and body.ended and len(beginning) <= INLINE_BYTES
+
+        async def taken(left: float) -> Receipt:
+            now = replace(put, timeout_seconds=left)
+            if beginning is not None and is_small:
+                return await put_small(now, beginning, ingest, self._pools)
+            async with self._uploads.hold(caller_of(scope).holder, body, left):
+                return await put_large(now, body, ingest, self._pools, self._blocks)
+
+        return await in_share(self._node, scope, put.timeout_seconds, taken)
 
     def _listen(self, caller: Caller, query: Query, run: str) -> str:
         """Remember who uses the run, so that ``/v1/incidents`` tells it of what befalls it."""
@@ -119,15 +128,27 @@ class Shards:
         query = Query(scope["query_string"], ("timeout_seconds", "restore"))
         timeout_seconds, ids = query.seconds(), _ids(target)
         wanted = None if query.flag("restore") else Headers(scope=scope).get("range")
-        async with _slot(self._downloads, timeout_seconds, "downloads"):
-            opened = await self._pools.patient(self._opened, ids, wanted, timeout_seconds)
+        sending = _Sending(scope, send)
+        async with AsyncExitStack() as held:
+            opened = await self._pools.patient(self._opened_small, ids, wanted, timeout_seconds)
+            if opened is None:
+                place = self._downloads.hold(caller_of(scope).holder, sending, timeout_seconds)
+                await held.enter_async_context(place)
+                opened = await self._pools.patient(self._opened, ids, wanted, timeout_seconds)
             download = Download(
                 opened, self._node.restore, self._pools, self._blocks, timeout_seconds
             )
-            try:
-                await self._answer(download, scope, receive, send)
-            finally:
-                download.close()
+            held.callback(download.close)
+            await self._answer(download, scope, receive, sending)
+
+    def _opened_small(
+        self, ids: tuple[str, int, str], wanted: str | None, timeout_seconds: float
+    ) -> Opened | None:
+        """Open a shard that needs no place among the downloads; return None if it does."""
+        shard, _source = self._node.restore.look(*ids)
+        if shard.content.size_bytes > INLINE_BYTES:
+            return None
+        return self._opened(ids, wanted, timeout_seconds)
 
     def _opened(
         self, ids: tuple[str, int, str], wanted: str | None, timeout_seconds: float
@@ -142,7 +163,9 @@ class Shards:
                 return restore.open_part(*ids, blocks, timeout_seconds)
         return restore.open(*ids, timeout_seconds)
 
-    async def _answer(self, download: Download, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(
+        self, download: Download, scope: Scope, receive: Receive, send: _Sending
+    ) -> None:
         shard, headers = download.opened.shard, Headers(scope=scope)
         described = _headers(shard, download.opened.source)
         if _matches(headers.get("if-none-match"), described["ETag"]):
@@ -179,6 +202,30 @@ class Shards:
         await Response(status_code=204)(scope, receive, send)
 
 
+class _Sending:
+    """An answer on its way: ``moved_bytes`` are those that its reader took."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        connection = scope.get("extensions", {}).get(CONNECTION, {})
+        self._unsent_bytes: Callable[[], int] = connection.get("unsent_bytes", lambda: 0)
+        self._send = send
+        self._sent_bytes = 0
+        self._excused_at = -math.inf
+
+    @property
+    def moved_bytes(self) -> int:
+        return self._sent_bytes - self._unsent_bytes()
+
+    def waits_for_peer(self, since: float) -> bool:
+        return self._unsent_bytes() > 0 and self._excused_at <= since
+
+    async def __call__(self, message: Message) -> None:
+        if not self._unsent_bytes():  # the reader waited for us
+            self._excused_at = asyncio.get_running_loop().time()
+        self._sent_bytes += len(message.get("body", b""))
+        await self._send(message)
+
+
 async def _stream(
     download: Download, span: Span, status: int, headers: dict[str, str], send: Send
 ) -> None:
@@ -195,20 +242,6 @@ async def _stream(
     if not begun:
         await send(start)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-@asynccontextmanager
-async def _slot(slots: asyncio.Semaphore, timeout_seconds: float, what: str) -> AsyncIterator[None]:
-    """Hold one of a bounded number of places."""
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            await slots.acquire()
-    except TimeoutError:
-        raise BusyError(f"all places for {what} are taken") from None
-    try:
-        yield
-    finally:
-        slots.release()
 
 
 def _put_of(target: RequestTarget, query: Query, headers: Headers) -> Put:

@@ -17,6 +17,7 @@ from cachetier.doors.http.body import Blocks, Body
 from cachetier.doors.http.pools import Pools
 from cachetier.errors import DigestMismatchError, SizeMismatchError
 from cachetier.ingest.ingest import GROWTH_BYTES, Ingest, RemoteStage
+from cachetier.ingest.shares import ShareAwaitedError
 from cachetier.local.files.data_files import ALIGNMENT_BYTES
 from cachetier.local.store import Staged
 
@@ -103,7 +104,11 @@ class _FileSink:
         if total_bytes > self._stage.reserved_bytes:
             reserve = self._stage.reserved_bytes + GROWTH_BYTES
             timeout_seconds = self._put.timeout_seconds
-            await self._pools.patient(self._ingest.extend, self._stage, reserve, timeout_seconds)
+            extend = partial(self._pools.patient, self._ingest.extend, self._stage, reserve)
+            try:
+                await extend(timeout_seconds)
+            except ShareAwaitedError:  # nobody holds a place for uploads until then
+                await extend(0.0)
 
     def write(self, block: memoryview, number: int, length: int) -> None:
         self._digests.add(block[:length], number)

@@ -12,11 +12,10 @@ import errno
 import logging
 import os
 import socket
-import struct
 import threading
 import time
-from array import array
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from cachetier_client.transport.wire import send_frame
 from cachetier.access.principals import Caller
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.frames import FrameRoom, Frames
+from cachetier.doors.unix.peer import peer_of
 from cachetier.doors.unix.session import Session
 from cachetier.errors import BusyError, ConfigError, ForbiddenError
 from cachetier.telemetry import events
@@ -33,10 +33,8 @@ from cachetier.telemetry.events import tell
 log = logging.getLogger(__name__)
 
 CONNECTION_LIMIT = 512
+OWN_CONNECTIONS = 8  # of them are for the service's own user: whoever looks after it gets in
 SOCKET_PATH_LIMIT_BYTES = 107
-_PEER = struct.Struct("iII")
-_SO_PEERGROUPS = 59  # which Python has no name for
-_GROUPS_BYTES = 4096
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +63,8 @@ class UnixDoor:
         self._operations = operations
         self._mode = mode
         self._own = own
-        self._lock = threading.Lock()
+        self._quotas = operations.access.quotas
+        self._lock = threading.RLock()
         self._visitors: list[_Visitor] = []
         self._room = FrameRoom()
         self._listener: socket.socket | None = None
@@ -141,28 +140,45 @@ class UnixDoor:
 
     def _admit(self, connection: socket.socket) -> None:
         try:
-            caller = self._operations.access.peer(self._own, *_peer(connection))
+            caller = self._operations.access.peer(self._own, *peer_of(connection))
         except ForbiddenError as error:
             self._turn_away(connection, error)
             return
-        visitor = _Visitor(connection, caller, Frames(connection, self._room))
+        is_own = caller.uid == os.getuid()
+        visitor = _Visitor(connection, caller, Frames(connection, self._room, is_own=is_own))
         visitor.thread = threading.Thread(
             target=self._serve, args=(visitor,), name="unix-session", daemon=True
         )
-        with self._lock:
-            admitted = len(self._visitors) < CONNECTION_LIMIT or self._make_place(caller)
-            if admitted:
-                self._visitors.append(visitor)
-        if not admitted:
-            message = f"{CONNECTION_LIMIT} connections are busy already"
-            self._turn_away(connection, BusyError(message))
+        try:
+            self._let_in(visitor)
+        except BusyError as error:
+            self._turn_away(connection, error)
             return
         try:
             visitor.thread.start()
         except RuntimeError:  # no thread is left: this connection goes, accepting goes on
-            with self._lock:
-                self._visitors.remove(visitor)
+            self._forget(visitor)
             self._turn_away(connection, BusyError("no thread is left to serve the connection"))
+
+    def _let_in(self, visitor: _Visitor) -> None:
+        """Take a connection, if there is a place, or one rests that can give it up.
+
+        Raises:
+            BusyError: All are busy, or its principal has its share.
+        """
+        principal = visitor.caller.principal.name
+        with self._lock:
+            limit = CONNECTION_LIMIT - (0 if visitor.caller.uid == os.getuid() else OWN_CONNECTIONS)
+            if len(self._visitors) >= limit and not self._make_place(visitor.caller):
+                raise BusyError(f"{CONNECTION_LIMIT} connections are busy already")
+            try:
+                self._quotas.connect(principal)
+            except BusyError:
+                own = [each for each in self._visitors if each.caller.principal.name == principal]
+                if not self._hang_up_on_rest(own):
+                    raise
+                self._quotas.connect(principal)
+            self._visitors.append(visitor)
 
     def _make_place(self, newcomer: Caller) -> bool:
         """Hang up on the longest rest of the user who holds most, and return whether there is one.
@@ -172,17 +188,27 @@ class UnixDoor:
         held = Counter(each.caller.uid for each in self._visitors)
         held[newcomer.uid] += 1
         most = max(held.values())
+        return self._hang_up_on_rest(v for v in self._visitors if held[v.caller.uid] == most)
+
+    def _hang_up_on_rest(self, visitors: Iterable[_Visitor]) -> bool:
         resting = [
-            (since, number)
-            for number, each in enumerate(self._visitors)
-            if held[each.caller.uid] == most and (since := each.frames.resting_since) is not None
+            (since, number, each)
+            for number, each in enumerate(visitors)
+            if (since := each.frames.resting_since) is not None
         ]
         if not resting:
             return False
-        visitor = self._visitors.pop(min(resting)[1])
+        visitor = min(resting)[2]
+        self._forget(visitor)
         with contextlib.suppress(OSError):
             visitor.connection.shutdown(socket.SHUT_RDWR)
         return True
+
+    def _forget(self, visitor: _Visitor) -> None:
+        with self._lock:
+            if visitor in self._visitors:
+                self._visitors.remove(visitor)
+                self._quotas.disconnect(visitor.caller.principal.name)
 
     def _serve(self, visitor: _Visitor) -> None:
         try:
@@ -190,8 +216,7 @@ class UnixDoor:
         except Exception as error:
             tell(log, events.SESSION_FAILED, error=error)
         finally:
-            with self._lock, contextlib.suppress(ValueError):
-                self._visitors.remove(visitor)
+            self._forget(visitor)
 
     def _turn_away(self, connection: socket.socket, error: ForbiddenError | BusyError) -> None:
         """Answer the request that is coming with ``error``, and hang up."""
@@ -200,13 +225,3 @@ class UnixDoor:
         with contextlib.suppress(OSError):
             send_frame(connection, {"ok": False, "error": described})
         connection.close()
-
-
-def _peer(connection: socket.socket) -> tuple[int, set[int], int]:
-    """Return user, groups and process at the other end, as they were when they connected."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    pid, uid, gid = _PEER.unpack(credentials)
-    groups = array("I")
-    with contextlib.suppress(OSError):  # of more groups than fit none but the first counts
-        groups.frombytes(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES))
-    return uid, {gid, *groups}, pid

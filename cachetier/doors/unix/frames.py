@@ -18,6 +18,7 @@ from cachetier_client.transport.wire import HEADER_LIMIT_BYTES, Frame, FrameErro
 STALL_SECONDS = 20
 HELLO_BYTES = 4096
 ROOM_BYTES = 256 << 20
+OWN_BYTES = 2 * (HEADER_LIMIT_BYTES + BLOCK_BYTES)  # of it: two frames of the service's own user
 _TIMEVAL = struct.Struct("ll")
 
 
@@ -28,14 +29,15 @@ class FrameRoom:
         self._free_bytes = size_bytes
         self._freed = threading.Condition()
 
-    def take(self, size_bytes: int) -> None:
-        """Wait until ``size_bytes`` are free.
+    def take(self, size_bytes: int, *, is_own: bool = False) -> None:
+        """Wait until ``size_bytes`` are free, beside what is kept for the service's own user.
 
         Raises:
             FrameError: Not in time.
         """
+        needed_bytes = size_bytes + (0 if is_own else OWN_BYTES)
         with self._freed:
-            if not self._freed.wait_for(lambda: self._free_bytes >= size_bytes, STALL_SECONDS):
+            if not self._freed.wait_for(lambda: self._free_bytes >= needed_bytes, STALL_SECONDS):
                 raise FrameError("there is no memory for a frame of this size now")
             self._free_bytes -= size_bytes
 
@@ -48,12 +50,13 @@ class FrameRoom:
 class Frames:
     """The frames of one connection; one is held at a time."""
 
-    def __init__(self, connection: socket.socket, room: FrameRoom) -> None:
+    def __init__(self, connection: socket.socket, room: FrameRoom, *, is_own: bool = False) -> None:
         stall = _TIMEVAL.pack(STALL_SECONDS, 0)  # of one call, in the kernel: it costs nothing
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, stall)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, stall)
         self._connection = connection
         self._room = room
+        self._is_own = is_own
         self._held_bytes = 0
         self.resting_since: float | None = time.monotonic()
 
@@ -84,5 +87,5 @@ class Frames:
         self._held_bytes = 0
 
     def _take(self, size_bytes: int) -> None:
-        self._room.take(size_bytes)
+        self._room.take(size_bytes, is_own=self._is_own)
         self._held_bytes = size_bytes

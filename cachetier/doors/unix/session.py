@@ -10,8 +10,10 @@ import contextlib
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TypeVar
 
 from cachetier_client.identity import names
@@ -38,6 +40,7 @@ from cachetier.doors.unix.frames import Frames
 from cachetier.doors.unix.hangup import answered_before_it_hung_up
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
 from cachetier.ingest.ingest import RemoteStage
+from cachetier.ingest.shares import ShareAwaitedError
 from cachetier.local.store import Staged
 from cachetier.model.shard import INLINE_BYTES
 from cachetier.restore.restore import Opened
@@ -127,10 +130,12 @@ class Session:
             self._block(frame)
             return
         try:
-            with called_by(frame.header.get(TRACEPARENT)), working_for(self._sock):
+            with called_by(frame.header.get(TRACEPARENT)), working_for(self._sock, self._caller):
                 reply = self._dispatch(frame)
         except CachetierError as error:
             self._answer_error(error)
+        except ConnectionClosedError:  # while it waited
+            raise
         except Exception as error:  # the socket is not touched in there: an OSError is the disk's
             operation = str(frame.header.get("op"))[:60]
             tell(log, events.REQUEST_FAILED, door="unix", operation=operation, error=error)
@@ -213,14 +218,9 @@ class Session:
     def _put(self, request: requests.Put) -> Reply:
         self._node.refuse_when_leaving()
         self._node.incidents.used(self._client_id, request.ids.run)
-        receipt = self._node.ingest.put_inline(
-            request.ids,
-            request.name,
-            request.body,
-            request.digest,
-            request.timeout_seconds,
-            element_size=request.element_size,
-        )
+        put = partial(self._node.ingest.put_inline, element_size=request.element_size)
+        what = request.ids, request.name, request.body, request.digest
+        receipt = self._in_share(request.timeout_seconds, partial(put, *what))
         return Reply(receipt.as_reply())
 
     def _begin(self, request: requests.Begin) -> Reply:
@@ -229,7 +229,8 @@ class Session:
         self._node.incidents.used(self._client_id, ids.run)
         if len(self._staged) >= STAGED_LIMIT:
             raise InvalidRequestError(f"{STAGED_LIMIT} puts are staged on this connection already")
-        stage = self._node.ingest.begin(ids, name, request.size_bytes, request.timeout_seconds)
+        begin = partial(self._node.ingest.begin, ids, name, request.size_bytes)
+        stage = self._in_share(request.timeout_seconds, begin)
         staging, self._next_staging = self._next_staging, self._next_staging + 1
         self._staged[staging] = _StagedPut(ids, name, stage, request.element_size)
         if not isinstance(stage, Staged):
@@ -248,8 +249,17 @@ class Session:
         if not isinstance(stage, Staged):
             raise InvalidRequestError("a shard that streams to the remote reserves no room")
         total_bytes = requests.count_of(header, "reserved_bytes")
-        reserved = self._node.ingest.extend(stage, total_bytes, requests.timeout_of(header))
-        return Reply({"reserved_bytes": reserved})
+        extend = partial(self._node.ingest.extend, stage, total_bytes)
+        return Reply({"reserved_bytes": self._in_share(requests.timeout_of(header), extend)})
+
+    def _in_share(self, timeout_seconds: float, put: Callable[[float], _Answer]) -> _Answer:
+        """Do ``put``, with the seconds left, once its share has room for it."""
+        ends_at = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                return put(max(0.0, ends_at - time.monotonic()))
+            except ShareAwaitedError as awaited:
+                self._answer_to(awaited.room, max(0.0, ends_at - time.monotonic()))
 
     def _block(self, frame: Frame) -> None:
         """Take a block of a streamed put; it has no reply, so failures wait for the commit."""

@@ -1,5 +1,8 @@
 """The queue's state in memory: what is in flight, backed off or hurried, and each run's share.
 
+The link is shared between principals first, and then between the runs of each: who has ten runs has
+one share.
+
 Attempts of uploads are counted in the catalog as well; forgetting when to try again only makes the
 next attempt come sooner.
 """
@@ -8,11 +11,12 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import count
+from itertools import chain, count
+from math import prod
 
 from cachetier_client.clock import Clock
 
@@ -60,27 +64,85 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Runs that have one share together: those of a principal."""
+
+    name: str
+    globs: tuple[str, ...]
+    weight: float
+
+
+# From the whole link down to a run: inside of what, the flow there, and its weight.
+Path = tuple[tuple[str, str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Weights:
-    """The share of each run: that of the first pattern it matches, 1 if there is none."""
+    """The share of each run in its group: that of the first pattern it matches, 1 if there is none.
+
+    Its group is the first of ``groups`` that has it. A run of none is one by itself, of its weight.
+    """
 
     patterns: tuple[tuple[str, float], ...] = ()
+    groups: tuple[Group, ...] = ()
 
     def of(self, run: str) -> float:
         return next((weight for glob, weight in self.patterns if fnmatchcase(run, glob)), 1.0)
+
+    def path_of(self, run: str) -> Path:
+        for group in self.groups:
+            if any(fnmatchcase(run, glob) for glob in group.globs):
+                name = f"{group.name}/"  # no run has a slash
+                return ("", name, group.weight), (name, run, self.of(run))
+        return (("", run, self.of(run)),)
+
+    def portions(self, runs: Iterable[str]) -> dict[str, float]:
+        """Return which part of the link each of ``runs`` has while all of them have work."""
+        paths = {run: self.path_of(run) for run in runs}
+        inside: dict[str, dict[str, float]] = {}
+        for parent, flow, weight in chain.from_iterable(paths.values()):
+            inside.setdefault(parent, {})[flow] = weight
+        whole = {parent: sum(weights.values()) for parent, weights in inside.items()}
+        return {
+            run: prod(weight / whole[parent] for parent, _, weight in path)
+            for run, path in paths.items()
+        }
 
 
 EQUAL = Weights()
 
 
 @dataclass(frozen=True, slots=True)
-class Fairness:
-    """What was handed out so far: to each run, and of what is urgent to each of its classes."""
+class RunShares:
+    """What was handed out to runs: of the whole link, and inside of each group."""
 
-    runs: Shares = field(default_factory=Shares)
+    inside: Mapping[str, Shares] = field(default_factory=dict)
+
+    def start(self, path: Path) -> tuple[float, ...]:
+        """Return when the next item of a run starts, its group's first: the lowest is next."""
+        return tuple(self._of(parent).start(flow) for parent, flow, _ in path)
+
+    def after(self, path: Path, size_bytes: int) -> RunShares:
+        """Return the shares once a run was handed an item of ``size_bytes``."""
+        changed = {
+            parent: self._of(parent).after(flow, size_bytes, weight)
+            for parent, flow, weight in path
+        }
+        return RunShares({**self.inside, **changed})
+
+    def _of(self, parent: str) -> Shares:
+        return self.inside.get(parent) or Shares()
+
+
+@dataclass(frozen=True, slots=True)
+class Fairness:
+    """What was handed out so far: to runs, and of what is urgent to each of its classes."""
+
+    runs: RunShares = field(default_factory=RunShares)
     urgent: Shares = field(default_factory=Shares)
 
 
-def _nobody_waits(_save: Save) -> bool:
+def _nobody_waits(_who: Save | str) -> bool:
     return False
 
 
@@ -89,6 +151,7 @@ class Situation:
     """Everything else that bears on the decision.
 
     ``not_before`` are monotonic instants, for work that failed or found nothing to do yet.
+    ``starved``: whether a put waits for room in the share that a run counts for.
     """
 
     now: float
@@ -97,6 +160,7 @@ class Situation:
     not_before: Mapping[Key, float] = field(default_factory=dict)
     hurried: Callable[[Save], bool] = _nobody_waits
     wants_room: bool = False
+    starved: Callable[[str], bool] = _nobody_waits
     fairness: Fairness = field(default_factory=Fairness)
     weights: Weights = EQUAL
 
@@ -126,6 +190,7 @@ class QueueState:
         self._fraction = fraction
         self.weights = weights
         self.phases = phases or Phases(clock)
+        self.starved: Callable[[str], bool] = _nobody_waits
         self._fairness = Fairness()
         self._changed = threading.Condition()
         self._numbers = count(1)
@@ -271,6 +336,7 @@ class QueueState:
                 not_before=dict(self._not_before),
                 hurried=self.hurried,
                 wants_room=wants_room,
+                starved=self.starved,
                 fairness=self._fairness,
                 weights=self.weights,
             )

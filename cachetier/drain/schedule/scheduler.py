@@ -4,10 +4,11 @@ First comes what is more urgent:
 
 0. what somebody waits for (``flush``, ``wait``), and whatever is overdue;
 1. what is sealed here, and unsealed shards that have waited long enough;
-2. unsealed shards, when a put waits for room.
+2. unsealed shards, when a put waits for room, on the node or in the share of their principal.
 
-Within a tier the runs share the link by their weights, and each run sends whole checkpoints: the
-oldest complete one first, then the oldest, and of each what finishes it before what feeds it.
+Within a tier the runs share the link by their weights (``RunShares``), and each run sends whole
+checkpoints: the oldest complete one first, then the oldest, and of each what finishes it before
+what feeds it.
 
 Nothing starves. Everything joins the first tier when it is ``OVERDUE_SECONDS`` old. There, what is
 waited for gets three bytes of four while anything is overdue, and what is overdue gets the fourth,
@@ -142,6 +143,7 @@ def _chosen(
     """Return up to ``count`` items, taking turns between classes and runs, and the shares then."""
     queues: dict[int, dict[str, dict[str, deque[_Candidate]]]] = {}
     brought: dict[str, int] = {}
+    paths = {run: situation.weights.path_of(run) for run in {c.work.save.run for c in ready}}
     for candidate in sorted(ready, key=lambda each: each.place):
         of_tier = queues.setdefault(candidate.tier, {})
         of_run = of_tier.setdefault(candidate.flow, {})
@@ -152,11 +154,13 @@ def _chosen(
         while of_flow and len(chosen) < count:
             flow = min(of_flow, key=lambda each: (urgent.start(each), each))
             of_run = of_flow[flow]
-            run = min(of_run, key=lambda each: (runs.start(each), of_run[each][0].work.save.number))
+            run = min(
+                of_run, key=lambda each: (runs.start(paths[each]), of_run[each][0].work.save.number)
+            )
             candidate = of_run[run].popleft()
             work = candidate.work
             chosen.append(work)
-            runs = runs.after(run, work.size_bytes, situation.weights.of(run))
+            runs = runs.after(paths[run], work.size_bytes)
             if tier == _URGENT:
                 urgent = urgent.after(flow, work.size_bytes, _URGENT_WEIGHTS[flow])
             # A save is claimed when its turn comes, not before: it counts as started from then on.
@@ -234,7 +238,7 @@ def _tier(view: SaveView, work: Work, situation: Situation) -> tuple[int, float,
         return _FOR_ROOM, 0.0, ""
     if _is_of_sealed(view, work) or age_seconds > UNSEALED_SECONDS:
         return _SEALED, 0.0, ""
-    if situation.wants_room:
+    if situation.wants_room or situation.starved(view.save.run):
         return _FOR_ROOM, 0.0, ""
     return _LATER, UNSEALED_SECONDS - age_seconds, ""
 

@@ -81,8 +81,7 @@ def _shared(
     found: dict[int, float] = {}
     now = start
     while left:
-        total = sum(weights.of(run) for run in left)
-        speeds = {run: rate * weights.of(run) / total for run in left}
+        speeds = {run: rate * part for run, part in weights.portions(left).items()}
         seconds = min(size_bytes / speeds[run] for run, size_bytes in left.items())
         now += seconds
         left = {run: size - speeds[run] * seconds for run, size in left.items()}

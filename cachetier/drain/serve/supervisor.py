@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from cachetier.drain.channel import DrainLink
 from cachetier.drain.messages import DrainOrders, Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.process import LOCK_NAME
-from cachetier.drain.schedule.queue_state import QueueState, Weights
+from cachetier.drain.schedule.queue_state import EQUAL, QueueState, Weights
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.eta import etas
@@ -66,7 +66,7 @@ class DrainSettings:
     cpus: tuple[int, ...] = ()
     max_rate: str = ""
     windows: tuple[str, ...] = ()
-    run_weights: tuple[tuple[str, float], ...] = ()
+    weights: Weights = EQUAL
     compression: Rules = UNCOMPRESSED
     packing: bool = False
 
@@ -113,7 +113,7 @@ class Supervisor:
         metrics: Metrics | None = None,
         phases: Phases | None = None,
     ) -> None:
-        self.queue = QueueState(clock, weights=Weights(settings.run_weights), phases=phases)
+        self.queue = QueueState(clock, weights=settings.weights, phases=phases)
         self._stats = DrainStats(settings.remote.name, clock, metrics)
         context = DrainContext(
             store,
@@ -253,6 +253,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stderr.close()
 
 
+def environment_of_drain(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a drain gets of the service's environment: the keys to its bucket, but no other.
+
+    Settings come by the channel, and the token of the doors is none of its business.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith("AWS_")
+        or not (name.startswith("CACHETIER_") or log_format.names_secret(name))
+    }
+
+
 def _spawn(theirs: socket.socket, arguments: list[str]) -> subprocess.Popen[bytes]:
     """Start a drain in a session of its own, which gives it a scheduling group of its own."""
     descriptor = theirs.fileno()
@@ -266,5 +279,5 @@ def _spawn(theirs: socket.socket, arguments: list[str]) -> subprocess.Popen[byte
         stderr=subprocess.PIPE,
         pass_fds=(descriptor,),
         start_new_session=True,
-        env={**os.environ, **ENVIRONMENT},
+        env={**environment_of_drain(os.environ), **ENVIRONMENT},
     )

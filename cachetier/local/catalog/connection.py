@@ -45,7 +45,7 @@ def open_writer(path: Path, now: float, vfs: str | None = None) -> apsw.Connecti
         )
     reserve.lend(path.parent)
     try:
-        connection = apsw.Connection(str(path), vfs=vfs)
+        connection = _opened(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, vfs)
     except apsw.Error as error:
         raise _unusable(path, error) from error
     try:
@@ -110,10 +110,16 @@ def sqlite_version() -> str:
 
 def open_reader(path: Path, vfs: str | None = None) -> apsw.Connection:
     """Open the catalog for reading only."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
+    connection = _opened(path, apsw.SQLITE_OPEN_READONLY, vfs)
     connection.set_busy_timeout(BUSY_MILLISECONDS)
     _keep_plans(connection)
     return connection
+
+
+def _opened(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
+    """Open a database that is no link; SQLite would refuse one further up, too."""
+    real = path.parent.resolve() / path.name
+    return apsw.Connection(str(real), flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=vfs)
 
 
 def store_id_of(connection: apsw.Connection) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,13 @@ from cachetier.model.names import DURABLE
 from cachetier.model.policy import LocalStep, surplus
 
 _CLEAN = "shards.state = 'clean' AND (shards.file_id IS NOT NULL OR shards.inline)"
+_DAMAGED_OR_PINNED = (
+    "SELECT run, sum(size_bytes), count(*) FROM shards JOIN saves ON number = save "
+    "WHERE shards.state = 'quarantined' GROUP BY run UNION ALL "
+    "SELECT saves.run, sum(size_bytes), count(*) FROM pins "
+    "JOIN saves ON saves.run = pins.run AND saves.step = pins.step "
+    f"JOIN shards ON shards.save = saves.number WHERE {_CLEAN} GROUP BY saves.run"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,12 @@ class NodeTotals:
     owed: Mapping[str, Owed] = field(default_factory=dict)
 
 
-def node_totals(sql: apsw.Connection, remotes: Sequence[str], active_since: float) -> NodeTotals:
+def node_totals(
+    sql: apsw.Connection,
+    remotes: Sequence[str],
+    active_since: float,
+    lent: Collection[int] = (),
+) -> NodeTotals:
     """Return what the catalog says.
 
     Args:
@@ -66,16 +79,19 @@ def node_totals(sql: apsw.Connection, remotes: Sequence[str], active_since: floa
         remotes: The remotes of the settings.
         active_since: Runs whose newest save began before are left out, unless they have something
             here that is not durable.
+        lent: The versions of shards that somebody reads: what they have is not evictable.
     """
     sql.execute("BEGIN")  # one transaction, so that the figures belong together
     try:
-        return _read(sql, remotes, active_since)
+        return _read(sql, remotes, active_since, lent)
     finally:
         if sql.in_transaction:
             sql.execute("ROLLBACK")  # nothing was written; a COMMIT reads, and may fail as well
 
 
-def _read(sql: apsw.Connection, remotes: Sequence[str], active_since: float) -> NodeTotals:
+def _read(
+    sql: apsw.Connection, remotes: Sequence[str], active_since: float, lent: Collection[int]
+) -> NodeTotals:
     by_save = exposure_queries.dirty_by_save(sql)
     saves = exposure_queries.open_saves(sql, by_save)
     ended = by_save.keys() - {save.number for save in saves}
@@ -92,7 +108,7 @@ def _read(sql: apsw.Connection, remotes: Sequence[str], active_since: float) -> 
         unwanted_saves=tuple((each.run, each.step) for each in others if not each.wanted),
         oldest_dirty_at=exposure_queries.committed_at(sql, dirty.oldest),
         clean_bytes=_clean_bytes(sql),
-        evictable_bytes=_evictable_bytes(sql, saves),
+        evictable_bytes=_evictable_bytes(sql, saves, lent),
         damage=exposure_queries.damage(sql),
         policy=exposure_queries.kept_by_policy(sql),
         pins=pins.totals(sql),
@@ -134,6 +150,26 @@ def _owed(sql: apsw.Connection, remote: str, saves: Iterable[OpenSave]) -> Owed:
     return Owed(Lag(len(waiting), dirty.shards, dirty.size_bytes, 0), since)
 
 
+def held_by_run(sql: apsw.Connection) -> dict[str, tuple[int, int]]:
+    """Return how many bytes and shards each run has here that make no room by themselves.
+
+    They are not durable, damaged, or pinned; local-only steps that go for a put that waits are not
+    counted. What becomes clean in between is counted twice, not left out.
+    """
+    by_save = exposure_queries.dirty_by_save(sql)
+    going = {save.number for save in _removable(sql, exposure_queries.open_saves(sql, by_save))}
+    held: dict[str, tuple[int, int]] = {}
+    staying = sorted(by_save.keys() - going)
+    others = (
+        (each.run, each.dirty.size_bytes, each.dirty.shards)
+        for each in exposure_queries.other_saves(sql, by_save, staying)
+    )
+    for run, size_bytes, shards in (*others, *sql.execute(_DAMAGED_OR_PINNED)):
+        before = held.get(run, (0, 0))
+        held[run] = before[0] + size_bytes, before[1] + shards
+    return held
+
+
 def _sum(parts: Iterable[Dirty]) -> Dirty:
     found = list(parts)
     return Dirty(
@@ -148,9 +184,28 @@ def _clean_bytes(sql: apsw.Connection) -> int:
     return int(sql.execute(f"SELECT coalesce(sum(size_bytes), 0) FROM shards WHERE {_CLEAN}").get)
 
 
-def _evictable_bytes(sql: apsw.Connection, saves: Sequence[OpenSave]) -> int:
-    """Return what goes: what is clean and not pinned, and local-only steps; ``saves`` are open."""
-    return _clean_bytes(sql) - _pinned_clean_bytes(sql) + _removable_bytes(sql, saves)
+def _evictable_bytes(sql: apsw.Connection, saves: Sequence[OpenSave], lent: Collection[int]) -> int:
+    """Return what goes: what is clean and not pinned, and local-only steps; ``saves`` are open.
+
+    What is lent stays until its readers are done.
+    """
+    removable = _removable(sql, saves)
+    lent_bytes = _lent_bytes(sql, lent, [save.number for save in removable])
+    of_steps = sum(save.dirty.size_bytes for save in removable)
+    return _clean_bytes(sql) - _pinned_clean_bytes(sql) + of_steps - lent_bytes
+
+
+def _lent_bytes(sql: apsw.Connection, lent: Collection[int], removable: Collection[int]) -> int:
+    """Return what of the evictable bytes is lent; ``removable`` saves are local-only."""
+    query = (
+        "SELECT coalesce(sum(shards.size_bytes), 0) FROM json_each(?) AS lent "
+        "CROSS JOIN shards ON shards.version = lent.value "
+        "JOIN saves ON saves.number = shards.save WHERE shards.file_id IS NOT NULL AND ("
+        "shards.state = 'dirty' AND shards.save IN (SELECT value FROM json_each(?)) "
+        "OR shards.state = 'clean' AND NOT EXISTS (SELECT 1 FROM pins "
+        "WHERE pins.run = saves.run AND pins.step = saves.step))"
+    )
+    return int(sql.execute(query, (json.dumps(list(lent)), json.dumps(list(removable)))).get)
 
 
 def _pinned_clean_bytes(sql: apsw.Connection) -> int:
@@ -162,22 +217,22 @@ def _pinned_clean_bytes(sql: apsw.Connection) -> int:
     return int(sql.execute(query).get)
 
 
-def _removable_bytes(sql: apsw.Connection, saves: Sequence[OpenSave]) -> int:
-    """Return the bytes of local-only steps that go for a put that waits.
+def _removable(sql: apsw.Connection, saves: Sequence[OpenSave]) -> list[OpenSave]:
+    """Return the local-only steps that go for a put that waits.
 
     All clean ones go first, so the newest whole step of a run that is left is one of ``saves``.
     """
     kept = {save.number: save for save in saves if save.local_only}
     if not kept:
-        return 0
+        return []
     damaged = {row[0] for row in sql.execute("SELECT save FROM shards WHERE state = 'quarantined'")}
     whole = {save.number for save in saves if save.sealed_at is not None} - damaged
-    return sum(
-        kept[save.number].dirty.size_bytes
+    return [
+        kept[save.number]
         for steps in _unfinished(sql, whole).values()
         for save in surplus(steps, 1)
         if save.number in kept and not pins.is_pinned(sql, save.run, save.step)
-    )
+    ]
 
 
 def _unfinished(sql: apsw.Connection, whole: Collection[int]) -> dict[str, list[LocalStep]]:

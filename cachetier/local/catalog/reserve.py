@@ -21,6 +21,7 @@ from pathlib import Path
 import apsw
 
 from cachetier import libc
+from cachetier.local.files.permissions import unfollowed
 
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 32 << 20
@@ -41,9 +42,9 @@ class Reserve:
         size_bytes = max(LEAST_BYTES, min(RESERVE_BYTES, capacity_bytes // 16))
         self._size_bytes = size_bytes - size_bytes // 4
         self._parts = [
-            (_opened(catalog.with_name(f"{catalog.name}-shm")), INDEX_BYTES),
-            (_opened(catalog.with_name(f"{catalog.name}-wal")), size_bytes // 4),
-            (_opened(catalog.with_name(RESERVE_NAME), os.O_CREAT), self._size_bytes),
+            (unfollowed(catalog.with_name(f"{catalog.name}-shm"), os.O_RDWR), INDEX_BYTES),
+            (unfollowed(catalog.with_name(f"{catalog.name}-wal"), os.O_RDWR), size_bytes // 4),
+            (unfollowed(catalog.with_name(RESERVE_NAME), os.O_RDWR | os.O_CREAT), self._size_bytes),
         ]
         self._kept = True  # by the filesystem: some allocate nothing ahead
         self.fill()
@@ -89,7 +90,7 @@ def lend(cache_dir: Path) -> None:
     """Give the reserve of a closed catalog back to a disk that has no room to open it in."""
     status, path = os.statvfs(cache_dir), cache_dir / RESERVE_NAME
     if status.f_bavail * status.f_frsize < OPENING_BYTES and path.exists():
-        os.truncate(path, 0)
+        os.close(unfollowed(path, os.O_WRONLY | os.O_TRUNC))
 
 
 def is_full(connection: apsw.Connection, error: apsw.Error) -> bool:
@@ -99,10 +100,6 @@ def is_full(connection: apsw.Connection, error: apsw.Error) -> bool:
     """
     refused = getattr(error, "extendedresult", apsw.SQLITE_OK) in _WRITES
     return isinstance(error, apsw.FullError) or (refused and connection.system_errno in FULL)
-
-
-def _opened(path: Path, flags: int = 0) -> int:
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
 
 
 def _allocated_bytes(descriptor: int) -> int:

@@ -20,6 +20,7 @@ import apsw
 from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import wal
 from cachetier.local.files.data_files import sync_directory, write_synced
+from cachetier.local.files.permissions import unfollowed
 
 MARK_NAME = "running"
 _NO_LOG = "none\n"
@@ -34,7 +35,8 @@ def mark_path(catalog: Path) -> Path:
 def is_log_lost(catalog: Path) -> bool:
     """Return whether there is a mark, and not the log that it names."""
     try:
-        marked = mark_path(catalog).read_text(encoding="ascii", errors="replace").split()
+        with open(mark_path(catalog), "rb", opener=unfollowed) as file:
+            marked = file.read().split()
     except FileNotFoundError:
         return False
     found = wal.life_of(wal.log_path(catalog))

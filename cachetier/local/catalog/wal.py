@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from cachetier.errors import CatalogDamagedError
+from cachetier.local.files.permissions import unfollowed
 
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
@@ -37,7 +38,7 @@ def life_of(path: Path) -> tuple[int, int] | None:
     SQLite adds one to both each time.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=unfollowed) as file:
             head = file.read(_HEADER.size)
     except FileNotFoundError:
         return None
@@ -50,7 +51,8 @@ def life_of(path: Path) -> tuple[int, int] | None:
 def check(path: Path) -> None:
     """Raise CatalogDamagedError if commits lie behind a damaged frame of the log at ``path``."""
     try:
-        log = path.read_bytes()
+        with open(path, "rb", opener=unfollowed) as file:
+            log = file.read()
     except FileNotFoundError:
         return
     if len(log) <= _HEADER.size:

@@ -23,6 +23,7 @@ from typing import Protocol
 
 from cachetier import libc
 from cachetier.errors import ConfigError, FencedError, OpenForWritingError
+from cachetier.local.files.permissions import unfollowed
 
 FILE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 IDENTITY_ATTRIBUTE = "user.cachetier.shard"
@@ -71,6 +72,12 @@ class Files(Protocol):
     def unread(self, file_id: str) -> bool:
         """Return whether nobody has the file open."""
 
+    def unshared(self, descriptor: int) -> bool:
+        """Return whether nobody has the file open but by ``descriptor``, which only reads."""
+
+    def cut(self, descriptor: int) -> None:
+        """Free what an unlinked file takes on the disk, whoever has it open."""
+
     def remove(self, file_id: str) -> None:
         """Remove the file; a missing one is no error."""
 
@@ -105,8 +112,7 @@ class DiskFiles:
 
     def create(self, size_bytes: int) -> tuple[str, int]:
         file_id = "0" + secrets.token_hex(16)[1:]  # for one of the folders
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self._path(file_id), flags, 0o600)
+        descriptor = unfollowed(self._path(file_id), os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             _allocate(descriptor, size_bytes)
             if self.free_bytes() == 0:
@@ -118,10 +124,18 @@ class DiskFiles:
         return file_id, descriptor
 
     def open(self, file_id: str) -> int:
-        return os.open(self._path(file_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        path = self._path(file_id)
+        try:
+            return unfollowed(path, os.O_RDONLY)
+        except OSError as error:
+            if error.errno == errno.ELOOP:  # a link is no data file
+                raise FileNotFoundError(
+                    errno.ENOENT, "symbolic links are not followed", str(path)
+                ) from None
+            raise
 
     def preallocate(self, file_id: str, size_bytes: int) -> None:
-        descriptor = os.open(self._path(file_id), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = unfollowed(self._path(file_id), os.O_WRONLY)
         try:
             _allocate(descriptor, size_bytes)
         finally:
@@ -140,7 +154,7 @@ class DiskFiles:
             raise FencedError(f"syncing a data file failed: {error.strerror}") from error
 
     def sync_name(self, file_id: str) -> None:
-        with _opened_directory(self._path(file_id).parent) as descriptor:
+        with _opened_directory(self._path(file_id).parent, os.O_NOFOLLOW) as descriptor:
             try:
                 os.fsync(descriptor)
             except OSError as error:
@@ -152,13 +166,20 @@ class DiskFiles:
         except FileNotFoundError:
             return True
         try:
+            return self.unshared(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def unshared(self, descriptor: int) -> bool:
+        try:
             _lease(descriptor, fcntl.F_WRLCK)
         except OSError:
             return False
-        else:
-            return True
-        finally:
-            os.close(descriptor)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True
+
+    def cut(self, descriptor: int) -> None:
+        os.truncate(f"/proc/self/fd/{descriptor}", 0)
 
     def remove(self, file_id: str) -> None:
         self._path(file_id).unlink(missing_ok=True)
@@ -167,10 +188,7 @@ class DiskFiles:
         os.replace(self._path(file_id), self._lost / file_id)
 
     def identity(self, file_id: str) -> bytes | None:
-        try:
-            return os.getxattr(self._path(file_id), IDENTITY_ATTRIBUTE)
-        except OSError:
-            return None
+        return identity_of(self._path(file_id))
 
     def all(self) -> Iterator[tuple[str, int]]:
         for name in sorted(filter(_FOLDER.fullmatch, os.listdir(self._data))):
@@ -187,6 +205,14 @@ class DiskFiles:
         if not FILE_ID.fullmatch(file_id):
             raise ValueError(f"{file_id!r} is not a data file's id")
         return self._data / file_id[:2] / file_id
+
+
+def identity_of(path: Path) -> bytes | None:
+    """Return what a data file at ``path`` was marked with; None for a link, too."""
+    try:
+        return os.getxattr(path, IDENTITY_ATTRIBUTE, follow_symlinks=False)
+    except OSError:
+        return None
 
 
 def probe(cache_dir: Path) -> dict[str, bool]:
@@ -297,8 +323,8 @@ def _allocate(descriptor: int, size_bytes: int) -> None:
 
 
 @contextmanager
-def _opened_directory(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _opened_directory(path: Path, flags: int = 0) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
     try:
         yield descriptor
     finally:
@@ -327,7 +353,7 @@ def sync_filesystem(path: Path) -> None:
 def write_synced(path: Path, text: str) -> None:
     """Write a small file whole: after the loss of power it is there with ``text``, or not."""
     temporary = path.with_suffix(".new")
-    with temporary.open("w") as file:
+    with open(temporary, "w", opener=unfollowed) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

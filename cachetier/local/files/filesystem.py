@@ -7,8 +7,10 @@ byte is taken. What is not refused here is tried by ``files.probe``.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +26,8 @@ NETWORK = frozenset(
     }
 )
 _HINT = "Put cache_dir on a local ext4 or XFS disk."
+_FSXATTR = struct.Struct("=I8xI12x")  # its flags and its project
+_GET_FSXATTR, _INHERITED = 0x801C581F, 0x200
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -58,6 +62,24 @@ def mount_of(path: Path, mountinfo: str) -> Mount:
             options = tuple(option for text in (fields[5], *more) for option in text.split(","))
             found = Mount(point, kind, fields[2], source, options)
     return found
+
+
+def project_of(directory: Path) -> int:
+    """Return the quota project of whatever is made in ``directory``; 0: none, or nobody can tell.
+
+    Source: Linux, include/uapi/linux/fs.h, ``struct fsxattr``.
+    """
+    found = bytearray(_FSXATTR.size)
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.ioctl(descriptor, _GET_FSXATTR, found)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return 0
+    flags, project = _FSXATTR.unpack(found)
+    return int(project) if flags & _INHERITED else 0
 
 
 def refuse_unsafe(path: Path, mount: Mount, *, allow_volatile: bool) -> None:

@@ -22,7 +22,12 @@ from cachetier.local.catalog import connection, running, schema
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.files.data_files import DiskFiles, sync_directory
 from cachetier.local.lost_and_found import Identity
-from cachetier.local.recovery import CATALOG_NAME, STORE_ID_NAME, refuse_other_store
+from cachetier.local.recovery import (
+    CATALOG_NAME,
+    STORE_ID_NAME,
+    refuse_other_store,
+    store_id_in,
+)
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -128,14 +133,15 @@ def peeked(cache_dir: Path) -> Iterator[apsw.Connection | None]:
     Raises:
         apsw.Error: It cannot be read: no rights, or damaged.
     """
-    path = (cache_dir / CATALOG_NAME).absolute()
+    path = cache_dir.resolve() / CATALOG_NAME
     if not path.exists():
         yield None
         return
     log = path.with_name(f"{path.name}-wal")
     immutable = not log.exists() or log.stat().st_size == 0
     uri = f"file:{quote(str(path))}?mode=ro{'&immutable=1' if immutable else ''}"
-    sql = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOFOLLOW
+    sql = apsw.Connection(uri, flags=flags)
     try:
         sql.set_busy_timeout(BUSY_MILLISECONDS)
         yield sql
@@ -193,10 +199,9 @@ def _set_unmarked_aside(cache_dir: Path) -> None:
 
 def _store_id(cache_dir: Path) -> str | None:
     """Return the id that the directory, or else a data file, says."""
-    try:
-        return (cache_dir / STORE_ID_NAME).read_text().strip()
-    except FileNotFoundError:
-        pass
+    found = store_id_in(cache_dir)
+    if found is not None:
+        return found
     files = DiskFiles(cache_dir)
     marks = (Identity.parsed(files.identity(file_id)) for file_id, _ in files.all())
     return next((mark.store_id for mark in marks if mark is not None), None)

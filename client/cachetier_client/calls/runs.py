@@ -161,10 +161,5 @@ class Runs:
         with self._caller.calling("status", tells=False), understood():
             return dict(self._ask("status", {}, timeout_seconds)["status"])
 
-    def link(self, *, timeout_seconds: float = LOOK_SECONDS) -> dict[str, Any]:
-        """Return the ``url`` that signs a browser in as this caller, and ``expires_seconds``."""
-        with self._caller.calling("link", tells=False), understood():
-            return dict(self._ask("link_create", {}, timeout_seconds))
-
     def _ask(self, op: str, fields: dict[str, Any], timeout_seconds: float) -> Reply:
         return self._caller.transport.call(op, fields, self._caller.deadline(timeout_seconds))

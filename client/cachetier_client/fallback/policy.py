@@ -38,13 +38,13 @@ def lasting_transport(
     if chosen == "wait" or chosen == "fail":
         return RetryingTransport(single, clock, gives_up=chosen == "fail")
     # Imported by those who may need the way past the service: it takes as long as all the rest.
-    from cachetier_client.fallback.direct.address import from_environment, from_hello
+    from cachetier_client.fallback.direct.address import first_of, from_environment, from_hello
     from cachetier_client.fallback.transport import AFTER_SECONDS, FallbackTransport
 
     named = from_environment(os.environ)
 
     def remote() -> RemoteAddress | None:
-        return named or from_hello(getattr(single, "remote", None))
+        return first_of(named, from_hello(getattr(single, "remote", None)))
 
     after_seconds = _after_seconds(os.environ, AFTER_SECONDS)
     return FallbackTransport(single, remote, clock, workers, after_seconds)

@@ -12,13 +12,13 @@ from cachetier_client.io.block_file import BlockFiles
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport import wire
 from cachetier_client.transport.base import Transport
-from cachetier_client.transport.connection import SOCKET_PATH_LIMIT_BYTES
+from cachetier_client.transport.connection import SERVICE_UID_VARIABLE, SOCKET_PATH_LIMIT_BYTES
 from cachetier_client.transport.unix import UnixTransport
 from cachetier_client.transport.wire import Header
 
 VERSION = "0.1.0"  # as in pyproject.toml: asking the installed files takes 10 ms
 DEFAULT_URL = "unix:///run/cachetier/cachetier.sock"
-_HTTP_PORT = 80
+_PORTS = {"http": 80, "https": 443}
 
 
 def greeting(now: float) -> Header:
@@ -34,16 +34,19 @@ def greeting(now: float) -> Header:
 def transport_for(
     url: str, hello: Header, *, workers: Workers, token: str = "", files: BlockFiles | None = None
 ) -> Transport:
-    """Return the transport for ``unix:///path`` or ``http://host:port``; nothing is connected yet.
+    """Return the transport for ``unix:///path``, ``http://host:port`` or ``https://host:port``.
+
+    Nothing is connected yet.
 
     Raises:
-        ValueError: Another kind of address.
+        ValueError: Another kind of address, or a file of TLS that cannot be used.
     """
     parts = urlsplit(url)
     if parts.scheme == "unix":
-        return UnixTransport(_socket_path(url), hello, workers, files)
-    if parts.scheme == "http" and parts.hostname and parts.username is None:
+        return UnixTransport(_socket_path(url), hello, workers, files, uid=_service_uid())
+    if parts.scheme in _PORTS and parts.hostname and parts.username is None:
         from cachetier_client.transport.http import HttpTransport
+        from cachetier_client.transport.tls import context_of_environment
 
         return HttpTransport(
             parts.hostname,
@@ -51,17 +54,27 @@ def transport_for(
             prefix=parts.path.rstrip("/"),
             token=token,
             client_id=str(hello["client_id"]),
+            tls=context_of_environment() if parts.scheme == "https" else None,
         )
     raise ValueError(f"{without_secret(url)!r} is no address of a service: {_meant(url)}")
 
 
+def _service_uid() -> int | None:
+    text = os.environ.get(SERVICE_UID_VARIABLE, "")
+    if text and not text.isdecimal():
+        raise ValueError(f"{SERVICE_UID_VARIABLE}={text!r} is no user id")
+    return int(text) if text else None
+
+
 def _port(parts: SplitResult) -> int:
     try:
-        port = _HTTP_PORT if parts.port is None else parts.port
+        port = _PORTS[parts.scheme] if parts.port is None else parts.port
     except ValueError:
         port = 0
     if not port:
-        raise ValueError(f"{parts.geturl()!r} needs a port from 1 to 65535: http://host:port")
+        raise ValueError(
+            f"{parts.geturl()!r} needs a port from 1 to 65535: {parts.scheme}://host:port"
+        )
     return port
 
 
@@ -70,14 +83,12 @@ def _meant(url: str) -> str:
     scheme, mark, rest = url.partition("://")
     if url.startswith("/"):
         return f"did you mean {f'unix://{url}'!r}?"
-    if scheme == "https":
-        return "end https in front of it, and use http://host:port"
-    if scheme == "http" and "@" in rest:
+    if scheme in _PORTS and "@" in rest:
         return "a token goes into CACHETIER_TOKEN"
     host = rest if mark else url
     if re.fullmatch(r"[A-Za-z0-9.-]+:\d+/?", host):
         return f"did you mean {f'http://{host}'!r}?"
-    return "use unix:///path/to/cachetier.sock or http://host:port"
+    return "use unix:///path/to/cachetier.sock or http://host:port, or https"
 
 
 def _socket_path(url: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -28,6 +29,8 @@ from cachetier_client.transport.wire import ConnectionClosedError, Frame, FrameE
 
 INLINE_BYTES = 65536  # until a service says otherwise
 SOCKET_PATH_LIMIT_BYTES = 107
+SERVICE_UID_VARIABLE = "CACHETIER_SERVICE_UID"
+_PEER = struct.Struct("iII")
 
 
 @dataclass(slots=True)
@@ -37,6 +40,7 @@ class Peer:
     Attributes:
         path: Its socket.
         greeting: What each connection begins with.
+        uid: Whose it must be, if that matters.
         inline_bytes: Up to which size a shard travels in one frame.
         remote: Where the service drains to, in its words.
         has_incidents: Whether it spoke of incidents.
@@ -44,6 +48,7 @@ class Peer:
 
     path: str
     greeting: Header
+    uid: int | None = None
     inline_bytes: int = INLINE_BYTES
     remote: object = None
     has_incidents: bool = False
@@ -71,10 +76,11 @@ class Connection:
 
         Raises:
             ConnectionLostError: Nobody answers there.
-            ForbiddenError: The socket, or the service, does not let this user in.
+            ForbiddenError: The socket, or the service, does not let this user in; or it is not
+                served by whom it should be.
             ProtocolMismatchError: It speaks another protocol.
         """
-        connection = cls(_connected(service.path, deadline), service)
+        connection = cls(_connected(service, deadline), service)
         try:
             hello = connection.request({"op": "hello", **service.greeting}, deadline).header
             service.inline_bytes, service.remote = _checked_hello(hello), hello.get("remote")
@@ -153,11 +159,13 @@ class Connection:
         raise ProtocolMismatchError(f"{self._peer} does not speak this protocol") from error
 
 
-def _connected(path: str, deadline: Deadline) -> socket.socket:
+def _connected(service: Peer, deadline: Deadline) -> socket.socket:
+    path = service.path
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(deadline.require(f"connecting to unix://{path}"))
         sock.connect(path)
+        _check_server(sock, service)
     except TimeoutError:
         sock.close()
         raise deadline.passed(f"connecting to unix://{path}") from None
@@ -186,3 +194,14 @@ def _checked_hello(hello: Header) -> int:
             f"this client {wire.PROTOCOL} and {BLOCK_BYTES}"
         )
     return inline_bytes
+
+
+def _check_server(sock: socket.socket, service: Peer) -> None:
+    """Refuse a socket at which somebody else listens: whoever can write its directory might."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    _pid, uid, _gid = _PEER.unpack(credentials)
+    if service.uid is not None and uid != service.uid:
+        raise ForbiddenError(
+            f"unix://{service.path} is served by user {uid}, not by {service.uid}",
+            hint=f"Nothing was sent. Find out who listens there, or mend {SERVICE_UID_VARIABLE}.",
+        )

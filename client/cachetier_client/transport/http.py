@@ -8,6 +8,7 @@ Source: docs/http.md.
 from __future__ import annotations
 
 import http.client
+import ssl
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,10 +43,20 @@ class HttpTransport:
     """A service reached by HTTP. Thread-safe and fork-safe."""
 
     def __init__(
-        self, host: str, port: int, *, prefix: str = "", token: str = "", client_id: str = ""
+        self,
+        host: str,
+        port: int,
+        *,
+        prefix: str = "",
+        token: str = "",
+        client_id: str = "",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.url = f"http://{host}:{port}{prefix}"
-        self.connections = ConnectionPool(lambda deadline: HttpConnection(host, port, deadline))
+        """A transport that connects when it is first used; with ``tls`` it speaks HTTPS."""
+        self.url = f"{'http' if tls is None else 'https'}://{host}:{port}{prefix}"
+        self.connections = ConnectionPool(
+            lambda deadline: HttpConnection(host, port, deadline, tls)
+        )
         self.forget_idle = self.connections.forget_idle
         self.close = self.connections.close
         self._client_id = client_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import ssl
 from collections.abc import Iterator
 
 from cachetier_client import forks
@@ -12,6 +13,7 @@ from cachetier_client.deadline import Deadline
 from cachetier_client.errors import inherited
 from cachetier_client.transport.base import ConnectionLostError
 from cachetier_client.transport.http_routes import error_of
+from cachetier_client.transport.tls import CERTIFICATE_VARIABLE, refusal_of
 
 PIECE_BYTES = 1 << 20
 _DOCUMENT_LIMIT_BYTES = 64 << 20
@@ -20,9 +22,16 @@ _DOCUMENT_LIMIT_BYTES = 64 << 20
 class HttpConnection:
     """One connection, used by one thread at a time; ``reusable`` between whole exchanges only."""
 
-    def __init__(self, host: str, port: int, deadline: Deadline) -> None:
-        self._peer = f"http://{host}:{port}"
-        self._http = http.client.HTTPConnection(host, port)
+    def __init__(
+        self, host: str, port: int, deadline: Deadline, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._peer = f"{'http' if tls is None else 'https'}://{host}:{port}"
+        self._http = (
+            http.client.HTTPConnection(host, port)
+            if tls is None
+            else http.client.HTTPSConnection(host, port, context=tls)
+        )
+        self._is_private = tls is not None
         self._inherited = False
         self.was_idle = False
         self.reusable = False
@@ -122,8 +131,17 @@ class HttpConnection:
             yield
         except TimeoutError:
             raise deadline.passed(f"the exchange with {self._peer}") from None
+        except ssl.SSLError as error:
+            lost = ConnectionLostError(
+                f"lost the connection to {self._peer}", was_idle=self.was_idle
+            )
+            raise refusal_of(error, self._peer) or lost from error
         except (OSError, http.client.HTTPException) as error:
             never = isinstance(error, ConnectionRefusedError | socket.gaierror)
             verb = "cannot connect to" if never else "lost the connection to"
             message = f"{verb} {self._peer}"
+            if self._is_private and isinstance(
+                error, ConnectionResetError
+            ):  # or RemoteDisconnected
+                message += f"; if it wants the certificate of a client, set {CERTIFICATE_VARIABLE}"
             raise ConnectionLostError(message, was_idle=self.was_idle) from error

@@ -27,10 +27,16 @@ class UnixTransport:
     """A service on this node, reached by its socket. Thread-safe and fork-safe."""
 
     def __init__(
-        self, path: str, greeting: Header, workers: Workers, files: BlockFiles | None = None
+        self,
+        path: str,
+        greeting: Header,
+        workers: Workers,
+        files: BlockFiles | None = None,
+        *,
+        uid: int | None = None,
     ) -> None:
         self.url = f"unix://{path}"
-        self._service = service = Peer(path, greeting)
+        self._service = service = Peer(path, greeting, uid)
         self._connections = ConnectionPool(lambda deadline: Connection.open(service, deadline))
         self.forget_idle = self._connections.forget_idle
         self.close = self._connections.close

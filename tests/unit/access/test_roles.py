@@ -12,7 +12,6 @@ from cachetier.access.audit import Audit
 from cachetier.access.principals import (
     ALLOWED,
     OWNER,
-    SCRAPER,
     Caller,
     Principal,
     principals_of,
@@ -27,8 +26,8 @@ SOCKET = Path("/run/b.sock")
 
 
 def access(*principals: Principal, allowed: tuple[int, ...] = ()) -> Access:
-    tokens = Tokens(Path(os.devnull) / "none", "an-owners-secret", now=lambda: 0.0)
-    return Access(principals_of(principals, allowed, None), tokens, Audit(), scraper=SCRAPER)
+    tokens = Tokens(Path(os.devnull) / "none", {OWNER: "an-owners-secret"}, now=lambda: 0.0)
+    return Access(principals_of(principals, allowed, None), tokens, Audit(), open_metrics=True)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -87,7 +86,7 @@ def test_who_is_known_by_a_token_alone_is_nobody_at_a_socket() -> None:
 
 def test_with_a_socket_for_admins_the_owner_is_one_only_there() -> None:
     admin = Path("/run/admin.sock")
-    tokens = Tokens(Path(os.devnull) / "none", "an-owners-secret", now=lambda: 0.0)
+    tokens = Tokens(Path(os.devnull) / "none", {OWNER: "an-owners-secret"}, now=lambda: 0.0)
     node = Access(principals_of((), (), admin), tokens, Audit())
     assert node.sockets() == {admin: 0o600}
     with pytest.raises(ForbiddenError, match="collect needs admin"):

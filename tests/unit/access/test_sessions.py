@@ -39,7 +39,7 @@ def time() -> Time:
 
 @pytest.fixture
 def tokens(tmp_path: Path, time: Time) -> Tokens:
-    return Tokens(tmp_path / "tokens.json", "an-owners-secret", now=lambda: time.now)
+    return Tokens(tmp_path / "tokens.json", {"owner": "an-owners-secret"}, now=lambda: time.now)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_session_is_its_makers_at_the_address_it_is_used_from(sessions: Sessio
     caller = sessions.find(sessions.begin(link_of(sessions), "10.0.0.1"), "10.0.0.2")
     assert caller is not None and caller.session is not None
     assert (caller.principal, caller.uid, caller.pid) == (TEAM.principal, TEAM.uid, None)
-    assert caller.shown == "team (10.0.0.2)"
+    assert (caller.address, caller.shown) == ("10.0.0.2", "team, user 1000")
 
 
 def test_to_look_at_a_link_does_not_use_it_up_and_to_use_it_does(sessions: Sessions) -> None:

@@ -24,7 +24,7 @@ def time() -> Time:
 def tokens_in(folder: Path, time: Time) -> Tokens:
     return Tokens(
         folder / "tokens.json",
-        "secret-of-the-owner",
+        {"owner": "secret-of-the-owner", "scraper": "secret-of-prometheus"},
         now=lambda: time.now,
         monotonic=lambda: time.monotonic,
     )
@@ -43,11 +43,14 @@ def test_a_token_opens_for_its_principal_and_is_kept_hashed(tmp_path: Path, time
     assert "sha256" not in made.as_json()
 
 
-def test_the_owners_token_is_none_of_the_file(tmp_path: Path, time: Time) -> None:
+def test_the_tokens_of_the_settings_are_none_of_the_file(tmp_path: Path, time: Time) -> None:
     tokens = tokens_in(tmp_path, time)
     found = tokens.find("secret-of-the-owner")
     assert found is not None
     assert found.principal == "owner"
+    scraper = tokens.find("secret-of-prometheus")
+    assert scraper is not None
+    assert scraper.principal == "scraper"
     assert tokens.list() == []
 
 

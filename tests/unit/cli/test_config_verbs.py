@@ -25,6 +25,12 @@ when_full = "reject"
 [run_weights]
 "big-*" = 4
 
+[[principal]]
+name = "team-a"
+uid = 1000
+runs = ["a-*"]
+bytes = "10 GB"
+
 [replicas.near]
 remote = "s3://near"
 endpoint = "http://127.0.0.1:9000"
@@ -33,8 +39,9 @@ endpoint = "http://127.0.0.1:9000"
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work where no cachetier.toml lies."""
+    """Work where no cachetier.toml lies, and nobody has set a token."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CACHETIER_TOKEN")
 
 
 def ended(*words: str, **environment: str) -> tuple[int, str, str]:
@@ -85,7 +92,7 @@ def test_show_has_every_setting_once() -> None:
 
 @pytest.mark.parametrize("words", [["show"], ["show", "--origin"], ["show", "--json"], ["check"]])
 def test_a_token_is_never_shown(words: list[str]) -> None:
-    code, out, err = ended(*words, *LEAST, CACHETIER_TOKEN="canary")
+    code, out, err = ended(*words, *LEAST, CACHETIER_TOKEN="canary-of-the-token")
     assert code == 0
     assert "canary" not in out + err
     assert words == ["check"] or "(hidden)" in out
@@ -141,6 +148,14 @@ def test_check_says_what_it_looked_at(tmp_path: Path) -> None:
     assert ended("check", *LEAST)[1].endswith("file cachetier.toml.\n")
 
 
+def test_check_warns_of_shares_that_are_more_than_there_is_and_goes_on() -> None:
+    shares = [{"name": name, "bytes": "600 GB"} for name in ("a", "b")]
+    code, out, _ = ended("check", *LEAST, "--capacity", "1 TB", "--principal", json.dumps(shares))
+    assert code == 0
+    assert "Warning: the principals may have 1.2 TB together, `capacity` is 1.0 TB" in out
+    assert "Warning" not in ended("check", *LEAST, "--principal", '[{"name": "a"}]')[1]
+
+
 def test_check_is_json_too() -> None:
     code, out, _ = ended("check", "--json", *LEAST, "--capacity", "much")
     assert code == 2
@@ -149,11 +164,11 @@ def test_check_is_json_too() -> None:
     assert problem["hint"]
 
 
-def test_a_door_open_to_all_without_a_token_is_found_before_the_start() -> None:
+def test_a_door_open_to_all_in_clear_text_is_found_before_the_start() -> None:
     code, _, err = ended("check", *LEAST, "--http", "0.0.0.0:7070")
     assert code == 2
-    assert "there is no token" in err
-    assert ended("check", *LEAST, "--http", "0.0.0.0:7070", CACHETIER_TOKEN="t")[0] == 0
+    assert "`http_clear_text`" in err
+    assert ended("check", *LEAST, "--http", "0.0.0.0:7070", "--http-clear-text")[0] == 0
 
 
 def test_the_schema_takes_what_the_service_takes_and_nothing_misspelt() -> None:

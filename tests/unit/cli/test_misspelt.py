@@ -126,7 +126,7 @@ def test_an_option_before_the_verb_is_put_in_its_place() -> None:
         (["ls", "--url", "tcp://h:1"], "did you mean 'http://h:1'?"),
         (["ls", "--url", "h:7070"], "did you mean 'http://h:7070'?"),
         (["ls", "--url", "http://h:99999"], "needs a port from 1 to 65535"),
-        (["ls", "--url", "https://h"], "end https in front of it"),
+        (["ls", "--url", "https://t@h"], "a token goes into CACHETIER_TOKEN"),
         (["ls", "--url", "ftp://h"], "use unix:///path/to/cachetier.sock or http://host:port"),
     ],
 )

@@ -242,6 +242,12 @@ def test_status_says_what_can_go_where_that_is_not_all_that_is_clean() -> None:
     assert "clean 60.0 GB, 1.0 GB can go for room" in shown(status(evictable_bytes=10**9))
 
 
+def test_status_names_who_has_most_open() -> None:
+    most = {"holder": "user 7, process 42", "size_bytes": 2 * 10**9}
+    text = shown(status(lent_bytes=3 * 10**9, lent_most=most))
+    assert "lent 3.0 GB to readers, most to user 7, process 42: 2.0 GB" in text
+
+
 def test_status_names_what_is_stuck_pinned_and_wanted_by_nobody() -> None:
     text = shown(
         status(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.at_rest import AtRest
 
+from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import load
 from cachetier.errors import ConfigError
 
@@ -38,6 +40,8 @@ def test_replicas_are_tables_in_the_order_of_nearness(
         ({"near": {"remote": "s3://two", "endpoint": "b:1"}}, "near.endpoint: 'b:1' is not a URL"),
         ({"near": {"remote": "s3://two", "compression": "gzip"}}, "near.compression"),
         ({"near": "s3://two"}, "near: 's3://two' is no table"),
+        ({"near": {"remote": "s3://two", "encryption": "rot13"}}, "near.encryption: 'rot13' is no"),
+        ({"near": {"remote": "s3://two", "storage_class": "GLACIER"}}, "cannot be read back"),
         ({"Near": {"remote": "s3://two"}}, "'Near' cannot be the name of a replica"),
         ({"durable": {"remote": "s3://two"}}, "'durable' cannot be the name of a replica"),
         ({"a" * 32: {"remote": "s3://two"}}, "cannot be the name of a replica"),
@@ -60,3 +64,36 @@ def test_one_server_written_in_two_ways_is_no_second_copy(endpoint: str) -> None
     with pytest.raises(ConfigError, match="near is the same place as `remote`"):
         load({**here, "replicas": {"near": {"remote": "s3://bucket", "endpoint": endpoint}}})
     load({**here, "replicas": {"near": {"remote": "s3://bucket", "endpoint": "http://store:8333"}}})
+
+
+def test_each_remote_is_encrypted_as_its_own_settings_say() -> None:
+    near = {"remote": "s3://near", "encryption": "aws:kms", "kms_context": {"a": "b"}}
+    settings = load(
+        {
+            **LEAST,
+            "remote_encryption": "AES256",
+            "remote_storage_class": "GLACIER_IR",
+            "replicas": {"near": near, "far": {"remote": "s3://far"}},
+        }
+    )
+    assert remote_settings(settings).at_rest == AtRest("AES256", storage_class="GLACIER_IR")
+    kept = [each.at_rest for each in replica_settings(settings)]
+    assert kept == [AtRest("aws:kms", kms_context=(("a", "b"),)), AtRest()]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"remote_storage_class": "GLACIER"}, "cannot be read back at once"),
+        ({"remote_storage_class": "DEEP_ARCHIVE"}, "take GLACIER_IR"),
+        ({"remote_storage_class": "STANDARD IA"}, "is no storage class"),
+        ({"remote_kms_key": "k"}, 'needs the encryption "aws:kms"'),
+        ({"remote_encryption": "AES256", "remote_kms_context": {"a": "b"}}, "needs the encryption"),
+        ({"remote_encryption": "kms"}, "did you mean aws:kms?"),
+        ({"remote_encryption": "aws:kms", "remote_kms_key": "a b"}, "is no KMS key"),
+    ],
+)
+def test_what_no_write_could_ask_for_is_refused(given: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load({**LEAST, **given})
+    assert says in caught.value.message

@@ -74,15 +74,17 @@ def test_everything_can_come_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "all.toml"
     file.write_text(
         'cache_dir = "/c"\nremote = "s3://bucket"\nsocket_mode = "0660"\n'
-        'allowed_uids = [1000, 1001]\nhttp = ""\ntoken = "t"\nconditional_writes = false\n'
+        'allowed_uids = [1000, 1001]\nhttp = ""\ntoken = "sixteen-letters!"\n'
+        "conditional_writes = false\n"
         'when_full = "reject"\nhigh_watermark = 0.5\nlow_watermark = 0.4\n'
     )
+    file.chmod(0o600)
     settings = load(config=file)
     assert settings.socket_mode == 0o660
     assert settings.allowed_uids == {1000, 1001}
     assert settings.http_address is None
     assert settings.token is not None
-    assert settings.token.reveal() == "t"
+    assert settings.token.reveal() == "sixteen-letters!"
     assert not settings.conditional_writes
 
 
@@ -124,7 +126,7 @@ def test_settings_are_frozen() -> None:
 
 
 def test_a_token_is_never_shown() -> None:
-    assert "canary" not in repr(load({**LEAST, "token": "canary"}))
+    assert "canary" not in repr(load({**LEAST, "token": "canary-of-sixteen"}))
 
 
 # --- what is wrong, and who said it --------------------------------------------------------------
@@ -330,7 +332,14 @@ def test_a_capacity_is_a_size_or_a_share(text: str, size_bytes: int) -> None:
     ],
 )
 def test_http_is_an_address_or_off(text: str, address: tuple[str, int] | None) -> None:
-    assert load({**LEAST, "http": text, "token": "t"}).http_address == address
+    given = {"http": text, "http_clear_text": "on"}
+    assert load({**LEAST, **given}).http_address == address
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:7070", "[::]:7070", "node-7:1"])
+def test_a_door_open_to_other_machines_wants_tls_or_a_word_that_it_does_not(text: str) -> None:
+    assert "`http_clear_text`" in failure(http=text).message
+    assert load({**LEAST, "http": text, "http_clear_text": True}).http == text
 
 
 def test_a_socket_for_others_is_open_to_all_whom_the_kernel_names() -> None:
@@ -368,3 +377,33 @@ def test_the_documentation_lists_every_setting_as_it_is() -> None:
 
 def test_the_environment_is_clean() -> None:
     assert not [name for name in os.environ if name.startswith("CACHETIER_CACHE")]
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
+def test_a_file_with_a_token_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "cachetier.toml"
+    file.write_text('token = "a-token-of-sixteen"\n')
+    file.chmod(mode)
+
+    with pytest.raises(ConfigError, match="holds `token`, and others can read it") as refused:
+        load(LEAST)
+
+    assert "chmod 600 cachetier.toml" in refused.value.hint
+    assert "CACHETIER_TOKEN" in refused.value.hint
+    assert "sixteen" not in f"{refused.value.message}{refused.value.hint}"
+    file.chmod(0o600)
+    assert load(LEAST).token is not None
+
+
+def test_a_file_without_a_secret_may_be_read_by_all(tmp_path: Path) -> None:
+    file = tmp_path / "cachetier.toml"
+    file.write_text('token = ""\ncapacity = "50%"\n')
+    file.chmod(0o644)
+
+    assert load(LEAST).capacity == "50%"
+
+
+def test_a_token_that_could_be_guessed_is_refused_and_not_shown() -> None:
+    assert "16" in failure(token="fifteen-letters").message
+    assert "fifteen" not in failure(token="fifteen-letters").message
+    assert load({**LEAST, "token": "sixteen-letters!"}).token is not None

@@ -12,7 +12,7 @@ from cachetier.doctor.device import Device, DeviceKind
 from cachetier.doctor.findings import State
 from cachetier.doctor.rawdisk import Times
 from cachetier.errors import ConfigError
-from cachetier.local.files.filesystem import Mount
+from cachetier.local.files.filesystem import Mount, project_of
 
 NVME = Device("nvme0n1", "SAMSUNG MZQL2", DeviceKind.NVME, volatile_cache=False)
 
@@ -159,3 +159,39 @@ def test_there_must_be_room_for_two_saves(
 )
 def test_short_times_are_shown_in_their_unit(seconds: float, shown: str) -> None:
     assert shown_time(seconds) == shown
+
+
+QUOTAS_ON = ("rw", "prjquota")
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("mount", "project", "limit_bytes", "state", "measured"),
+    [
+        (Mount("/", "ext4"), 0, 900 * GB, State.OK, "not under a project quota"),
+        (Mount("/", "ext4"), 7, 900 * GB, State.OK, "not under a project quota"),
+        (Mount("/", "xfs", options=QUOTAS_ON), 0, 900 * GB, State.OK, "in no project"),
+        (Mount("/", "xfs", options=QUOTAS_ON), 7, 110 * GB, State.OK, "ends the cache at 110 GB"),
+        (Mount("/", "ext4", options=QUOTAS_ON), 7, 110 * GB, State.OK, "but for root"),
+        (Mount("/", "xfs", options=QUOTAS_ON), 7, 900 * GB, State.WARN, "capacity of 100 GB"),
+    ],
+)
+def test_a_project_quota_is_told_and_measured_against_the_capacity(
+    mount: Mount, project: int, limit_bytes: int, state: State, measured: str
+) -> None:
+    found = disk.judge_quota(mount, project, limit_bytes, 100 * GB)
+    assert found.state is state
+    assert measured in found.measured
+    assert found.values["project"] == project
+
+
+def test_a_directory_that_was_put_into_no_project_is_in_none(tmp_path: Path) -> None:
+    assert project_of(tmp_path) == 0
+    assert project_of(tmp_path / "missing") == 0
+
+
+def test_shares_that_are_more_than_the_capacity_are_a_warning() -> None:
+    found = disk.judge_space(100 * GB, 0, 200 * GB, None, promised_bytes=150 * GB)
+    assert found.state == "warn"
+    assert "principals may have 150 GB together" in found.measured
+    assert disk.judge_space(100 * GB, 0, 200 * GB, None, promised_bytes=100 * GB).state == "ok"

@@ -9,6 +9,7 @@ import pytest
 from cachetier.doctor import node
 from cachetier.doctor.findings import State
 from cachetier.doctor.limits import CgroupLimits
+from cachetier.tls import Certificate
 
 NEED = node.SERVE_BYTES + node.DRAIN_BYTES
 
@@ -151,3 +152,25 @@ def test_a_running_service_is_looked_at(change: dict[str, Any], state: State, sa
 def test_no_service_is_fine_and_a_silent_one_is_not() -> None:
     assert node.judge_service(None, "", "1.0").state is State.SKIPPED
     assert node.judge_service(None, "nobody answers", "1.0").state is State.WARN
+
+
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize(
+    ("left_days", "state", "said"),
+    [
+        (31, State.OK, "31 days left"),
+        (29.5, State.WARN, "29 days left"),
+        (1.5, State.WARN, "1 day left"),
+        (-0.1, State.FAIL, "it has expired"),
+    ],
+)
+def test_a_certificate_is_judged_by_the_days_it_has_left(
+    left_days: float, state: State, said: str
+) -> None:
+    shown = Certificate("CN=node-7", "CN=lab", 1_700_000_000.0)
+    found = node.judge_certificate(shown, shown.expires_at - left_days * DAY)
+    assert found.state is state
+    assert found.measured.startswith("CN=node-7, issued by CN=lab, until 2023-11-14")
+    assert found.measured.endswith(said)

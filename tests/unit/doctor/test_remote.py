@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
+from cachetier_client.bucket_format.at_rest import AtRest
 
 from cachetier.doctor import remote
 from cachetier.doctor.findings import State
@@ -169,6 +170,8 @@ def test_versions_that_nobody_removes_are_a_warning(
         ("PermanentRedirect", "another region", "remote_region"),
         ("AccessDenied", "s3:PutObject", "on arn:aws:s3:::bucket/train/a/*"),
         ("NotImplemented", "does not know this call", "newer release"),
+        ("KMS.NotFoundException", "no such KMS key", "remote_kms_key"),
+        ("KMS.DisabledException", "disabled", "Enable it"),
         ("QuotaExceeded", "quota", "Raise the quota"),
         ("SomethingElse", "what it said", "Correct"),
     ],
@@ -217,3 +220,30 @@ def test_trouble_that_passes_is_told_apart() -> None:
     lost = judge_refusal(TransientError("reset"), SETTINGS)
     assert lost.state is State.FAIL
     assert "reset" in lost.measured
+
+
+ARN = "arn:aws:kms:eu-1:1:key/12-34"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "state", "says"),
+    [
+        (AtRest(), AtRest("AES256", "", (), "STANDARD"), State.OK, "AES256, STANDARD"),
+        (AtRest(), AtRest("", "", (), "STANDARD"), State.OK, "no encryption"),
+        (AtRest("AES256"), AtRest("", "", (), "STANDARD"), State.FAIL, "not AES256"),
+        (AtRest("aws:kms"), AtRest("AES256", "", (), "STANDARD"), State.FAIL, "not aws:kms"),
+        (AtRest("aws:kms", ARN), AtRest("aws:kms", ARN, (), "STANDARD"), State.OK, "as each write"),
+        (AtRest("aws:kms", "12-34"), AtRest("aws:kms", ARN, (), "STANDARD"), State.OK, "aws:kms"),
+        (AtRest("aws:kms", "alias/k"), AtRest("aws:kms", ARN, (), "STANDARD"), State.OK, "as"),
+        (AtRest("aws:kms", "56"), AtRest("aws:kms", ARN, (), "STANDARD"), State.FAIL, "by the key"),
+        (AtRest("", "", (), "X_IA"), AtRest("", "", (), "STANDARD"), State.FAIL, "not X_IA"),
+        (AtRest("", "", (), "STANDARD"), AtRest("", "", (), "STANDARD"), State.OK, "STANDARD"),
+    ],
+)
+def test_what_the_store_reports_is_compared_with_what_each_write_asks(
+    wanted: AtRest, found: AtRest, state: State, says: str
+) -> None:
+    judged = remote.judge_at_rest(wanted, found)
+    assert judged.state is state
+    assert says in judged.measured
+    assert judged.fix or state is State.OK

@@ -5,11 +5,13 @@ The names are those of the service's settings, so that one environment serves bo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES, AtRest
 from cachetier_client.identity.remote_url import remote_of
 
 _OFF = frozenset({"0", "off", "f", "false", "n", "no"})
@@ -25,6 +27,7 @@ class RemoteAddress:
         verify: ``checksum`` where the store keeps and judges CRC-64/NVME, else ``readback``.
         conditional_writes: False for a store that ignores ``If-None-Match``.
         spread: Whether new saves spread their shards over several prefixes.
+        at_rest: How objects are encrypted, and their storage class.
     """
 
     bucket: str
@@ -34,6 +37,7 @@ class RemoteAddress:
     verify: str = "checksum"
     conditional_writes: bool = True
     spread: bool = False
+    at_rest: AtRest = AS_THE_BUCKET_DOES
 
     @property
     def url(self) -> str:
@@ -67,7 +71,20 @@ def from_environment(environ: Mapping[str, str]) -> RemoteAddress | None:
         verify=verify,
         conditional_writes=environ.get("CACHETIER_CONDITIONAL_WRITES", "on").lower() not in _OFF,
         spread=environ.get("CACHETIER_KEY_LAYOUT") == "spread",
+        at_rest=_at_rest(environ),
     )
+
+
+def _at_rest(environ: Mapping[str, str]) -> AtRest:
+    names = "encryption", "kms_key", "kms_context", "storage_class"
+    given: dict[str, Any] = {
+        name: environ.get(f"CACHETIER_REMOTE_{name.upper()}") for name in names
+    }
+    try:
+        given["kms_context"] = json.loads(given["kms_context"] or "{}")
+        return AtRest.checked(given)
+    except ValueError as error:
+        raise ValueError(f"CACHETIER_REMOTE_ENCRYPTION and its kin: {error}") from None
 
 
 def from_hello(hello: Any) -> RemoteAddress | None:
@@ -80,6 +97,10 @@ def from_hello(hello: Any) -> RemoteAddress | None:
     known = isinstance(bucket, str) and bucket and isinstance(prefix, str)
     if not known or (endpoint is not None and not _is_url(str(endpoint))):
         return None
+    try:
+        at_rest = AtRest.checked(hello)
+    except (ValueError, TypeError, AttributeError):
+        return None  # rather not at all than otherwise than it is wanted
     return RemoteAddress(
         bucket=str(bucket),
         prefix=str(prefix),
@@ -88,7 +109,19 @@ def from_hello(hello: Any) -> RemoteAddress | None:
         verify="readback" if hello.get("verify") == "readback" else "checksum",
         conditional_writes=hello.get("conditional_writes") is not False,
         spread=hello.get("spread") is True,
+        at_rest=at_rest,
     )
+
+
+def first_of(named: RemoteAddress | None, service: RemoteAddress | None) -> RemoteAddress | None:
+    """Return what the environment names, else what the service does.
+
+    An environment that only says where does not turn off the encryption that the service has there.
+    """
+    if named is None or service is None:
+        return named or service
+    silent = named.at_rest == AS_THE_BUCKET_DOES and named.url == service.url
+    return replace(named, at_rest=service.at_rest) if silent else named
 
 
 def _is_url(text: str) -> bool:

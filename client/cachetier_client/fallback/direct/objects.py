@@ -127,7 +127,7 @@ class Objects:
         Raises:
             PreconditionFailedError: Another is there; it may be our own, of a lost reply.
         """
-        headers = _described(metadata) | self._checksum(digest)
+        headers = self._described(key, metadata) | self._checksum(digest)
         if self.address.conditional_writes:
             headers |= {"If-None-Match": "*"} if over is None else {"If-Match": over}
         else:
@@ -140,7 +140,7 @@ class Objects:
         return answer.headers.get("etag", "")
 
     def create_upload(self, key: str, metadata: Mapping[str, str], deadline: Deadline) -> str:
-        headers = _described(metadata)
+        headers = self._described(key, metadata)
         if self.keeps_digests:
             headers |= {"x-amz-checksum-algorithm": "CRC64NVME"}
             headers |= {"x-amz-checksum-type": "FULL_OBJECT"}
@@ -302,9 +302,9 @@ class Objects:
     def _checksum(self, digest: int) -> dict[str, str]:
         return {_CHECKSUM: to_base64(digest)} if self.keeps_digests else {}
 
-
-def _described(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    return {f"{_META}{name}": value for name, value in (metadata or {}).items()}
+    def _described(self, key: str, metadata: Mapping[str, str] | None) -> dict[str, str]:
+        described = {f"{_META}{name}": value for name, value in (metadata or {}).items()}
+        return described | self.address.at_rest.headers(key)
 
 
 def _code(answer: Answer) -> str | None:

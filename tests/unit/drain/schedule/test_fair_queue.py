@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachetier.drain.schedule.queue_state import ITEM_BYTES, Shares, Weights
+from cachetier.drain.schedule.queue_state import ITEM_BYTES, Group, RunShares, Shares, Weights
 
 MIB = 1 << 20
 
@@ -78,3 +80,52 @@ def test_the_first_pattern_that_matches_gives_the_weight() -> None:
     weights = Weights((("big-one", 8.0), ("big-*", 4.0), ("B*", 2.0)))
 
     assert [weights.of(run) for run in ("big-one", "big-two", "Bert", "bert")] == [8, 4, 2, 1]
+
+
+# --- between principals, then between the runs of each --------------------------------------------
+
+
+@given(
+    drain_weights=st.tuples(*[st.floats(0.1, 10)] * 2),
+    runs=st.tuples(st.integers(1, 10), st.integers(1, 4), st.integers(0, 3)),
+    run_weights=st.dictionaries(st.sampled_from(["a-1", "b-0", "c-0"]), st.floats(0.1, 10)),
+    sizes=st.lists(st.integers(0, 64 * MIB), min_size=1, max_size=200),
+)
+def test_tenants_get_bytes_by_their_weights_however_many_runs_each_has(
+    drain_weights: tuple[float, float],
+    runs: tuple[int, int, int],
+    run_weights: dict[str, float],
+    sizes: list[int],
+) -> None:
+    """Of two tenants, and runs of nobody: each is a group by itself."""
+    groups = [Group(name, (f"{name}-*",), drain_weights["ab".index(name)]) for name in "ab"]
+    weights = Weights(tuple(run_weights.items()), tuple(groups))
+    names = [f"{who}-{n}" for who, many in zip("abc", runs, strict=True) for n in range(many)]
+    paths = {name: weights.path_of(name) for name in names}
+    shares, got = RunShares(), Counter[tuple[str, str]]()
+    for size in sizes:
+        run = min(names, key=lambda name: (shares.start(paths[name]), name))
+        shares = shares.after(paths[run], size)
+        got.update({(parent, flow): size + ITEM_BYTES for parent, flow, _ in paths[run]})
+
+    every = {step for path in paths.values() for step in path}
+    for inside in {parent for parent, _, _ in every}:
+        within = [(got[parent, flow], w) for parent, flow, w in every if parent == inside]
+        fair(max(sizes) + ITEM_BYTES, within)
+
+
+def fair(item: int, got: list[tuple[int, float]]) -> None:
+    """Check that bytes differ from the ratio of the weights by no more than an item each."""
+    for size, weight in got:
+        for other_size, other in got:
+            assert (
+                abs(size / weight - other_size / other) <= (item / weight + item / other) * 1.0001
+            )
+
+
+def test_a_run_belongs_to_the_first_group_that_has_it_and_to_no_run_of_the_same_name() -> None:
+    weights = Weights((), (Group("a", ("a-*", "x"), 2.0), Group("b", ("*-b", "x"), 3.0)))
+
+    assert weights.path_of("a-b")[0] == weights.path_of("x")[0] == ("", "a/", 2.0)
+    assert weights.path_of("c-b") == (("", "b/", 3.0), ("b/", "c-b", 1.0))
+    assert weights.path_of("a") == (("", "a", 1.0),)

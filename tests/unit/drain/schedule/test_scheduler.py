@@ -171,6 +171,14 @@ def test_unsealed_shards_go_last_when_a_put_waits_for_room() -> None:
     ]
 
 
+def test_unsealed_shards_of_a_run_go_when_a_put_waits_for_its_share() -> None:
+    own = SaveView(save_of(1), (open_part(),), (shard_of(1),))
+    situation = Situation(NOW, 0.0, starved=lambda run: run == own.save.run)
+
+    assert planned(own, situation=situation) == [(TaskKind.UPLOAD, 1, 1)]
+    assert planned(own, situation=replace(situation, starved=lambda _run: False)) == []
+
+
 def test_what_somebody_waits_for_goes_first_sealed_or_not() -> None:
     older = SaveView(save_of(1), (sealed(),), (shard_of(1),))
     hurried = SaveView(save_of(2), (open_part(),), (shard_of(2),))

@@ -9,7 +9,14 @@ from cachetier_client.bucket_format.stored import Content
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachetier.drain.schedule.queue_state import EQUAL, ITEM_BYTES, Fairness, Situation, Weights
+from cachetier.drain.schedule.queue_state import (
+    EQUAL,
+    ITEM_BYTES,
+    Fairness,
+    Group,
+    Situation,
+    Weights,
+)
 from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, plan
 from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
@@ -154,6 +161,34 @@ def test_runs_with_work_get_bytes_by_their_weights(
     }
     bound = (max(sizes) + ITEM_BYTES) * 2 / min(weights)
     assert max(shares.values()) - min(shares.values()) <= bound
+
+
+def test_ten_runs_of_one_tenant_are_not_ten_shares() -> None:
+    weights = Weights((), (Group("a", ("a-*",), 1.0), Group("b", ("b-*",), 1.0)))
+    link = Link({n: view_of(n, f"a-{n % 10}", [MIB] * 10) for n in range(1, 11)}, weights=weights)
+    link.views[30] = view_of(30, "b-run", [MIB] * 40)
+    link.send(batches=10)
+
+    assert len(link.uploads("b-run")) == pytest.approx(20, abs=1)
+
+
+@given(
+    patterns=st.lists(st.sampled_from([("a", 2.0), ("b", 0.5), ("*", 3.0)]), max_size=2),
+    saves=SAVES,
+    batch=st.integers(1, 8),
+)
+def test_tenants_who_have_no_run_here_change_nothing(
+    patterns: list[tuple[str, float]], saves: list[tuple[str, list[int], bool]], batch: int
+) -> None:
+    def order(groups: tuple[Group, ...]) -> list[Work]:
+        link = Link({}, weights=Weights(tuple(patterns), groups), batch=batch)
+        for number, (run, sizes, complete) in enumerate(saves, 1):
+            link.views[number] = view_of(number, run, sizes, complete=complete)
+        link.send(batches=12)
+        return link.sent
+
+    named_as_a_run = Group("a", ("other-*",), 5.0)
+    assert order(()) == order((named_as_a_run,))
 
 
 def test_the_run_that_saves_more_does_not_hold_up_the_other() -> None:

@@ -6,7 +6,7 @@ import pytest
 from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.clock import Clock
 
-from cachetier.drain.schedule.queue_state import EQUAL, Weights
+from cachetier.drain.schedule.queue_state import EQUAL, Group, Weights
 from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.drain.serve.eta import WINDOW_SECONDS, FinishedUpload, etas, measured_rate
 from cachetier.drain.serve.stats import DrainStats
@@ -83,6 +83,13 @@ def test_runs_share_the_rate_by_their_weights_until_one_is_through() -> None:
     backlog = waiting(1, 750, "big"), waiting(2, 500, "small")
 
     assert found(*backlog, weights=weights) == {1: pytest.approx(10.0), 2: pytest.approx(12.5)}
+
+
+def test_tenants_share_the_rate_before_their_runs_do() -> None:
+    weights = Weights((("a-big", 3.0),), (Group("a", ("a-*",), 1.0), Group("b", ("b-*",), 1.0)))
+    backlog = waiting(1, 300, "a-big"), waiting(2, 100, "a-small"), waiting(3, 400, "b-run")
+
+    assert found(*backlog, weights=weights) == pytest.approx({1: 8.0, 2: 8.0, 3: 8.0})
 
 
 def test_what_is_waited_for_goes_first() -> None:

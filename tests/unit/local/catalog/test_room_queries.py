@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
 
+from cachetier import callers
+from cachetier.access.principals import Caller, Principal
+from cachetier.access.roles import Role
 from cachetier.local.catalog.node_totals import NodeTotals, node_totals
 from cachetier.model.policy import Policy
 from tests.stateful.node import Node
@@ -15,7 +19,8 @@ STEP_BYTES = len(LARGE) + len(b"save of 1")
 
 
 def looked(node: Node) -> NodeTotals:
-    return node.store.look(lambda sql: node_totals(sql, ["durable"], 0.0))
+    lent = node.store.open_files.lent().shards
+    return node.store.look(lambda sql: node_totals(sql, ["durable"], 0.0, lent))
 
 
 def freed(node: Node) -> int:
@@ -116,6 +121,32 @@ def test_what_is_said_to_go_for_room_goes_and_nothing_else(
 
     assert said == evictable_bytes
     assert freed(node) == said
+
+
+@pytest.mark.parametrize(
+    ("lies_here", "evictable_bytes"),
+    [
+        (clean_and_dirty, len(b"save of 1")),
+        (clean_and_pinned, len(b"save of 1")),
+        (kept_by_a_policy, STEP_BYTES + len(b"save of 1")),
+        (dirty, 0),
+    ],
+)
+def test_what_somebody_reads_is_not_said_to_go(
+    node: Node, lies_here: Callable[[Node], None], evictable_bytes: int
+) -> None:
+    lies_here(node)
+    oldest = min(row.step for row in node.rows() if row.file_id is not None)
+    step = 2 if lies_here is clean_and_pinned else oldest
+    (name,) = {row.name for row in node.rows() if row.step == step and row.file_id is not None}
+    with callers.working_for(None, Caller(Principal("p", Role.READ), uid=7)):
+        descriptor = node.restore.open("run", step, name, 0.0).descriptor
+    assert descriptor is not None
+
+    said = looked(node).evictable_bytes
+
+    os.close(descriptor)
+    assert said == evictable_bytes
 
 
 def test_the_damaged_newest_step_of_a_policy_leaves_the_one_before_it(node: Node) -> None:

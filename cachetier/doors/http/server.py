@@ -1,0 +1,183 @@
+"""A uvicorn server in a thread of its own, on a socket bound before it starts.
+
+Connections are accepted here and not by uvicorn: handshakes of TLS are bounded in number and time,
+and each begins with the certificate that the files hold then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from cachetier.doors.http.limits import RequestLimits
+from cachetier.doors.http.protocol import Entrance, Failed, protocol_with
+from cachetier.errors import ConfigError
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
+from cachetier.tls import Tls
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 30
+START_SECONDS = 30.0
+CUT_OFF_SECONDS = 2.0  # for the loop to end what had its grace time
+
+
+class HttpServer:
+    """Serves an application at ``address``; port 0 takes a free one, ``url`` says which."""
+
+    def __init__(
+        self,
+        setting: str,
+        address: tuple[str, int],
+        app: ASGIApp,
+        *,
+        limits: RequestLimits,
+        failed: Failed = lambda _door, _code: None,
+        tls: Tls | None = None,
+    ) -> None:
+        """Prepare a server; ``setting`` names the address where it cannot be bound."""
+        self._setting = setting
+        self._address = address
+        self._app = app
+        self._limits = limits
+        self._failed = failed
+        self._tls = tls
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+        self.url = ""
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open now."""
+        return len(self._server.server_state.connections) if self._server is not None else 0
+
+    def start(self) -> None:
+        """Listen, and return when requests are served.
+
+        Raises:
+            ConfigError: The address cannot be bound.
+        """
+        listener = _bound(self._setting, self._address)
+        host, port = listener.getsockname()[:2]
+        scheme = "https" if self._tls is not None else "http"
+        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        self._server = _Server(self._config(), listener, self._limits, self._tls)
+        self._thread = threading.Thread(target=self._run, name=f"{self._setting}-door", daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + START_SECONDS
+        while not self._server.started and self._thread.is_alive():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.005)
+        if not self._server.started:
+            raise ConfigError(f"the HTTP door at {self.url} did not start; see the log")
+
+    def stop(self, grace_seconds: float) -> None:
+        """Take no new connections; close when those in flight end, or at ``grace_seconds``."""
+        if self._server is None or self._thread is None:
+            return
+        self._server.config.timeout_graceful_shutdown = max(1, round(grace_seconds))
+        self._server.should_exit = True
+        self._thread.join(grace_seconds + CUT_OFF_SECONDS)
+
+    def _config(self) -> uvicorn.Config:
+        return uvicorn.Config(
+            self._app,
+            http=protocol_with(self._limits, self._failed),
+            loop="uvloop",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        )
+
+    def _run(self) -> None:
+        assert self._server is not None
+        try:
+            self._server.run([])
+        except Exception as error:
+            tell(log, events.HTTP_FAILED, error=error)
+
+
+class _Server(uvicorn.Server):
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listener: socket.socket,
+        limits: RequestLimits,
+        tls: Tls | None,
+    ) -> None:
+        super().__init__(config)
+        self._listener = listener
+        self._limits = limits
+        self._tls = tls
+        self._arriving: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._accepting: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._listener.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept())
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        assert self._accepting is not None
+        self._accepting.cancel()
+        self._listener.close()
+        for arriving in self._arriving:
+            arriving.cancel()
+        await super().shutdown(sockets)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _address = await loop.sock_accept(self._listener)
+            except OSError as error:
+                tell(log, events.ACCEPT_FAILED, error=error)
+                await asyncio.sleep(0.1)  # out of descriptors: let some close
+                continue
+            arriving = asyncio.create_task(self._admit(connection))
+            self._arriving[arriving] = None
+            arriving.add_done_callback(self._arriving.pop)
+            if len(self._arriving) > self._limits.connections:
+                next(iter(self._arriving)).cancel()
+
+    async def _admit(self, connection: socket.socket) -> None:
+        """Shake hands, if that is wanted; whoever does not in time, or cannot, is hung up on."""
+        seconds = None if self._tls is None else self._limits.header_seconds
+        with contextlib.suppress(OSError):  # those of TLS are
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: Entrance(self.config, self.server_state, self.lifespan.state),
+                connection,
+                ssl=None if self._tls is None else self._tls.context(),
+                ssl_handshake_timeout=seconds,
+            )
+
+
+def _bound(setting: str, address: tuple[str, int]) -> socket.socket:
+    host, port = address
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+        bound.listen(1024)
+    except OSError as error:
+        bound.close()
+        raise ConfigError(
+            f"cannot listen on {setting} {host}:{port}: {error.strerror or error}",
+            hint=f"Choose another `{setting}` address, port 0 for a free one, "
+            "or an empty one for none.",
+        ) from error
+    return bound

@@ -1,0 +1,48 @@
+"""What a client can ask about who it is; and, as an admin, do about the tokens of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachetier_client.calls.caller import understood
+from cachetier_client.calls.runs import LOOK_SECONDS, Runs
+
+
+class Access(Runs):
+    """The part of ``Client`` that is about principals."""
+
+    def whoami(self, *, timeout_seconds: float = LOOK_SECONDS) -> dict[str, Any]:
+        """Return as whom the service knows this process: ``principal``, ``role``, ``runs``."""
+        with self._caller.calling("whoami", tells=False), understood():
+            return dict(self._ask("whoami", {}, timeout_seconds)["caller"])
+
+    def link(self, *, timeout_seconds: float = LOOK_SECONDS) -> dict[str, Any]:
+        """Return the ``url`` that signs a browser in as this caller, and ``expires_seconds``."""
+        with self._caller.calling("link_create", tells=False), understood():
+            return dict(self._ask("link_create", {}, timeout_seconds))
+
+    def create_token(
+        self,
+        principal: str,
+        *,
+        expires_seconds: float | None,
+        timeout_seconds: float = LOOK_SECONDS,
+    ) -> dict[str, Any]:
+        """Make a token for a principal; ``token`` of the answer is shown nowhere else.
+
+        Raises:
+            ForbiddenError: Only an admin may.
+        """
+        with self._caller.calling("token_create", tells=False), understood():
+            fields = {"principal": principal, "expires_seconds": expires_seconds}
+            return dict(self._ask("token_create", fields, timeout_seconds))
+
+    def tokens(self, *, timeout_seconds: float = LOOK_SECONDS) -> list[dict[str, Any]]:
+        """Return the tokens that were made, without their secrets."""
+        with self._caller.calling("token_list", tells=False), understood():
+            return [dict(each) for each in self._ask("token_list", {}, timeout_seconds)["tokens"]]
+
+    def revoke_token(self, token_id: str, *, timeout_seconds: float = LOOK_SECONDS) -> None:
+        """Have a token open nothing any more."""
+        with self._caller.calling("token_revoke", tells=False), understood():
+            self._ask("token_revoke", {"id": token_id}, timeout_seconds)

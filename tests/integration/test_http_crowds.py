@@ -1,0 +1,219 @@
+"""Slow, many and greedy callers of the HTTP door: nobody keeps the others out."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from cachetier.doors.http.door import HttpDoor
+from cachetier.doors.http.limits import RequestLimits
+from tests.integration.serving import OWNER, Caller, Served, received, serving, shard_path
+
+LARGE = 24 << 20  # more than the kernel keeps between the two ends
+QUICK = RequestLimits(uploads=2, downloads=2, crowded_seconds=0.4)
+MANY = 1100
+LIVEZ = b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Served]:
+    with serving() as served:
+        served.put("large", bytes(LARGE))
+        served.put("small", b"x" * 100)
+        yield served
+
+
+@contextmanager
+def connected(caller: Caller, host: str = "127.0.0.1", window: int = 0) -> Iterator[socket.socket]:
+    """Lend a bare connection that comes from an address of its own, and reads little ahead."""
+    with socket.socket() as connection:
+        if window:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        connection.bind((host, 0))
+        connection.settimeout(20)
+        connection.connect(("127.0.0.1", caller.port))
+        yield connection
+
+
+def asked(connection: socket.socket, request: str, body: bytes = b"") -> None:
+    connection.sendall(f"{request} HTTP/1.1\r\n{OWNER}".encode() + body)
+
+
+@contextmanager
+def slow_readers(caller: Caller, number: int) -> Iterator[list[socket.socket]]:
+    with ExitStack() as held:
+        readers = [
+            held.enter_context(connected(caller, f"127.0.1.{n}", 4096))
+            for n in range(1, number + 1)
+        ]
+        for reader in readers:
+            asked(reader, f"GET {shard_path('large')}", b"\r\n")
+            assert reader.recv(100).startswith(b"HTTP/1.1 200")
+        yield readers
+
+
+def begun_upload(connection: socket.socket, name: str, length: int = LARGE) -> None:
+    asked(connection, f"PUT {shard_path(name)}", f"Content-Length: {length}\r\n\r\n".encode())
+    connection.sendall(bytes(100_000))
+
+
+def readable(connection: socket.socket) -> bool:
+    return bool(select.select([connection], [], [], 0)[0])
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
+def test_slow_readers_keep_nobody_from_a_small_shard(shared: Served) -> None:
+    with shared.second_door(RequestLimits(downloads=2)) as (_door, caller):
+        with slow_readers(caller, 2):
+            assert seconds_of(lambda: caller("GET", shard_path("small"))) < 1
+            assert seconds_of(lambda: caller("HEAD", shard_path("large"))) < 1
+
+
+def test_slow_readers_make_way_for_a_large_shard(shared: Served) -> None:
+    with shared.second_door(QUICK) as (_door, caller), slow_readers(caller, 2) as readers:
+        assert caller("GET", shard_path("large")).body == bytes(LARGE)
+        assert any(len(received(reader)) < LARGE for reader in readers)
+
+
+def test_uploads_that_drip_make_way_for_others(shared: Served) -> None:
+    with (
+        shared.second_door(QUICK) as (_door, caller),
+        connected(caller, "127.0.1.1") as first,
+        connected(caller, "127.0.1.2") as second,
+    ):
+        begun_upload(first, "drip-1")
+        begun_upload(second, "drip-2")
+        stop = threading.Event()
+
+        def drip() -> None:
+            while not stop.wait(0.05):
+                for each in (first, second):
+                    try:
+                        each.send(b"x" * 100)
+                    except OSError:
+                        pass
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        try:
+            answer = caller("PUT", f"{shard_path('whole')}?timeout_seconds=10", bytes(1 << 20))
+            assert answer.status == 201
+        finally:
+            stop.set()
+            dripping.join()
+        assert any(readable(each) and b'"busy"' in each.recv(4096) for each in (first, second))
+
+
+def test_one_address_leaves_places_to_others(shared: Served) -> None:
+    """Ten uploads of one, which wait their turn at full speed, and one of somebody else."""
+    with (
+        shared.second_door(QUICK) as (_door, caller),
+        connected(caller, "127.0.1.9") as other,
+        ExitStack() as held,
+    ):
+        stop = threading.Event()
+
+        def pour(connection: socket.socket, name: str) -> None:
+            try:
+                begun_upload(connection, name, 200 << 20)
+                while not stop.is_set():
+                    connection.sendall(bytes(1 << 18))
+                    time.sleep(0.05)
+            except OSError:
+                pass
+
+        pouring = [
+            threading.Thread(target=pour, args=(held.enter_context(connected(caller)), f"many-{n}"))
+            for n in range(4)
+        ]
+        for thread in pouring:
+            thread.start()
+        time.sleep(0.2)
+        asked(other, f"PUT {shard_path('one')}", b"Content-Length: 200000\r\n\r\n" + bytes(200_000))
+        answer = other.recv(4096)
+        stop.set()
+        held.close()
+        for thread in pouring:
+            thread.join()
+        assert answer.startswith(b"HTTP/1.1 201")
+
+
+def test_one_address_leaves_requests_to_others(shared: Served) -> None:
+    head = f"PUT {shard_path('held')}"
+    with (
+        shared.second_door(RequestLimits(requests=4)) as (_door, caller),
+        connected(caller, "127.0.1.7") as other,
+        ExitStack() as held,
+    ):
+        for _ in range(4):
+            greedy = held.enter_context(connected(caller))
+            asked(greedy, head, b"Content-Length: 9\r\n\r\n")
+        time.sleep(0.2)
+        assert caller("GET", "/v1/runs").code == "busy"
+        asked(other, "GET /v1/runs", b"\r\n")
+        assert other.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_one_address_leaves_connections_to_others(shared: Served) -> None:
+    with (
+        shared.second_door(RequestLimits(connections=4)) as (_door, caller),
+        ExitStack() as held,
+    ):
+        for _ in range(4):
+            greedy = held.enter_context(connected(caller))
+            asked(greedy, f"PUT {shard_path('held')}", b"Content-Length: 9\r\n\r\n")
+        time.sleep(0.2)
+        with connected(caller, "127.0.1.7") as other:
+            other.sendall(LIVEZ)
+            assert other.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_a_reader_who_takes_a_little_now_and_then_is_cut_off(shared: Served) -> None:
+    limits = RequestLimits(progress_seconds=0.6, progress_bytes=200_000)
+    with shared.second_door(limits) as (door, caller), slow_readers(caller, 1) as (reader,):
+        ends_at = time.monotonic() + 10
+        while door.connections and time.monotonic() < ends_at:
+            try:
+                reader.recv(5000)
+            except ConnectionResetError:
+                break
+            time.sleep(0.05)
+        assert door.connections == 0
+
+
+def test_a_probe_gets_in_beside_more_pollers_than_there_are_places(shared: Served) -> None:
+    with shared.second_door(RequestLimits()) as (door, caller), ExitStack() as held:
+        for _ in range(MANY):
+            poller = held.enter_context(caller.raw())
+            poller.sendall(LIVEZ)
+            assert poller.recv(4096).startswith(b"HTTP/1.1 200")
+        took = [seconds_of(lambda: caller("GET", "/livez")) for _ in range(20)]
+        assert max(took) < 1
+        assert _is_full(door)
+
+
+def _is_full(door: HttpDoor) -> bool:
+    return 1000 <= door.connections <= RequestLimits().connections
+
+
+def test_puts_that_wait_for_room_keep_nobody_from_reading() -> None:
+    with serving(capacity="10 MB") as served, ExitStack() as held:
+        served.put("kept", b"x" * 100)
+        assert served.put("most", bytes(9_600_000)).status == 201
+        for number in range(100):
+            waiting = held.enter_context(served.call.raw())
+            path = f"{shard_path(f'w{number}')}?timeout_seconds=60"
+            asked(waiting, f"PUT {path}", b"Content-Length: 60000\r\n\r\n" + bytes(60_000))
+        time.sleep(0.5)
+        assert seconds_of(lambda: served.call("GET", shard_path("kept"))) < 2
