@@ -187,6 +187,7 @@ def work(client: Client) -> None:
     client.status(**quick)
     client.collect(**quick)
     client.whoami(**quick)
+    client.link(**quick)
     client.create_token("owner", expires_seconds=60.0, **quick)
     client.tokens(**quick)
     with contextlib.suppress(CachetierClientError):

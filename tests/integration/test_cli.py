@@ -323,3 +323,14 @@ def test_dev_needs_nothing(tmp_path: Path) -> None:
         process.terminate()
         end(process)
     assert not list(tmp_path.glob("cachetier-*"))
+
+
+def test_link_prints_where_a_browser_signs_in(served: Served) -> None:
+    made = run(served, "link")
+    assert made.code == 0
+    assert made.out.startswith(f"{served.service.url}/session?link=")
+    assert len(made.out.splitlines()) == 1
+    assert "within 60 seconds" in made.err
+    assert run(served, "link", "--json").json["expires_seconds"] == 60
+    by_name = run(served, "link", "--url", f"http://localhost:{served.call.port}")
+    assert by_name.out.startswith(f"http://localhost:{served.call.port}/session?link=")

@@ -19,7 +19,7 @@ from tests.integration.serving import Caller, Served, received, serving, shard_p
 
 CALLERS = 20
 TOKEN = "kT7-pzQ2.mXw9_bLrV4s"
-PUT = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: h\r\nContent-Length: 90000000\r\n"
+PUT = f"PUT {shard_path('x')} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 90000000\r\n"
 
 
 async def never_asks(_scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -97,7 +97,7 @@ def test_of_a_refused_body_nothing_is_kept(guarded: Served) -> None:
 
 
 def test_who_expects_to_be_asked_is_asked_once_the_token_was_right(guarded: Served) -> None:
-    head = f"PUT {shard_path('asked')} HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n"
+    head = f"PUT {shard_path('asked')} HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\n"
     right = f"Authorization: Bearer {TOKEN}\r\nContent-Length: 5\r\n\r\n"
     with guarded.call.raw() as connection:
         connection.sendall(f"{head}{right}".encode())

@@ -251,6 +251,7 @@ def test_the_description_names_every_route(shared: Served) -> None:
         "/v1/flush",
         "/v1/incidents",
         "/v1/whoami",
+        "/v1/links",
         "/v1/tokens",
         "/v1/tokens/{token_id}",
         "/v1/phase",

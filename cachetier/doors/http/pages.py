@@ -56,18 +56,18 @@ def page_routes(sessions: Sessions) -> APIRouter:
         secret = session_in(request.headers)
         caller = sessions.find(secret, _address(request))
         if secret is None or caller is None:
-            return _page("You are not signed in", _ASK, 401)
+            return _page("Not signed in to cachetier", _ASK, 401)
         form = _form(SIGN_OUT_PATH, "csrf", csrf_of(secret), "Sign out")
-        return _page("You are signed in", f"<p>As {_shown(caller)}.</p>{form}")
+        return _page("Signed in to cachetier", f"<p>As {_shown(caller)}.</p>{form}")
 
     @router.get(SIGN_IN_PATH)
     async def offer(request: Request) -> Response:
         link = Query(request.scope["query_string"], ("link",)).text("link", "")
         caller = sessions.offered(link)
         if caller is None:
-            return _page("This link opens nothing", _ENDED, 410)
+            return _page("This link to cachetier has ended", _ENDED, 410)
         form = _form(SIGN_IN_PATH, "link", link, "Sign in")
-        return _page("Sign in?", f"<p>As {_shown(caller)}.</p>{form}{_WARNING}")
+        return _page("Sign in to cachetier?", f"<p>As {_shown(caller)}.</p>{form}{_WARNING}")
 
     @router.post(SIGN_IN_PATH)
     async def sign_in(request: Request) -> Response:
@@ -75,7 +75,7 @@ def page_routes(sessions: Sessions) -> APIRouter:
         try:
             secret = sessions.begin(link, _address(request))
         except UnauthorizedError:
-            return _page("This link opens nothing", _ENDED, 410)
+            return _page("This link to cachetier has ended", _ENDED, 410)
         schemes = request.url.scheme, request.headers.get("origin", "").partition(":")[0]
         secure = "https" in schemes  # ours, or of a proxy before us
         return _home_with(SECURE_COOKIE if secure else COOKIE, secret, int(SESSION_SECONDS))
@@ -94,7 +94,7 @@ def page_routes(sessions: Sessions) -> APIRouter:
 def _page(title: str, body: str, status: int = 200) -> Response:
     """Return a page; ``body`` is markup, in which values went through ``escape``."""
     page = (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title} - cachetier</title>'
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width">'
         f"<style>{_STYLE}</style><h1>{title}</h1>{body}"
     )

@@ -407,3 +407,13 @@ def test_a_token_that_could_be_guessed_is_refused_and_not_shown() -> None:
     assert "16" in failure(token="fifteen-letters").message
     assert "fifteen" not in failure(token="fifteen-letters").message
     assert load({**LEAST, "token": "sixteen-letters!"}).token is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["https://node7", "*.example.org", "node7/x", "node7:port", "a b@c"]
+)
+def test_a_name_of_the_door_is_a_host_alone(name: str) -> None:
+    assert "node7:7070" in failure(http_hosts=name).message
+    assert load({**LEAST, "http_hosts": "node7, [::1]:1 a.b:80"}).http_hosts == (
+        *("node7", "[::1]:1", "a.b:80"),
+    )
