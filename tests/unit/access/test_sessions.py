@@ -179,6 +179,12 @@ def test_no_secret_is_kept_or_written(sessions: Sessions, audit: Audit, tmp_path
         assert each not in kept and each not in written
     lines = [json.loads(line) for line in written.splitlines()]
     assert [each["operation"] for each in lines] == ["login", "logout"]
+    with pytest.raises(UnauthorizedError):
+        sessions.begin(link, "10.0.0.9")
+    refused = json.loads((tmp_path / "audit").read_text().splitlines()[-1])
+    assert (refused["operation"], refused["refused"], refused["address"]) == (
+        *("login", True, "10.0.0.9"),
+    )
     assert lines[0]["session"] == lines[1]["session"]
     assert lines[0]["address"] == "10.0.0.1" and lines[0]["principal"] == "team"
 
