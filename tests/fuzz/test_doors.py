@@ -15,6 +15,7 @@ from cachetier.doors.unix.session import _OPERATIONS
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.faults.counting import count
 from tests.faults.slices import SLICES, VARIABLE, everything
+from tests.fuzz import doors
 from tests.fuzz.campaign import Recorded, campaign, recorded
 from tests.fuzz.doors import SEND, LetInError, send_http, send_unix
 from tests.fuzz.honest import RUN, Honest
@@ -47,7 +48,10 @@ def test_every_mutant_can_be_made_again_and_every_change_is_made(traffic: Record
         assert words >= {*known, *BYTE_CHANGES}
 
 
-def test_what_is_recorded_is_taken_when_it_is_played_back(traffic: Recorded) -> None:
+def test_what_is_recorded_is_taken_when_it_is_played_back(
+    traffic: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "PATIENCE_SECONDS", 20.0)
     # Nothing drains here, blocks are for a node that is full, and there is no such token.
     never = {"wait", "flush", "begin-extend-block-commit", "GET v1/wait", "POST v1/flush"}
     never |= {"token_revoke", "DELETE v1/tokens/00000000"}
@@ -55,8 +59,9 @@ def test_what_is_recorded_is_taken_when_it_is_played_back(traffic: Recorded) -> 
         with serving(token=TOKEN) as served:
             url = served.unix_url if door == "unix" else str(served.service.url)
             for each in traffic[door]:
-                came = SEND[door](url, Mutant(each.name, each.messages, -1, ends=False))
-                assert came == "taken" or each.name in never, (each.name, came)
+                if each.name not in never:
+                    came = SEND[door](url, Mutant(each.name, each.messages, -1, ends=False))
+                    assert came == "taken", (each.name, came)
 
 
 # --- that the judge sees it ----------------------------------------------------------------------
