@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -256,3 +258,33 @@ def test_a_client_may_say_whose_service_it_must_be(
     monkeypatch.setenv("CACHETIER_SERVICE_UID", "root")
     with pytest.raises(ValueError, match="is no user id"):
         Client(f"unix://{node.socket('a')}")
+
+
+def test_what_only_an_admin_may_is_done_at_the_admin_socket_alone() -> None:
+    folder = tempfile.mkdtemp(prefix="ct-")
+    with serving(admin_socket=f"{folder}/admin") as served:
+        assert stat.S_IMODE(os.stat(f"{folder}/admin").st_mode) == 0o600
+        with Client(served.unix_url) as rank:
+            rank.put_shard(b"x", run="r", step=1, name="x")
+            with pytest.raises(ForbiddenError, match="collect needs admin"):
+                rank.collect()
+        with Client(f"unix://{folder}/admin") as admin:
+            assert admin.whoami()["role"] == "admin"
+            assert admin.collect()["dry_run"]
+    os.rmdir(folder)  # the socket went with the service
+
+
+def test_the_first_start_makes_a_token_and_every_route_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CACHETIER_TOKEN")
+    cache_dir = tmp_path / "cache"
+    for _start in range(2):
+        with serving(cache_dir) as served:
+            token = (cache_dir / "token").read_text().strip()
+            assert stat.S_IMODE((cache_dir / "token").stat().st_mode) == 0o600
+            served.call.bearer = {}
+            assert served.call("GET", "/v1/runs").status == 401
+            bearer = {"Authorization": f"Bearer {token}"}
+            assert served.call("GET", "/v1/runs", headers=bearer).status == 200
+            assert served.call("GET", "/livez").status == 200
