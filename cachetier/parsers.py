@@ -45,6 +45,19 @@ def host_of(text: str) -> str:
     return (match[1] or match[2]).lower()
 
 
+def network_of(address: str) -> str:
+    """Return what one machine cannot change of its address: it has a whole loopback, or /64."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if found.is_loopback:
+        return "loopback"
+    if found.version == 4:
+        return address
+    return str(ipaddress.ip_network((found, 64), strict=False))
+
+
 def is_loopback(host: str) -> bool:
     """Return whether only this machine reaches ``host``."""
     if host == "localhost":

@@ -12,7 +12,7 @@ from typing import Any
 from cachetier.access.audit import Audit
 from cachetier.access.principals import OWNER, SCRAPER, Caller, Principal
 from cachetier.access.quotas import Quotas
-from cachetier.access.roles import OPERATIONS, Need
+from cachetier.access.roles import OPERATIONS, Extent, Need
 from cachetier.access.sessions import Sessions
 from cachetier.access.tokens import Tokens
 from cachetier.errors import (
@@ -43,7 +43,8 @@ class Access:
         """
         self.quotas = quotas or Quotas()
         self._principals = tuple(principals)
-        self._named = {each.name: each for each in (SCRAPER, *principals)}
+        # Of two owners the first: with an admin socket, only there is it an admin.
+        self._named = {each.name: each for each in reversed((SCRAPER, *principals))}
         self._open_metrics = open_metrics
         self._audit = audit
         self.tokens = tokens
@@ -167,6 +168,7 @@ _HINT = "`cachetier whoami` says what this principal may do; [[principal]] in th
 def _refusal(principal: Principal, operation: str, need: Need, run: str | None) -> str:
     if not principal.role.covers(need.role):
         return f"{principal.name} has the role {principal.role}; {operation} needs {need.role}"
-    if run is None:
-        return f"{operation} is about all runs; {principal.name} may touch only some: name one"
+    if run is None or need.extent is Extent.NODE:
+        advice = ": name one" if need.extent is Extent.RUN_OR_NODE else ""
+        return f"{operation} is about all runs; {principal.name} may touch only some{advice}"
     return f"{principal.name} may not touch run {run}"

@@ -23,6 +23,7 @@ from cachetier_client.identity.names import COUNT_LIMIT
 
 from cachetier.access.principals import Caller
 from cachetier.errors import ConfigError
+from cachetier.parsers import network_of
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -76,7 +77,8 @@ class Audit:
             return
         who = {} if caller is None else _who(caller)
         entry = {"operation": operation, "outcome": code, "refused": True, **who, **what}
-        kind = tuple(value for name, value in entry.items() if name not in ("pid", "run"))
+        alike = {**entry, "address": network_of(str(entry.get("address")))}
+        kind = tuple(value for name, value in alike.items() if name not in ("pid", "run"))
         with self._lock:
             self._tell_counts()
             seen = self._refused.get(kind)

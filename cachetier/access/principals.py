@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from cachetier.access.roles import Extent, Need, Role
+from cachetier.parsers import network_of
 
 EVERY_RUN = ("*",)
 
@@ -61,7 +62,8 @@ class Principal:
             return False
         if need.extent is Extent.OWN:
             return True
-        return self.sees_all if run is None else self.sees(run)
+        of_node = need.extent is Extent.NODE or run is None
+        return self.sees_all if of_node else self.sees(run or "")
 
     def is_peer(self, socket: Path | None, uid: int, gids: Collection[int]) -> bool:
         """Return whether a process that connected to ``socket`` is this principal.
@@ -97,8 +99,12 @@ class Caller:
     @property
     def holder(self) -> str:
         """Whom limits count against: one user of the principal, or token at an address."""
-        who = f"{self.token} at {self.address}" if self.uid is None else f"user {self.uid}"
+        who = f"user {self.uid}" if self.uid is not None else self._source
         return f"{self.principal.name}, {who}"
+
+    @property
+    def _source(self) -> str:
+        return f"{self.session or self.token} at {network_of(self.address or '')}"
 
     @property
     def shown(self) -> str:

@@ -28,12 +28,14 @@ _ORDER = tuple(Role)
 class Extent(Enum):
     """What an operation is about.
 
-    ``RUN``: the run that it names. ``NODE``: all runs; or one, if it names one. ``OWN``: only what
-    the caller has a part in, so that its answer is cut down to that.
+    ``RUN``: the run that it names. ``NODE``: all runs, whatever it names. ``RUN_OR_NODE``: the run
+    that it names, or all. ``OWN``: only what the caller has a part in, so that its answer is cut
+    down to that.
     """
 
     RUN = "run"
     NODE = "node"
+    RUN_OR_NODE = "run or node"
     OWN = "own"
 
 
@@ -64,9 +66,9 @@ OPERATIONS: Mapping[str, Need] = {
     "delete_step": _WRITE_RUN,
     "pin": _WRITE_RUN,
     "unpin": _WRITE_RUN,
-    "flush": Need(Role.WRITE, Extent.NODE, audited=True),
+    "flush": Need(Role.WRITE, Extent.RUN_OR_NODE, audited=True),
     "open": Need(Role.READ, Extent.RUN, audited=True),
-    "read_block": _READ_RUN,
+    "read_block": Need(Role.READ, Extent.RUN, audited=True),
     "verify": _READ_RUN,
     "wait": _READ_RUN,
     "steps": _READ_RUN,

@@ -73,6 +73,7 @@ class Tokens:
         self._lock = threading.Lock()
         self._by_hash: Mapping[str, Token] = {}
         self._stamp: tuple[int, ...] | None = None
+        self._unread: str | None = None
         self._looked_at = -LOOK_SECONDS
 
     def find(self, secret: str) -> Token | None:
@@ -132,14 +133,17 @@ class Tokens:
             stamp = _stamp(self._path)
             if stamp == self._stamp:
                 return
-            self._stamp = stamp
             self._by_hash = {} if stamp is None else _read(self._path)
+            self._stamp, self._unread = stamp, None
         except (OSError, ValueError, RecursionError) as error:
+            self._unread = str(error)
             tell(log, events.TOKENS_UNREADABLE, path=str(self._path), reason=str(error)[:200])
 
     def _replace(self, change: Callable[[Mapping[str, Token]], Mapping[str, Token]]) -> None:
         with self._lock:
             self._look()
+            if self._unread is not None:  # what is in it would be lost
+                raise ConfigError(f"cannot change the tokens in {self._path}: {self._unread}")
             changed = change(self._by_hash)
             write_secret(
                 self._path,
@@ -199,9 +203,10 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _own_text(path: Path, others_may: int = 0) -> str:
+def _own_text(path: Path, others_may: int = 0, *, follows: bool = False) -> str:
     """Return what a file says, unless others than the service's user could have written it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
     with open(descriptor) as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.getuid(), 0):
@@ -214,7 +219,7 @@ def _own_text(path: Path, others_may: int = 0) -> str:
 
 
 def _read(path: Path) -> Mapping[str, Token]:
-    document = json.loads(_own_text(path, others_may=0o044))
+    document = json.loads(_own_text(path, others_may=0o044, follows=True))
     if not isinstance(document, dict) or not isinstance(document.get("tokens"), list):
         raise ValueError("it has no list `tokens`")  # noqa: TRY004
     return {each.sha256: each for each in map(_token_of, document["tokens"])}

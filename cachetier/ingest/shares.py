@@ -68,11 +68,20 @@ class SharedIngest:
 
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
         _, before = self._staged[id(staged)]
-        counts = {name: {**each, "size_bytes": total_bytes} for name, each in before.items()}
-        more_bytes = total_bytes - staged.reserved_bytes
-        self._take({name: {"size_bytes": more_bytes} for name in before}, timeout_seconds)
+        more_bytes = max(0, total_bytes - staged.reserved_bytes)
+        more = {name: {"size_bytes": more_bytes} for name in before}
+        self._take(more, timeout_seconds)
+        try:
+            extended = self._ingest.extend(staged, total_bytes, timeout_seconds)
+        except BaseException:
+            self._end(more)
+            raise
+        counts = {
+            name: {**each, "size_bytes": each["size_bytes"] + more_bytes}
+            for name, each in before.items()
+        }
         self._staged[id(staged)] = staged, counts
-        return self._ingest.extend(staged, total_bytes, timeout_seconds)
+        return extended
 
     def commit(
         self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content

@@ -270,8 +270,7 @@ class Store:
             self._refuse_if_fenced()
             file_id, writer = self.files.create(size_bytes)
             try:
-                reader = self.files.open(file_id)
-                return Staged(self.open_files.written(file_id, reader, size_bytes), writer)
+                return Staged(self._measured(file_id, size_bytes), writer)
             except BaseException:
                 os.close(writer)
                 self.files.remove(file_id)
@@ -280,6 +279,14 @@ class Store:
             raise self._not_allocated(size_bytes, error) from error
         except BaseException:
             self.space.release(size_bytes)
+            raise
+
+    def _measured(self, file_id: str, size_bytes: int) -> OpenFile:
+        reader = self.files.open(file_id)
+        try:
+            return self.open_files.written(file_id, reader, size_bytes)
+        except BaseException:
+            os.close(reader)
             raise
 
     def extend(self, staged: Staged, size_bytes: int) -> int:

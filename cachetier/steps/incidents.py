@@ -14,7 +14,8 @@ from cachetier.local.catalog import queries
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 
-CLIENT_LIMIT = 10_000
+CLIENT_LIMIT = 10_000  # of one principal
+RUNS_LIMIT = 1_000  # of one client
 
 
 @dataclass(slots=True)
@@ -30,7 +31,8 @@ class Incidents:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._listeners: OrderedDict[str, _Listener] = OrderedDict()
+        # By principal, so that no client of one makes those of another unheard.
+        self._by_principal: dict[str, OrderedDict[str, _Listener]] = {}
         self._newest = 0
         self.refresh()
 
@@ -41,27 +43,28 @@ class Incidents:
     def listen(self, client_id: str, since: float) -> None:
         """Remember a client; one that is known keeps its place."""
         with self._lock:
-            self._listeners.setdefault(client_id, _Listener(since))
-            self._listeners.move_to_end(client_id)
-            while len(self._listeners) > CLIENT_LIMIT:
-                self._listeners.popitem(last=False)
+            listeners = self._by_principal.setdefault(_principal_of(client_id), OrderedDict())
+            listeners.setdefault(client_id, _Listener(since))
+            listeners.move_to_end(client_id)
+            while len(listeners) > CLIENT_LIMIT:
+                listeners.popitem(last=False)
 
     def used(self, client_id: str, run: str) -> None:
         """Remember that a client uses ``run``."""
-        listener = self._listeners.get(client_id)
-        if listener is not None:
+        listener = self._listener(client_id)
+        if listener is not None and len(listener.runs) < RUNS_LIMIT:
             listener.runs.add(run)
 
     def pending(self, client_id: str) -> int:
         """Return how many incidents wait for a client; cheap when there are none."""
-        listener = self._listeners.get(client_id)
+        listener = self._listener(client_id)
         if listener is None or listener.seen >= self._newest:
             return 0
         return len(self.take(client_id, clear=False))
 
     def take(self, client_id: str, *, clear: bool = True) -> list[IncidentRecord]:
         """Return the incidents that wait for a client, and forget them if ``clear``."""
-        listener = self._listeners.get(client_id)
+        listener = self._listener(client_id)
         if listener is None:
             return []
         seen = listener.seen
@@ -70,3 +73,12 @@ class Incidents:
         if found and (clear or not concerned):
             listener.seen = found[-1].number
         return concerned
+
+    def _listener(self, client_id: str) -> _Listener | None:
+        listeners = self._by_principal.get(_principal_of(client_id))
+        return None if listeners is None else listeners.get(client_id)
+
+
+def _principal_of(client_id: str) -> str:
+    """Return the first part of a name as ``Caller.own`` makes it."""
+    return client_id.partition("/")[0]

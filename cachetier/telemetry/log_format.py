@@ -264,4 +264,4 @@ def secrets_in(environment: Mapping[str, str]) -> Iterator[str]:
 
 def names_secret(variable: str) -> bool:
     """Return whether a variable of that name holds what is not for everybody."""
-    return re.search(r"(SECRET|TOKEN|PASSWORD|API_KEY|OTLP_HEADERS)", variable) is not None
+    return re.search(r"(SECRET|TOKEN|PASSWORD|API_KEY|OTLP_\w*HEADERS)", variable) is not None

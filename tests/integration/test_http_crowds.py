@@ -45,6 +45,13 @@ def asked(connection: socket.socket, request: str, body: bytes = b"") -> None:
     connection.sendall(f"{request} HTTP/1.1\r\n{OWNER}".encode() + body)
 
 
+@pytest.fixture(autouse=True)
+def machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each address of the loopback count as a machine of its own."""
+    for module in ("access.principals", "doors.http.protocol"):
+        monkeypatch.setattr(f"cachetier.{module}.network_of", lambda address: address)
+
+
 @contextmanager
 def slow_readers(caller: Caller, number: int) -> Iterator[list[socket.socket]]:
     with ExitStack() as held:

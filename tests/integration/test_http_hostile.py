@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -265,6 +266,18 @@ def test_where_every_connection_is_busy_others_are_turned_away(shared: Served) -
             each.sendall(b"Content-Length: 9\r\n\r\n")
         time.sleep(0.3)
         assert caller.send_raw(b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n") == b""
+
+
+def test_bodies_that_never_come_keep_nobody_out(shared: Served) -> None:
+    """Of probes nobody waits for a body, and those who sign in have places of their own."""
+    limits = RequestLimits(requests=2, strangers=2)
+    with shared.second_door(limits) as (_door, caller), ExitStack() as held:
+        for path in ("/livez", "/livez", "/session", "/session", "/session"):
+            connection = held.enter_context(caller.raw())
+            head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\n"
+            connection.sendall(f"{head}Content-Length: 9\r\n\r\n".encode())
+        assert caller("GET", "/v1/runs").status == 200
+        assert caller("GET", "/livez").status == 200
 
 
 def test_requests_beyond_the_limit_hear_when_to_come_again(shared: Served) -> None:

@@ -179,6 +179,8 @@ PROBLEMS = [
     ("GET", f"{STEP}/wait?timeout_seconds=soon", 422, "invalid_request"),
     ("GET", f"{STEP}/wait?name=..", 400, "invalid_name"),
     ("GET", "/v1/incidents", 405, "invalid_request"),
+    ("DELETE", "/v1/runs/r/steps%2F1", 400, "invalid_name"),
+    ("DELETE", "/v1/runs/r/steps/1%2Fpin", 400, "invalid_name"),
 ]
 
 

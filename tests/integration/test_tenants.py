@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from cachetier_client import Client, ForbiddenError
 from cachetier_client.io.digests import digest_of, to_hex
 from cachetier_client.transport.wire import PROTOCOL, receive_frame, send_frame
 
+from cachetier.access.principals import Caller
 from cachetier.access.roles import OPERATIONS, Extent
 from tests.integration.serving import Served, serving, shard_path
 
@@ -62,8 +64,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
 
 def asked(node: Tenants, tenant: str, **fields: Any) -> dict[str, Any]:
     """Return what a request at a tenant's socket is answered."""
-    import socket
-
     body = fields.pop("body", b"")
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(node.socket(tenant))
@@ -87,6 +87,43 @@ def test_no_operation_of_the_socket_touches_another_run(
     answer = asked(node, "a", op=operation, run=run, **ids, **whole, body=b"x")
     assert answer["error"]["code"] == "forbidden"
     assert answer["error"]["message"] == f"a may not touch run {run}"
+
+
+ABOUT_THE_NODE = sorted(name for name, need in OPERATIONS.items() if need.extent is Extent.NODE)
+
+
+@pytest.mark.parametrize("operation", [name for name in ABOUT_THE_NODE if name != "metrics"])
+def test_a_run_of_ones_own_makes_no_operation_of_the_node_ones_own(
+    node: Tenants, operation: str
+) -> None:
+    answer = asked(node, "a", op=operation, run="a-run", principal="owner", id="00000000")
+    assert answer["error"]["code"] == "forbidden"
+    with serving(principal=[{"name": "a", "role": "admin", "runs": ["a-*"]}]) as served:
+        access = served.service.operations.access
+        caller = Caller(access._named["a"], uid=1)
+        with pytest.raises(ForbiddenError, match="may touch only some"):
+            access.check(caller, operation, "a-run")
+
+
+@pytest.mark.parametrize("operation", AT_THE_SOCKET)
+def test_a_put_of_ones_own_lends_its_run_to_no_other_operation(
+    node: Tenants, operation: str
+) -> None:
+    ids = {"step": 2, "save_id": "s", "rank": 0, "world_size": 1, "name": "mine"}
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(node.socket("a"))
+        send_frame(connection, {"op": "hello", "protocol": PROTOCOL})
+        receive_frame(connection)
+        send_frame(connection, {"op": "begin", "run": "a-run", "size_bytes": 900, **ids})
+        begun = receive_frame(connection)
+        assert begun.header["ok"]
+        assert begun.descriptor is not None
+        os.close(begun.descriptor)
+        named = {"staging": begun.header["staging"], "run": "b-run", "step": 1, "name": "kept"}
+        whole = {"size_bytes": 0, "digest": to_hex(0)}
+        send_frame(connection, {"op": operation, **ids, **whole, **named})
+        answer = receive_frame(connection).header
+    assert answer["error"]["message"] == "a may not touch run b-run"
 
 
 def test_what_is_refused_is_let_in_on_its_own_run(node: Tenants) -> None:
@@ -157,11 +194,11 @@ def test_a_guessed_client_id_takes_nobody_elses_incidents(node: Tenants) -> None
     put = f"{OTHERS.replace('/1', '/2')}/shards/x?client_id=guessed"
     assert node.by_http("b", "PUT", put, b"x").status == 201
     incidents = node.served.service.operations.incidents
-    assert "b/guessed" in incidents._listeners
+    assert incidents._listener("b/guessed") is not None
     assert node.by_http("a", "POST", "/v1/incidents", {"client_id": "guessed"}).json == {
         "incidents": []
     }
-    assert "a/guessed" not in incidents._listeners
+    assert incidents._listener("a/guessed") is None
 
 
 def test_each_is_told_who_they_are(node: Tenants) -> None:

@@ -166,6 +166,25 @@ def test_a_client_whose_silent_connection_made_place_goes_on(door: Door) -> None
 
 
 @pytest.mark.usefixtures("few_places")
+def test_a_rank_that_writes_goes_only_where_no_other_rests(door: Door) -> None:
+    writing = door.rank()
+    os.close(writing.begin()[1])
+    idle = [door.rank() for _ in range(PLACES - 1)]
+    assert door.rank().ask("status")["ok"]
+    assert hung_up(idle[0].socket)
+    assert writing.ask("status")["ok"]
+
+
+def test_what_takes_no_body_is_refused_with_one(door: Door) -> None:
+    step = {"run": IDS["run"], "step": IDS["step"]}
+    assert door.rank().refusal("wait", bytes(1 << 20), **step) == "invalid_request"
+
+
+def test_hello_is_said_once(door: Door) -> None:
+    assert door.rank().refusal("hello", protocol=1) == "invalid_request"
+
+
+@pytest.mark.usefixtures("few_places")
 def test_the_user_who_holds_most_makes_place(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_module, "OWN_CONNECTIONS", 0)
     uids = iter([1] * 3 + [2] * (PLACES - 3) + [1, 1])
@@ -232,4 +251,4 @@ def test_frames_of_others_leave_memory_to_the_services_own_user(
 
     strangers()
 
-    assert door.rank().ask("status", bytes(4 << 20))["ok"]
+    assert door.rank().refusal("status", bytes(4 << 20)) == "invalid_request"

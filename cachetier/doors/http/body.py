@@ -235,12 +235,19 @@ class _BodyFilling:
     async def settle(self) -> None:
         """Wait for what is on its way, whatever became of the body, and free the blocks."""
         self._settled = True
+        cut_off = None
         while self._writes:
             write, block = self._writes.popleft()
-            await asyncio.wait([write])
-            write.exception()
+            try:
+                await self._pools.whole(write)
+            except asyncio.CancelledError as error:
+                cut_off = error
+            except Exception:
+                pass
             self._blocks.give_back(block)
         self._blocks.give_back(self._block)
+        if cut_off is not None:
+            raise cut_off
 
     async def _hand_over(self) -> None:
         depth = min(self._sink.depth, BLOCKS_EACH - 1)

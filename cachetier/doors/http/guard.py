@@ -30,6 +30,7 @@ from cachetier.doors.http.problems import (
     BodyCutShortError,
     CrossSiteError,
     MediaTypeError,
+    MethodError,
     MisdirectedError,
     SlowBodyError,
     internal,
@@ -79,13 +80,13 @@ class Guard:
         self._access = access
         self._limits = limits
         self._served: Counter[str] = Counter()  # requests, by who they count for
+        self._strangers = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = _Exchange(scope, receive, send, self._failed)
-        address = _address_of(scope)
         try:
             async with asyncio.timeout(self._limits.request_seconds):
-                with self._counted(address, 1), called_by(Headers(scope=scope).get(TRACEPARENT)):
+                with called_by(Headers(scope=scope).get(TRACEPARENT)):
                     await self._serve(scope, exchange)
         except CachetierError as error:
             await exchange.answer_error(error)
@@ -101,23 +102,23 @@ class Guard:
             await exchange.answer_error(internal())
 
     @contextmanager
-    def _counted(self, address: str, by: int) -> Iterator[None]:
-        self._served[address] += by
+    def _counted(self, holder: str, by: int) -> Iterator[None]:
+        self._served[holder] += by
         try:
             yield
         finally:
-            self._served[address] -= by
-            if not self._served[address]:
-                del self._served[address]
+            self._served[holder] -= by
+            if not self._served[holder]:
+                del self._served[holder]
 
     @contextmanager
-    def _parked(self, address: str, principal: str, *, whole: bool = True) -> Iterator[None]:
+    def _parked(self, holder: str, principal: str, *, whole: bool = True) -> Iterator[None]:
         """Count a request for none that is served; ``whole``: nor for one of its principal."""
         quotas = self._access.quotas
         if whole:
             quotas.disconnect(principal)
         try:
-            with self._counted(address, -1):
+            with self._counted(holder, -1):
                 yield
         finally:
             if whole:
@@ -126,24 +127,39 @@ class Guard:
     async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
         path, address = scope["path"], _address_of(scope)
         if path in OPEN_PATHS:
-            await self._pass_on(scope, exchange)
+            await self._probe(scope, exchange)
             return
         self._refuse_strangers(scope, address)
         if path in PAGES:  # they find out for themselves who calls
-            self._refuse_if_crowded(address)
-            await self._pass_on(scope, exchange)
+            await self._page(scope, exchange)
             return
         caller = scope[CALLER] = self._caller(scope, address)
-        principal = caller.principal.name
-        self._refuse_if_crowded(address)
-        scope[PARKED] = partial(self._parked, address, principal)
+        holder, principal = caller.holder, caller.principal.name
+        scope[PARKED] = partial(self._parked, holder, principal)
         connection = scope.get("extensions", {}).get(CONNECTION, {}).get("socket")
         self._access.quotas.connect(principal)
         try:
-            with working_for(connection, caller):
+            with self._counted(holder, 1), working_for(connection, caller):
+                self._refuse_if_crowded(holder)
                 await self._pass_on(scope, exchange)
         finally:
             self._access.quotas.disconnect(principal)
+
+    async def _probe(self, scope: Scope, exchange: _Exchange) -> None:
+        """Answer a probe, whose body nobody waits for."""
+        if scope["method"] not in ("GET", "HEAD"):
+            raise MethodError(f"{scope['method']} is not taken here")
+        await self._routes(scope, _replay(b"", exchange.receive), exchange.send)
+
+    async def _page(self, scope: Scope, exchange: _Exchange) -> None:
+        """Serve a page, to strangers too: those who sign in are few, and keep nobody else out."""
+        if self._strangers >= self._limits.strangers:
+            raise BusyError(f"{self._strangers} are signing in already")
+        self._strangers += 1
+        try:
+            await self._pass_on(scope, exchange)
+        finally:
+            self._strangers -= 1
 
     async def _pass_on(self, scope: Scope, exchange: _Exchange) -> None:
         scope[TARGET] = target = target_of(scope["raw_path"])

@@ -26,6 +26,7 @@ class RequestLimits:
 
     connections: int = 1024
     requests: int = 256
+    strangers: int = 32
     uploads: int = 12
     downloads: int = 6
     head_bytes: int = 16 << 10

@@ -39,14 +39,12 @@ def target_of(raw_path: bytes) -> RequestTarget | None:
     segments = raw_path[len(_RUNS) :].split(b"/")
     run = names.checked_run(_decoded(segments[0], "run"))
     if segments[1:2] != [b"steps"] or len(segments) < 3:
-        return RequestTarget(run, rest=tuple(_decoded(segment, "path") for segment in segments[1:]))
+        return RequestTarget(run, rest=_rest(segments[1:]))
     step = names.parsed_step(_decoded(segments[2], "step"))
     if segments[3:4] == [_SHARDS.encode()]:
         name = "/".join(_decoded(segment, "shard name") for segment in segments[4:])
         return RequestTarget(run, step, names.checked_name(name))
-    return RequestTarget(
-        run, step, rest=tuple(_decoded(segment, "path") for segment in segments[3:])
-    )
+    return RequestTarget(run, step, rest=_rest(segments[3:]))
 
 
 def _decoded(segment: bytes, what: str) -> str:
@@ -54,3 +52,11 @@ def _decoded(segment: bytes, what: str) -> str:
         return unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:
         raise InvalidNameError(f"a {what} in the path is not UTF-8") from None
+
+
+def _rest(segments: list[bytes]) -> tuple[str, ...]:
+    """Return what follows the names, where no separator may hide: the router would see one."""
+    decoded = tuple(_decoded(segment, "path") for segment in segments)
+    if any("/" in each for each in decoded):
+        raise InvalidNameError("a part of the path has a slash in it")
+    return decoded

@@ -32,6 +32,41 @@ class Pools:
     def patient(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         return _run(self._patient, call, *arguments)
 
+    async def owned(
+        self, undo: Callable[[Result], object], call: Callable[..., Result], *arguments: Any
+    ) -> Result:
+        """Return what ``call`` gives, patiently; where nobody waits any more, ``undo`` gets it."""
+        future = self.patient(call, *arguments)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(lambda done: self._undone(done, undo))
+            raise
+
+    async def whole(self, future: asyncio.Future[Result]) -> Result:
+        """Return what a call gives once it has ended, also for somebody who is cut off meanwhile.
+
+        For calls that use what the caller closes next.
+        """
+        cut_off = None
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError as error:
+                cut_off = error
+        if cut_off is not None:
+            future.cancelled() or future.exception()
+            raise cut_off
+        return future.result()
+
+    def _undone(self, done: asyncio.Future[Result], undo: Callable[[Result], object]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            return
+        try:
+            self._quick.submit(undo, done.result())
+        except RuntimeError:  # the door closes
+            undo(done.result())
+
     def close(self) -> None:
         """Let idle threads go; a call that still blocks ends with the process."""
         for pool in (self._disk, self._quick, self._patient):

@@ -23,6 +23,7 @@ from cachetier.doors.http.guard import CONNECTION
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.problems import MEDIA_TYPE, problem_body
 from cachetier.errors import InvalidRequestError
+from cachetier.parsers import network_of
 from cachetier.tls import name_of
 
 Failed = Callable[[str, str], None]
@@ -73,15 +74,17 @@ class WatchedProtocol(HttpToolsProtocol):
             self._look_again()
 
     def _make_place(self) -> WatchedProtocol:
-        """Return who goes: of the address that has most, the longest rest, else the newest.
+        """Return who goes: the longest rest, of the address that has most if any of its rests.
 
-        Nobody busy goes for one who has as many. A client whose connection rested connects again.
+        Of the busy ones the newest of the address that has most, but not for one who has as many.
+        A client whose connection rested connects again.
         """
         ours = [each for each in self.connections if isinstance(each, WatchedProtocol)]
         held = Counter(each.host for each in ours)
         most = max(held.values())
         greedy = [each for each in ours if held[each.host] == most and each is not self]
-        resting = [each for each in greedy if each.rests]
+        others = [each for each in ours if each is not self]
+        resting = [each for each in greedy if each.rests] or [each for each in others if each.rests]
         if resting:
             return min(resting, key=lambda each: each.resting_since)
         if most == held[self.host]:
@@ -90,7 +93,7 @@ class WatchedProtocol(HttpToolsProtocol):
 
     @property
     def host(self) -> str:
-        return self.client[0] if self.client else ""
+        return network_of(self.client[0]) if self.client else ""
 
     @property
     def rests(self) -> bool:

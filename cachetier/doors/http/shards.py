@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
@@ -130,11 +131,13 @@ class Shards:
         wanted = None if query.flag("restore") else Headers(scope=scope).get("range")
         sending = _Sending(scope, send)
         async with AsyncExitStack() as held:
-            opened = await self._pools.patient(self._opened_small, ids, wanted, timeout_seconds)
+            opened = await self._pools.owned(
+                _close, self._opened_small, ids, wanted, timeout_seconds
+            )
             if opened is None:
                 place = self._downloads.hold(caller_of(scope).holder, sending, timeout_seconds)
                 await held.enter_async_context(place)
-                opened = await self._pools.patient(self._opened, ids, wanted, timeout_seconds)
+                opened = await self._pools.owned(_close, self._opened, ids, wanted, timeout_seconds)
             download = Download(
                 opened, self._node.restore, self._pools, self._blocks, timeout_seconds
             )
@@ -242,6 +245,12 @@ async def _stream(
     if not begun:
         await send(start)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _close(opened: Opened | None) -> None:
+    """Let go of what was opened for somebody who is gone."""
+    if opened is not None and opened.descriptor is not None:
+        os.close(opened.descriptor)
 
 
 def _put_of(target: RequestTarget, query: Query, headers: Headers) -> Put:

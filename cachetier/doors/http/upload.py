@@ -45,8 +45,8 @@ async def put_small(put: Put, body: bytes, ingest: Ingest, pools: Pools) -> Rece
 
 async def put_large(put: Put, body: Body, ingest: Ingest, pools: Pools, blocks: Blocks) -> Receipt:
     """Put a shard into a data file, or straight to the remote when the cache is full."""
-    stage = await pools.patient(
-        ingest.begin, put.ids, put.name, put.size_bytes, put.timeout_seconds
+    stage = await pools.owned(
+        ingest.abort, ingest.begin, put.ids, put.name, put.size_bytes, put.timeout_seconds
     )
     sink = (
         _FileSink(put, stage, ingest, pools)
@@ -60,7 +60,7 @@ async def put_large(put: Put, body: Body, ingest: Ingest, pools: Pools, blocks: 
         _check_digest(put, content.digest)
         if isinstance(stage, Staged):
             assert stage.writer is not None
-            await pools.quick(os.ftruncate, stage.writer, content.size_bytes)
+            await pools.whole(pools.quick(os.ftruncate, stage.writer, content.size_bytes))
     except BaseException:
         await pools.quick(ingest.abort, stage)
         raise
@@ -106,9 +106,9 @@ class _FileSink:
             timeout_seconds = self._put.timeout_seconds
             extend = partial(self._pools.patient, self._ingest.extend, self._stage, reserve)
             try:
-                await extend(timeout_seconds)
+                await self._pools.whole(extend(timeout_seconds))
             except ShareAwaitedError:  # nobody holds a place for uploads until then
-                await extend(0.0)
+                await self._pools.whole(extend(0.0))
 
     def write(self, block: memoryview, number: int, length: int) -> None:
         self._digests.add(block[:length], number)

@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import socket
+import stat
 import threading
 import time
 from collections import Counter
@@ -122,7 +123,7 @@ class UnixDoor:
             ) from error
         finally:
             os.umask(umask)
-        self._path.chmod(self._mode)
+        _chmod(self._path, self._mode)
         return listener
 
     def _accept(self) -> None:
@@ -168,9 +169,6 @@ class UnixDoor:
         """
         principal = visitor.caller.principal.name
         with self._lock:
-            limit = CONNECTION_LIMIT - (0 if visitor.caller.uid == os.getuid() else OWN_CONNECTIONS)
-            if len(self._visitors) >= limit and not self._make_place(visitor.caller):
-                raise BusyError(f"{CONNECTION_LIMIT} connections are busy already")
             try:
                 self._quotas.connect(principal)
             except BusyError:
@@ -178,23 +176,32 @@ class UnixDoor:
                 if not self._hang_up_on_rest(own):
                     raise
                 self._quotas.connect(principal)
+            limit = CONNECTION_LIMIT - (0 if visitor.caller.uid == os.getuid() else OWN_CONNECTIONS)
+            if len(self._visitors) >= limit and not self._make_place(visitor.caller):
+                self._quotas.disconnect(principal)
+                raise BusyError(f"{CONNECTION_LIMIT} connections are busy already")
             self._visitors.append(visitor)
 
     def _make_place(self, newcomer: Caller) -> bool:
         """Hang up on the longest rest of the user who holds most, and return whether there is one.
 
-        A client whose connection rested just connects again.
+        A client whose connection rested just connects again. One by which puts are under way goes
+        only where no other rests: else who begins one on each would shut the door.
         """
         held = Counter(each.caller.uid for each in self._visitors)
         held[newcomer.uid] += 1
         most = max(held.values())
-        return self._hang_up_on_rest(v for v in self._visitors if held[v.caller.uid] == most)
+        greedy = [each for each in self._visitors if held[each.caller.uid] == most]
+        return self._hang_up_on_rest(greedy) or self._hang_up_on_rest(greedy, though_putting=True)
 
-    def _hang_up_on_rest(self, visitors: Iterable[_Visitor]) -> bool:
+    def _hang_up_on_rest(
+        self, visitors: Iterable[_Visitor], *, though_putting: bool = False
+    ) -> bool:
         resting = [
             (since, number, each)
             for number, each in enumerate(visitors)
             if (since := each.frames.resting_since) is not None
+            and (though_putting or not each.frames.putting)
         ]
         if not resting:
             return False
@@ -225,3 +232,17 @@ class UnixDoor:
         with contextlib.suppress(OSError):
             send_frame(connection, {"ok": False, "error": described})
         connection.close()
+
+
+def _chmod(path: Path, mode: int) -> None:
+    """Change the mode of a socket, and of nothing that somebody put in its place."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            raise ConfigError(
+                f"{path} was replaced while it was opened",
+                hint="Set `socket` to a path in a directory that only the service may write.",
+            )
+        os.chmod(f"/proc/self/fd/{descriptor}", mode)
+    finally:
+        os.close(descriptor)

@@ -59,14 +59,18 @@ class Frames:
         self._is_own = is_own
         self._held_bytes = 0
         self.resting_since: float | None = time.monotonic()
+        self.putting = False  # whether puts are under way by the connection that rests
 
-    def next(self, *, greeted: bool) -> Frame:
+    def next(self, *, greeted: bool, putting: bool) -> Frame:
         """Return the next frame, whenever it comes, and let go of the one before.
+
+        Meanwhile the connection rests, with puts under way or without.
 
         Raises:
             ConnectionClosedError, FrameError: There is none, or not in time.
         """
         self.let_go()
+        self.putting = putting
         self.resting_since = time.monotonic()
         limits = (HEADER_LIMIT_BYTES, BLOCK_BYTES) if greeted else (HELLO_BYTES, 0)
         while True:
@@ -87,5 +91,6 @@ class Frames:
         self._held_bytes = 0
 
     def _take(self, size_bytes: int) -> None:
+        self.resting_since = None  # a large frame is on its way
         self._room.take(size_bytes, is_own=self._is_own)
         self._held_bytes = size_bytes

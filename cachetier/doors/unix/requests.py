@@ -15,6 +15,7 @@ from cachetier_client.transport.wire import Frame, Header
 
 from cachetier.errors import DigestMismatchError, InvalidRequestError, SizeMismatchError
 from cachetier.model.levels import Level, checked_level
+from cachetier.model.shard import INLINE_BYTES
 
 LONGEST_WAIT_SECONDS = 7 * 86_400.0
 LATEST_INSTANT = 1e12
@@ -37,6 +38,8 @@ class Put:
         ids, name = ids_of(header), name_of(header)
         if count_of(header, "size_bytes") != len(frame.body):
             raise InvalidRequestError("size_bytes is not the size of the body", name=name)
+        if len(frame.body) > INLINE_BYTES:
+            raise InvalidRequestError(f"{len(frame.body)} bytes are too many for an inline shard")
         digest, timeout_seconds = digest_of(header), timeout_of(header)
         element_size = element_size_of(header)
         return cls(ids, name, bytes(frame.body), digest, timeout_seconds, element_size)

@@ -51,6 +51,8 @@ from cachetier.telemetry.events import tell
 log = logging.getLogger(__name__)
 
 STAGED_LIMIT = 64
+_WITH_BODY = ("put", "commit")  # beside blocks; that of any other would take room while it waits
+_OF_STAGED = ("extend", "commit", "abort")  # which name a put, and so no run
 MESSAGE_LIMIT = 2_000  # messages quote what was asked
 DAY_SECONDS = 86_400.0
 
@@ -99,7 +101,9 @@ class Session:
         """Answer requests until the connection closes; then drop what was staged."""
         try:
             while True:
-                self._serve_one(self._frames.next(greeted=self._greeted))
+                self._serve_one(
+                    self._frames.next(greeted=self._greeted, putting=bool(self._staged))
+                )
         except ConnectionClosedError:
             pass
         except FrameError as error:
@@ -175,13 +179,15 @@ class Session:
             raise ProtocolMismatchError("the first request of a connection must be hello")
         if name == "hello":
             return operation(self, frame)
-        run, what = self._subject(frame.header)
+        run, what = self._subject(str(name), frame.header)
         with self._node.access.doing(self._caller, str(name), run, **what):
+            if frame.body and name not in _WITH_BODY:
+                raise InvalidRequestError(f"{name} takes no body")
             return operation(self, frame)
 
-    def _subject(self, header: Header) -> tuple[str | None, dict[str, object]]:
-        """Return the run that a request is about, and what else of it the audit log has."""
-        staging = header.get("staging")
+    def _subject(self, operation: str, header: Header) -> tuple[str | None, dict[str, object]]:
+        """Return the run that a request acts on, and what else of it the audit log has."""
+        staging = header.get("staging") if operation in _OF_STAGED else None
         put = self._staged.get(staging) if isinstance(staging, int) else None
         if put is not None:
             return put.ids.run, {"step": put.ids.step, "name": put.name}
@@ -192,6 +198,8 @@ class Session:
     # --- hello -----------------------------------------------------------------------------------
 
     def _hello(self, header: Header) -> Reply:
+        if self._greeted:
+            raise InvalidRequestError("the connection has said hello already")
         spoken = header.get("protocol")
         if spoken != PROTOCOL:
             raise ProtocolMismatchError(

@@ -137,7 +137,13 @@ class DiskFiles:
     def preallocate(self, file_id: str, size_bytes: int) -> None:
         descriptor = unfollowed(self._path(file_id), os.O_WRONLY)
         try:
-            _allocate(descriptor, size_bytes)
+            size_before = os.fstat(descriptor).st_size
+            try:
+                _allocate(descriptor, size_bytes)
+            except OSError:  # some filesystems keep what they got until they were full
+                if os.fstat(descriptor).st_size > size_before:
+                    os.ftruncate(descriptor, size_before)
+                raise
         finally:
             os.close(descriptor)
 

@@ -42,9 +42,9 @@ def test_an_operation_is_for_its_role_and_those_above(operation: str) -> None:
 def test_a_tenant_touches_its_own_runs_and_no_others(operation: str) -> None:
     need = OPERATIONS[operation]
     tenant = Principal("tenant", Role.ADMIN, runs=TENANT.runs)
-    assert tenant.may(need, "a-1")
-    assert tenant.may(need, "shared")
-    own = need.extent is Extent.OWN
+    own, of_node = need.extent is Extent.OWN, need.extent is Extent.NODE
+    assert tenant.may(need, "a-1") != of_node
+    assert tenant.may(need, "shared") != of_node
     assert tenant.may(need, "b-1") == own
     assert tenant.may(need, "shared2") == own
     assert tenant.may(need, None) == own
@@ -92,7 +92,7 @@ def test_with_a_socket_for_admins_the_owner_is_one_only_there() -> None:
     with pytest.raises(ForbiddenError, match="collect needs admin"):
         node.check(node.peer(None, OWN, set(), 7), "collect", None)
     node.check(node.peer(admin, OWN, set(), 7), "collect", None)
-    assert node.bearer("an-owners-secret", "::1").principal.role is Role.ADMIN
+    assert node.bearer("an-owners-secret", "::1").principal.role is Role.WRITE
     with pytest.raises(ForbiddenError):
         node.peer(admin, OWN + 1, set(), 7)
 
@@ -102,7 +102,8 @@ def test_a_refusal_says_what_is_lacking_and_nothing_of_what_there_is() -> None:
     caller = Caller(TENANT, uid=1000, pid=7)
     for operation, run, words in [
         ("put", "b-1", "tenant may not touch run b-1"),
-        ("status", None, "tenant may touch only some: name one"),
+        ("status", "a-1", "status is about all runs; tenant may touch only some"),
+        ("flush", None, "tenant may touch only some: name one"),
         ("collect", None, "the role write; collect needs admin"),
     ]:
         with pytest.raises(ForbiddenError, match=words):

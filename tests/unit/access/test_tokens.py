@@ -108,6 +108,29 @@ def test_a_file_that_is_none_changes_nothing_and_is_told(
     assert "cannot be read, and those known before still hold" in caplog.text
 
 
+def test_a_file_that_cannot_be_read_is_tried_again_and_never_written_over(
+    tmp_path: Path, time: Time
+) -> None:
+    tokens, file = tokens_in(tmp_path, time), tmp_path / "tokens.json"
+    made, secret = tokens.create("team", None)
+    whole = file.read_text()
+    file.write_text("{")
+    with pytest.raises(ConfigError, match="cannot change the tokens"):
+        tokens.create("team", None)
+    assert file.read_text() == "{"
+
+    file.write_text(whole)
+    tokens.revoke(made.id)
+    assert tokens.find(secret) is None
+
+
+def test_a_file_of_tokens_may_be_a_link_as_a_mounted_secret_is(tmp_path: Path, time: Time) -> None:
+    _, secret = tokens_in(tmp_path, time).create("team", None)
+    (tmp_path / "tokens.json").rename(tmp_path / "mounted")
+    (tmp_path / "tokens.json").symlink_to(tmp_path / "mounted")
+    assert tokens_in(tmp_path, time).find(secret)
+
+
 def test_a_file_that_others_may_write_is_not_believed(tmp_path: Path, time: Time) -> None:
     _, secret = tokens_in(tmp_path, time).create("team", None)
     (tmp_path / "tokens.json").chmod(0o666)

@@ -105,6 +105,18 @@ def test_a_put_of_unknown_length_counts_as_it_grows(node: Node, shared: Shared) 
     assert shared.used() == (0, 0, 0)
 
 
+def test_an_extension_that_is_refused_changes_no_share(node: Node, shared: Shared) -> None:
+    stage = shared.begin("a", 900)
+    for _ in range(3):
+        with pytest.raises(CachetierError):
+            shared.ingest.extend(stage, 0, 0.0)
+        with pytest.raises(CachetierError):
+            shared.ingest.extend(stage, node.store.space.capacity_bytes + 1, 0.0)
+    assert shared.used() == (900, 1, 1)
+    shared.ingest.abort(stage)
+    assert shared.used() == (0, 0, 0)
+
+
 def test_who_has_time_is_handed_what_to_wait_for(node: Node) -> None:
     shared = Shared(node, waits=True)
     held = [shared.begin("a"), shared.begin("b")]
