@@ -15,7 +15,7 @@ import typer
 from cachetier.cli.output import AsJson, echo, exit_code_of, print_json, reported
 from cachetier.cli.settings_options import Flags, taking_settings
 from cachetier.local.files.permissions import keep_files_private
-from cachetier.service.signals import end_as_any_process
+from cachetier.service.signals import end_as_any_process, have_descriptors
 
 if TYPE_CHECKING:
     from cachetier.errors import CachetierError
@@ -32,6 +32,7 @@ def serve(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
     """
     end_as_any_process()
     keep_files_private()
+    have_descriptors()
     with _reported_in_log(as_json, flags["log_format"]):
         from cachetier.config.settings import load
 

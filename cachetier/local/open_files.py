@@ -200,6 +200,8 @@ class OpenFiles:
         with self._lock:
             done = self._take_done(self._refused)
             done += self._take_done({file for file in self._written if file.unlinked})
+        self._free(done)
+        with self._lock:
             over = [file for file in self._written if self._is_over(file)]
             self._written.difference_update(over)
             for file in self._refused:
@@ -209,7 +211,6 @@ class OpenFiles:
         for file in over:
             tell(log, events.RESERVATION_EXCEEDED, by=file.by, reason=file.refusal)
             self._remove(file.file_id)
-        self._free(done)
         if self._space.used_bytes > self._space.limit_bytes:
             self._cut()
 
@@ -234,7 +235,8 @@ class OpenFiles:
         with self._lock:
             refused = list(self._refused)
         for file in refused:
-            self._files.cut(file.descriptor)
+            with suppress(OSError):  # those that can be cut are
+                self._files.cut(file.descriptor)
             self._recount(file)
 
     def _take_done(self, files: Iterable[OpenFile]) -> list[OpenFile]:
@@ -293,6 +295,12 @@ class OpenFiles:
             return Lent(held.total(), holder, holder_bytes, shards)
         return Lent()
 
+    @property
+    def unlinked_bytes(self) -> int:
+        """What comes back by itself: the bytes of files that are gone by name only."""
+        with self._lock:
+            return sum(file.counted_bytes for file in self._lent | self._refused)
+
     def look_at_readers(self) -> None:
         """Forget who has nothing open any more."""
         with self._lock:
@@ -323,10 +331,13 @@ class OpenFiles:
             self._to_measure.wait(READERS_SECONDS)
             if self._stopping.wait(LOOK_SECONDS):
                 return
-            try:
-                self.look()
-                if self._clock.monotonic() >= readers_at:
-                    readers_at = self._clock.monotonic() + READERS_SECONDS
-                    self.look_at_readers()
-            except Exception as error:
-                tell(log, events.LOOK_FAILED, error=error)
+            self._try(self.look)
+            if self._clock.monotonic() >= readers_at:
+                readers_at = self._clock.monotonic() + READERS_SECONDS
+                self._try(self.look_at_readers)
+
+    def _try(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except Exception as error:
+            tell(log, events.LOOK_FAILED, error=error)

@@ -401,13 +401,13 @@ class Store:
         self.open_files.opened(shard)
         return LocalCopy(shard, descriptor, None)
 
-    def evict(self, shard: Shard) -> bool:
+    def evict(self, shard: Shard, *, though_read: bool = True) -> bool:
         """Drop the local bytes of a clean shard; return whether they went.
 
-        Those that somebody reads stay for a grace, then they are lent: see ``drop``.
+        Those that somebody reads stay for a grace; then they are lent, ``though_read``: ``drop``.
         """
         unread = shard.file_id is None or self.files.unread(shard.file_id)
-        if not unread and not self.open_files.may_go(shard):
+        if not unread and not (self.open_files.may_go(shard) and though_read):
             return False
         self.drop([self.write(local_copies.evict, shard.version)])
         return unread

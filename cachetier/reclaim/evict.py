@@ -74,11 +74,14 @@ class Evictor:
                 target = min(target, self._low_bytes)
             return self._evict_until(target) if space.used_bytes > target else 0
 
-    def evict(self, shard: Shard) -> bool:
-        """Drop the local bytes of a clean shard, if the remote has it and nobody reads them."""
+    def evict(self, shard: Shard, *, though_read: bool = True) -> bool:
+        """Drop the local bytes of a clean shard, if the remote has it; return whether they went.
+
+        What somebody reads goes by its name alone, ``though_read``, and after a grace.
+        """
         try:
             if self._still_remote(shard):
-                return self._store.evict(shard)
+                return self._store.evict(shard, though_read=though_read)
             self._look_into(shard)
         except (RemoteError, NotFoundError, PinnedError, ForbiddenTransitionError, OSError):
             # The remote cannot say, the shard changed or was pinned meanwhile, or no descriptor is
@@ -105,12 +108,20 @@ class Evictor:
         return int(self._store.space.capacity_bytes * self._watermarks.low)
 
     def _evict_until(self, target_bytes: int) -> int:
-        freed = 0
+        """Evict what nobody reads; then lend no more than is lacking, as readers give it back."""
+        freed, read = 0, []
+        space, open_files = self._store.space, self._store.open_files
         for shard in self._least_recently_used():
-            if self._store.space.used_bytes <= target_bytes:
-                break
-            if self.evict(shard):
+            if space.used_bytes <= target_bytes:
+                return freed
+            if self.evict(shard, though_read=False):
                 freed += shard.content.size_bytes
+            else:
+                read.append(shard)
+        for shard in read:
+            if space.used_bytes - open_files.unlinked_bytes <= target_bytes:
+                break
+            self.evict(shard)
         return freed
 
     def _least_recently_used(self) -> list[Shard]:

@@ -1,8 +1,12 @@
-"""The two signals that end the service: the first asks, the second ends the process at once."""
+"""What the process of the service sets up: the signals that end it, and its descriptors.
+
+The first signal asks, the second ends the process at once.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +21,12 @@ def end_as_any_process() -> None:
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, _frame: os._exit(128 + number))
+
+
+def have_descriptors() -> None:
+    """Let this process open as many files as it may: each put and each connection takes some."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @contextmanager

@@ -236,6 +236,21 @@ def test_after_it_the_shard_goes_and_its_reader_finishes(node: Node, clock: Fake
     judge_bytes(node)
 
 
+def test_no_more_is_lent_than_room_is_lacking(node: Node, clock: FakeClock) -> None:
+    """What nobody reads goes first, and what was lent comes back by itself."""
+    for name in "abcd":
+        clean(node, name)
+    with read_by(node, "user 7", "a"), read_by(node, "user 7", "b"), read_by(node, "user 7", "c"):
+        node.evictor._evict_until(3 * SIZE_BYTES)  # `d` will do
+        clock.advance(GRACE_SECONDS)
+        node.evictor._evict_until(2 * SIZE_BYTES)
+        states = {row.name: row.state for row in node.rows()}
+        assert states["d"] is ShardState.EVICTED
+        assert sum(state is ShardState.EVICTED for state in states.values()) == 2
+        node.evictor._evict_until(2 * SIZE_BYTES)
+        assert sum(row.state is ShardState.EVICTED for row in node.rows()) == 2
+
+
 def test_readers_that_follow_one_another_stop_eviction_no_longer_than_the_grace(
     node: Node, clock: FakeClock
 ) -> None:
