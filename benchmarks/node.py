@@ -19,7 +19,8 @@ from cachetier.testing.s3_endpoint import S3Endpoint, free_ports
 
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0
-SERVE = (str(Path(sys.executable).parent / "cachetier"), "serve")
+SERVE = (str(Path(sys.executable).parent / "cachetier"), "serve", "--json")
+_READY = b'"state": "ready"'  # said once signals are heard
 _FOREIGN = ("CACHETIER_", "AWS_")
 TOKEN = "the-token-of-the-benches"
 
@@ -30,6 +31,8 @@ class Node:
     def __init__(
         self, environment: Mapping[str, str], log: Path, socket_path: Path, http_port: int
     ) -> None:
+        self._log = log
+        self._told = log.read_bytes().count(_READY) if log.exists() else 0
         self._began = time.perf_counter()
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -68,7 +71,12 @@ class Node:
         raise RuntimeError("the service did not start; its log is above")
 
     def stop(self) -> None:
-        """Ask it to stop, and wait."""
+        """Ask it to stop, and wait; one that is not ready yet would just end."""
+        give_up_at = time.monotonic() + STOP_SECONDS
+        while self._process.poll() is None and time.monotonic() < give_up_at:
+            if self._log.read_bytes().count(_READY) > self._told:
+                break
+            time.sleep(0.01)
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:

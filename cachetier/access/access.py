@@ -43,8 +43,9 @@ class Access:
         """
         self.quotas = quotas or Quotas()
         self._principals = tuple(principals)
-        # Of two owners the first: with an admin socket, only there is it an admin.
-        self._named = {each.name: each for each in reversed((SCRAPER, *principals))}
+        self._named: dict[str, Principal] = {}
+        for each in (SCRAPER, *principals):  # of two owners the first: it is an admin at its socket
+            self._named.setdefault(each.name, each)
         self._open_metrics = open_metrics
         self._audit = audit
         self.tokens = tokens

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cachetier_client.transport.wire import PROTOCOL, receive_frame, send_frame
+from cachetier_client.transport.wire import receive_frame, send_frame
 
 from tests.integration.serving import Served, serving
 from tests.integration.test_waiters import greeted
@@ -55,7 +55,7 @@ def test_an_enormous_number_is_refused_at_the_socket(
     with greeted(served) as rank:
         send_frame(rank, {"op": op, **fields, field: number})
         answer = receive_frame(rank).header
-        send_frame(rank, {"op": "hello", "protocol": PROTOCOL})
+        send_frame(rank, {"op": "runs"})
         assert receive_frame(rank).header["ok"]
 
     assert_refused_or_harmless(answer.get("error", {}).get("code"), field)
