@@ -142,7 +142,7 @@ def troubles(log: Path) -> list[str]:
             event: dict[str, Any] = json.loads(line)
         except ValueError:
             event = {}
-        if event.get("level") not in QUIET_LEVELS:
+        if event.get("level") not in QUIET_LEVELS and event.get("state") != "ready":
             found.append(line[:2000])
     return found
 
