@@ -334,7 +334,7 @@ def test_the_harness_catches_ids_of_data_files_that_are_used_again(
 def test_the_harness_catches_an_eviction_of_dirty_bytes(
     caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Store, "evict", lambda self, shard: self.drop([shard]) is None)
+    monkeypatch.setattr(Store, "evict", lambda self, shard, **_how: self.drop([shard]) is None)
 
     assert "rows lost their files" in caught(every=10)
 

@@ -69,7 +69,7 @@ def caught(tmp_path: Path, vfs: str, monkeypatch: pytest.MonkeyPatch) -> Callabl
 def test_an_eviction_without_a_look_at_the_bucket(
     caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def evict(self: Evictor, shard: Shard) -> bool:
+    def evict(self: Evictor, shard: Shard, **_how: bool) -> bool:
         try:
             return self._store.evict(shard)
         except Exception:
