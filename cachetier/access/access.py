@@ -140,12 +140,11 @@ class Access:
     def described(self, caller: Caller) -> dict[str, Any]:
         """Return what a caller may know of themselves, with what their share has and may have."""
         principal = caller.principal
-        who = {name: getattr(caller, name) for name in _KNOWN}
         known: dict[str, Any] = {"principal": principal.name, "role": principal.role}
         known["runs"] = list(principal.runs)
         if shares := self.quotas.described(principal.name):
             known["share"] = shares[0]
-        return {**known, **{name: value for name, value in who.items() if value is not None}}
+        return {**known, **caller.known}
 
     def create_token(self, principal: object, expires_seconds: float | None) -> dict[str, Any]:
         """Make a token for a principal; the answer is the only place that ever shows it.
@@ -162,7 +161,6 @@ class Access:
         return {**token.as_json(), "token": secret}
 
 
-_KNOWN = ("uid", "pid", "token", "address", "session")
 _HINT = "`cachetier whoami` says what this principal may do; [[principal]] in the settings decides."
 
 

@@ -128,14 +128,7 @@ def _bounded(value: Any) -> Any:
 
 
 def _who(caller: Caller) -> dict[str, Any]:
-    return {
-        "principal": caller.principal.name,
-        "uid": caller.uid,
-        "pid": caller.pid,
-        "token": caller.token,
-        "address": caller.address,
-        "session": caller.session,
-    }
+    return {"principal": caller.principal.name, **caller.known}
 
 
 def _handler_for(target: str) -> logging.Handler | None:

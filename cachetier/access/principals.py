@@ -88,6 +88,13 @@ class Caller:
     address: str | None = None
     session: str | None = None  # of a browser, which somebody began who had the uid or the token
 
+    @property
+    def known(self) -> dict[str, int | str]:
+        """What is known of the process or machine, by name."""
+        names = ("uid", "pid", "token", "address", "session")
+        found = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
+
     def own(self, name: str) -> str:
         """Return a name that the caller gave itself, as no other principal can have given it."""
         return f"{self.principal.name}/{name}"

@@ -6,7 +6,6 @@ asked for its link, and ends with the token that they asked by.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import threading
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 from cachetier.access.audit import Audit
 from cachetier.access.principals import Caller
-from cachetier.access.tokens import Tokens
+from cachetier.access.tokens import Tokens, hash_of
 from cachetier.errors import ForbiddenError, InvalidRequestError, UnauthorizedError
 
 LINK_SECONDS = 60.0
@@ -44,12 +43,12 @@ class _Secrets:
             own = [key for key, kept in self._kept.items() if kept[0].principal == caller.principal]
             for key in own[: max(0, len(own) + 1 - EACH_LIMIT)]:
                 del self._kept[key]
-            self._kept[_hash(secret)] = caller, now, now
+            self._kept[hash_of(secret)] = caller, now, now
         return secret
 
     def find(self, secret: str, *, take: bool = False) -> Caller | None:
         """Return for whom ``secret`` stands, unless it has ended; ``take`` ends it."""
-        key, now, (lasts_seconds, idle_seconds) = _hash(secret), self._monotonic(), self._seconds
+        key, now, (lasts_seconds, idle_seconds) = hash_of(secret), self._monotonic(), self._seconds
         with self._lock:
             caller, made_at, used_at = self._kept.pop(key, (None, 0.0, 0.0))
             if now - made_at >= lasts_seconds or now - used_at >= idle_seconds:
@@ -119,8 +118,4 @@ class Sessions:
 
 def csrf_of(secret: str) -> str:
     """Return what a page of the session knows, and no other page: its cookie is not readable."""
-    return _hash(f"csrf {secret}")
-
-
-def _hash(secret: str) -> str:
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+    return hash_of(f"csrf {secret}")

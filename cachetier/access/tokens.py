@@ -67,7 +67,7 @@ class Tokens:
     ) -> None:
         """Read ``path``, which need not be there; ``fixed`` are more, by their principals."""
         self._path = path
-        self._fixed = [Token(name, name, _hash(secret), 0) for name, secret in fixed.items()]
+        self._fixed = [Token(name, name, hash_of(secret), 0) for name, secret in fixed.items()]
         self._now = now
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ class Tokens:
 
     def find(self, secret: str) -> Token | None:
         """Return the token that ``secret`` is, unless it has ended."""
-        hashed = _hash(secret)
+        hashed = hash_of(secret)
         for each in self._fixed:
             if hmac.compare_digest(hashed, each.sha256):
                 return each
@@ -99,7 +99,7 @@ class Tokens:
         now, name = self._now(), secrets.token_hex(4)
         secret = f"{_PREFIX}{name}_{secrets.token_urlsafe(32)}"
         expires_at = None if expires_seconds is None else now + expires_seconds
-        token = Token(name, principal, _hash(secret), now, expires_at)
+        token = Token(name, principal, hash_of(secret), now, expires_at)
         self._replace(lambda kept: {**kept, token.sha256: token})
         return token, secret
 
@@ -191,7 +191,8 @@ def write_secret(path: Path, text: str) -> None:
         raise
 
 
-def _hash(secret: str) -> str:
+def hash_of(secret: str) -> str:
+    """Return what is kept of a random secret, and does not tell it."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 

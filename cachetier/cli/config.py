@@ -66,7 +66,7 @@ def check(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
     if found.problems:
         raise typer.Exit(USAGE)
     if not as_json:
-        echo(f"The settings are well: {_summary(found)}.{_promised_beyond(found)}")
+        echo(f"The settings are well: {_summary(found)}.", *_promised_beyond(found))
 
 
 def schema(as_json: AsJson = False) -> None:  # noqa: ARG001  it is JSON anyway
@@ -103,16 +103,16 @@ def _summary(found: Sourced) -> str:
     return f"{given} given, {len(found.origins) - given} by default, {where}"
 
 
-def _promised_beyond(found: Sourced) -> str:
+def _promised_beyond(found: Sourced) -> list[str]:
     """Say if principals may together have more than there is: allowed, but maybe not meant."""
     assert found.settings is not None
     promised, where = found.settings.promised_bytes, found.settings.cache_dir.absolute()
     there = next(each for each in (where, *where.parents) if each.exists())
     capacity = found.settings.capacity_bytes(shutil.disk_usage(there).total)
     if promised <= capacity:
-        return ""
+        return []
     more = f"{shown_size(promised)} together, `capacity` is {shown_size(capacity)}"
-    return f"\nWarning: the principals may have {more}: it can be full before a share is."
+    return [f"Warning: the principals may have {more}: it can be full before a share is."]
 
 
 # --- as TOML --------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Source: docs/security.md, "Who may do what".
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from cachetier.config.types import (
     optional,
     whole,
 )
-from cachetier.parsers import capacity_of
+from cachetier.parsers import capacity_of, table_of
 
 _TAKEN = (OWNER, ALLOWED, SCRAPER.name)
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
@@ -95,7 +94,7 @@ _ONE = record(PrincipalSettings, "`name` is not set: give each principal one")
 
 
 def _read(value: object) -> tuple[PrincipalSettings, ...]:
-    found = json.loads(value or "[]") if isinstance(value, str) else value
+    found = (table_of(value) or []) if isinstance(value, str) else value
     if isinstance(found, Mapping) or not isinstance(found, Sequence) or isinstance(found, str):
         raise ValueError("principals are a list of tables: [[principal]] for each")  # noqa: TRY004
     numbered = {str(number): each for number, each in enumerate(found, 1)}

@@ -309,10 +309,10 @@ class Checkpoints:
 
     # --- waiting ---------------------------------------------------------------------------------
 
-    def wait(
-        self, run: str, step: int, name: str | None, level: Level, timeout_seconds: float
-    ) -> float:
-        """Wait until a step, or one shard of it, has reached ``level``; return its age in seconds.
+    def level_reached(self, run: str, step: int, name: str | None, level: Level) -> Question[float]:
+        """Hurry a step, and return the question when it, or one shard of it, reaches ``level``.
+
+        The answer is its age in seconds, or one of these:
 
         Raises:
             NotDurableError: Not in time.
@@ -320,11 +320,6 @@ class Checkpoints:
             LocalOnlyError: It will not unless it is flushed.
             NotFoundError: There is no such step or shard.
         """
-        reached = self.level_reached(run, step, name, level)
-        return reached.answer(self._changes, timeout_seconds)
-
-    def level_reached(self, run: str, step: int, name: str | None, level: Level) -> Question[float]:
-        """Hurry a step, and return the question that ``wait`` asks, to be asked elsewhere."""
         if level is not Level.LOCAL:
             self._hurry(run, step)
         if level is Level.REPLICATED:

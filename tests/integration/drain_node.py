@@ -50,6 +50,7 @@ from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.views import StepView
 from tests.fakes.bodies import kept
+from tests.fakes.waiting import waited
 
 BLOCK = digests.BLOCK_BYTES
 REMOTE = "durable"
@@ -189,7 +190,7 @@ class Node:
         self.checkpoints.seal(ids, None)
 
     def wait_durable(self, ids: SaveIds, timeout_seconds: float = 30.0) -> StepView:
-        self.checkpoints.wait(ids.run, ids.step, None, Level.DURABLE, timeout_seconds)
+        waited(self.checkpoints, ids.run, ids.step, None, Level.DURABLE, timeout_seconds)
         return self.checkpoints.step(ids.run, ids.step)[0]
 
     def wait_until(self, reached: Callable[[], bool], timeout_seconds: float = 30.0) -> None:
@@ -197,7 +198,7 @@ class Node:
         assert self.changes.wait_for(reached, timeout_seconds, 0.02), self.state()
 
     def wait_clean(self, ids: SaveIds, name: str, timeout_seconds: float = 30.0) -> None:
-        self.checkpoints.wait(ids.run, ids.step, name, Level.DURABLE, timeout_seconds)
+        waited(self.checkpoints, ids.run, ids.step, name, Level.DURABLE, timeout_seconds)
 
     def shard(self, ids: SaveIds, name: str) -> Shard | None:
         return self.store.read(lambda sql: queries.visible_shard(sql, ids.run, ids.step, name))

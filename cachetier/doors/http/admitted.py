@@ -27,6 +27,12 @@ def caller_of(scope: Scope) -> Caller:
     return caller
 
 
+def address_of(scope: Scope) -> str:
+    """Return the address a request comes from; empty where nobody knows."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
 def doing(access: Access, scope: Scope, operation: str) -> AbstractContextManager[None]:
     """Let whoever calls do ``operation`` on what the path names; see ``Access.doing``."""
     target: RequestTarget | None = scope[TARGET]

@@ -243,7 +243,7 @@ class _BodyFilling:
             except asyncio.CancelledError as error:
                 cut_off = error
             except Exception:
-                pass
+                pass  # the body has failed already, and says why
             self._blocks.give_back(block)
         self._blocks.give_back(self._block)
         if cut_off is not None:

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cachetier.access.access import Access
 from cachetier.access.principals import Caller
 from cachetier.callers import working_for
-from cachetier.doors.http.admitted import CALLER, TARGET
+from cachetier.doors.http.admitted import CALLER, TARGET, address_of
 from cachetier.doors.http.browsers import PAGES, judge, session_in, with_safe_headers
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.paths import target_of
@@ -125,7 +125,7 @@ class Guard:
                 quotas.connect(principal, at_any_rate=True)
 
     async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
-        path, address = scope["path"], _address_of(scope)
+        path, address = scope["path"], address_of(scope)
         if path in OPEN_PATHS:
             await self._probe(scope, exchange)
             return
@@ -217,11 +217,6 @@ class Guard:
         except TimeoutError:
             raise SlowBodyError("the body did not come in time") from None
         return bytes(body)
-
-
-def _address_of(scope: Scope) -> str:
-    client = scope.get("client")
-    return str(client[0]) if client else ""
 
 
 def _is_json(headers: Headers) -> bool:

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cachetier.access.principals import Caller
 from cachetier.access.sessions import LINK_ENDED, SESSION_SECONDS, Sessions, csrf_of
+from cachetier.doors.http.admitted import address_of
 from cachetier.doors.http.browsers import (
     COOKIE,
     HOME_PATH,
@@ -54,7 +55,7 @@ def page_routes(sessions: Sessions) -> APIRouter:
     @router.get(HOME_PATH)
     async def home(request: Request) -> Response:
         secret = session_in(request.headers)
-        caller = sessions.find(secret, _address(request))
+        caller = sessions.find(secret, address_of(request.scope))
         if secret is None or caller is None:
             return _page("Not signed in to cachetier", _ASK, 401)
         form = _form(SIGN_OUT_PATH, "csrf", csrf_of(secret), "Sign out")
@@ -73,7 +74,7 @@ def page_routes(sessions: Sessions) -> APIRouter:
     async def sign_in(request: Request) -> Response:
         link = Query(await request.body(), ("link",)).text("link", "")
         try:
-            secret = sessions.begin(link, _address(request))
+            secret = sessions.begin(link, address_of(request.scope))
         except UnauthorizedError:
             return _page("This link to cachetier has ended", _ENDED, 410)
         schemes = request.url.scheme, request.headers.get("origin", "").partition(":")[0]
@@ -123,7 +124,3 @@ def _home_with(cookie: str, value: str, max_age_seconds: int) -> Response:
         samesite="strict",
     )
     return answer
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client else ""

@@ -55,7 +55,8 @@ class Pools:
             except asyncio.CancelledError as error:
                 cut_off = error
         if cut_off is not None:
-            future.cancelled() or future.exception()
+            if not future.cancelled():
+                future.exception()  # looked at, or asyncio would log that nobody did
             raise cut_off
         return future.result()
 

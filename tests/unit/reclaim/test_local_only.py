@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from cachetier.model.levels import Level
 from cachetier.model.policy import Policy
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.fakes.waiting import waited
 from tests.stateful.node import Node
 from tests.unit.steps.test_operations import LARGE, code_of, ids, latest, save_step
 
@@ -96,7 +98,7 @@ def test_waiting_for_a_local_only_step_fails_at_once_and_says_what_to_do(
     every_tenth: Node,
 ) -> None:
     save_step(every_tenth, 7)
-    wait = every_tenth.checkpoints.wait
+    wait = partial(waited, every_tenth.checkpoints)
 
     assert code_of(lambda: wait("run", 7, None, Level.DURABLE, 99.0)) == "local_only"
     assert code_of(lambda: wait("run", 7, "rank-0", Level.DURABLE, 99.0)) == "local_only"

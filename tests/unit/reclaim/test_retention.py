@@ -14,6 +14,7 @@ from cachetier.model.policy import Policy
 from cachetier.reclaim.retention import Retention
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.fakes.waiting import waited
 from tests.stateful.invariants import judge_bytes
 from tests.stateful.node import Node
 from tests.unit.steps.test_operations import LARGE, code_of, ids, latest, save_step
@@ -94,7 +95,7 @@ def test_a_step_that_was_removed_is_gone_for_good_and_says_why(make: MakeNode) -
 
     assert code_of(lambda: node.put(ids(1), "late", b"x")) == "aborted"
     assert code_of(lambda: node.checkpoints.flush("run", 1, 9.0)) == "aborted"
-    assert code_of(lambda: node.checkpoints.wait("run", 1, None, Level.LOCAL, 9.0)) == "aborted"
+    assert code_of(lambda: waited(node.checkpoints, "run", 1, None, Level.LOCAL, 9.0)) == "aborted"
     save_step(node, 1, save="again")
     assert node.get("run", 1, "rank-0") == b"again of 1"
 

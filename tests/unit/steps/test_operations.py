@@ -15,6 +15,7 @@ from cachetier.steps.operations import Checkpoints
 from cachetier.steps.pending import Pending, PendingStep
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.fakes.waiting import waited
 from tests.stateful.node import Node
 
 LARGE = bytes(100_000)
@@ -103,7 +104,9 @@ def test_a_damaged_step_is_no_latest(node: Node) -> None:
 
     assert latest(node, Level.LOCAL) == 1
     assert node.checkpoints.step("run", 2)[0].state == "damaged"
-    assert code_of(lambda: node.checkpoints.wait("run", 2, None, Level.LOCAL, 0.0)) == "integrity"
+    assert (
+        code_of(lambda: waited(node.checkpoints, "run", 2, None, Level.LOCAL, 0.0)) == "integrity"
+    )
 
 
 def test_an_aborted_rank_is_shown_and_the_step_does_not_count(node: Node) -> None:
@@ -233,22 +236,22 @@ def test_waiting_for_what_is_reached_tells_its_age(node: Node, clock: FakeClock)
     save_step(node)
     clock.advance(12.0)
 
-    assert node.checkpoints.wait("run", 1, None, Level.LOCAL, 0.0) == 12.0
-    assert node.checkpoints.wait("run", 1, "rank-0", Level.LOCAL, 0.0) == 12.0
+    assert waited(node.checkpoints, "run", 1, None, Level.LOCAL, 0.0) == 12.0
+    assert waited(node.checkpoints, "run", 1, "rank-0", Level.LOCAL, 0.0) == 12.0
 
 
 def test_waiting_for_what_is_not_reached_ends_at_the_deadline(node: Node) -> None:
     save_step(node)
 
-    assert code_of(lambda: node.checkpoints.wait("run", 1, None, Level.DURABLE, 0.0)) == (
+    assert code_of(lambda: waited(node.checkpoints, "run", 1, None, Level.DURABLE, 0.0)) == (
         "not_durable"
     )
-    assert code_of(lambda: node.checkpoints.wait("run", 1, "rank-0", Level.DURABLE, 0.0)) == (
+    assert code_of(lambda: waited(node.checkpoints, "run", 1, "rank-0", Level.DURABLE, 0.0)) == (
         "not_durable"
     )
     node.drain.drain_one()
-    assert node.checkpoints.wait("run", 1, "rank-0", Level.DURABLE, 0.0) >= 0.0
-    assert code_of(lambda: node.checkpoints.wait("run", 1, None, Level.DURABLE, 0.0)) == (
+    assert waited(node.checkpoints, "run", 1, "rank-0", Level.DURABLE, 0.0) >= 0.0
+    assert code_of(lambda: waited(node.checkpoints, "run", 1, None, Level.DURABLE, 0.0)) == (
         "not_durable"
     ), "one shard makes no step"
 
@@ -270,7 +273,7 @@ def test_waiting_for_what_never_comes_ends_at_once(
         end(node)
     except NotFoundError:
         step = 9
-    assert code_of(lambda: node.checkpoints.wait("run", step, None, Level.DURABLE, 99.0)) == code
+    assert code_of(lambda: waited(node.checkpoints, "run", step, None, Level.DURABLE, 99.0)) == code
 
 
 def test_waiting_for_a_step_that_another_node_published_looks_at_the_bucket(
@@ -279,7 +282,7 @@ def test_waiting_for_a_step_that_another_node_published_looks_at_the_bucket(
     save_step(elsewhere)
     elsewhere.drain.drain_all()
 
-    assert node.checkpoints.wait("run", 1, None, Level.DURABLE, 0.0) == 0.0
+    assert waited(node.checkpoints, "run", 1, None, Level.DURABLE, 0.0) == 0.0
 
 
 def test_who_waits_or_flushes_hurries_the_drain(node: Node, clock: FakeClock) -> None:
@@ -289,8 +292,8 @@ def test_who_waits_or_flushes_hurries_the_drain(node: Node, clock: FakeClock) ->
     )
     save_step(node)
 
-    checkpoints.wait("run", 1, None, Level.LOCAL, 0.0)
-    code_of(lambda: checkpoints.wait("run", 1, None, Level.DURABLE, 0.0))
+    waited(checkpoints, "run", 1, None, Level.LOCAL, 0.0)
+    code_of(lambda: waited(checkpoints, "run", 1, None, Level.DURABLE, 0.0))
     checkpoints.flush(None, None, 0.0)
 
     assert hurried == [("run", 1), (None, None)]
