@@ -219,11 +219,12 @@ class NodeIngest:
         return self._open_remote_stage(ids, name, size_bytes)
 
     def _refuse_overrunner(self) -> None:
-        refusal = self._store.open_files.refusal_of(callers.holder())
+        holder = callers.holder()
+        refusal = self._store.open_files.refusal_of(holder)
         if refusal is not None:
             raise BackpressureError(
-                f"a refused put of {callers.holder()} is still open for writing: {refusal}",
-                hint="Close its descriptor, or end the process that has it; then put again.",
+                f"nothing more is begun for {holder or 'anybody'}: {refusal}",
+                hint="Close what is open, or end the process that has it; then put again.",
             )
 
     def _full(self, size_bytes: int) -> BackpressureError:

@@ -23,7 +23,7 @@ from cachetier_client.clock import Clock
 from cachetier_client.units import shown_size
 
 from cachetier import callers
-from cachetier.local.files.data_files import ALIGNMENT_BYTES, Files
+from cachetier.local.files.data_files import ALIGNMENT_BYTES, BLOCKS_UNIT_BYTES, Files
 from cachetier.local.files.space import Space
 from cachetier.model.shard import Shard
 from cachetier.telemetry import events
@@ -36,7 +36,7 @@ READERS_SECONDS = 1.0
 GRACE_SECONDS = 30.0  # most reads end within it; then the shard goes whole, and nobody fetches it
 METADATA_BYTES = 128 << 10  # what a filesystem may count as a file's own for its map and its marks
 READERS_LIMIT = 4096
-_SECTOR_BYTES = 512
+STAGED_LIMIT = 1024  # for one holder: each is a descriptor of the few that the service may have
 
 
 @dataclass(eq=False, slots=True)
@@ -60,7 +60,7 @@ class OpenFile:
     def measured(self) -> tuple[int, int]:
         """Return its length, and what it takes of the disk."""
         found = os.fstat(self.descriptor)
-        return found.st_size, found.st_blocks * _SECTOR_BYTES
+        return found.st_size, found.st_blocks * BLOCKS_UNIT_BYTES
 
     def overrun(self) -> int | None:
         """Return how many bytes it has, if those are more than were reserved."""
@@ -181,9 +181,13 @@ class OpenFiles:
             self._measure_from_now(file)
 
     def refusal_of(self, holder: str) -> str | None:
-        """Say why ``holder`` begins nothing now: a writer of a refused put is left."""
+        """Say why ``holder`` begins nothing now: a writer of a refused put is left, or too many."""
         with self._lock:
-            return next((f.refusal for f in self._refused if holder and f.holder == holder), None)
+            refused = [file.refusal for file in self._refused if file.holder == holder]
+            staged = sum(file.holder == holder for file in self._written)
+        if refused and holder:
+            return f"a refused put is still open for writing: {refused[0]}"
+        return f"{staged} puts are open" if staged >= STAGED_LIMIT else None
 
     def refusals(self) -> list[str]:
         """Return a sentence for each refused put that is still open, and counted."""

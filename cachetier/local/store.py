@@ -380,9 +380,8 @@ class Store:
             return  # its bytes are counted until no writer is left
         if self.fenced is None and self._remove(staged.file_id):
             self.open_files.dismiss(staged.file)
-        else:
+        else:  # its bytes are still there, and still counted
             os.close(staged.file.descriptor)
-            self.space.release(staged.reserved_bytes)
 
     # --- reading and removing --------------------------------------------------------------------
 

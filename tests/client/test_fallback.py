@@ -207,6 +207,10 @@ def test_an_environment_that_says_only_where_leaves_the_services_encryption_on()
     assert told == RemoteAddress("bucket", at_rest=ENCRYPTED)
     named = RemoteAddress("bucket", region="eu")
     assert first_of(named, told) == RemoteAddress("bucket", region="eu", at_rest=ENCRYPTED)
+    remote = {"CACHETIER_REMOTE": "s3://bucket"}
+    assert first_of(from_environment(remote), told) == told
+    said = from_environment({**remote, "CACHETIER_REMOTE_ENCRYPTION": "bucket"})
+    assert first_of(said, told) == said, "who says that the bucket decides is not silent"
     plain = RemoteAddress("bucket", at_rest=AtRest("AES256"))
     assert first_of(plain, told) is plain
     elsewhere = RemoteAddress("elsewhere")

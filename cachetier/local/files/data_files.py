@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from cachetier.local.files.permissions import unfollowed
 FILE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 IDENTITY_ATTRIBUTE = "user.cachetier.shard"
 ALIGNMENT_BYTES = 4096
+BLOCKS_UNIT_BYTES = 512  # of `st_blocks`, on any filesystem
 MARKS_BYTES = 64 << 10  # left free by every file, as its identity takes a block at commit
 WRITER_PATIENCE_TRIES = 10
 WRITER_PATIENCE_SECONDS = 0.005
@@ -100,6 +102,7 @@ class DiskFiles:
     def __init__(self, cache_dir: Path) -> None:
         self._data = cache_dir / "data"
         self._lost = cache_dir / "lost+found"
+        self._probing = threading.Lock()
 
     def prepare(self) -> None:
         """Create the directories and sync their names."""
@@ -149,6 +152,7 @@ class DiskFiles:
 
     def seal(self, descriptor: int, identity: bytes) -> None:
         _wait_for_writers(descriptor)
+        _free_behind_end(descriptor)
         try:
             os.setxattr(descriptor, IDENTITY_ATTRIBUTE, identity)
         except OSError as error:  # without attributes only a rebuild is lost: see doctor
@@ -167,14 +171,15 @@ class DiskFiles:
                 raise FencedError(f"syncing a data directory failed: {error.strerror}") from error
 
     def unread(self, file_id: str) -> bool:
-        try:
-            descriptor = self.open(file_id)
-        except FileNotFoundError:
-            return True
-        try:
-            return self.unshared(descriptor)
-        finally:
-            os.close(descriptor)
+        with self._probing:  # two probes would take each other for readers
+            try:
+                descriptor = self.open(file_id)
+            except FileNotFoundError:
+                return True
+            try:
+                return self.unshared(descriptor)
+            finally:
+                os.close(descriptor)
 
     def unshared(self, descriptor: int) -> bool:
         try:
@@ -291,6 +296,16 @@ def _wait_for_writers(descriptor: int) -> None:
         except OpenForWritingError:
             time.sleep(WRITER_PATIENCE_SECONDS)
     return _refuse_writers(descriptor)
+
+
+def _free_behind_end(descriptor: int) -> None:
+    """Free what was allocated behind the end of a file, where no count of its bytes sees it."""
+    found = os.fstat(descriptor)
+    if (
+        found.st_blocks * BLOCKS_UNIT_BYTES
+        > -(-found.st_size // found.st_blksize) * found.st_blksize
+    ):
+        os.truncate(f"/proc/self/fd/{descriptor}", found.st_size)
 
 
 def _refuse_writers(descriptor: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,7 +114,7 @@ def test_its_holder_begins_nothing_meanwhile_and_others_do(node: Node) -> None:
         node.ingest.abort(staged)
 
         with callers.working_for(None, rank_of("user 7")):
-            with pytest.raises(BackpressureError, match="a refused put of p, user 7 is still open"):
+            with pytest.raises(BackpressureError, match="p, user 7: a refused put is still open"):
                 node.ingest.begin(IDS, "b", 10, 0.0)
             with pytest.raises(BackpressureError):
                 node.ingest.put_inline(IDS, "b", b"", content_of(b"").digest, 0.0)
@@ -168,6 +169,52 @@ def test_room_behind_the_end_that_no_look_saw_is_seen_at_commit(node: Node) -> N
     with pytest.raises(SizeMismatchError, match="of the disk"):
         node.ingest.commit(staged, IDS, "a", content_of(bytes(SIZE_BYTES)))
     assert node.store.space.used_bytes == 0
+
+
+def test_what_is_behind_the_end_and_within_the_bound_is_freed_at_commit(node: Node) -> None:
+    staged = node.ingest.begin(IDS, "a", SIZE_BYTES, 0.0)
+    assert isinstance(staged, Staged)
+    write(staged, bytes(SIZE_BYTES))
+    assert staged.writer is not None
+    libc.allocate_behind_the_end(staged.writer, SIZE_BYTES + METADATA_BYTES // 2)
+    before_blocks = os.fstat(staged.writer).st_blocks
+
+    node.ingest.commit(staged, IDS, "a", content_of(bytes(SIZE_BYTES)))
+    (shard,) = node.rows()
+    assert shard.file_id is not None
+    after = os.stat(node.cache_dir / "data" / shard.file_id[:2] / shard.file_id)
+    assert after.st_size == SIZE_BYTES
+    assert after.st_blocks * 512 < SIZE_BYTES + 8192 < before_blocks * 512
+
+
+def test_one_holder_opens_so_many_puts_and_no_more(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_files, "STAGED_LIMIT", 1)
+    with handed_out(node) as (staged, _descriptor):
+        with (
+            callers.working_for(None, rank_of("user 7")),
+            pytest.raises(BackpressureError, match="p, user 7: 1 puts are open"),
+        ):
+            node.ingest.begin(IDS, "b", 10, 0.0)
+        with handed_out(node, "user 8") as (other, _):
+            node.ingest.abort(other)
+        node.ingest.abort(staged)
+    with handed_out(node) as (staged, _descriptor):
+        node.ingest.abort(staged)
+
+
+def test_a_file_that_cannot_be_removed_is_counted_on(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove(_file_id: str) -> None:
+        raise OSError(errno.EIO, "it fails")
+
+    with handed_out(node) as (staged, _descriptor), monkeypatch.context() as failing:
+        failing.setattr(node.store.files, "remove", remove)
+        node.ingest.abort(staged)
+    assert node.store.space.used_bytes == SIZE_BYTES
+    assert len(list(node.store.files.all())) == 1
 
 
 def test_what_was_committed_or_brought_back_is_measured_no_more(node: Node) -> None:

@@ -80,6 +80,8 @@ def _at_rest(environ: Mapping[str, str]) -> AtRest:
     given: dict[str, Any] = {
         name: environ.get(f"CACHETIER_REMOTE_{name.upper()}") for name in names
     }
+    if not any(given.values()):
+        return AS_THE_BUCKET_DOES  # itself: not said is no "bucket" that was said
     try:
         given["kms_context"] = json.loads(given["kms_context"] or "{}")
         return AtRest.checked(given)
@@ -120,7 +122,7 @@ def first_of(named: RemoteAddress | None, service: RemoteAddress | None) -> Remo
     """
     if named is None or service is None:
         return named or service
-    silent = named.at_rest == AS_THE_BUCKET_DOES and named.url == service.url
+    silent = named.at_rest is AS_THE_BUCKET_DOES and named.url == service.url
     return replace(named, at_rest=service.at_rest) if silent else named
 
 

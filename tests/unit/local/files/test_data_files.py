@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,15 @@ answers = {disk.unread(file_id) for _ in range(20_000)}
 enough.set()
 sys.exit(answers != {True, False})
 """
+
+
+def test_those_who_ask_at_once_whether_a_file_is_read_are_no_readers(disk: DiskFiles) -> None:
+    file_id, writer = disk.create(4096)
+    os.close(writer)
+
+    with ThreadPoolExecutor(4) as pool:
+        unread = pool.map(lambda _: disk.unread(file_id), range(400))
+    assert all(unread)
 
 
 def test_opening_a_file_while_it_is_asked_for_readers_kills_nobody(
