@@ -50,7 +50,7 @@ class Principal:
 
     def sees(self, run: str) -> bool:
         """Return whether a run is any of its business."""
-        return any(fnmatchcase(run, glob) for glob in self.runs)
+        return self.sees_all or any(fnmatchcase(run, glob) for glob in self.runs)
 
     @property
     def sees_all(self) -> bool:

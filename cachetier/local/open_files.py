@@ -182,6 +182,8 @@ class OpenFiles:
 
     def refusal_of(self, holder: str) -> str | None:
         """Say why ``holder`` begins nothing now: a writer of a refused put is left, or too many."""
+        if not self._written and not self._refused:  # small puts ask as well, and lock nothing
+            return None
         with self._lock:
             refused = [file.refusal for file in self._refused if file.holder == holder]
             staged = sum(file.holder == holder for file in self._written)

@@ -87,6 +87,8 @@ class Frames:
 
     def let_go(self) -> None:
         """Give back the memory of the frame that is held."""
+        if not self._held_bytes:
+            return
         self._room.give_back(self._held_bytes)
         self._held_bytes = 0
 

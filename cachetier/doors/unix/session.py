@@ -100,10 +100,11 @@ class Session:
     def serve(self) -> None:
         """Answer requests until the connection closes; then drop what was staged."""
         try:
-            while True:
-                self._serve_one(
-                    self._frames.next(greeted=self._greeted, putting=bool(self._staged))
-                )
+            with working_for(self._sock, self._caller):
+                while True:
+                    self._serve_one(
+                        self._frames.next(greeted=self._greeted, putting=bool(self._staged))
+                    )
         except ConnectionClosedError:
             pass
         except FrameError as error:
@@ -134,7 +135,7 @@ class Session:
             self._block(frame)
             return
         try:
-            with called_by(frame.header.get(TRACEPARENT)), working_for(self._sock, self._caller):
+            with called_by(frame.header.get(TRACEPARENT)):
                 reply = self._dispatch(frame)
         except CachetierError as error:
             self._answer_error(error)

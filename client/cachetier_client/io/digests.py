@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import base64
 import functools
+import re
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 BLOCK_BYTES = 4 << 20
+_DIGEST = re.compile("[0-9a-f]{16}", re.ASCII)
 
 
 def digest_of(data: bytes | bytearray | memoryview, previous: int = 0) -> int:
@@ -81,7 +83,7 @@ def from_hex(text: str) -> int:
     Raises:
         ValueError: Not exactly 16 hex digits.
     """
-    if len(text) != 16 or not all(character in "0123456789abcdef" for character in text):
+    if not _DIGEST.fullmatch(text):
         raise ValueError(f"a digest is 16 lower-case hex digits, got {text!r}")
     return int(text, 16)
 
