@@ -78,7 +78,7 @@ class Audit:
         who = {} if caller is None else _who(caller)
         entry = {"operation": operation, "outcome": code, "refused": True, **who, **what}
         alike = {**entry, "address": network_of(str(entry.get("address")))}
-        kind = tuple(value for name, value in alike.items() if name not in ("pid", "run"))
+        kind = tuple(item for item in alike.items() if item[0] not in ("pid", "run"))
         with self._lock:
             self._tell_counts()
             seen = self._refused.get(kind)

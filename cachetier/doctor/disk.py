@@ -158,7 +158,7 @@ def _used_bytes(cache_dir: Path) -> int:
     for directory, _names, names in os.walk(cache_dir):
         for name in names:
             try:
-                used += os.lstat(os.path.join(directory, name)).st_blocks * 512
+                used += data_files.bytes_on_disk(os.lstat(os.path.join(directory, name)))
             except OSError:
                 continue
     return used

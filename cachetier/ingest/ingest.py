@@ -114,7 +114,7 @@ class NodeIngest:
             InvalidNameError, InvalidRequestError: Refused up front.
         """
         _check(name, size_bytes)
-        self._refuse_overrunner()
+        self._refuse_who_has_too_much()
         admitted_save(self._store.read(queries.saves_of, ids.run, ids.step), ids)
         needed = GROWTH_BYTES if size_bytes is None else size_bytes
         staged = self._in_room(needed, timeout_seconds, lambda: self._store.stage(needed))
@@ -186,7 +186,7 @@ class NodeIngest:
         if digests.digest_of(body) != digest:
             raise DigestMismatchError("the bytes do not match their digest", name=name)
         checked_element_size(element_size or None, len(body))
-        self._refuse_overrunner()
+        self._refuse_who_has_too_much()
         content = Content(len(body), digest, (digest,) if body else (), element_size)
         committed = self._in_room(
             len(body),
@@ -218,7 +218,7 @@ class NodeIngest:
             raise self._full(needed_bytes)
         return self._open_remote_stage(ids, name, size_bytes)
 
-    def _refuse_overrunner(self) -> None:
+    def _refuse_who_has_too_much(self) -> None:
         holder = callers.holder()
         refusal = self._store.open_files.refusal_of(holder)
         if refusal is not None:

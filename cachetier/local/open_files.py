@@ -23,7 +23,7 @@ from cachetier_client.clock import Clock
 from cachetier_client.units import shown_size
 
 from cachetier import callers
-from cachetier.local.files.data_files import ALIGNMENT_BYTES, BLOCKS_UNIT_BYTES, Files
+from cachetier.local.files.data_files import ALIGNMENT_BYTES, Files, bytes_on_disk
 from cachetier.local.files.space import Space
 from cachetier.model.shard import Shard
 from cachetier.telemetry import events
@@ -60,7 +60,7 @@ class OpenFile:
     def measured(self) -> tuple[int, int]:
         """Return its length, and what it takes of the disk."""
         found = os.fstat(self.descriptor)
-        return found.st_size, found.st_blocks * BLOCKS_UNIT_BYTES
+        return found.st_size, bytes_on_disk(found)
 
     def overrun(self) -> int | None:
         """Return how many bytes it has, if those are more than were reserved."""

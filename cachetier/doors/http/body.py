@@ -11,7 +11,7 @@ import math
 import mmap
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 from cachetier_client.io.digests import BLOCK_BYTES
@@ -239,11 +239,10 @@ class _BodyFilling:
         while self._writes:
             write, block = self._writes.popleft()
             try:
-                await self._pools.whole(write)
+                with suppress(Exception):  # the body has failed already, and says why
+                    await self._pools.whole(write)
             except asyncio.CancelledError as error:
                 cut_off = error
-            except Exception:
-                pass  # the body has failed already, and says why
             self._blocks.give_back(block)
         self._blocks.give_back(self._block)
         if cut_off is not None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import apsw
 
 from cachetier import libc
+from cachetier.local.files.data_files import bytes_on_disk
 from cachetier.local.files.permissions import unfollowed
 
 RESERVE_NAME = "reserve"
@@ -52,7 +53,7 @@ class Reserve:
     @property
     def left_bytes(self) -> int:
         """How much of the file there is."""
-        return _allocated_bytes(self._parts[-1][0])
+        return bytes_on_disk(os.fstat(self._parts[-1][0]))
 
     @property
     def is_low(self) -> bool:
@@ -62,7 +63,7 @@ class Reserve:
     def fill(self) -> bool:
         """Allocate what is missing; return whether puts may use the catalog."""
         for descriptor, size_bytes in self._parts:
-            if self._kept and _allocated_bytes(descriptor) < size_bytes:
+            if self._kept and bytes_on_disk(os.fstat(descriptor)) < size_bytes:
                 self._allocate(descriptor, size_bytes)
         return not self.is_low
 
@@ -100,7 +101,3 @@ def is_full(connection: apsw.Connection, error: apsw.Error) -> bool:
     """
     refused = getattr(error, "extendedresult", apsw.SQLITE_OK) in _WRITES
     return isinstance(error, apsw.FullError) or (refused and connection.system_errno in FULL)
-
-
-def _allocated_bytes(descriptor: int) -> int:
-    return os.fstat(descriptor).st_blocks * 512

@@ -29,7 +29,7 @@ from cachetier.local.files.permissions import unfollowed
 FILE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 IDENTITY_ATTRIBUTE = "user.cachetier.shard"
 ALIGNMENT_BYTES = 4096
-BLOCKS_UNIT_BYTES = 512  # of `st_blocks`, on any filesystem
+_BLOCKS_UNIT_BYTES = 512  # of `st_blocks`, on any filesystem
 MARKS_BYTES = 64 << 10  # left free by every file, as its identity takes a block at commit
 WRITER_PATIENCE_TRIES = 10
 WRITER_PATIENCE_SECONDS = 0.005
@@ -94,6 +94,11 @@ class Files(Protocol):
 
     def free_bytes(self) -> int:
         """Return how much the disk could still take of bytes: they leave some for their marks."""
+
+
+def bytes_on_disk(found: os.stat_result) -> int:
+    """Return what a file takes of the disk."""
+    return found.st_blocks * _BLOCKS_UNIT_BYTES
 
 
 class DiskFiles:
@@ -301,10 +306,8 @@ def _wait_for_writers(descriptor: int) -> None:
 def _free_behind_end(descriptor: int) -> None:
     """Free what was allocated behind the end of a file, where no count of its bytes sees it."""
     found = os.fstat(descriptor)
-    if (
-        found.st_blocks * BLOCKS_UNIT_BYTES
-        > -(-found.st_size // found.st_blksize) * found.st_blksize
-    ):
+    whole_blocks = -(-found.st_size // found.st_blksize)
+    if bytes_on_disk(found) > whole_blocks * found.st_blksize:
         os.truncate(f"/proc/self/fd/{descriptor}", found.st_size)
 
 
