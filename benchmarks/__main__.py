@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import bytes as bytes_group
-from benchmarks import core, drain, machine, report
+from benchmarks import core, drain, link, machine, report
 from benchmarks import torch as torch_group
 from benchmarks.measures import Result
 from benchmarks.scratch import FULL, QUICK, Bench, Sizes, scratch
@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 GROUPS = {
     "core": core.BENCHES,
     "drain": drain.BENCHES,
+    "link": link.BENCHES,
     "bytes": bytes_group.BENCHES,
     "torch": torch_group.BENCHES,
 }

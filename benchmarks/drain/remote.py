@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cachetier_client import Client
 
+from benchmarks.drain.link import Shape
 from benchmarks.scratch import ROOT
 from cachetier.remote.boto_client import Credentials
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -69,7 +70,11 @@ class RunningSink:
 
     def narrow(self, bytes_per_second: float, latency_seconds: float) -> Counts:
         """Let so much through, of all connections together, and answer late."""
-        return self._command({"link": bytes_per_second, "latency": latency_seconds})
+        return self._command({"link": bytes_per_second, "shape": {"latency": latency_seconds}})
+
+    def take_shape(self, shape: Shape, total: float = 0.0) -> Counts:
+        """Be as slow for each connection as ``shape`` says, and for all together as ``total``."""
+        return self._command({"link": total, "shape": asdict(shape)})
 
     def keep(self) -> Counts:
         """Keep the bytes of objects from now on, and give them back."""

@@ -6,10 +6,10 @@
 
 Prints its port, then takes commands from its input, one line of JSON each, and answers with one:
 ``{"rate": 25}`` throttles parts to so many a second (0: no limit), ``{"down": true}`` resets every
-connection until further notice, ``{"forget": true}`` drops objects and counts, ``{"link": 5e7,
-"latency": 0.035}`` lets so many bytes a second through, of all connections together, and answers
-late, ``{"keep": true}`` keeps bodies, and each command is answered with the counts. It ends with
-its input.
+connection until further notice, ``{"forget": true}`` drops objects and counts, ``{"link": 5e7}``
+lets so many bytes a second through, of all connections together, ``{"shape": {"each": 8e6,
+"latency": 0.035}}`` so many of each connection, and answers late (see ``Shape``), ``{"keep":
+true}`` keeps bodies, and each command is answered with the counts. It ends with its input.
 
 A thread for each connection; the kernel drops the bodies (``MSG_TRUNC``), unless they are kept, so
 that not a byte of them is copied into this process. What it answers for checksums is what the
@@ -27,14 +27,14 @@ import time
 from http import HTTPStatus
 from typing import Any
 
-from benchmarks.drain.link import Link
+from benchmarks.drain.link import Link, Shape
 from benchmarks.drain.objects import SLOW_DOWN, Answer, Body, Objects, Request
 from benchmarks.drain.throttled_bucket import TokenBucket
 from cachetier.testing.http_wire import Head, WireError
 
 RECEIVE_BYTES = 1 << 20
 SOCKET_BYTES = 4 << 20
-LIMITED_SOCKET_BYTES = 64 << 10  # what lies in buffers has not been through the link
+LIMITED_SOCKET_BYTES = 128 << 10  # what lies in buffers has not been through the link
 HEAD_BYTES = 64 << 10
 
 
@@ -91,7 +91,7 @@ class Sink:
         self._down = False
         self._keep = False
         self._link = Link()
-        self._latency_seconds = 0.0
+        self._shape = Shape()
         self._open: set[socket.socket] = set()
         self._open_lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
@@ -106,10 +106,11 @@ class Sink:
             now = time.monotonic()
             self._bucket = TokenBucket(rate, max(1.0, rate), now=now) if rate else None
         self._keep = bool(command.get("keep", self._keep))
-        self._latency_seconds = float(command.get("latency", self._latency_seconds))
-        if "link" in command:
-            self._link = Link(float(command["link"]))
-            size = LIMITED_SOCKET_BYTES if command["link"] else SOCKET_BYTES
+        if "link" in command or "shape" in command:
+            self._link = Link(float(command.get("link", 0.0)))
+            self._shape = Shape(**command.get("shape", {}))
+            limited = command.get("link") or self._shape.each
+            size = LIMITED_SOCKET_BYTES if limited else SOCKET_BYTES
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
         if command.get("forget"):
             self._objects = Objects()
@@ -151,11 +152,12 @@ class Sink:
         accepted = self._has_room() if request.is_part else True
         answer, size_bytes = SLOW_DOWN, 0
         body: Body = b""
+        way = Way(self._link, self._shape.way())
         if head.expects_continue and accepted:
             connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         if accepted or not head.expects_continue:
             keep = request.is_document or (self._keep and request.is_part)
-            body, size_bytes = reader.body(head, self._link, keep=keep)
+            body, size_bytes = reader.body(head, way, keep=keep)
         if accepted:
             size = int(head.fields.get("x-amz-decoded-content-length", size_bytes))
             answer = self._objects.answer(request, size, body)
@@ -163,14 +165,34 @@ class Sink:
             self.tally.part(request.name, accepted=accepted)
         sent = len(answer.body) if request.method == "GET" else 0
         self.tally.add(requests=1, bytes=size_bytes if accepted else 0, read_bytes=sent)
-        time.sleep(self._latency_seconds)
+        self._shape.wait()
         connection.sendall(_head_of(answer))
         if request.method != "HEAD":
-            connection.sendall(answer.body)
+            _send_along(connection, answer.body, way)
 
     def _has_room(self) -> bool:
         with self._bucket_lock:
             return self._bucket is None or self._bucket.take(time.monotonic())
+
+
+class Way:
+    """What one request goes through: the link of all, and its own connection."""
+
+    def __init__(self, shared: Link, own: Link) -> None:
+        self._links = (shared, own)
+        self.piece_bytes = min(own.piece_bytes, shared.piece_bytes)
+
+    def carry(self, size_bytes: int) -> None:
+        for link in self._links:
+            link.carry(size_bytes)
+
+
+def _send_along(connection: socket.socket, body: Body, way: Way) -> None:
+    rest = memoryview(body)
+    while rest:
+        connection.sendall(rest[: way.piece_bytes])
+        way.carry(len(rest[: way.piece_bytes]))
+        rest = rest[way.piece_bytes :]
 
 
 class _Reader:
@@ -190,7 +212,7 @@ class _Reader:
         raw, _, self._pending = self._pending.partition(b"\r\n\r\n")
         return Head.parse(raw + b"\r\n\r\n")
 
-    def body(self, head: Head, link: Link, *, keep: bool) -> tuple[Body, int]:
+    def body(self, head: Head, link: Way, *, keep: bool) -> tuple[Body, int]:
         """Return the body if it is to be kept, and its size; it comes as fast as ``link`` is."""
         framing = head.request_framing
         if not isinstance(framing, int):
@@ -209,7 +231,7 @@ class _Reader:
             link.carry(dropped)
         return b"", framing
 
-    def _kept(self, size_bytes: int, link: Link) -> bytearray:
+    def _kept(self, size_bytes: int, link: Way) -> bytearray:
         body = bytearray(size_bytes)
         done = len(self._pending[:size_bytes])
         body[:done], self._pending = self._pending[:size_bytes], self._pending[size_bytes:]

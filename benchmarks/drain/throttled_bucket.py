@@ -49,9 +49,14 @@ class SimulatedNode:
     """
 
     def __init__(
-        self, pace: Pace, *, starts_at: float = 0.0, latency_seconds: float = 0.05
+        self,
+        limit: int = 16,
+        fraction: Callable[[], float] = lambda: 0.0,
+        *,
+        starts_at: float = 0.0,
+        latency_seconds: float = 0.05,
     ) -> None:
-        self.pace = pace
+        self.pace = Pace(limit, moved=self._moved, fraction=fraction)
         self.starts_at = starts_at
         self.latency_seconds = latency_seconds
         self.accepted_at: list[float] = []
@@ -59,6 +64,9 @@ class SimulatedNode:
         self.knocked_at: list[float] = []
         self.in_flight = 0
         self.wakes_at = math.inf
+
+    def _moved(self) -> float:
+        return float(BODY_BYTES * len(self.accepted_at))
 
 
 class Simulation:
@@ -243,7 +251,8 @@ def crowd(
     chance = random.Random(seed)
     return [
         SimulatedNode(
-            Pace(limit, fraction=chance.random),
+            limit,
+            chance.random,
             starts_at=chance.uniform(0.0, within_seconds) if number else 0.0,
             latency_seconds=chance.uniform(*latency_seconds),
         )

@@ -22,7 +22,7 @@ from cachetier.drain.priority.gates import ComputeSlots, Gates
 from cachetier.drain.publish.publisher import Publisher
 from cachetier.drain.publish.store_claim import StoreClaimer
 from cachetier.drain.schedule.tasks import Task
-from cachetier.drain.upload.buffers import Buffers
+from cachetier.drain.upload.buffers import PIECE_BYTES, Buffers
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.compressor import Compressor
@@ -34,6 +34,7 @@ from cachetier.drain.upload.uploader import Uploader
 from cachetier.drain.worker import Worker
 from cachetier.errors import StoppingError
 from cachetier.remote.bucket import Bucket, InBatches
+from cachetier.remote.turns import Turns
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -112,6 +113,7 @@ class DrainLoop:
         self._outstanding = 0
         self._parts = ThreadPoolExecutor(size.parts, thread_name_prefix="drain-part")
         self._buffers = Buffers(size.budget_bytes)
+        self._pieces = Buffers(size.parts * PIECE_BYTES, PIECE_BYTES)
         self.gates = Gates(ComputeSlots(size.threads), ComputeSlots(size.uploads + size.parts))
         self._remote_health = RemoteHealth(probe, self._report_health, clock)
         claim = StoreClaimer(channel, bucket, store_id)
@@ -149,6 +151,8 @@ class DrainLoop:
                 chooser,
                 self._traffic.usual_upload_part_bytes,
                 self._copies,
+                self._pieces,
+                Turns(self._size.parts),
             )
         )
 
@@ -173,6 +177,7 @@ class DrainLoop:
             self._parts.shutdown(cancel_futures=True)
             self._compressor.close()
             self._buffers.close()
+            self._pieces.close()
 
     # --- the dispatcher --------------------------------------------------------------------------
 

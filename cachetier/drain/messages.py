@@ -54,7 +54,7 @@ class Size(Struct, frozen=True):
     """
 
     uploads: int = 8
-    parts: int = 8
+    parts: int = 128
     budget_bytes: int = BUDGET_BYTES
     threads: int = 2
     block_copies: bool = True

@@ -105,11 +105,12 @@ def _drain(
     clock = SystemClock()
     concurrency = size.uploads + size.parts
     bandwidth = parsed_bandwidth(max_rate=orders.max_rate, windows=orders.windows)
-    traffic = Traffic(concurrency, clock, bandwidth, size.parts)
+    stalls = StallWatch()
+    traffic = Traffic(concurrency, clock, bandwidth, size.parts, stalls.arrived_bytes)
     steering = Steering(
         traffic.pace,
         clock,
-        StallWatch(),
+        stalls,
         size.parts,
         has_room=traffic.has_room,
         sleep=signals.sleep,

@@ -12,11 +12,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from cachetier_client.bucket_format.uploads import ObjectInfo
 
 Metadata = Mapping[str, str]
+
+
+class Pieces(Protocol):
+    """A body that is read while it is sent, from its begin for each send, two of them at once too.
+
+    Its pieces last until the next one is asked for. What goes wrong with it is raised from between
+    them: the request is broken off before its end then, so that no store accepts it, and the call
+    raises the same.
+    """
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all pieces together."""
+
+    def __iter__(self) -> Iterator[memoryview]: ...
+
+
+Body: TypeAlias = bytes | memoryview | Pieces
+
+
+def size_of(body: Body) -> int:
+    return memoryview(body).nbytes if isinstance(body, bytes | memoryview) else body.size_bytes
+
+
+def pieces_of(body: Body) -> Iterator[memoryview]:
+    """Yield ``body`` piece by piece; what is in memory is one."""
+    if isinstance(body, bytes | memoryview):
+        return iter([memoryview(body).cast("B")])
+    return iter(body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +135,7 @@ class ObjectStore(Protocol):
     def put(
         self,
         key: str,
-        body: bytes | memoryview,
+        body: Body,
         *,
         digest: int,
         metadata: Metadata | None = None,
@@ -128,7 +157,7 @@ class ObjectStore(Protocol):
         """Begin a multipart upload with a full-object CRC-64/NVME and return its id."""
 
     def upload_part(
-        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+        self, key: str, upload_id: str, number: int, body: Body, *, digest: int
     ) -> UploadedPart:
         """Send part ``number`` (from 1).
 

@@ -9,6 +9,7 @@ each process 0.15 s at its start. What the client is made to do, and why:
 - **No** ``Expect: 100-continue``: it costs every put a round trip, and a second where a server
   does not know it.
 - **Connections that can be cut**: each tells ``StallWatch`` which call it serves.
+- **Bodies as they are**: urllib3 would cut them into 16 KiB, and the processor would be the limit.
 - **Programs that give credentials are ended** when they hang: all else that is asked for them has
   a timeout of its own.
 """
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 DEFAULT_REGION = "us-east-1"  # what S3-compatible stores expect where nobody names a region
 
+SEND_BYTES = 1 << 20  # with small ones the processor is the limit
 PROGRAM_SECONDS = 60.0  # one may ask somebody else; calls that need its answer wait as long
 
 _SOURCE = "Mend the program, profile or agent that the AWS configuration takes credentials from."
@@ -235,28 +237,42 @@ def find_credentials(credentials: Credentials | Profile | None) -> FoundCredenti
 
 
 def report_connections(client: S3Client, watch: StallWatch) -> None:
-    """Let ``watch`` know on which connection each call goes."""
+    """Let ``watch`` know on which connection each call goes, and how far its body is."""
 
-    class Plain(AWSHTTPConnection):
-        def request(self, *arguments: Any, **options: Any) -> Any:
-            watch.connected(self)
-            return super().request(*arguments, **options)
-
-    class Secure(AWSHTTPSConnection):
-        def request(self, *arguments: Any, **options: Any) -> Any:
-            watch.connected(self)
-            return super().request(*arguments, **options)
-
-    class PlainPool(AWSHTTPConnectionPool):
-        ConnectionCls = Plain
-
-    class SecurePool(AWSHTTPSConnectionPool):
-        ConnectionCls = Secure
+    def pool(base: Any, connection: Any) -> Any:
+        return type(base.__name__, (base,), {"ConnectionCls": _watched(connection, watch)})
 
     # botocore has no public way to name the connection's class; tests/conformance notice if this
     # one goes.
     session = client._endpoint.http_session  # type: ignore[attr-defined]
-    session._pool_classes_by_scheme.update(http=PlainPool, https=SecurePool)
+    session._pool_classes_by_scheme.update(
+        http=pool(AWSHTTPConnectionPool, AWSHTTPConnection),
+        https=pool(AWSHTTPSConnectionPool, AWSHTTPSConnection),
+    )
+
+
+def _watched(connection: Any, watch: StallWatch) -> Any:
+    """Return the class ``connection``, such that ``watch`` hears of each request on it."""
+
+    class Watched(connection):  # type: ignore[misc]  # each of botocore's two
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **{**options, "blocksize": SEND_BYTES})
+
+        def request(self, *arguments: Any, **options: Any) -> Any:
+            watch.connected(self)
+            return super().request(*arguments, **options)
+
+        def send(self, data: Any) -> None:
+            """Send; of a body as much at once as the system takes, without a copy."""
+            if not isinstance(data, memoryview) or self._response_received:
+                super().send(data)
+                return
+            while data:
+                count = self.sock.send(data)
+                watch.sent(count)
+                data = data[count:]
+
+    return Watched
 
 
 def _follow_no_redirect(context: dict[str, Any], **_: object) -> None:

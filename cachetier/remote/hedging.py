@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from typing import Generic
 
 from cachetier.remote.base import ObjectStore
@@ -95,7 +96,7 @@ class _Attempt(Generic[Answer]):
     def __init__(self, threads: ThreadPoolExecutor, call: Callable[[], Answer]) -> None:
         self._call = call
         self._thread: int | None = None
-        self.future = threads.submit(self._run)
+        self.future = threads.submit(copy_context().run, self._run)
 
     def _run(self) -> Answer:
         self._thread = threading.get_ident()

@@ -1,13 +1,14 @@
 """``ObjectStore`` over S3: one call of botocore for each method, the rank's digest along.
 
 Only this module, ``boto_client`` and ``boto_errors`` know botocore. No body is copied: it goes as a
-``ReadableView``. botocore refuses a ``memoryview``, its signer copies one, and urllib3 sends one
-whole under the time-out that is meant for connecting.
+``ReadableBody``, in pieces. botocore refuses a ``memoryview``, its signer copies one, and urllib3
+sends one whole under the time-out that is meant for connecting.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any, Literal
 
 from awscrt.checksums import crc64nvme
@@ -23,14 +24,23 @@ from cachetier.errors import (
     ObjectMissingError,
     PreconditionFailedError,
     RemoteDigestError,
+    RemoteError,
     RemoteRefusedError,
     SourceChangedError,
     UploadGoneError,
 )
-from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, UploadedPart
+from cachetier.remote.base import (
+    Body,
+    Condition,
+    CopyRange,
+    Listing,
+    Metadata,
+    UploadedPart,
+    size_of,
+)
 from cachetier.remote.boto_client import Credentials, Profile, Timeouts, connect, report_connections
 from cachetier.remote.boto_errors import translated_errors
-from cachetier.remote.stall_guard import ReadableView, first_byte, read_slices
+from cachetier.remote.stall_guard import ReadableBody, first_byte, read_slices
 
 Verify = Literal["checksum", "readback"]
 Answer = dict[str, Any]  # what a botocore call returns
@@ -125,28 +135,27 @@ class S3ObjectStore:
     def put(
         self,
         key: str,
-        body: bytes | memoryview,
+        body: Body,
         *,
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
         encoding: str | None = None,
     ) -> ObjectInfo:
-        content = ReadableView(body)
         options = self._new_object(key, metadata, encoding) | self._checksum(digest)
         if condition is not None and self._conditional_writes:
             options |= _conditions(condition)
         elif condition is not None:
             self._judge_condition(key, condition)
         try:
-            answer = self._call("put_object", key, Body=content, **options)
+            answer = self._send("put_object", key, body, **options)
         except ObjectMissingError:
             if condition is None:
                 raise
             # S3's answer to If-Match when there is no object at all.
             raise PreconditionFailedError(f"{key}: no object to replace", key=key) from None
         described = answer | _described(metadata, encoding)
-        return self._stored(key, len(content), described, digest)
+        return self._stored(key, size_of(body), described, digest)
 
     def create_upload(
         self, key: str, metadata: Metadata | None = None, encoding: str | None = None
@@ -157,18 +166,11 @@ class S3ObjectStore:
         return str(self._call("create_multipart_upload", key, **options)["UploadId"])
 
     def upload_part(
-        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+        self, key: str, upload_id: str, number: int, body: Body, *, digest: int
     ) -> UploadedPart:
-        content = ReadableView(body)
-        answer = self._call(
-            "upload_part",
-            key,
-            UploadId=upload_id,
-            PartNumber=number,
-            Body=content,
-            **self._checksum(digest),
-        )
-        stored = self._stored(key, len(content), answer, digest)
+        which = {"UploadId": upload_id, "PartNumber": number}
+        answer = self._send("upload_part", key, body, **which, **self._checksum(digest))
+        stored = self._stored(key, size_of(body), answer, digest)
         return UploadedPart(number, stored.etag, stored.size_bytes, digest)
 
     def copy_part(
@@ -271,10 +273,19 @@ class S3ObjectStore:
         patience_seconds = self._patience_seconds * LONG_ANSWERS.get(operation, 1.0)
         with (
             translated_errors(operation, key),
-            self._stalls.call(options.get("Body"), patience_seconds),
+            self._stalls.call(len(options.get("Body", "")), patience_seconds),
         ):
             answer: Answer = getattr(self._client, operation)(Bucket=self._bucket, **options)
             return answer
+
+    def _send(self, operation: str, key: str, body: Body, **options: Any) -> Answer:
+        """Make a call with a body; what the body raises is raised as it is."""
+        with closing(ReadableBody(body)) as content:
+            try:
+                return self._call(operation, key, Body=content, **options)
+            except RemoteError:
+                content.raise_failure()
+                raise
 
     def _open(self, key: str, start: int, length: int | None) -> Answer:
         """Begin to read a range, and make sure that it is the one asked for."""

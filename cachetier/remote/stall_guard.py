@@ -1,4 +1,4 @@
-"""Bodies, moved slice by slice, and the stall guard: it ends calls that move too few bytes.
+"""Bodies, moved piece by piece, and the stall guard: it ends calls that move too few bytes.
 
 A socket's own time-out starts anew with every byte, so a peer that drips holds a thread for hours.
 Here each call has to send a least number of bytes in each span of time, and once its body is sent
@@ -9,14 +9,19 @@ the thread wherever it waits: the call fails as on any broken connection, and is
 from __future__ import annotations
 
 import socket
+import struct
+import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fcntl import ioctl
+from io import UnsupportedOperation
 from typing import Any
 
 from cachetier.errors import TransientError
+from cachetier.remote.base import Body, pieces_of, size_of
 
 SLICE_BYTES = 256 << 10
 # Below this a body counts as stuck, however regularly it drips.
@@ -24,33 +29,63 @@ LEAST_BYTES_PER_SECOND = 32 << 10
 LOOK_SECONDS = 1.0
 
 
-class ReadableView:
-    """A request body that is a file to botocore, and to us a view that nobody copies.
+class ReadableBody:
+    """A request body that is a file to botocore, and to us pieces that nobody copies.
 
-    urllib3 reads and sends it in pieces of 16 KiB. ``taken_bytes`` are those read so far.
+    It can be wound back to its begin alone. What its pieces raise is kept, as urllib3 and botocore
+    make an error of their own of it.
     """
 
-    def __init__(self, data: bytes | memoryview) -> None:
-        self._view = memoryview(data).cast("B")
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        self._size_bytes = size_of(body)
+        self._failure: Exception | None = None
+        self._pieces = pieces_of(body)
+        self._piece = memoryview(b"")
         self._position = 0
-        self.taken_bytes = 0
 
     def __len__(self) -> int:
-        return self._view.nbytes
+        return self._size_bytes
 
     def read(self, size: int = -1) -> memoryview:
-        start = self._position
-        self._position = len(self) if size < 0 else min(start + size, len(self))
-        self.taken_bytes += self._position - start
-        return self._view[start : self._position]
+        """Return the next bytes, as many as are at hand; they last until the next call."""
+        if not self._piece:
+            try:
+                self._piece = next(self._pieces, self._piece)
+            except Exception as error:
+                self._failure = error
+                raise
+        taken = self._piece if size < 0 else self._piece[:size]
+        self._piece = self._piece[len(taken) :]
+        self._position += len(taken)
+        return taken
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        base = (0, self._position, len(self))[whence]
-        self._position = max(0, base + offset)
+        position = (0, self._position, len(self))[whence] + offset
+        if position == 0:
+            self.close()
+            self._pieces, self._position = pieces_of(self._body), 0
+        elif position != self._position:
+            raise UnsupportedOperation("a body that is read as it is sent begins at its begin")
         return self._position
 
     def tell(self) -> int:
         return self._position
+
+    def close(self) -> None:
+        """Let the pieces go, and what they hold."""
+        self._piece = memoryview(b"")
+        if isinstance(self._pieces, Generator):
+            self._pieces.close()
+
+    def raise_failure(self) -> None:
+        """Raise what the pieces have raised, if anything."""
+        failure, self._failure = self._failure, None
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # its traceback leads here
 
 
 def read_slices(
@@ -104,21 +139,25 @@ class CallProgress:
 class _Call:
     """One call under way on one thread."""
 
-    def __init__(self, body: ReadableView | None, patience_seconds: float, now: float) -> None:
+    def __init__(self, size_bytes: int, patience_seconds: float, now: float) -> None:
         self.thread = threading.get_ident()
         self.connection: Any = None
-        self._body = body
+        self.sent_bytes = 0
+        self._size_bytes = size_bytes
         self._patience_seconds = patience_seconds
         self._progress = CallProgress(now)
-        self._sent = body is None
+        self._arrived = not size_bytes
+
+    @property
+    def arrived_bytes(self) -> int:
+        """What the other side has of the body: not what lies in the socket's buffer still."""
+        sock = getattr(self.connection, "sock", None)
+        return max(0, self.sent_bytes - (_unsent_bytes(sock) if sock is not None else 0))
 
     def is_stalled(self, now: float) -> bool:
-        moved = self._body.taken_bytes if self._body is not None else 0
-        if not self._sent and self._body is not None and moved >= len(self._body):
-            self._sent, self._progress = (
-                True,
-                CallProgress(now, moved),
-            )  # the answer has its own time
+        moved = self.arrived_bytes
+        if not self._arrived and moved >= self._size_bytes:  # the answer has its own time
+            self._arrived, self._progress = True, CallProgress(now, moved)
         return self._progress.is_stalled(now, moved, self._patience_seconds)
 
     def cut(self) -> None:
@@ -127,6 +166,15 @@ class _Call:
         if isinstance(sock, socket.socket):
             with suppress(OSError):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _unsent_bytes(sock: socket.socket) -> int:
+    """Return how much the socket was given that its peer has not acknowledged."""
+    try:
+        answer = ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+    except (OSError, ValueError):  # closed meanwhile, or no such socket
+        return 0
+    return int(struct.unpack("i", answer)[0])
 
 
 def _start(watch: Callable[[], None]) -> None:
@@ -143,6 +191,7 @@ class StallWatch:
     ) -> None:
         """A watch that ``start`` runs on a thread. ``cuts`` counts what was cut."""
         self.cuts = 0
+        self._arrived_bytes = 0  # of calls that have ended
         self._clock = clock
         self._start = start
         self._lock = threading.Lock()
@@ -151,9 +200,12 @@ class StallWatch:
         self._watching = False
 
     @contextmanager
-    def call(self, body: ReadableView | None, patience_seconds: float) -> Iterator[None]:
-        """Watch what this thread does inside; ``connected`` says on which connection."""
-        call = _Call(body, patience_seconds, self._clock())
+    def call(self, size_bytes: int, patience_seconds: float) -> Iterator[None]:
+        """Watch what this thread does inside, sending a body of ``size_bytes``.
+
+        ``connected`` says on which connection, ``sent`` how far it is.
+        """
+        call = _Call(size_bytes, patience_seconds, self._clock())
         self._mine.call = call
         with self._lock:
             self._calls.add(call)
@@ -166,12 +218,24 @@ class StallWatch:
             self._mine.call = None
             with self._lock:
                 self._calls.discard(call)
+                self._arrived_bytes += call.sent_bytes
 
     def connected(self, connection: object) -> None:
         """This thread's call goes over ``connection``, which has a ``sock`` once it is open."""
         call = getattr(self._mine, "call", None)
         if call is not None:
             call.connection = connection
+
+    def sent(self, size_bytes: int) -> None:
+        """The system took so much more of the body that this thread sends."""
+        call = getattr(self._mine, "call", None)
+        if call is not None:
+            call.sent_bytes += size_bytes
+
+    def arrived_bytes(self) -> int:
+        """Return how many bytes of bodies have arrived at the other side so far."""
+        with self._lock:
+            return self._arrived_bytes + sum(call.arrived_bytes for call in self._calls)
 
     def cut(self, thread: int) -> None:
         """Break off the call that ``thread`` is in, if any."""

@@ -11,7 +11,16 @@ from typing import Literal, TypeVar
 from cachetier_client.bucket_format.uploads import ObjectInfo
 
 from cachetier.errors import CachetierError
-from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, ObjectStore, UploadedPart
+from cachetier.remote.base import (
+    Body,
+    Condition,
+    CopyRange,
+    Listing,
+    Metadata,
+    ObjectStore,
+    UploadedPart,
+    size_of,
+)
 
 Operation = Literal[
     "head",
@@ -68,7 +77,7 @@ class WrappedObjectStore(ABC):
     def put(
         self,
         key: str,
-        body: bytes | memoryview,
+        body: Body,
         *,
         digest: int,
         metadata: Metadata | None = None,
@@ -77,7 +86,7 @@ class WrappedObjectStore(ABC):
     ) -> ObjectInfo:
         return self._around(
             "put",
-            memoryview(body).nbytes,
+            size_of(body),
             lambda: self._store.put(
                 key,
                 body,
@@ -96,11 +105,11 @@ class WrappedObjectStore(ABC):
         )
 
     def upload_part(
-        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+        self, key: str, upload_id: str, number: int, body: Body, *, digest: int
     ) -> UploadedPart:
         return self._around(
             "upload_part",
-            memoryview(body).nbytes,
+            size_of(body),
             lambda: self._store.upload_part(key, upload_id, number, body, digest=digest),
         )
 

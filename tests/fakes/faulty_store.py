@@ -15,8 +15,9 @@ from enum import Enum, auto
 from cachetier_client.bucket_format.uploads import ObjectInfo
 
 from cachetier.errors import RemoteError, TransientError
-from cachetier.remote.base import Condition, Metadata, ObjectStore, UploadedPart
+from cachetier.remote.base import Body, Condition, Metadata, ObjectStore, UploadedPart
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
+from tests.fakes.memory_store import bytes_of
 
 
 class FaultMoment(Enum):
@@ -95,7 +96,7 @@ class FaultyObjectStore(WrappedObjectStore):
     def put(
         self,
         key: str,
-        body: bytes | memoryview,
+        body: Body,
         *,
         digest: int,
         metadata: Metadata | None = None,
@@ -117,7 +118,7 @@ class FaultyObjectStore(WrappedObjectStore):
         )
 
     def upload_part(
-        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+        self, key: str, upload_id: str, number: int, body: Body, *, digest: int
     ) -> UploadedPart:
         fault = self._next("upload_part")
         sent = _flipped(body) if _strikes(fault, FaultMoment.BODY) else body
@@ -171,10 +172,10 @@ def _strikes(fault: Fault | None, moment: FaultMoment) -> bool:
     return fault is not None and fault.moment is moment
 
 
-def _flipped(body: bytes | memoryview) -> bytes:
+def _flipped(body: Body) -> bytes:
     """Return ``body`` with one bit in its middle flipped."""
-    if not memoryview(body).nbytes:
+    flipped = bytearray(bytes_of(body))
+    if not flipped:
         raise ValueError("an empty body has no bit to flip")
-    flipped = bytearray(body)
     flipped[len(flipped) // 2] ^= 1
     return bytes(flipped)

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from cachetier_client.bucket_format.uploads import ObjectInfo
 
-from cachetier.remote.base import Condition, Metadata, ObjectStore, UploadedPart
+from cachetier.remote.base import Body, Condition, Metadata, ObjectStore, UploadedPart
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
+from tests.fakes.memory_store import bytes_of
 
 
 def flipped(body: bytes | memoryview, chance: random.Random) -> bytes:
@@ -31,7 +32,7 @@ class FlippingObjectStore(WrappedObjectStore):
     def put(
         self,
         key: str,
-        body: bytes | memoryview,
+        body: Body,
         *,
         digest: int,
         metadata: Metadata | None = None,
@@ -48,7 +49,7 @@ class FlippingObjectStore(WrappedObjectStore):
         )
 
     def upload_part(
-        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+        self, key: str, upload_id: str, number: int, body: Body, *, digest: int
     ) -> UploadedPart:
         return self._store.upload_part(key, upload_id, number, self._moved(body), digest=digest)
 
@@ -59,11 +60,12 @@ class FlippingObjectStore(WrappedObjectStore):
     def _around(self, _operation: Operation, _size: int, call: Callable[[], Answer], /) -> Answer:
         return call()
 
-    def _moved(self, body: bytes | memoryview) -> bytes | memoryview:
-        if self.wait is None or not memoryview(body).nbytes:
-            return body
+    def _moved(self, body: Body) -> bytes | memoryview:
+        moved = bytes_of(body)
+        if self.wait is None or not moved:
+            return moved
         self.wait -= 1
         if self.wait >= 0:
-            return body
+            return moved
         self.wait, self.flips = None, self.flips + 1
-        return flipped(body, self._chance)
+        return flipped(moved, self._chance)

@@ -10,8 +10,9 @@ from typing import Any
 from cachetier_client.bucket_format.uploads import ObjectInfo
 
 from cachetier.errors import RemoteError, TransientError
+from cachetier.remote.base import Body
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
-from tests.fakes.memory_store import MemoryObjectStore
+from tests.fakes.memory_store import MemoryObjectStore, bytes_of
 
 WRITES: tuple[Operation, ...] = ("put", "complete_upload")
 
@@ -57,10 +58,10 @@ class LateStore(WrappedObjectStore):
                 write()
                 self.delivered += 1
 
-    def put(self, key: str, body: bytes | memoryview, **kwargs: Any) -> ObjectInfo:
+    def put(self, key: str, body: Body, **kwargs: Any) -> ObjectInfo:
         if self._plan == "lose" and key.endswith(".json"):
             return self.objects.put(key, body, **kwargs)  # documents are believed to be there
-        return super().put(key, bytes(body), **kwargs)  # its buffer is used again
+        return super().put(key, bytes_of(body), **kwargs)  # its buffer is used again
 
     def _around(self, operation: Operation, size: int, call: Callable[[], Answer], /) -> Answer:
         plan = self._plan if operation in self._of else ""

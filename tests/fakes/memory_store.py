@@ -20,7 +20,15 @@ from cachetier.errors import (
     SourceChangedError,
     UploadGoneError,
 )
-from cachetier.remote.base import Condition, CopyRange, Listing, Metadata, UploadedPart
+from cachetier.remote.base import (
+    Body,
+    Condition,
+    CopyRange,
+    Listing,
+    Metadata,
+    UploadedPart,
+    pieces_of,
+)
 
 S3_MINIMUM_PART_BYTES = 5 << 20
 
@@ -31,6 +39,10 @@ class _Upload:
     metadata: dict[str, str]
     encoding: str | None = None
     parts: dict[int, tuple[UploadedPart, bytes]] = field(default_factory=dict)
+
+
+def bytes_of(body: Body) -> bytes:
+    return b"".join(bytes(piece) for piece in pieces_of(body))  # a piece lasts until the next
 
 
 class MemoryObjectStore:
@@ -81,14 +93,14 @@ class MemoryObjectStore:
     def put(
         self,
         key: str,
-        body: bytes | memoryview,
+        body: Body,
         *,
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
         encoding: str | None = None,
     ) -> ObjectInfo:
-        kept = bytes(body)
+        kept = bytes_of(body)
         self._judge_digest(key, kept, digest)
         with self._lock:
             if condition is not None:
@@ -104,9 +116,9 @@ class MemoryObjectStore:
         return upload_id
 
     def upload_part(
-        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+        self, key: str, upload_id: str, number: int, body: Body, *, digest: int
     ) -> UploadedPart:
-        kept = bytes(body)
+        kept = bytes_of(body)
         self._judge_digest(key, kept, digest)
         with self._lock:
             upload = self._upload(key, upload_id)

@@ -8,7 +8,7 @@ from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.remote.base import CopyRange, Metadata, UploadedPart
+from cachetier.remote.base import Body, CopyRange, Metadata, UploadedPart, size_of
 from tests.fakes.bodies import kept, noise
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.integration.drain_node import Node
@@ -30,14 +30,14 @@ class CountingStore(FaultyObjectStore):
     def put(
         self,
         key: str,
-        body: bytes | memoryview,
+        body: Body,
         *,
         digest: int,
         metadata: Metadata | None = None,
         condition: object = None,
         encoding: str | None = None,
     ) -> ObjectInfo:
-        self.sent_bytes += memoryview(body).nbytes
+        self.sent_bytes += size_of(body)
         return super().put(
             key,
             body,
@@ -48,9 +48,9 @@ class CountingStore(FaultyObjectStore):
         )
 
     def upload_part(
-        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+        self, key: str, upload_id: str, number: int, body: Body, *, digest: int
     ) -> UploadedPart:
-        self.sent_bytes += memoryview(body).nbytes
+        self.sent_bytes += size_of(body)
         return super().upload_part(key, upload_id, number, body, digest=digest)
 
     def copy_part(

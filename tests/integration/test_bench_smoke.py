@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bytes as bytes_group
-from benchmarks import core, drain, report
+from benchmarks import core, drain, link, report
 from benchmarks import torch as torch_group
 from benchmarks.__main__ import main
 from benchmarks.core import demo
@@ -23,6 +23,7 @@ TRAINED = {"stored_size", "time_to_durable"}  # with states of a model that torc
 WITHOUT_DEMO = [
     *(("core", name) for name in sorted(set(core.BENCHES) - {"demo"})),
     *(("drain", name) for name in sorted(drain.BENCHES)),
+    *(("link", name) for name in sorted(link.BENCHES)),
     *(("bytes", name) for name in sorted(set(bytes_group.BENCHES) - TRAINED)),
     *(pytest.param("bytes", name, marks=pytest.mark.torch) for name in sorted(TRAINED)),
     *(

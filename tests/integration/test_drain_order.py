@@ -18,6 +18,7 @@ from cachetier.errors import LocalOnlyError
 from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.policy import DRAIN_ALL, Policy
+from cachetier.remote.base import Body
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned
 from tests.integration.serving import serving
@@ -32,7 +33,7 @@ class SeenObjects(MemoryObjectStore):
         super().__init__()
         self.came: list[str] = []
 
-    def put(self, key: str, body: bytes | memoryview, **options: Any) -> ObjectInfo:
+    def put(self, key: str, body: Body, **options: Any) -> ObjectInfo:
         if ".cachetier" not in key:
             self.came.append(key.removeprefix("ckpt/").rpartition("/")[0])
         return super().put(key, body, **options)

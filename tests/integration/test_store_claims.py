@@ -17,8 +17,8 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import TransientError
 from cachetier.local.catalog import claims
 from cachetier.model.checkpoint import SaveState
-from cachetier.remote.base import Condition, Metadata
-from tests.fakes.memory_store import MemoryObjectStore
+from cachetier.remote.base import Body, Condition, Metadata
+from tests.fakes.memory_store import MemoryObjectStore, bytes_of
 from tests.integration.drain_node import REMOTE, Node, patterned
 
 
@@ -37,7 +37,7 @@ class Bucket(MemoryObjectStore):
     def put(
         self,
         key: str,
-        body: bytes | memoryview,
+        body: Body,
         *,
         digest: int,
         metadata: Metadata | None = None,
@@ -46,7 +46,7 @@ class Bucket(MemoryObjectStore):
     ) -> ObjectInfo:
         claim = "/.cachetier/stores/" in key
         self.claims += claim
-        if self.held_back and b'"state":"published"' in bytes(body):
+        if self.held_back and b'"state":"published"' in bytes_of(body):
             raise TransientError("not now")
         if claim and self.before:
             self.before -= 1

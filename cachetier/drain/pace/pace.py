@@ -2,8 +2,8 @@
 
 Pure: every method is told the time, and nothing waits. ``remote.paced`` puts it before a store.
 
-- **Concurrency** grows by one for each window of successes, up to the limit, and is cut when the
-  store throttles.
+- **Concurrency** is searched for: as many as bring more bytes. It is cut when the store throttles,
+  and grows back by one for each window of successes.
 - **Rates**, one of writes and one of reads as stores limit the two apart, grow by each success and
   are cut by throttling.
 - **Bytes** are metered where a limit is set: what is sent now puts off what comes next.
@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-FIRST_CONCURRENCY = 4
+from cachetier.model.concurrency import Search
+
 GROWTH_PER_SECOND = 0.025  # what a success adds to the rate
 GENTLE_CUT, HARD_CUT = 0.9, 0.5
 FAR_OFF = 0.5  # throttled share of the last requests above which the rate is cut hard
@@ -149,6 +150,7 @@ class Pace:
         self,
         limit: int,
         *,
+        moved: Callable[[], float] = lambda: 0.0,
         bytes_limit: Callable[[], float | None] = lambda: None,
         fraction: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -156,13 +158,16 @@ class Pace:
 
         Args:
             limit: The most requests at once.
+            moved: How many bytes have gone to the remote so far.
             bytes_limit: How many bytes a second may be sent now; None without a limit.
             fraction: Uniform in [0, 1), to spread those who were told the same time to come back.
         """
         self._limit = limit
         self._bytes_limit = bytes_limit
         self._fraction = fraction
-        self._window = float(min(FIRST_CONCURRENCY, limit))
+        self._moved = moved
+        self._window = float(limit)
+        self._search = Search(limit)
         self._rates = {False: Rate(), True: Rate()}  # of writes, of reads
         self._in_flight = 0
         self._bytes_allow_at = 0.0
@@ -175,8 +180,10 @@ class Pace:
 
         Infinity until another request ends, or a window does in which nothing may be sent.
         """
-        if self._in_flight >= int(self._window):
-            return math.inf
+        if self._in_flight >= self._allowed:
+            look_in_seconds = self._search_on(now)
+            if self._in_flight >= self._allowed:
+                return look_in_seconds
         allowed_at = max(self._not_before, self._rates[reads].allows_at)
         if size_bytes and (limit := self._bytes_limit()) is not None:
             allowed_at = max(allowed_at, self._bytes_allow_at if limit else math.inf)
@@ -189,6 +196,16 @@ class Pace:
             sent_from = max(self._bytes_allow_at, now - LEAD_SECONDS)
             self._bytes_allow_at = sent_from + size_bytes / limit
         return Ticket(reads, self._rates[reads].begin(now))
+
+    @property
+    def _allowed(self) -> int:
+        return min(self._search.size, int(self._window))
+
+    def _search_on(self, now: float) -> float:
+        """See whether more at once bring more, unless the store wants less; return when again."""
+        if self._search.size > self._window:
+            return math.inf
+        return self._search.look(now, self._moved())
 
     # --- after it --------------------------------------------------------------------------------
 
@@ -210,13 +227,14 @@ class Pace:
             self._not_before = max(self._not_before, now + pause_seconds)
         rate = self._rates[ticket.reads]
         if ticket.cuts == rate.cuts:
-            self._window = max(1.0, self._window * rate.cut(now))
+            self._window = max(1.0, self._allowed * rate.cut(now))
+            self._search.stop(now)
 
     def state(self) -> PaceState:
         """Return what people see."""
         writes, reads = self._rates[False], self._rates[True]
         return PaceState(
-            concurrency=int(self._window),
+            concurrency=self._allowed,
             in_flight=self._in_flight,
             writes_per_second=writes.per_second,
             reads_per_second=reads.per_second,

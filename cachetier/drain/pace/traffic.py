@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 
 from cachetier_client.bucket_format.uploads import LARGE_PART_BYTES, usual_upload_part_bytes
@@ -96,12 +97,19 @@ class Traffic:
         clock: Clock,
         bandwidth: Bandwidth = UNLIMITED,
         parts: int | None = None,
+        moved: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Allow up to ``concurrency`` requests at once, and as many bytes as ``bandwidth`` says.
 
-        ``parts`` is how many of the requests may be parts; all of them if nobody says.
+        ``parts`` is how many of the requests may be parts, all of them if nobody says; ``moved``
+        tells how many bytes have gone to the remote so far.
         """
-        self.pace = Pace(concurrency, bytes_limit=self._bytes_per_second, fraction=random.random)
+        self.pace = Pace(
+            concurrency,
+            moved=moved,
+            bytes_limit=self._bytes_per_second,
+            fraction=random.random,
+        )
         self.hurried = False
         self._bandwidth = bandwidth
         self._clock = clock

@@ -43,6 +43,18 @@ class ComputeSlots:
                 self._wait(None, slowed=self._allowed < self.limit)
             self._used += 1
             self._pause()
+        try:
+            with self.work():
+                yield
+        finally:
+            with self._changed:
+                self._used -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Count as work what is done inside, by somebody who has waited for a slot before."""
+        with self._changed:
             if not self._working:
                 self._working_since = self._monotonic()
             self._working += 1
@@ -50,11 +62,9 @@ class ComputeSlots:
             yield
         finally:
             with self._changed:
-                self._used -= 1
                 self._working -= 1
                 if not self._working:
                     self._worked_seconds += self._monotonic() - self._working_since
-                self._changed.notify_all()
 
     def allow(self, count: int, pause_seconds: float = 0.0) -> None:
         """Let ``count`` threads through, between one and the limit; it counts at once.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cachetier_client.bucket_format.stored import Codec
@@ -19,7 +19,7 @@ from cachetier_client.bucket_format.uploads import PART_BYTES, UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, joined
 
 from cachetier.drain.upload import stopwatch
-from cachetier.drain.upload.buffers import Buffers
+from cachetier.drain.upload.buffers import PIECE_BYTES, Buffers
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.encoding import Encoding
 from cachetier.drain.upload.frame_packer import Copied, Packed, Packer
@@ -37,10 +37,12 @@ from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import RemoteDigestError, SourceChangedError, StoppingError
 from cachetier.model import composing
 from cachetier.model.composing import SourcePiece
-from cachetier.remote.base import CopyRange, ObjectStore, UploadedPart
+from cachetier.remote.base import Body, CopyRange, ObjectStore, UploadedPart
+from cachetier.remote.turns import Turns
 
 ROUNDS = 3
 PARTS_AT_ONCE = 8
+PIECES_BUDGET_BYTES = PARTS_AT_ONCE * PIECE_BYTES
 
 Item = TypeVar("Item")
 
@@ -57,6 +59,8 @@ class UploadContext:
         chooser: Says how each shard is stored; without one it is stored raw.
         usual_part_bytes: The size of parts that suits the link now.
         copies: Finds bytes that the bucket has already; without it every byte is sent.
+        pieces: Lends memory for what is read while it is sent.
+        turns: Says how many of ``threads`` each upload may use.
     """
 
     store: ObjectStore
@@ -66,6 +70,22 @@ class UploadContext:
     chooser: Chooser | None = None
     usual_part_bytes: Callable[[], int] = lambda: PART_BYTES
     copies: Copies | None = None
+    pieces: Buffers = field(default_factory=lambda: Buffers(PIECES_BUDGET_BYTES, PIECE_BYTES))
+    turns: Turns = field(default_factory=lambda: Turns(PARTS_AT_ONCE))
+
+    @contextmanager
+    def body(
+        self, source: ShardSource, part: UploadPartRange, size_bytes: int
+    ) -> Iterator[tuple[Body, int]]:
+        """Yield the body of a part of a shard of ``size_bytes``, and its digest.
+
+        A store that judges no digest gets what was checked before, not on the way.
+        """
+        if self.store.keeps_digests and part.is_blocks_of(size_bytes):
+            yield source.stream(part, self.pieces.lend)
+            return
+        with self.buffers.lend(part.room_bytes) as buffer:
+            yield source.read(part, buffer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +164,7 @@ class PartSender:
 
     def _send_raw(self) -> list[SentUploadPart]:
         def bring(piece: SourcePiece) -> SentUploadPart:
+            self._go_on()
             part = self._copy_piece(piece) if piece.copied else self._send_piece(piece)
             sent = SentUploadPart(part, piece.start, piece.size_bytes)
             self._progress.part_done(sent)
@@ -154,9 +175,9 @@ class PartSender:
 
     def _send_piece(self, piece: SourcePiece) -> UploadedPart:
         def send() -> UploadedPart:
-            with self._context.buffers.lend(piece.room_bytes) as buffer:
-                view, digest = self._source.read(piece, buffer)  # each time: it may go bad here
-                return self._send(piece.number, view, digest)
+            # Each time: it may go bad here.
+            with self._context.body(self._source, piece, self._target.size_bytes) as sent:
+                return self._send(piece.number, *sent)
 
         return _in_rounds(send)
 
@@ -223,9 +244,9 @@ class PartSender:
 
     # --- both ------------------------------------------------------------------------------------
 
-    def _send(self, number: int, view: memoryview, digest: int) -> UploadedPart:
+    def _send(self, number: int, body: Body, digest: int) -> UploadedPart:
         key, upload_id = self._target.key, self._upload.upload_id
-        return self._store.upload_part(key, upload_id, number, view, digest=digest)
+        return self._store.upload_part(key, upload_id, number, body, digest=digest)
 
     def _copy(self, number: int, start: int, size_bytes: int, digest: int) -> UploadedPart:
         """Copy bytes of the donor, which has them at ``start``."""
@@ -244,22 +265,39 @@ class PartSender:
         self, bring: Callable[[Item], SentUploadPart], items: Iterable[Item]
     ) -> list[SentUploadPart]:
         """Bring ``items``, some at once; after the first error the others end, and it is raised."""
+        threads, turns = self._context.threads, self._context.turns
+        assert threads is not None
         running: set[Future[SentUploadPart]] = set()
         ended: list[Future[SentUploadPart]] = []
-        assert self._context.threads is not None
-        try:
-            for item in items:
-                if self._context.stopping():
-                    raise StoppingError("the drain stops")
-                running.add(self._context.threads.submit(copy_context().run, bring, item))
-                if len(running) >= PARTS_AT_ONCE:
-                    now, running = wait(running, return_when=FIRST_COMPLETED)
-                    ended += now
-                    if any(future.exception() is not None for future in now):
+
+        def goes_on(most: int) -> bool:
+            """Wait until at most so many are under way; return whether all have been well."""
+            nonlocal running
+            while len(running) > most:
+                now, running = wait(running, return_when=FIRST_COMPLETED)
+                ended.extend(now)
+                if any(future.exception() is not None for future in now):
+                    return False
+            return True
+
+        with turns.at_work():
+            try:
+                for item in items:
+                    self._go_on()
+                    running.add(threads.submit(copy_context().run, bring, item))
+                    if not goes_on(turns.share - 1):
                         break
-        finally:
-            ended += wait(running).done
-        return [future.result() for future in ended]
+                else:
+                    goes_on(0)
+            finally:
+                for future in running:
+                    future.cancel()
+                ended += wait(running).done
+        return [future.result() for future in ended if not future.cancelled()]
+
+    def _go_on(self) -> None:
+        if self._context.stopping():
+            raise StoppingError("the drain stops")
 
 
 @contextmanager

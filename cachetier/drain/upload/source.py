@@ -1,4 +1,8 @@
-"""The local bytes of a shard, checked block by block before anybody may send them.
+"""The local bytes of a shard, checked block by block: no damaged block is ever sent whole.
+
+A part that consists of blocks is read while it is sent, in pieces, and what is left of a block is
+held back until the block is known to be sound: if it is not, the request breaks off before its end,
+and no store accepts it. Anything else is read and checked first.
 
 A data file is read with O_DIRECT where the disk takes it, so that the drain does not push training
 data out of the page cache; where it does not, what was read is dropped from the cache again.
@@ -10,8 +14,9 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cachetier_client.bucket_format.uploads import UploadPartRange
@@ -20,6 +25,10 @@ from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of, joined
 from cachetier.drain.messages import LocalShard
 from cachetier.drain.priority.gates import ComputeSlots, unlimited
 from cachetier.drain.upload import stopwatch
+from cachetier.drain.upload.buffers import PIECE_BYTES
+from cachetier.remote.base import Body
+
+Lend = Callable[[int], AbstractContextManager[memoryview]]
 
 _UNREADABLE = (errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EUCLEAN)
 
@@ -40,6 +49,13 @@ class ShardSource(Protocol):
             DamagedError: They fail a digest, or the disk cannot read them.
         """
 
+    def stream(self, part: UploadPartRange, lend: Lend) -> tuple[Body, int]:
+        """Return the body of ``part``, which is whole blocks, and the digest that it should have.
+
+        It is read while it is sent, into buffers that ``lend`` lends; what is damaged raises
+        DamagedError then. Waits before the request, not within it, where the drain gives way.
+        """
+
 
 class InlineSource:
     """A small shard, in memory."""
@@ -53,6 +69,9 @@ class InlineSource:
         if part.size_bytes != len(self._body) or digest_of(self._body) != self._digest:
             raise DamagedError("the copy in the catalog fails its digest")
         return memoryview(self._body), self._digest
+
+    def stream(self, part: UploadPartRange, _lend: Lend) -> tuple[Body, int]:
+        return self.read(part, memoryview(b""))
 
 
 class FileSource:
@@ -76,22 +95,43 @@ class FileSource:
     @stopwatch.phase(stopwatch.READ)
     def read(self, part: UploadPartRange, buffer: memoryview) -> tuple[memoryview, int]:
         around = self._whole_blocks(part)
-        try:
-            with self._reads.slot():
-                self._fill(around, buffer)
-        except OSError as error:
-            if error.errno not in _UNREADABLE:
-                raise
-            raise DamagedError(f"the disk cannot read it: {error.strerror}") from error
+        with self._reads.slot():
+            self._fill(around, buffer)
         view = buffer[: around.size_bytes]
-        expected = self._block_digests[part.first_block : part.first_block + part.blocks]
-        for number, digest in enumerate(expected):
+        expected = self._expected(part)
+        for number in range(part.blocks):
             block = view[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
-            if digest_of(block) != digest:
-                raise DamagedError(f"block {part.first_block + number} fails its digest")
+            self._check(part.first_block + number, digest_of(block))
         if around == part:
             return view, combine(expected, part.size_bytes)
         return _cut(view, part.start - around.start, part.size_bytes, expected)
+
+    def stream(self, part: UploadPartRange, lend: Lend) -> tuple[Body, int]:
+        with self._reads.slot():
+            pass
+        return _FileBody(self, part, lend), combine(self._expected(part), part.size_bytes)
+
+    def pieces(self, part: UploadPartRange, lend: Lend) -> Iterator[memoryview]:
+        """Yield the bytes of ``part``; the end of each block only once it is known to be sound."""
+        digest = 0
+        with lend(PIECE_BYTES) as buffer:
+            for start in range(part.start, part.end, PIECE_BYTES):
+                piece = replace(part, start=start, size_bytes=min(PIECE_BYTES, part.end - start))
+                with stopwatch.phase(stopwatch.READ), self._reads.work():
+                    self._fill(piece, buffer)
+                view = buffer[: piece.size_bytes]
+                digest = digest_of(view, digest)
+                if piece.end % BLOCK_BYTES == 0 or piece.end == part.end:
+                    self._check(piece.first_block, digest)
+                    digest = 0
+                yield view
+
+    def _expected(self, part: UploadPartRange) -> Sequence[int]:
+        return self._block_digests[part.first_block : part.first_block + part.blocks]
+
+    def _check(self, block: int, digest: int) -> None:
+        if digest != self._block_digests[block]:
+            raise DamagedError(f"block {block} fails its digest")
 
     def _whole_blocks(self, part: UploadPartRange) -> UploadPartRange:
         """Return the blocks that ``part`` touches: only whole ones can be verified."""
@@ -101,6 +141,14 @@ class FileSource:
         return UploadPartRange(part.number, start, end - start)
 
     def _fill(self, part: UploadPartRange, buffer: memoryview) -> None:
+        try:
+            self._fill_up(part, buffer)
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            raise DamagedError(f"the disk cannot read it: {error.strerror}") from error
+
+    def _fill_up(self, part: UploadPartRange, buffer: memoryview) -> None:
         filled = 0
         while filled < part.size_bytes:
             count = self._read_at(part.start + filled, buffer[filled:])
@@ -123,6 +171,22 @@ class FileSource:
                 raise
         self.direct = _set_direct(self._descriptor, wanted=False)  # it took the flag, and lied
         return os.preadv(self._descriptor, [buffer], offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _FileBody:
+    """A part of a file, read anew for each send."""
+
+    source: FileSource
+    part: UploadPartRange
+    lend: Lend
+
+    @property
+    def size_bytes(self) -> int:
+        return self.part.size_bytes
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return self.source.pieces(self.part, self.lend)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ answered is never enough, and metadata only says what its writer believed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 
@@ -33,14 +32,13 @@ from cachetier_client.io.digests import block_lengths, blocks_of, digest_of, joi
 
 from cachetier.codec.frames import FrameDecoder
 from cachetier.codec.seek_table import decode_table
+from cachetier.drain.upload.source import Lend
 from cachetier.errors import IntegrityError
 from cachetier.local.catalog.records import NOTHING_REPLACED, Replaced
 from cachetier.model.compression import OFF, Mode
 from cachetier.remote.base import IF_ABSENT, Condition, Metadata, ObjectStore, if_match
 
 RANGE_BYTES = 16 << 20
-
-Lend = Callable[[int], AbstractContextManager[memoryview]]
 
 
 class ConflictError(Exception):

@@ -29,7 +29,7 @@ from cachetier.drain.upload.server_copies import Ask, nobody
 from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget, abort_replaced, is_verified, look
 from cachetier.errors import PreconditionFailedError, RemoteDigestError, UploadGoneError
-from cachetier.remote.base import IF_ABSENT, Metadata, UploadedPart
+from cachetier.remote.base import IF_ABSENT, Body, Metadata, UploadedPart
 
 
 class Uploader:
@@ -91,12 +91,12 @@ class Uploader:
         """Return how a shard of at most one part is stored, verified; raises as ``upload`` does."""
         condition = IF_ABSENT
         for _ in range(ROUNDS):
-            with self._body(target, source) as (view, sent, metadata):
+            with self._body(target, source) as (body, sent, metadata):
                 # Perhaps our own success whose reply was lost; else the next round mends it.
                 with suppress(PreconditionFailedError, RemoteDigestError):
                     self._store.put(
                         target.key,
-                        view,
+                        body,
                         digest=sent.digest,
                         metadata=metadata,
                         condition=condition,
@@ -111,7 +111,7 @@ class Uploader:
     @contextmanager
     def _body(
         self, target: UploadTarget, source: ShardSource
-    ) -> Iterator[tuple[memoryview, Stored, Metadata]]:
+    ) -> Iterator[tuple[Body, Stored, Metadata]]:
         """Yield what to put: frames where that pays, else the raw bytes."""
         buffers, chooser = self._context.buffers, self._context.chooser
         encoding = chooser.choose(target, source) if chooser is not None else None
@@ -131,6 +131,5 @@ class Uploader:
                     yield packed.view, sent, metadata
                     return
         whole = UploadPartRange(1, 0, target.size_bytes)
-        with buffers.lend(target.size_bytes) as buffer:
-            view, _ = source.read(whole, buffer)
-            yield view, Stored.raw(target.content), target.metadata
+        with self._context.body(source, whole, target.size_bytes) as (body, _):
+            yield body, Stored.raw(target.content), target.metadata

@@ -14,7 +14,7 @@ from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, to_hex
 PART_LIMIT = 10_000
 PART_BYTES = 16 << 20
 SMALL_PART_BYTES, LARGE_PART_BYTES = 8 << 20, 32 << 20
-SLOW_BYTES_PER_SECOND = 1 << 20
+SLOW_BYTES_PER_SECOND = 16 << 20
 SINGLE_PUT_BYTES = 16 << 20
 
 # Metadata of every object: who wrote it, so that no version is overwritten blindly.
@@ -63,6 +63,11 @@ class UploadPartRange:
     @property
     def blocks(self) -> int:
         return blocks_of(self.end) - self.first_block
+
+    def is_blocks_of(self, size_bytes: int) -> bool:
+        """Return whether it begins and ends with blocks of a shard of ``size_bytes``."""
+        ends = self.end % BLOCK_BYTES == 0 or self.end == size_bytes
+        return self.start % BLOCK_BYTES == 0 and ends
 
     @property
     def room_bytes(self) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from cachetier_client.bucket_format.uploads import UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
-from cachetier.drain.upload.source import DamagedError
+from cachetier.drain.upload.source import DamagedError, Lend
+from cachetier.remote.base import Body
 
 NOISE_BYTES = 6 * BLOCK_BYTES + 11
 
@@ -23,3 +24,6 @@ class Memory:
         buffer[: part.size_bytes] = self._data[part.start : part.start + part.size_bytes]
         view = buffer[: part.size_bytes]
         return view, digest_of(view)
+
+    def stream(self, part: UploadPartRange, _lend: Lend) -> tuple[Body, int]:
+        return self.read(part, memoryview(bytearray(part.size_bytes)))

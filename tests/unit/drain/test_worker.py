@@ -15,10 +15,10 @@ from cachetier.drain.worker import _described
 from cachetier.errors import IntegrityError, TransientError
 from cachetier.local.catalog import replica_queries, replica_writes
 from cachetier.model.lifecycle import ShardState
-from cachetier.remote.base import Condition, Metadata
+from cachetier.remote.base import Body, Condition, Metadata
 from cachetier.remote.bucket import Bucket
 from tests.fakes.fake_clock import FakeClock
-from tests.fakes.memory_store import MemoryObjectStore
+from tests.fakes.memory_store import MemoryObjectStore, bytes_of
 from tests.stateful.node import Node
 from tests.unit.drain.replica_drain import ReplicaDrain
 
@@ -52,7 +52,7 @@ class Breaking(MemoryObjectStore):
     def put(
         self,
         key: str,
-        body: bytes | memoryview,
+        body: Body,
         *,
         digest: int,
         metadata: Metadata | None = None,
@@ -60,7 +60,7 @@ class Breaking(MemoryObjectStore):
         encoding: str | None = None,
     ) -> ObjectInfo:
         if self.broken is not None and self.broken in key:
-            body = self.breaking(bytes(body))
+            body = self.breaking(bytes_of(body))
         return super().put(
             key,
             body,

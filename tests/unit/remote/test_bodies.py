@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from io import UnsupportedOperation
 from itertools import count
 from typing import Self
 
@@ -13,7 +14,7 @@ from cachetier.errors import TransientError
 from cachetier.remote.stall_guard import (
     LEAST_BYTES_PER_SECOND,
     SLICE_BYTES,
-    ReadableView,
+    ReadableBody,
     read_slices,
 )
 
@@ -41,7 +42,7 @@ class Stream:
 
 def test_a_view_is_read_as_a_file_without_a_copy() -> None:
     data = bytearray(b"0123456789")
-    body = ReadableView(memoryview(data)[2:])
+    body = ReadableBody(memoryview(data)[2:])
 
     first, second = body.read(3), body.read()
     data[2] = ord("x")
@@ -51,21 +52,76 @@ def test_a_view_is_read_as_a_file_without_a_copy() -> None:
 
 
 def test_a_view_of_words_is_read_as_bytes() -> None:
-    body = ReadableView(memoryview(bytes(16)).cast("Q"))
+    body = ReadableBody(memoryview(bytes(16)).cast("Q"))
 
     assert len(body) == 16
     assert body.read(5).nbytes == 5
 
 
-@pytest.mark.parametrize(
-    ("offset", "whence", "position"), [(4, 0, 4), (0, 2, 10), (-3, 2, 7), (2, 1, 5), (-99, 1, 0)]
-)
-def test_a_view_can_be_wound_as_a_file(offset: int, whence: int, position: int) -> None:
-    body = ReadableView(b"0123456789")
+def test_a_body_can_be_wound_back_to_its_begin_and_nowhere_else() -> None:
+    body = ReadableBody(b"0123456789")
     body.read(3)
 
-    assert body.seek(offset, whence) == position
-    assert body.tell() == position
+    assert (body.tell(), body.seek(0, 1)) == (3, 3)
+    with pytest.raises(UnsupportedOperation):
+        body.seek(1)
+    assert body.seek(0) == 0
+    assert bytes(body.read()) == b"0123456789"
+
+
+class Reading:
+    """Pieces that are read as they are asked for; ``open`` counts sends that go on."""
+
+    size_bytes = 6
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+        self.begun = self.open = 0
+
+    def __iter__(self) -> Iterator[memoryview]:
+        self.begun += 1
+        self.open += 1
+        try:
+            yield memoryview(b"0123")
+            if self._error is not None:
+                raise self._error
+            yield memoryview(b"45")
+        finally:
+            self.open -= 1
+
+
+def test_pieces_are_sent_one_by_one_and_read_anew_for_each_send() -> None:
+    pieces = Reading()
+    body = ReadableBody(pieces)
+
+    assert (len(body), bytes(body.read(3)), bytes(body.read(3))) == (6, b"012", b"3")
+    assert (body.seek(0), bytes(body.read()), bytes(body.read()), bytes(body.read())) == (
+        0,
+        b"0123",
+        b"45",
+        b"",
+    )
+    assert (pieces.begun, pieces.open) == (2, 0)
+
+
+def test_a_body_that_is_closed_holds_nothing() -> None:
+    pieces = Reading()
+    body = ReadableBody(pieces)
+    body.read()
+    body.close()
+
+    assert pieces.open == 0
+
+
+def test_what_pieces_raise_is_remembered_whatever_becomes_of_it_on_its_way() -> None:
+    body = ReadableBody(Reading(ZeroDivisionError("planned")))
+    body.raise_failure()
+    body.read()
+    with pytest.raises(ZeroDivisionError):
+        body.read()
+
+    with pytest.raises(ZeroDivisionError, match="planned"):
+        body.raise_failure()
 
 
 def test_slices_are_bounded_and_the_stream_is_read_to_its_end() -> None:

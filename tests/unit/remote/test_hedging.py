@@ -9,7 +9,7 @@ import pytest
 from awscrt.checksums import crc64nvme
 
 from cachetier.errors import TransientError
-from cachetier.remote.base import UploadedPart
+from cachetier.remote.base import Body, UploadedPart
 from cachetier.remote.hedging import (
     HEDGE_AFTER_SECONDS,
     USUAL_FROM,
@@ -42,7 +42,7 @@ class Sticking(MemoryObjectStore):
         self._cuts: dict[int, threading.Event] = {}
 
     def upload_part(
-        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+        self, key: str, upload_id: str, number: int, body: Body, *, digest: int
     ) -> UploadedPart:
         self.sent += 1
         if self.sticking:

@@ -11,7 +11,6 @@ import pytest
 from cachetier.remote.stall_guard import (
     LEAST_BYTES_PER_SECOND,
     CallProgress,
-    ReadableView,
     StallWatch,
 )
 from tests.fakes.fake_clock import FakeClock
@@ -73,7 +72,7 @@ def watched() -> Watched:
 
 
 def test_a_call_that_gets_no_answer_is_cut(watched: Watched) -> None:
-    with watched.watch.call(None, PATIENCE_SECONDS):
+    with watched.watch.call(0, PATIENCE_SECONDS):
         watched.watch.connected(watched.connection)
         watched.pass_time(PATIENCE_SECONDS - 1)
         assert not watched.is_cut()
@@ -84,22 +83,20 @@ def test_a_call_that_gets_no_answer_is_cut(watched: Watched) -> None:
 
 
 def test_a_body_that_drips_is_cut(watched: Watched) -> None:
-    body = ReadableView(bytes(2 * ENOUGH_BYTES))
-    with watched.watch.call(body, PATIENCE_SECONDS):
+    with watched.watch.call(2 * ENOUGH_BYTES, PATIENCE_SECONDS):
         watched.watch.connected(watched.connection)
         for _ in range(int(PATIENCE_SECONDS)):
-            body.read(1)
+            watched.watch.sent(1)
             watched.pass_time(1)
     assert watched.is_cut()
     watched.close()
 
 
 def test_a_slow_but_steady_body_and_its_answer_each_have_their_time(watched: Watched) -> None:
-    body = ReadableView(bytes(2 * ENOUGH_BYTES))
-    with watched.watch.call(body, PATIENCE_SECONDS):
+    with watched.watch.call(2 * ENOUGH_BYTES, PATIENCE_SECONDS):
         watched.watch.connected(watched.connection)
         for _ in range(int(2 * PATIENCE_SECONDS)):
-            body.read(LEAST_BYTES_PER_SECOND)
+            watched.watch.sent(LEAST_BYTES_PER_SECOND)
             watched.pass_time(1)
         watched.pass_time(PATIENCE_SECONDS - 1)
         assert not watched.is_cut()
@@ -108,13 +105,26 @@ def test_a_slow_but_steady_body_and_its_answer_each_have_their_time(watched: Wat
     watched.close()
 
 
+def test_what_lies_in_the_buffer_of_a_socket_has_not_arrived(watched: Watched) -> None:
+    with watched.watch.call(2 * ENOUGH_BYTES, PATIENCE_SECONDS):
+        watched.watch.connected(watched.connection)
+        watched.ours.setblocking(False)
+        given = watched.ours.send(bytes(ENOUGH_BYTES))
+        watched.watch.sent(given)
+        assert watched.watch.arrived_bytes() < given
+        watched.peer.recv(given, socket.MSG_WAITALL)
+        assert watched.watch.arrived_bytes() == given
+    assert watched.watch.arrived_bytes() == given
+    watched.close()
+
+
 def test_the_watching_ends_with_the_last_call_and_begins_again_with_the_next(
     watched: Watched,
 ) -> None:
-    with watched.watch.call(None, PATIENCE_SECONDS), watched.watch.call(None, PATIENCE_SECONDS):
+    with watched.watch.call(0, PATIENCE_SECONDS), watched.watch.call(0, PATIENCE_SECONDS):
         assert watched.watch.look()
     assert len(watched.started) == 1
     assert not watched.watch.look()
-    with watched.watch.call(None, PATIENCE_SECONDS):
+    with watched.watch.call(0, PATIENCE_SECONDS):
         assert len(watched.started) == 2
     watched.close()

@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks.drain.throttled_bucket import SimulatedNode, Simulation, TokenBucket
 from cachetier.drain.pace.pace import (
-    FIRST_CONCURRENCY,
     GENTLE_CUT,
     LEAST_RATE,
     LIFT_SECONDS,
@@ -38,18 +37,55 @@ def rate_of(pace: Pace) -> float:
     return math.inf if rate is None else rate
 
 
-def test_a_store_that_never_throttles_gets_as_many_requests_at_once_as_allowed() -> None:
-    pace = Pace(16)
-    succeed(pace, 300)
-    assert pace.state().concurrency == 16
-    assert pace.state().writes_per_second is None
+class Connections:
+    """A link that lets ``each`` through a second for every request under way, up to ``total``."""
+
+    def __init__(self, limit: int, each: float = 8e6, total: float = math.inf) -> None:
+        self.now = self.moved = 0.0
+        self.each, self.total = each, total
+        self.pace = Pace(limit, moved=lambda: self.moved)
+
+    def run(self, seconds: float) -> int:
+        """Have as many under way as may be; return how many that are in the end."""
+        until = self.now + seconds
+        while self.now < until:
+            while not self.pace.wait_seconds(self.now, 1):
+                self.pace.begin(self.now, 1)
+            while (in_flight := self.pace.state().in_flight) > self.pace.state().concurrency:
+                self.pace.failed()
+            self.moved += 0.05 * min(self.total, self.each * in_flight)
+            self.now += 0.05
+        return self.pace.state().concurrency
 
 
-def test_concurrency_begins_low_and_grows_by_one_for_each_window_of_successes() -> None:
-    pace = Pace(16)
-    assert pace.state().concurrency == FIRST_CONCURRENCY
-    succeed(pace, FIRST_CONCURRENCY + 1)
-    assert pace.state().concurrency == FIRST_CONCURRENCY + 1
+def test_where_each_connection_is_slow_there_are_soon_as_many_as_allowed() -> None:
+    assert Connections(128).run(2.5) == 128
+
+
+@pytest.mark.parametrize(("total", "enough"), [(60e6, 8), (500e6, 64)])
+def test_there_are_no_more_connections_than_bring_more(total: float, enough: int) -> None:
+    link = Connections(128, total=total)
+    assert link.run(5.0) == enough
+
+
+def test_a_link_that_gets_faster_is_found_out() -> None:
+    link = Connections(128, total=60e6)
+    link.run(5.0)
+    link.total = math.inf
+    assert link.run(60.0) > 100
+
+
+def test_a_cut_ends_the_search_for_a_while_and_the_window_grows_back_by_one_for_each() -> None:
+    pace = Pace(16, moved=lambda: 0.0)
+    succeed(pace, 100)
+    throttle(pace, 1.0)
+    cut = pace.state().concurrency
+    assert cut < 4
+    now = 2.0
+    for _ in range(cut + 1):
+        now += pace.wait_seconds(now, 1)
+        succeed(pace, 1, now)
+    assert pace.state().concurrency == cut + 1
 
 
 def test_a_request_beyond_the_window_waits_for_another_to_end() -> None:
@@ -71,7 +107,7 @@ def test_the_first_throttling_sets_the_rate_to_what_was_getting_through() -> Non
 def test_requests_that_began_before_a_cut_do_not_cut_again() -> None:
     pace = Pace(16)
     succeed(pace, 100)
-    tickets = [begin(pace, 1.0) for _ in range(10)]
+    tickets = [begin(pace, 1.0) for _ in range(4)]
     for ticket in tickets:
         pace.throttled(ticket, 1.1, None)
     assert pace.state().cuts == 1
@@ -158,7 +194,7 @@ def test_nothing_with_a_body_begins_while_nothing_may_be_sent() -> None:
 
 @pytest.mark.parametrize("rate", [5.0, 10.0, 50.0, 200.0])
 def test_one_node_uses_a_token_bucket_up_and_is_rarely_refused(rate: float) -> None:
-    node = SimulatedNode(Pace(16))
+    node = SimulatedNode()
     Simulation([node], TokenBucket(rate, max(1.0, rate)), seed=1).run(until_seconds=120.0)
     accepted = sum(at > 20.0 for at in node.accepted_at)
     rejected = sum(at > 20.0 for at in node.rejected_at)
@@ -167,7 +203,7 @@ def test_one_node_uses_a_token_bucket_up_and_is_rarely_refused(rate: float) -> N
 
 
 def test_eight_nodes_that_share_a_bucket_come_to_fair_shares() -> None:
-    nodes = [SimulatedNode(Pace(16), starts_at=0.3 * number) for number in range(8)]
+    nodes = [SimulatedNode(starts_at=0.3 * number) for number in range(8)]
     Simulation(nodes, TokenBucket(100.0, 100.0), seed=1).run(until_seconds=240.0)
     shares = [sum(at > 60.0 for at in node.accepted_at) for node in nodes]
     jain = sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))

@@ -13,9 +13,12 @@ import pytest
 from cachetier_client.bucket_format.uploads import PART_BYTES, UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, combine, digest_of
 
-from cachetier.drain.upload.buffers import Buffers
+from cachetier.drain.priority.gates import ComputeSlots
+from cachetier.drain.upload.buffers import PIECE_BYTES, Buffers
 from cachetier.drain.upload.source import DamagedError, FileSource, InlineSource
 from cachetier.model.composing import pieces
+from cachetier.remote.base import pieces_of, size_of
+from tests.fakes.memory_store import bytes_of
 
 SIZES = [1, 511, 4096, 4097, BLOCK_BYTES, BLOCK_BYTES + 1, PART_BYTES, PART_BYTES + 70_001]
 
@@ -58,6 +61,62 @@ def test_every_part_is_read_whole_with_its_digest(
     assert digests == [
         digest_of(data[p.start : p.start + p.size_bytes]) for p in pieces(size_bytes, PART_BYTES)
     ]
+
+
+@pytest.mark.parametrize("size_bytes", SIZES)
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_part_that_is_read_while_it_is_sent_is_the_same_in_pieces_of_bounded_memory(
+    tmp_path: Path, size_bytes: int, direct: bool
+) -> None:
+    data = os.urandom(size_bytes)
+    path = tmp_path / "data"
+    path.write_bytes(data)
+    lend, found = Buffers(PIECE_BYTES, PIECE_BYTES).lend, b""
+    with source_of(path, blocks_of(data)) as source:
+        if not direct:
+            source.direct = False
+        for part in pieces(size_bytes, PART_BYTES):
+            body, digest = source.stream(part, lend)
+            sent = bytes_of(body)
+            assert (digest, len(sent)) == (digest_of(sent), size_of(body))
+            assert max(len(piece) for piece in pieces_of(body)) <= PIECE_BYTES
+            found += sent
+
+    assert found == data
+
+
+@pytest.mark.parametrize("at", [0, BLOCK_BYTES - 1, BLOCK_BYTES, 2 * BLOCK_BYTES + 5])
+def test_the_end_of_a_damaged_block_is_not_sent(tmp_path: Path, at: int) -> None:
+    data = bytearray(os.urandom(2 * BLOCK_BYTES + 10))
+    blocks = blocks_of(bytes(data))
+    data[at] ^= 1
+    path = tmp_path / "data"
+    path.write_bytes(data)
+    sent, buffers = 0, Buffers(PIECE_BYTES, PIECE_BYTES)
+
+    with source_of(path, blocks) as source:
+        body, _ = source.stream(UploadPartRange(1, 0, len(data)), buffers.lend)
+        with pytest.raises(DamagedError, match=f"block {at // BLOCK_BYTES} "):
+            for piece in pieces_of(body):
+                sent += len(piece)
+
+    assert sent < min(len(data), (at // BLOCK_BYTES + 1) * BLOCK_BYTES)
+    with buffers.lend(PIECE_BYTES):
+        pass  # it was given back
+
+
+def test_who_gives_way_waits_before_a_part_and_not_within_it(tmp_path: Path) -> None:
+    data = os.urandom(2 * PIECE_BYTES)
+    path = tmp_path / "data"
+    path.write_bytes(data)
+    gate = ComputeSlots(1)
+    source = FileSource(os.open(path, os.O_RDONLY), blocks_of(data), gate)
+    body, _ = source.stream(UploadPartRange(1, 0, len(data)), Buffers().lend)
+
+    with gate.slot():
+        assert bytes_of(body) == data
+    assert gate.worked_seconds() > 0
+    source.close()
 
 
 @pytest.mark.parametrize("at", [0, BLOCK_BYTES - 1, BLOCK_BYTES, 2 * BLOCK_BYTES + 5])

@@ -22,7 +22,7 @@ from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import UploadGoneError
 from cachetier.model.compression import AUTO
-from cachetier.remote.base import UploadedPart
+from cachetier.remote.base import Body, UploadedPart
 from tests.fakes.bodies import mixed
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.drain.shards import Memory
@@ -47,7 +47,7 @@ class Store(MemoryObjectStore):
         return super().create_upload(key, metadata, encoding)  # type: ignore[arg-type]
 
     def upload_part(
-        self, key: str, upload_id: str, number: int, body: bytes | memoryview, *, digest: int
+        self, key: str, upload_id: str, number: int, body: Body, *, digest: int
     ) -> UploadedPart:
         part = super().upload_part(key, upload_id, number, body, digest=digest)
         self.arrived += 1

@@ -1,0 +1,13 @@
+"""The table of a link as S3's: many connections, none of them fast, and every answer late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.link import draining
+from benchmarks.measures import Result
+from benchmarks.scratch import Bench
+
+BENCHES: dict[str, Callable[[Bench], list[Result]]] = {
+    "link_drain": draining.measure,
+}

@@ -1,0 +1,82 @@
+"""How fast the drain empties a node where every connection is slow, beside what users would pick.
+
+The sink lets 8 MB/s through each connection and answers 35 ms late. Nobody gains by a fast link:
+who has more requests under way is faster, until the processor is the limit.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from pathlib import Path
+
+from cachetier_client import Client
+
+from benchmarks import raw
+from benchmarks.drain.link import Shape
+from benchmarks.drain.remote import (
+    RunningSink,
+    none_went_early,
+    put_held,
+    seconds_until_durable,
+    sink,
+)
+from benchmarks.link.peers import fastest, peers
+from benchmarks.link.sizes import SLOW, Sizes, sizes_of
+from benchmarks.measures import Result, at_least, median_of, ratios
+from benchmarks.node import node
+from benchmarks.scratch import Bench, settle
+
+RUN = "link"
+WHERE = "8 MB/s a connection, 35 ms"
+MEASURE = f"drain, {WHERE} / the best peer with the best threads"
+
+
+def measure(bench: Bench) -> list[Result]:
+    sizes = sizes_of(bench)
+    cache_dir = bench.directory / "cache"
+    source = raw.random_buffer(sizes.drained_bytes // sizes.shards)
+    with (
+        sink() as remote,
+        node(cache_dir, remote=remote.endpoint) as service,
+        Client(service.url) as client,
+    ):
+        remote.take_shape(SLOW)
+        _drained(client, remote, source, sizes, 0)  # warms up, and leaves files for the peers
+        files = _named(cache_dir, bench.directory / "files")
+        ordered = fastest(bench, "put", files, remote, peers(sizes.threads))
+        best, ours, theirs = ordered[0], [], []
+        for number in range(1, sizes.runs + 1):
+            client.delete_step(RUN, number - 1)
+            ours.append(_drained(client, remote, source, sizes, number))
+            remote.forget()
+            theirs.append(best.move("put", files, remote))
+            bench.say(f"drain {ours[-1]:.2f} s, {best} {theirs[-1]:.2f} s")
+    rates = [[sizes.drained_bytes / 1e6 / seconds for seconds in runs] for runs in (ours, theirs)]
+    return [
+        median_of(MEASURE, ratios(theirs, ours), "", at_least(0.95), f"beside {best}"),
+        median_of(f"drain, {WHERE}", rates[0], "MB/s"),
+        median_of(f"the best peer there: {best.name}", rates[1], "MB/s"),
+    ]
+
+
+def _drained(
+    client: Client, remote: RunningSink, source: memoryview, sizes: Sizes, step: int
+) -> float:
+    remote.take_shape(Shape())
+    remote.forget()
+    put_held(client, RUN, step, repeat(source, sizes.shards))
+    settle()
+    none_went_early(remote)
+    remote.take_shape(SLOW)
+    return seconds_until_durable(client, RUN, step)
+
+
+def _named(cache_dir: Path, folder: Path) -> list[Path]:
+    """Copy the data files into a folder of their own, as peers take folders."""
+    folder.mkdir()
+    found = []
+    for number, path in enumerate(sorted((cache_dir / "data").glob("*/*"))):
+        copy = folder / f"file-{number}"
+        copy.hardlink_to(path)
+        found.append(copy)
+    return found

@@ -1,0 +1,89 @@
+"""One upload or download by a library: ``peer.py boto3|crt ENDPOINT BUCKET THREADS put|get FILES``.
+
+Prints the seconds from the first call until the last file is through; the start of the process and
+the import of the library are not counted. ``get`` of the CRT client goes to a file as well.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+PART_BYTES = 8 << 20  # the default of both
+
+Move = Callable[[Path], object]
+
+
+def main(library: str, endpoint: str, bucket: str, number: str, verb: str, *files: str) -> None:
+    threads = int(number)
+    paths = [Path(each) for each in files]
+    make = {"boto3": _boto3, "crt": _crt}[library]
+    move = make(endpoint, bucket, max(1, threads // len(paths)), verb)
+    began = time.perf_counter()
+    with ThreadPoolExecutor(len(paths)) as pool:
+        list(pool.map(move, paths))
+    print(time.perf_counter() - began, flush=True)
+
+
+def _boto3(endpoint: str, bucket: str, threads: int, verb: str) -> Move:
+    import boto3
+    from boto3.s3.transfer import TransferConfig
+    from botocore.config import Config
+
+    client: Any = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        config=Config(
+            max_pool_connections=160,
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )
+    how = TransferConfig(max_concurrency=threads)
+    if verb == "put":
+        return lambda path: client.upload_file(str(path), bucket, path.name, Config=how)
+    return lambda path: client.download_file(bucket, path.name, str(path), Config=how)
+
+
+def _crt(endpoint: str, bucket: str, _threads: int, verb: str) -> Move:
+    from awscrt.auth import AwsCredentialsProvider
+    from awscrt.http import HttpHeaders, HttpRequest
+    from awscrt.io import (
+        ClientBootstrap,
+        DefaultHostResolver,
+        EventLoopGroup,
+    )
+    from awscrt.s3 import S3Client, S3RequestTlsMode, S3RequestType
+
+    group = EventLoopGroup()
+    client = S3Client(
+        bootstrap=ClientBootstrap(group, DefaultHostResolver(group)),
+        region="us-east-1",
+        credential_provider=AwsCredentialsProvider.new_static("nobody", "nobody"),
+        tls_mode=S3RequestTlsMode.DISABLED,
+        part_size=PART_BYTES,
+        throughput_target_gbps=100,
+    )
+    parts = urlsplit(endpoint)
+
+    def move(path: Path) -> None:
+        headers = [("host", parts.netloc)]
+        if verb == "put":
+            headers.append(("content-length", str(path.stat().st_size)))
+        method, kind = ("PUT", "PUT_OBJECT") if verb == "put" else ("GET", "GET_OBJECT")
+        request = HttpRequest(method, f"/{bucket}/{path.name}", HttpHeaders(headers))
+        where = {"send_filepath" if verb == "put" else "recv_filepath": str(path)}
+        client.make_request(
+            request=request, type=S3RequestType[kind], **where
+        ).finished_future.result()
+
+    return move
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
