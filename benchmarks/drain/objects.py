@@ -25,7 +25,7 @@ LABEL = "content-encoding"
 SOURCE = "x-amz-copy-source"
 
 Body = bytes | bytearray | memoryview
-_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Objects:
         wanted = _RANGE.fullmatch(request.fields.get("range", ""))
         if wanted is None:
             return Answer(200, found.fields(), found.body)
-        first, last = (int(number) for number in wanted.groups())
+        first, last = int(wanted.group(1)), int(wanted.group(2) or found.size_bytes)
         if first >= found.size_bytes:
             return _error(416, "InvalidRange")
         last = min(last, found.size_bytes - 1)
@@ -239,7 +239,7 @@ class Objects:
             return _error(404, "NoSuchKey")
         if wanted is not None and found.etag.strip('"') != wanted.strip('"'):
             return _error(412, "PreconditionFailed")
-        if span is None or int(span.group(2)) >= found.size_bytes:
+        if span is None or not span.group(2) or int(span.group(2)) >= found.size_bytes:
             return _error(400, "InvalidArgument")
         first, end = int(span.group(1)), int(span.group(2)) + 1
         body = memoryview(found.body or b"")[first:end]

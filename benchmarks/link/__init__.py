@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.link import draining
+from benchmarks.link import draining, restoring
 from benchmarks.measures import Result
 from benchmarks.scratch import Bench
 
 BENCHES: dict[str, Callable[[Bench], list[Result]]] = {
     "link_drain": draining.measure,
+    "link_restore": restoring.measure,
 }

@@ -16,6 +16,8 @@ class Sizes:
 
     shards: int
     drained_bytes: int
+    restored_bytes: int
+    local_bytes: int
     runs: int
     threads: tuple[int, ...]
 
@@ -23,12 +25,16 @@ class Sizes:
 FULL = Sizes(
     shards=8,
     drained_bytes=2 << 30,
+    restored_bytes=2 << 30,
+    local_bytes=1 << 30,
     runs=3,
     threads=(16, 64, 128),
 )
 QUICK = Sizes(
     shards=2,
     drained_bytes=36 << 20,
+    restored_bytes=36 << 20,
+    local_bytes=20 << 20,
     runs=1,
     threads=(8,),
 )

@@ -26,8 +26,8 @@ class Search:
     A span counts only while as many are under way as may be: ``look`` is for whoever finds no room.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.size = min(FIRST, limit)
+    def __init__(self, limit: int, first: int = FIRST) -> None:
+        self.size = min(first, limit)
         self._limit = limit
         self._kept = self.size
         self._kept_rate = 0.0  # unknown

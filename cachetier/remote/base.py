@@ -10,7 +10,7 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -91,6 +91,40 @@ class Listing:
     prefixes: tuple[str, ...]
 
 
+class Sink(Protocol):
+    """Takes the bytes of a range as they come, so that no buffer has to hold them all."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How many it takes in all."""
+
+    def restart(self) -> None:
+        """They come from the first on: a read begins, for the first time or again."""
+
+    def take(self, piece: bytes | memoryview) -> None:
+        """Take the next bytes. What this raises, ``read_into`` raises."""
+
+
+Into: TypeAlias = memoryview | Sink
+
+
+def room_of(into: Into) -> int:
+    return into.nbytes if isinstance(into, memoryview) else into.size_bytes
+
+
+def deliver(pieces: Iterable[bytes | memoryview], into: Into) -> None:
+    """Give ``into`` the bytes of ``pieces``, of which it has room for all."""
+    if not isinstance(into, memoryview):
+        into.restart()
+        for piece in pieces:
+            into.take(piece)
+        return
+    rest = into.cast("B")
+    for piece in pieces:
+        rest[: len(piece)] = piece
+        rest = rest[len(piece) :]
+
+
 class ObjectStore(Protocol):
     """Blocking, thread-safe access to one bucket.
 
@@ -125,11 +159,11 @@ class ObjectStore(Protocol):
             TransientError: The body broke off; read again.
         """
 
-    def read_into(self, key: str, start: int, view: memoryview) -> None:
-        """Fill ``view`` with the bytes from ``start``, without a second copy of the range.
+    def read_into(self, key: str, start: int, into: Into) -> None:
+        """Fill ``into`` with the bytes from ``start``, without a second copy of the range.
 
-        After an error the content of ``view`` is undefined. Raises as ``get`` does; the range is
-        not checked against a digest, as no store keeps one of it.
+        After an error what it holds is undefined. Raises as ``get`` does; the range is not checked
+        against a digest, as no store keeps one of it.
         """
 
     def put(

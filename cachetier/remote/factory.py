@@ -22,7 +22,7 @@ from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch
 from cachetier.remote.wrapped import MeasuredObjectStore, Observe
 
-MAX_CONNECTIONS = 32
+MAX_CONNECTIONS = 160  # as many ranges as restores read at once, and what else there is to ask
 
 
 def open_store(

@@ -7,7 +7,7 @@ sends one whole under the time-out that is meant for connecting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Literal
 
@@ -33,9 +33,12 @@ from cachetier.remote.base import (
     Body,
     Condition,
     CopyRange,
+    Into,
     Listing,
     Metadata,
     UploadedPart,
+    deliver,
+    room_of,
     size_of,
 )
 from cachetier.remote.boto_client import Credentials, Profile, Timeouts, connect, report_connections
@@ -114,23 +117,20 @@ class S3ObjectStore:
             return self._nothing(key, start)
         answer = self._open(key, start, length)
         size_bytes = answer["ContentLength"]
-        with translated_errors("get_object", key):
-            data = b"".join(read_slices(answer["Body"], size_bytes, self._patience_seconds))
+        data = b"".join(self._pieces(key, answer, size_bytes))
         kept = self._kept_digest(answer)
         if kept is not None and start == 0 and length is None and crc64nvme(data) != kept:
             raise RemoteDigestError(f"{key}: the bytes read are not those that were put", key=key)
         return data
 
-    def read_into(self, key: str, start: int, view: memoryview) -> None:
-        if view.nbytes == 0:
+    def read_into(self, key: str, start: int, into: Into) -> None:
+        size_bytes = room_of(into)
+        if size_bytes == 0:
             self._nothing(key, start)
             return
-        answer = self._open(key, start, view.nbytes)
-        rest = view.cast("B")
-        with translated_errors("get_object", key):
-            for piece in read_slices(answer["Body"], view.nbytes, self._patience_seconds):
-                rest[: len(piece)] = piece
-                rest = rest[len(piece) :]
+        answer = self._open(key, start, size_bytes)
+        with closing(self._pieces(key, answer, size_bytes)) as pieces:
+            deliver(pieces, into)
 
     def put(
         self,
@@ -286,6 +286,11 @@ class S3ObjectStore:
             except RemoteError:
                 content.raise_failure()
                 raise
+
+    def _pieces(self, key: str, answer: Answer, size_bytes: int) -> Generator[bytes]:
+        """Yield the body of an answer; what its taker raises is none of the store's errors."""
+        with translated_errors("get_object", key):
+            yield from read_slices(answer["Body"], size_bytes, self._patience_seconds)
 
     def _open(self, key: str, start: int, length: int | None) -> Answer:
         """Begin to read a range, and make sure that it is the one asked for."""

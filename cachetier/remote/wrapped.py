@@ -15,10 +15,12 @@ from cachetier.remote.base import (
     Body,
     Condition,
     CopyRange,
+    Into,
     Listing,
     Metadata,
     ObjectStore,
     UploadedPart,
+    room_of,
     size_of,
 )
 
@@ -69,9 +71,9 @@ class WrappedObjectStore(ABC):
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         return self._around("get", 0, lambda: self._store.get(key, start, length))
 
-    def read_into(self, key: str, start: int, view: memoryview) -> None:
+    def read_into(self, key: str, start: int, into: Into) -> None:
         return self._around(
-            "read_into", view.nbytes, lambda: self._store.read_into(key, start, view)
+            "read_into", room_of(into), lambda: self._store.read_into(key, start, into)
         )
 
     def put(

@@ -1,19 +1,21 @@
 """Fill: bring an evicted shard back from the nearest remote, once for all who ask.
 
-The blocks of a shard come in parallel ranged reads, each checked against its digest, into a staged
-file that becomes the shard's clean local copy. A remote copy that fails its digest is passed over
-for the next one, or an error; never data. What lies in a pack brings its neighbours along.
+The blocks of a shard come in ranged reads, as many at once as bring more, each checked against its
+digest, into a staged file that becomes the shard's clean local copy. A remote copy that fails its
+digest is passed over for the next one, or an error; never data. What lies in a pack brings its
+neighbours along.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Generic, TypeVar
 
+from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.clock import Clock
 from cachetier_client.units import shown_size
 
@@ -29,11 +31,14 @@ from cachetier.local.catalog import queries
 from cachetier.local.store import Staged, Store
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.shard import Shard
+from cachetier.restore.arrivals import Arrivals, Arriving
+from cachetier.restore.filling import Filling
+from cachetier.restore.link import RANGES_AT_ONCE, Link
 from cachetier.restore.readahead import Neighbours, ReadAhead
 from cachetier.restore.remote_shard import Range, RemoteShard
 from cachetier.restore.replica_choice import Sources
 
-PARALLEL_RANGES = 4
+FRAMES_AT_ONCE = 12  # ranges of frames lie in memory until they are decoded
 
 Key = TypeVar("Key")
 
@@ -57,13 +62,17 @@ class Refill:
         self._clock = clock
         self._make_room = make_room
         self._on_restored = on_restored
-        self._ranges = ThreadPoolExecutor(PARALLEL_RANGES, thread_name_prefix="restore")
+        self._ranges = ThreadPoolExecutor(RANGES_AT_ONCE, thread_name_prefix="restore")
+        self._link = Link(clock)
+        self._frames = threading.Semaphore(FRAMES_AT_ONCE)
+        self.arrivals = Arrivals()
         self._flights: SingleFlight[int] = SingleFlight()
         self._ahead = ReadAhead(store, sources, clock)
         self._packs: SingleFlight[str] = SingleFlight()
 
     def close(self) -> None:
         """Let the range readers go."""
+        self.arrivals.close()
         self._ranges.shutdown(wait=False, cancel_futures=True)
 
     def fetch(self, shard: Shard, deadline: float) -> None:
@@ -118,9 +127,10 @@ class Refill:
         with suppress(CachetierError, ForbiddenTransitionError):
             staged = self._store.stage(size_bytes)
             try:
+                filling = self._filling(staged)
                 for wanted in source.ranges():
-                    self._fill_range(staged, shard, source, wanted)
-                self._cut(staged, size_bytes)
+                    self._fill_range(filling, shard, source, wanted)
+                filling.cut(size_bytes)
             except BaseException:
                 self._store.discard(staged)
                 raise
@@ -143,11 +153,15 @@ class Refill:
     def _bring(self, shard: Shard, deadline: float) -> bool:
         """Fetch ``shard`` into the room that is reserved for it."""
         staged = self._store.stage(shard.content.size_bytes)
+        arriving = self.arrivals.of(shard.version)
+        if arriving is not None:
+            arriving.begins(self._store.files.open(staged.file_id))
+        filling = self._filling(staged, arriving)
         with ExitStack() as held:
 
             def fill(source: RemoteShard) -> Neighbours:
                 window = held.enter_context(self._ahead.reading(shard, source))
-                self._fill(staged, shard, window.asked)
+                self._fill(filling, shard, window.asked)
                 return window.neighbours
 
             try:
@@ -160,34 +174,34 @@ class Refill:
             wait([self._ranges.submit(self._bring_along, *each, deadline) for each in neighbours])
         return True
 
-    def _fill(self, staged: Staged, shard: Shard, source: RemoteShard) -> None:
-        pending: list[Future[None]] = [
-            self._ranges.submit(self._fill_range, staged, shard, source, wanted)
-            for wanted in source.ranges()
-        ]
-        try:
-            for future in pending:
-                future.result()
-        finally:
-            for future in pending:
-                future.cancel()
-            for future in pending:
-                if not future.cancelled():
-                    future.exception()  # wait: nobody may write once the descriptor is closed
-        self._cut(staged, shard.content.size_bytes)
-
-    def _cut(self, staged: Staged, size_bytes: int) -> None:
+    def _filling(self, staged: Staged, arriving: Arriving | None = None) -> Filling:
         assert staged.writer is not None
-        os.ftruncate(staged.writer, size_bytes)
+        return Filling(staged.writer, self._link, arriving)
 
-    def _fill_range(self, staged: Staged, shard: Shard, source: RemoteShard, wanted: Range) -> None:
-        assert staged.writer is not None
+    def _fill(self, filling: Filling, shard: Shard, source: RemoteShard) -> None:
+        pending: set[Future[None]] = set()
+        bring = partial(self._fill_range, filling, shard, source)
+        with self._link.turns.at_work():
+            try:
+                for wanted in source.ranges():
+                    pending.add(self._ranges.submit(bring, wanted))
+                    if len(pending) >= self._link.turns.share:
+                        pending = _without_ended(pending)
+                while pending:
+                    pending = _without_ended(pending)
+            finally:
+                for future in pending:
+                    future.cancel()
+                wait(pending)  # nobody may write once the descriptor is closed
+        filling.cut(shard.content.size_bytes)
+
+    def _fill_range(
+        self, filling: Filling, shard: Shard, source: RemoteShard, wanted: Range
+    ) -> None:
+        memory = nullcontext() if source.stored.codec is Codec.RAW else self._frames
         try:
-            for offset, block in source.read(wanted):
-                _write_all(staged.writer, memoryview(block), offset)
-                # Begins to write it out, so that the sync at the end has little left to wait for,
-                # and training keeps its page cache.
-                os.posix_fadvise(staged.writer, offset, len(block), os.POSIX_FADV_DONTNEED)
+            with memory, self._link.range():
+                source.bring(wanted, filling.write, filling.came)
         except IntegrityError as error:
             raise IntegrityError(error.message, **shard.context) from error
 
@@ -223,7 +237,9 @@ class SingleFlight(Generic[Key]):
                     self._landed.notify_all()
 
 
-def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
-    while data:
-        written = os.pwrite(descriptor, data, offset)
-        data, offset = data[written:], offset + written
+def _without_ended(pending: set[Future[None]]) -> set[Future[None]]:
+    """Wait until one of ``pending`` ends, and return the others; raise what it raised."""
+    ended, others = wait(pending, return_when=FIRST_COMPLETED)
+    for future in ended:
+        future.result()
+    return others

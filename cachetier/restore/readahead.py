@@ -25,7 +25,7 @@ from cachetier.local.catalog import drain_queries
 from cachetier.local.store import Store
 from cachetier.model.packs import PackedExtent, is_packable, read_along
 from cachetier.model.shard import Shard
-from cachetier.remote.base import ObjectStore
+from cachetier.remote.base import Into, ObjectStore, deliver, room_of
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 from cachetier.restore.remote_shard import RemoteShard
 from cachetier.restore.replica_choice import Sources, is_missing
@@ -145,9 +145,9 @@ class _Held(WrappedObjectStore):
     ) -> Answer:
         return call()
 
-    def read_into(self, _key: str, start: int, view: memoryview) -> None:
+    def read_into(self, _key: str, start: int, into: Into) -> None:
         at = start - self._start
-        view[:] = self._data[at : at + len(view)]
+        deliver([self._data[at : at + room_of(into)]], into)
 
 
 # --- a few blocks --------------------------------------------------------------------------------

@@ -1,12 +1,12 @@
 """Read a shard from a remote, range by range; every block is checked before it is given out.
 
-A range is read into one buffer; of a compressed shard it is a run of frames, decoded one by one and
-never to more than their blocks.
+Raw bytes go where they belong as they come. Of a compressed shard a range is a run of frames in one
+buffer, decoded one by one and never to more than their blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cachetier_client.bucket_format.stored import Codec, Content, Stored
@@ -15,9 +15,12 @@ from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.codec.frames import FrameDecoder
 from cachetier.errors import IntegrityError, ObjectMissingError, RemoteDigestError
-from cachetier.remote.base import ObjectStore
+from cachetier.remote.base import Into, ObjectStore
 
-RANGE_BLOCKS = 4
+RANGE_BLOCKS = 2
+
+# Gets bytes, and where in the shard they belong; a memoryview lasts until the next call.
+Write = Callable[[bytes | bytearray | memoryview, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,21 @@ class RemoteShard:
             return start, tuple(digests.block_lengths(self.content.size_bytes))
         return start, tuple(frame.size_bytes for frame in self.stored.frames)
 
+    def bring(self, wanted: Range, write: Write, came: Callable[[int], None]) -> None:
+        """Have the bytes of a range written as they come; ``came`` gets each block that is sound.
+
+        What is written may be wrong, and come again, until ``came`` is called.
+
+        Raises:
+            IntegrityError: The remote has other bytes, or none.
+        """
+        if self.stored.codec is Codec.RAW:
+            self._read_into(wanted.start, _RawBlocks(self, wanted, write, came))
+            return
+        for offset, block in self.read(wanted):
+            write(block, offset)
+            came(offset // BLOCK_BYTES)
+
     def read(self, wanted: Range) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
         """Yield (offset, bytes) of each block of a range, in order; each lasts until the next.
 
@@ -71,9 +89,13 @@ class RemoteShard:
             IntegrityError: The remote has other bytes, or none.
         """
         for number, block in enumerate(self._blocks(wanted), start=wanted.first_block):
-            if digests.digest_of(block) != self.content.block_digests[number]:
-                raise self._damaged(f"block {number} differs")
+            self.check(number, digests.digest_of(block))
             yield number * BLOCK_BYTES, block
+
+    def check(self, block: int, digest: int) -> None:
+        """Raise IntegrityError unless ``digest`` is that of the block."""
+        if digest != self.content.block_digests[block]:
+            raise self._damaged(f"block {block} differs")
 
     def _blocks(self, wanted: Range) -> Iterator[bytes | bytearray | memoryview]:
         data = self._range(wanted.start, sum(wanted.sizes))
@@ -91,14 +113,48 @@ class RemoteShard:
 
     def _range(self, start: int, length: int) -> memoryview:
         data = memoryview(bytearray(length))
+        self._read_into(start, data)
+        return data
+
+    def _read_into(self, start: int, into: Into) -> None:
         try:
-            self.objects.read_into(self.key, start, data)
+            self.objects.read_into(self.key, start, into)
         except (ObjectMissingError, RemoteDigestError) as error:
             raise self._damaged(error.message) from error
-        return data
 
     def _damaged(self, cause: str) -> IntegrityError:
         return IntegrityError(f"the remote copy {self.key} is damaged: {cause}")
+
+
+class _RawBlocks:
+    """Passes raw blocks on as they come, their digest along."""
+
+    def __init__(
+        self, shard: RemoteShard, wanted: Range, write: Write, came: Callable[[int], None]
+    ) -> None:
+        self._shard = shard
+        self._start = wanted.first_block * BLOCK_BYTES
+        self._write = write
+        self._came = came
+        self.size_bytes = sum(wanted.sizes)
+        self.restart()
+
+    def restart(self) -> None:
+        self._at, self._digest = self._start, 0
+
+    def take(self, piece: bytes | memoryview) -> None:
+        rest = memoryview(piece)
+        while rest:
+            part = rest[: BLOCK_BYTES - self._at % BLOCK_BYTES]
+            self._write(part, self._at)
+            self._digest = digests.digest_of(part, self._digest)
+            self._at += len(part)
+            if self._at % BLOCK_BYTES == 0 or self._at == self._start + self.size_bytes:
+                block = (self._at - 1) // BLOCK_BYTES
+                self._shard.check(block, self._digest)
+                self._came(block)
+                self._digest = 0
+            rest = rest[len(part) :]
 
 
 def _split(data: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:

@@ -7,11 +7,13 @@ back first (``refill``), so that every reader gets local bytes.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from cachetier_client.clock import Clock
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import (
     BackpressureError,
@@ -29,6 +31,7 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.adopt import Adoption
+from cachetier.restore.arrivals import arrives_no_longer
 from cachetier.restore.fill import Refill
 from cachetier.restore.missing import MissingObjects
 from cachetier.restore.published import PublishedSteps
@@ -42,6 +45,7 @@ from cachetier.restore.replica_choice import (
 )
 
 Source = Literal["local", "remote"]
+FOLLOWED_FROM_BYTES = 2 * BLOCK_BYTES  # one that is smaller is here before it is asked for
 ROOM_SECONDS = 2.0  # who reads a part and can go on without does not wait long for room
 
 
@@ -50,6 +54,7 @@ class Opened:
     """A shard ready to be read: a descriptor, which the receiver closes, or its bytes.
 
     From ``open_part`` it may have neither: then its blocks are read from ``remote`` one by one.
+    From ``follow`` it may be ``arriving`` still: ``arrived`` says which of its blocks are there.
     """
 
     shard: Shard
@@ -57,6 +62,7 @@ class Opened:
     body: bytes | None
     source: Source
     remote: RemoteBlocks | None = None
+    arriving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,48 @@ class Restore:
         opened = self._local(shard) or self._brought_back(shard, started_at + timeout_seconds)
         self._listener.on_opened(self._clock.monotonic() - started_at)
         return opened
+
+    def follow(self, run: str, step: int, name: str, timeout_seconds: float) -> Opened:
+        """Return the shard that readers of the step see, perhaps while it is still arriving.
+
+        Raises as ``open`` does; what goes wrong later is raised by ``arrived``.
+        """
+        started_at = self._clock.monotonic()
+        deadline = started_at + timeout_seconds
+        shard = self._find(run, step, name)
+        opened = self._local(shard)
+        if opened is None and shard.content.size_bytes >= FOLLOWED_FROM_BYTES:
+            descriptor = self._refill.arrivals.follow(
+                shard, lambda: self._bring_for_followers(shard, deadline)
+            ).opened(timeout_seconds)
+            if descriptor is not None:
+                opened = Opened(shard, descriptor, None, "remote", arriving=True)
+        if opened is None:  # it has come meanwhile, or somebody else brings it
+            opened = self._local(self._find(run, step, name)) or self._brought_back(shard, deadline)
+        self._listener.on_opened(self._clock.monotonic() - started_at)
+        return opened
+
+    def _bring_for_followers(self, shard: Shard, deadline: float) -> None:
+        descriptor = self._brought_back(shard, deadline).descriptor
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def arrived(
+        self, run: str, step: int, name: str, version: int, more_than: int, timeout_seconds: float
+    ) -> set[int]:
+        """Return the blocks of a shard from ``follow`` that are there, once they are more.
+
+        Raises:
+            NotFoundError: It is not on its way any more: open it again.
+            CachetierError: It cannot be brought; as ``open`` raises.
+        """
+        arriving = self._refill.arrivals.of(version)
+        if arriving is not None and _is(arriving.shard, run, step, name):
+            return arriving.blocks(more_than, timeout_seconds)
+        shard = self._store.read(queries.shard_by_version, version)
+        if shard is None or not _is(shard, run, step, name) or shard.file_id is None:
+            raise arrives_no_longer(name)
+        return set(range(len(shard.content.block_digests)))
 
     def _brought_back(self, shard: Shard, deadline: float) -> Opened:
         """Fetch a shard that is only remote, and open it here."""
@@ -328,6 +376,10 @@ class Restore:
                     self._refill.fetch(shard, self._clock.monotonic() + timeout_seconds)
                     mended += 1
         return mended
+
+
+def _is(shard: Shard, run: str, step: int, name: str) -> bool:
+    return (shard.run, shard.step, shard.name) == (run, step, name)
 
 
 def _quarantined(shard: Shard) -> IntegrityError:

@@ -74,6 +74,8 @@ class FakeService:
     damage: Callable[[bytes], bytes] | None = None  # done to local copies, until `verify`
     blocks_until_restored: int = 0  # how many come from the remote before a shard is brought back
     spoil: Callable[[bytes], bytes] | None = None  # done to blocks that come so
+    arrives: list[set[int]] = field(default_factory=list)  # which blocks come, call by call
+    lies_about: set[int] = field(default_factory=set)  # blocks that are not there though told of
     ops: list[str] = field(default_factory=list)
     requests: list[Header] = field(default_factory=list)
     connections: int = 0
@@ -81,6 +83,7 @@ class FakeService:
 
     def __post_init__(self) -> None:
         self._next = 1
+        self._arriving: tuple[int, bytes, set[int]]
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -274,10 +277,26 @@ class FakeService:
         if self.blocks_until_restored and header.get("restore") is False:
             return reply, digests.pack(shard.digests), None
         path = self.path.with_name(f"opened-{threading.get_ident()}")  # one thread a connection
+        if self.arrives and header.get("follow"):
+            path.write_bytes(bytes(len(content)))
+            self._arriving = os.open(path, os.O_RDWR), content, set[int]()
+            descriptor = os.open(path, os.O_RDONLY)
+            path.unlink()
+            return reply | {"arriving": 3}, digests.pack(shard.digests), descriptor
         path.write_bytes(content if self.damage is None else self.damage(content))
         descriptor = os.open(path, os.O_RDONLY)
         path.unlink()
         return reply, digests.pack(shard.digests), descriptor
+
+    def do_arrived(self, frame: Frame) -> tuple[Header, bytes, int | None]:
+        assert frame.header["version"] == 3
+        file, content, there = self._arriving
+        there |= self.arrives.pop(0) if self.arrives else set()
+        for number in there - self.lies_about:
+            start = number * digests.BLOCK_BYTES
+            os.pwrite(file, content[start : start + digests.BLOCK_BYTES], start)
+        bits = sum(1 << number for number in there)
+        return {}, bits.to_bytes(8, "little"), None
 
     def do_read_block(self, frame: Frame) -> tuple[Header, bytes, int | None]:
         self.blocks_until_restored -= 1

@@ -15,7 +15,16 @@ from enum import Enum, auto
 from cachetier_client.bucket_format.uploads import ObjectInfo
 
 from cachetier.errors import RemoteError, TransientError
-from cachetier.remote.base import Body, Condition, Metadata, ObjectStore, UploadedPart
+from cachetier.remote.base import (
+    Body,
+    Condition,
+    Into,
+    Metadata,
+    ObjectStore,
+    UploadedPart,
+    deliver,
+    room_of,
+)
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 from tests.fakes.memory_store import bytes_of
 
@@ -131,11 +140,14 @@ class FaultyObjectStore(WrappedObjectStore):
         body = self._act(fault, lambda: self._store.get(key, start, length))
         return _flipped(body) if _strikes(fault, FaultMoment.BODY) else body
 
-    def read_into(self, key: str, start: int, view: memoryview) -> None:
+    def read_into(self, key: str, start: int, into: Into) -> None:
         fault = self._next("read_into")
+        if not _strikes(fault, FaultMoment.BODY):
+            self._act(fault, lambda: self._store.read_into(key, start, into))
+            return
+        view = memoryview(bytearray(room_of(into)))
         self._act(fault, lambda: self._store.read_into(key, start, view))
-        if _strikes(fault, FaultMoment.BODY):
-            view.cast("B")[:] = _flipped(view)
+        deliver([_flipped(view)], into)
 
     def _around(self, operation: Operation, _size: int, call: Callable[[], Answer], /) -> Answer:
         return self._act(self._next(operation), call)

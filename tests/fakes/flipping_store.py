@@ -7,7 +7,16 @@ from collections.abc import Callable
 
 from cachetier_client.bucket_format.uploads import ObjectInfo
 
-from cachetier.remote.base import Body, Condition, Metadata, ObjectStore, UploadedPart
+from cachetier.remote.base import (
+    Body,
+    Condition,
+    Into,
+    Metadata,
+    ObjectStore,
+    UploadedPart,
+    deliver,
+    room_of,
+)
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 from tests.fakes.memory_store import bytes_of
 
@@ -53,9 +62,10 @@ class FlippingObjectStore(WrappedObjectStore):
     ) -> UploadedPart:
         return self._store.upload_part(key, upload_id, number, self._moved(body), digest=digest)
 
-    def read_into(self, key: str, start: int, view: memoryview) -> None:
+    def read_into(self, key: str, start: int, into: Into) -> None:
+        view = memoryview(bytearray(room_of(into)))
         self._store.read_into(key, start, view)
-        view.cast("B")[:] = self._moved(view)
+        deliver([self._moved(view)], into)
 
     def _around(self, _operation: Operation, _size: int, call: Callable[[], Answer], /) -> Answer:
         return call()

@@ -24,10 +24,13 @@ from cachetier.remote.base import (
     Body,
     Condition,
     CopyRange,
+    Into,
     Listing,
     Metadata,
     UploadedPart,
+    deliver,
     pieces_of,
+    room_of,
 )
 
 S3_MINIMUM_PART_BYTES = 5 << 20
@@ -87,8 +90,8 @@ class MemoryObjectStore:
             raise RemoteDigestError(f"{key}: the bytes read are not those that were put")
         return body[start:end]
 
-    def read_into(self, key: str, start: int, view: memoryview) -> None:
-        view.cast("B")[:] = self.get(key, start, view.nbytes)
+    def read_into(self, key: str, start: int, into: Into) -> None:
+        deliver([self.get(key, start, room_of(into))], into)
 
     def put(
         self,

@@ -38,7 +38,7 @@ RUDE_TOKENS = (
     *(b"Digest " + TOKEN[:8].encode(), b"Bearer " + TOKEN.encode()[::-1], b"Bearer %00"),
 )
 BLIND = (b"GET /v1/status", b"DELETE /v1/runs/fuzz/steps/1", b"GET /metrics", b"GET /v1/runs")
-_COSTLY = re.compile("GET|HEAD|open|verify|read_block|step|latest|abort_rank|delete_step")
+_COSTLY = re.compile("GET|HEAD|open|arrived|verify|read_block|step|latest|abort_rank|delete_step")
 
 
 @dataclass(frozen=True, slots=True)

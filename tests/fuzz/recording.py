@@ -212,8 +212,10 @@ def rest(client: Client, door: str) -> None:
         with contextlib.suppress(ZeroDivisionError), client.open_shard(RUN, 2, "l", **part) as left:
             left.write(LARGER)
             _ = 1 / 0
+        waits = {"timeout_seconds": 10.0}
         calls += [
             ("verify", {**step, "name": "a/large"}),
+            ("arrived", {**step, "name": "a/large", "version": 2, "known": 0, **waits}),
             ("read_block", {**step, "name": "a/large", "block": 0, "timeout_seconds": 10.0}),
         ]
     for op, fields in calls:

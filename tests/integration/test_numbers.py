@@ -22,6 +22,8 @@ AT_THE_SOCKET: list[tuple[str, dict[str, Any], str]] = [
     ("begin", {**WHO, "name": "a"}, "size_bytes"),
     ("open", {"run": "r", "step": 1, "name": "a", "restore": False}, "blocks"),
     ("read_block", {"run": "r", "step": 1, "name": "a"}, "block"),
+    ("arrived", {"run": "r", "step": 1, "name": "a", "known": 0}, "version"),
+    ("arrived", {"run": "r", "step": 1, "name": "a", "version": 1}, "known"),
     ("seal", WHO, "ranks_on_node"),
     ("wait", {"run": "r", "timeout_seconds": 0}, "step"),
     ("fallback", {"shards": 1}, "size_bytes"),

@@ -14,6 +14,7 @@ import pytest
 
 from cachetier.doctor.objbench import PART_BYTES, ObjectBench, RemoteBenchOptions, advice_for
 from cachetier.errors import RemoteDigestError, RemoteRefusedError
+from cachetier.remote.base import Into
 from cachetier.remote.factory import open_store
 from cachetier.remote.wrapped import Operation, WrappedObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -81,9 +82,10 @@ class Flipping(WrappedObjectStore):
     ) -> Answer:
         return call()
 
-    def read_into(self, key: str, start: int, view: memoryview) -> None:
-        super().read_into(key, start, view)
-        view[len(view) // 2] ^= 1
+    def read_into(self, key: str, start: int, into: Into) -> None:
+        super().read_into(key, start, into)
+        assert isinstance(into, memoryview)
+        into[len(into) // 2] ^= 1
 
 
 def test_bytes_that_come_back_changed_end_it_and_are_cleaned_up(

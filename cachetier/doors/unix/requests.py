@@ -65,7 +65,10 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A shard to read; ``blocks`` says how many of it, where it need not be brought here whole."""
+    """A shard to read; ``blocks`` says how many of it, where it need not be brought here whole.
+
+    With ``follow`` it may be given out while it arrives.
+    """
 
     run: str
     step: int
@@ -73,13 +76,33 @@ class Open:
     timeout_seconds: float
     restore: bool
     blocks: int | None
+    follow: bool
 
     @classmethod
     def parse(cls, frame: Frame) -> Open:
         header = frame.header
         restore = header.get("restore", True) is not False
         blocks = optional_count_of(header, "blocks")
-        return cls(*step_of(header), name_of(header), timeout_of(header), restore, blocks)
+        follow = header.get("follow", False) is True
+        return cls(*step_of(header), name_of(header), timeout_of(header), restore, blocks, follow)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A question which blocks of a shard that arrives are there, beyond ``known`` of them."""
+
+    run: str
+    step: int
+    name: str
+    timeout_seconds: float
+    version: int
+    known: int
+
+    @classmethod
+    def parse(cls, frame: Frame) -> Arrived:
+        header = frame.header
+        version, known = count_of(header, "version"), count_of(header, "known")
+        return cls(*step_of(header), name_of(header), timeout_of(header), version, known)
 
 
 @dataclass(frozen=True, slots=True)

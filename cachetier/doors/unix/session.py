@@ -316,12 +316,27 @@ class Session:
 
     def _open(self, request: requests.Open) -> Reply:
         run, step, name = request.run, request.step, request.name
+        if request.restore and request.follow:
+            return _opened(self._node.restore.follow(run, step, name, request.timeout_seconds))
         if request.restore:
             return _opened(self._node.restore.open(run, step, name, request.timeout_seconds))
         blocks = request.blocks or 0
         return _opened(
             self._node.restore.open_part(run, step, name, blocks, request.timeout_seconds)
         )
+
+    def _arrived(self, request: requests.Arrived) -> Reply:
+        """Say which blocks are there, a byte for each eight, the first in the lowest bit."""
+        there = self._node.restore.arrived(
+            request.run,
+            request.step,
+            request.name,
+            request.version,
+            request.known,
+            request.timeout_seconds,
+        )
+        bits = sum(1 << block for block in there)
+        return Reply({}, bits.to_bytes(bits.bit_length() // 8 + 1, "little"))
 
     def _read_block(self, request: requests.ReadBlock) -> Reply:
         """Give one block of a shard that is only remote; of any other what ``open`` gives."""
@@ -482,6 +497,7 @@ def _opened_header(opened: Opened) -> Header:
         "digest": digests.to_hex(content.digest),
         "source": opened.source,
         "inline": opened.body is not None,
+        **({"arriving": opened.shard.version} if opened.arriving else {}),
     }
 
 
@@ -509,6 +525,7 @@ _OPERATIONS: dict[str, _Operation] = {
     "commit": Session._commit,
     "abort": _on(_header, Session._abort),
     "open": _on(requests.Open.parse, Session._open),
+    "arrived": _on(requests.Arrived.parse, Session._arrived),
     "read_block": _on(requests.ReadBlock.parse, Session._read_block),
     "verify": _on(_header, Session._verify),
     "seal": _on(requests.Seal.parse, Session._seal),

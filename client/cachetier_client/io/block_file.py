@@ -66,13 +66,16 @@ class BlockFile:
     ``descriptor`` is its own: closed once, and closed in every child that inherits it.
     """
 
-    def __init__(self, descriptor: int, pool: BlockPool, files: BlockFiles) -> None:
+    def __init__(
+        self, descriptor: int, pool: BlockPool, files: BlockFiles, *, buffered: bool = False
+    ) -> None:
+        """Take over ``descriptor``; ``buffered``: somebody writes it by way of the page cache."""
         self.descriptor = descriptor
         self._pool = pool
         self._files = files
         forks.own(self)
         try:
-            self._direct = files.switch_to_direct(descriptor)
+            self._direct = None if buffered else files.switch_to_direct(descriptor)
         except BaseException:
             self.close()
             raise

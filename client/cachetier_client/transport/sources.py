@@ -6,17 +6,25 @@ opened once more: from the remote if there is a copy, else with an error.
 A shard that is only remote may stay so while parts of it are read: then the service fetches block
 by block, until it finds that so much is read that it brings the shard back and hands out its file.
 
+A shard that is on its way to this node is read along: the blocks that are there, while others come.
+
 Source: docs/protocol.md, "Get".
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from cachetier_client.deadline import Deadline
-from cachetier_client.errors import IntegrityError, ProtocolMismatchError, SizeMismatchError
+from cachetier_client.errors import (
+    IntegrityError,
+    NotFoundError,
+    ProtocolMismatchError,
+    SizeMismatchError,
+)
 from cachetier_client.identity.names import ShardIds
 from cachetier_client.io import digests
 from cachetier_client.io.aligned import aligned_memory
@@ -35,8 +43,8 @@ class Opener(Protocol):
     def request(self, op: str, fields: Header, deadline: Deadline) -> Frame:
         """Do an operation; the descriptor that comes, if any, is the caller's to close."""
 
-    def block_file(self, descriptor: int) -> BlockFile:
-        """Return the file behind a descriptor, which is its own from now on."""
+    def block_file(self, descriptor: int, *, buffered: bool = False) -> BlockFile:
+        """Return the file behind a descriptor, which is its own from now on; see ``BlockFile``."""
 
     def call(self, op: str, fields: Header, deadline: Deadline) -> Reply:
         """Do an operation whose reply is a header."""
@@ -44,7 +52,10 @@ class Opener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """What the service gave to read from: a file, the bytes themselves, or digests (remote)."""
+    """What the service gave to read from: a file, the bytes themselves, or digests (remote).
+
+    ``arriving`` is the version of a shard whose file is not complete yet.
+    """
 
     size_bytes: int
     digest: int
@@ -52,6 +63,7 @@ class _Copy:
     body: memoryview
     file: BlockFile | None
     is_remote: bool
+    arriving: int | None = None
 
 
 class OpenedShard:
@@ -65,6 +77,7 @@ class OpenedShard:
         deadline: For opening it.
         restore: Have it brought back whole if it is only remote.
         blocks: How many blocks will be read, if that is known: with a quarter it is brought back.
+        follow: Open it as soon as it begins to arrive, for ``read_whole`` alone.
     """
 
     def __init__(
@@ -75,11 +88,13 @@ class OpenedShard:
         *,
         restore: bool = True,
         blocks: int | None = None,
+        follow: bool = False,
     ) -> None:
         self._opener = opener
         self._ids = shard._asdict()
         self._restore = restore
         self._blocks = blocks
+        self._follow = follow
         self._lock = threading.Lock()
         self._reported = False
         self._retried = False
@@ -90,12 +105,21 @@ class OpenedShard:
 
     def read_whole(self, into: memoryview, workers: Workers, deadline: Deadline) -> None:
         """Fill ``into``, which has the shard's size, with several threads."""
+        left = set(range(-(-self.size_bytes // BLOCK_BYTES)))
+        while (copy := self._copy).arriving is not None and left:
+            there = self._arrived(copy.arriving, len(copy.block_digests) - len(left), deadline)
+            self._read_blocks(sorted(left & there), into, workers, deadline)
+            left -= there
+        self._read_blocks(sorted(left), into, workers, deadline)
 
-        def read(number: int) -> None:
-            start = number * BLOCK_BYTES
-            self.read_block(number, into[start : start + BLOCK_BYTES], deadline)
+    def _read_blocks(
+        self, numbers: Sequence[int], into: memoryview, workers: Workers, deadline: Deadline
+    ) -> None:
+        def read(which: int) -> None:
+            start = numbers[which] * BLOCK_BYTES
+            self.read_block(numbers[which], into[start : start + BLOCK_BYTES], deadline)
 
-        workers.for_each(-(-self.size_bytes // BLOCK_BYTES), read)
+        workers.for_each(len(numbers), read)
 
     def read_block(self, number: int, into: memoryview, deadline: Deadline) -> None:
         """Fill ``into``, which has the block's size, with one block."""
@@ -122,23 +146,45 @@ class OpenedShard:
 
     def close(self) -> None:
         """Close the files, once no thread reads; may be called twice."""
-        if self._files and self._copy.file is not None:
-            self._copy.file.forget()
+        copy = self._copy
+        if self._files and copy.file is not None and copy.arriving is None:
+            copy.file.forget()  # of what arrives still: who writes it does
         while self._files:
             self._files.pop().close()
+
+    def _arrived(self, version: int, known: int, deadline: Deadline) -> set[int]:
+        """Return which blocks are there, once they are more than ``known``; all if it has come."""
+        deadline.require("waiting for the shard")
+        fields = {
+            **self._ids,
+            "version": version,
+            "known": known,
+            "timeout_seconds": deadline.for_service(),
+        }
+        try:
+            bits = int.from_bytes(self._opener.request("arrived", fields, deadline).body, "little")
+        except NotFoundError:
+            self._follow = False
+            self._copy = self._same(self._open(deadline), "the shard arrives no longer")
+            return set()
+        return {number for number in range(bits.bit_length()) if bits >> number & 1}
 
     def _open(self, deadline: Deadline) -> _Copy:
         fields = {
             **self._ids,
             "restore": self._restore,
             "blocks": self._blocks or 0,
+            **({"follow": True} if self._follow else {}),
             "timeout_seconds": deadline.for_service(),
         }
         return self._take(self._opener.request("open", fields, deadline))
 
     def _take(self, frame: Frame) -> _Copy:
         """Return what the service sent as something to read from, once its digests agree."""
-        file = None if frame.descriptor is None else self._opener.block_file(frame.descriptor)
+        arriving = frame.header.get("arriving")
+        file = None
+        if frame.descriptor is not None:
+            file = self._opener.block_file(frame.descriptor, buffered=arriving is not None)
         try:
             is_remote = file is None and frame.header.get("inline") is False
             size_bytes = int(frame.header["size_bytes"])
@@ -151,6 +197,7 @@ class OpenedShard:
                 body=memoryview(frame.body),
                 file=file,
                 is_remote=is_remote,
+                arriving=arriving,
             )
             if has_body:
                 if (len(frame.body), digest_of(frame.body)) != (size_bytes, digest):
@@ -209,6 +256,7 @@ class OpenedShard:
                 return
             if self._retried:
                 raise IntegrityError(f"the stored bytes are damaged: {damage}")
+            self._follow = False
             if not self._reported:
                 self._opener.call("verify", self._ids, deadline)
                 self._reported = True

@@ -95,7 +95,7 @@ class UnixTransport:
     # --- out -------------------------------------------------------------------------------------
 
     def get(self, shard: ShardIds, out: memoryview | None, deadline: Deadline) -> memoryview:
-        source = OpenedShard(self, shard, deadline)
+        source = OpenedShard(self, shard, deadline, follow=True)
         try:
             into = memory_for(out, source.size_bytes)
             source.read_whole(into, self._workers, deadline)
@@ -108,8 +108,8 @@ class UnixTransport:
     ) -> OpenedShard:
         return OpenedShard(self, shard, deadline, restore=restore, blocks=blocks)
 
-    def block_file(self, descriptor: int) -> BlockFile:
-        return BlockFile(descriptor, self._workers.blocks, self._files)
+    def block_file(self, descriptor: int, *, buffered: bool = False) -> BlockFile:
+        return BlockFile(descriptor, self._workers.blocks, self._files, buffered=buffered)
 
     # --- the rest --------------------------------------------------------------------------------
 

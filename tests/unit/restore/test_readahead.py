@@ -14,6 +14,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import IntegrityError
 from cachetier.local.catalog import queries
 from cachetier.model.lifecycle import ShardState
+from cachetier.remote.base import Into
 from cachetier.restore import readahead
 from cachetier.restore.readahead import FORGET_SECONDS, WINDOWS_AT_ONCE
 from tests.fakes.fake_clock import FakeClock
@@ -224,10 +225,10 @@ def test_waiting_for_the_pack_of_another_reader_ends_at_the_deadline(
     entered, leave = threading.Event(), threading.Event()
     original = objects.read_into
 
-    def read_into(key: str, start: int, view: memoryview) -> None:
+    def read_into(key: str, start: int, into: Into) -> None:
         entered.set()
         assert leave.wait(30)
-        original(key, start, view)
+        original(key, start, into)
 
     objects.read_into = read_into  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as pool:

@@ -76,9 +76,42 @@ def test_ranges_of_frames_are_read_alone() -> None:
 
     assert second.first_block == RANGE_BLOCKS
     assert second.start == frames_bytes(shard.stored.frames[:RANGE_BLOCKS])
-    assert blocks == {
-        number * BLOCK_BYTES: pieces(noise(SIZE_BYTES))[number] for number in (4, 5, 6)
-    }
+    assert blocks == {number * BLOCK_BYTES: pieces(noise(SIZE_BYTES))[number] for number in (2, 3)}
+
+
+@pytest.mark.parametrize("codec", [Codec.RAW, Codec.ZSTD])
+@pytest.mark.parametrize("size_bytes", [1, BLOCK_BYTES, SIZE_BYTES])
+def test_what_is_brought_is_written_where_it_belongs_and_told_of_once_it_is_sound(
+    codec: Codec, size_bytes: int
+) -> None:
+    data = noise(SIZE_BYTES)[:size_bytes]
+    shard, written, came = remote(data, codec), bytearray(size_bytes), list[int]()
+
+    def write(piece: bytes | bytearray | memoryview, offset: int) -> None:
+        written[offset : offset + len(piece)] = piece
+
+    def note(block: int) -> None:
+        start = block * BLOCK_BYTES
+        assert written[start : start + BLOCK_BYTES] == data[start : start + BLOCK_BYTES]
+        came.append(block)
+
+    for wanted in shard.ranges():
+        shard.bring(wanted, write, note)
+
+    assert (bytes(written), came) == (data, list(range(len(pieces(data)))))
+
+
+@pytest.mark.parametrize("codec", [Codec.RAW, Codec.ZSTD])
+def test_a_block_that_is_damaged_is_never_told_of(codec: Codec) -> None:
+    shard, came = remote(noise(SIZE_BYTES), codec), list[int]()
+    body = bytearray(shard.objects.get("key", 0, shard.stored.size_bytes))
+    body[BLOCK_BYTES + BLOCK_BYTES // 2] ^= 1
+    shard.objects.put("key", bytes(body), digest=digest_of(body))
+
+    with pytest.raises(IntegrityError):
+        shard.bring(next(shard.ranges()), lambda _piece, _offset: None, came.append)
+
+    assert came == [0]
 
 
 @given(st.integers(0, 2**20), st.integers(0, 7))

@@ -1,0 +1,47 @@
+"""The file that a shard comes into, range by range, from many threads."""
+
+from __future__ import annotations
+
+import os
+
+from cachetier_client.io.digests import BLOCK_BYTES
+
+from cachetier.restore.arrivals import Arriving
+from cachetier.restore.link import Link
+
+
+class Filling:
+    """Writes what comes where it belongs, and tells whoever reads along. Thread-safe."""
+
+    def __init__(self, writer: int, link: Link, arriving: Arriving | None = None) -> None:
+        """Write what comes by ``link`` to the descriptor ``writer``."""
+        self._writer = writer
+        self._link = link
+        self._arriving = arriving
+        self._writing = link.writing()
+
+    def write(self, piece: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write bytes of one block; not over a block that has come, which somebody may read."""
+        if self._arriving is None or not self._arriving.has(offset // BLOCK_BYTES):
+            with self._writing:
+                _write_all(self._writer, memoryview(piece), offset)
+        self._link.moved(len(piece))
+
+    def came(self, block: int) -> None:
+        """A block is there, and sound."""
+        if self._arriving is not None:  # who reads along goes first, and the disk comes behind
+            self._arriving.came(block)
+            return
+        # Begins to write it out, so that the sync at the end has little left to wait for, and
+        # training keeps its page cache.
+        os.posix_fadvise(self._writer, block * BLOCK_BYTES, BLOCK_BYTES, os.POSIX_FADV_DONTNEED)
+
+    def cut(self, size_bytes: int) -> None:
+        """Give the file its size, once all has come."""
+        os.ftruncate(self._writer, size_bytes)
+
+
+def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
