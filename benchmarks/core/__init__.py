@@ -10,6 +10,7 @@ from benchmarks.core import (
     footprint,
     http,
     large,
+    rank,
     small,
 )
 from benchmarks.measures import Result
@@ -17,6 +18,7 @@ from benchmarks.scratch import Bench
 
 BENCHES: dict[str, Callable[[Bench], list[Result]]] = {
     "large_shards": large.measure,
+    "rank": rank.measure,
     "small_shards": small.measure,
     "group_commit": small.measure_group_commit,
     "http_put": http.measure,
