@@ -66,7 +66,18 @@ SOCKET_PATH_LIMIT_BYTES = 107
 
 ADDRESS = checked(TEXT, lambda text: text and address_of(text))
 HOSTS = listed(checked(TEXT, host_of), r"[,\s]+")
+LEAST_DRAIN_BYTES = 64 << 20  # a part of the largest size, and pieces of many
+
+
+def _checked_memory(size: str) -> None:
+    if size.strip().endswith("%"):
+        raise ValueError(f"{size!r} is a share; memory is a size: '256 MiB'")
+    if capacity_of(size, 0) < LEAST_DRAIN_BYTES:
+        raise ValueError(f"{size!r} is too little to send a part; 64 MiB is the least")
+
+
 CPUS = checked(TEXT, parsed_cpus)
+MEMORY = checked(CAPACITY, _checked_memory)
 RATE = checked(TEXT, lambda text: parsed_bandwidth(text, ()))
 RULES = checked(table(TEXT), lambda rules: Rules.parsed("off", tuple(rules.items())))
 WINDOWS = checked(listed(TEXT, ","), lambda windows: parsed_bandwidth("", windows))
@@ -247,6 +258,11 @@ class Settings:
         optional(whole(1, 256)),
         None,
         "Threads that compress at once; a quarter of the CPUs, up to 2.",
+    )
+    drain_memory: str = setting(
+        MEMORY,
+        "256 MiB",
+        "Memory for what a drain is sending; more lets more compressed parts go at once.",
     )
     drain_cpus: str = setting(CPUS, "", "CPUs the drain may use: `2-3,7`; empty for all.")
     grace_seconds: float = setting(

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from cachetier.drain.pace.pace import PaceState
 from cachetier.drain.priority.policy import Training
 from cachetier.drain.schedule.tasks import Task, TaskKind
-from cachetier.drain.upload.buffers import BUDGET_BYTES
+from cachetier.drain.upload.buffers import BUDGET_BYTES, PIECE_BYTES
 from cachetier.drain.upload.compression_model import Verdict
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.local.catalog.claims import OwnClaim
@@ -46,18 +46,30 @@ class Refusal(Struct, frozen=True):
 # --- the drain itself ----------------------------------------------------------------------------
 
 
+PARTS = 128
+PIECES_SHARE = 0.25
+
+
 class Size(Struct, frozen=True):
     """What the drain may do, and how much of it at once.
 
-    Small shards count as uploads, large ones as parts too; ``threads`` is how many may compute, as
-    in compressing. ``block_copies``: whether bytes may be copied inside the bucket.
+    Small shards count as uploads, large ones as parts too; ``budget_bytes`` is the memory for parts
+    that are not read while they are sent. ``threads`` is how many may compute, as in compressing.
+    ``block_copies``: whether bytes may be copied inside the bucket.
     """
 
     uploads: int = 8
-    parts: int = 128
+    parts: int = PARTS
     budget_bytes: int = BUDGET_BYTES
     threads: int = 2
     block_copies: bool = True
+
+    @classmethod
+    def within(cls, memory_bytes: int, uploads: int, threads: int, *, block_copies: bool) -> Size:
+        """Return the size of a drain that sends from so much memory: whole parts, and pieces."""
+        pieces_bytes = min(PARTS * PIECE_BYTES, int(PIECES_SHARE * memory_bytes))
+        parts = pieces_bytes // PIECE_BYTES
+        return cls(uploads, parts, memory_bytes - pieces_bytes, threads, block_copies)
 
 
 class DrainOrders(Struct, frozen=True):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cachetier_client.clock import Clock
+from cachetier_client.units import parsed_size
 
 from cachetier.access.roles import Role
 from cachetier.config.settings import Settings
@@ -28,9 +29,10 @@ from cachetier.training_hints import Phases
 
 
 def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
-    size = Size(
-        uploads=settings.drain_workers,
-        threads=settings.drain_threads or default_threads(),
+    size = Size.within(
+        parsed_size(settings.drain_memory),
+        settings.drain_workers,
+        settings.drain_threads or default_threads(),
         block_copies=settings.block_copies,
     )
     return DrainSettings(

@@ -26,6 +26,7 @@ from cachetier.drain.messages import (
     Refusal,
     Request,
     ShardVerified,
+    Size,
     decode_refusal,
     decode_reply,
     decode_request,
@@ -164,3 +165,13 @@ def test_a_descriptor_is_closed_where_its_reply_cannot_be_written() -> None:
 
     with pytest.raises(OSError):
         os.fstat(reader)
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "parts", "left"), [(64, 32, 48), (128, 64, 96), (256, 128, 192), (1024, 128, 960)]
+)
+def test_a_drain_sends_as_many_parts_at_once_as_its_memory_has_pieces_for(
+    mebibytes: int, parts: int, left: int
+) -> None:
+    size = Size.within(mebibytes << 20, 8, 2, block_copies=True)
+    assert (size.parts, size.budget_bytes) == (parts, left << 20)
