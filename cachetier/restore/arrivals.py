@@ -33,10 +33,16 @@ class Arriving:
     # --- who brings it ---------------------------------------------------------------------------
 
     def begins(self, descriptor: int) -> None:
-        """Take over a descriptor of the file, to be read only: blocks begin to come into it."""
+        """Take over a descriptor of the file, to be read only: blocks begin to come into it.
+
+        It may be another file than before, in which none of them is yet.
+        """
         with self._changed:
-            self._descriptor = descriptor
+            before, self._descriptor = self._descriptor, descriptor
+            self._came.clear()
             self._changed.notify_all()
+        if before is not None:
+            os.close(before)
 
     def came(self, block: int) -> None:
         """Count a block that is in the file, and sound."""

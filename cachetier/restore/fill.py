@@ -154,8 +154,6 @@ class Refill:
         """Fetch ``shard`` into the room that is reserved for it."""
         staged = self._store.stage(shard.content.size_bytes)
         arriving = self.arrivals.of(shard.version)
-        if arriving is not None:
-            arriving.begins(self._store.files.open(staged.file_id))
         filling = self._filling(staged, arriving)
         with ExitStack() as held:
 
@@ -165,6 +163,8 @@ class Refill:
                 return window.neighbours
 
             try:
+                if arriving is not None:
+                    arriving.begins(self._store.files.open(staged.file_id))
                 neighbours = self._sources.first(shard, fill)
             except BaseException:
                 self._store.discard(staged)

@@ -216,12 +216,19 @@ class Restore:
         return Opened(restored.shard, restored.descriptor, restored.body, "remote")
 
     def open_part(
-        self, run: str, step: int, name: str, blocks: int, timeout_seconds: float
+        self,
+        run: str,
+        step: int,
+        name: str,
+        blocks: int,
+        timeout_seconds: float,
+        whole: Callable[[str, int, str, float], Opened] | None = None,
     ) -> Opened:
         """Return the shard that readers of the step see, to read ``blocks`` blocks of it.
 
         One that is only remote stays so while little of it is read, and if there is no room for it.
-        Raises as ``open`` does, but not for lack of room or time.
+        What is to be brought back is opened by ``whole``: ``open``, or ``follow``. Raises as
+        ``open`` does, but not for lack of room or time.
         """
         shard = self._find(run, step, name)
         local = self._local(shard)
@@ -229,7 +236,7 @@ class Restore:
             return local
         if not self._range_reads.leave_remote(shard, blocks):
             with contextlib.suppress(BackpressureError, DeadlineError):
-                return self.open(run, step, name, min(timeout_seconds, ROOM_SECONDS))
+                return (whole or self.open)(run, step, name, min(timeout_seconds, ROOM_SECONDS))
         blocks_there = RemoteBlocks(
             shard, self.sources, self._listener.on_range_read, self._missing.error_of
         )

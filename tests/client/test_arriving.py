@@ -65,9 +65,25 @@ def test_a_lost_reply_is_asked_for_again(arriving: FakeService, client: Client) 
     assert client.get_shard(None, 7, "s") == DATA
 
 
-def test_a_stream_does_not_follow(arriving: FakeService, client: Client) -> None:
-    arriving.arrives = [{0, 1}]
+def test_a_stream_waits_for_the_block_that_it_reads_and_no_other(
+    arriving: FakeService, client: Client
+) -> None:
+    arriving.arrives = [{4}, {0}, {2}, {1, 3}, {5}]
 
     with client.open_shard(None, 7, "s", "rb") as reader:
+        reader.seek(2 * BLOCK_BYTES)
+        assert reader.read(BLOCK_BYTES) == DATA[2 * BLOCK_BYTES : 3 * BLOCK_BYTES]
+        assert len(arriving.ids("arrived")) == 3
+        reader.seek(0)
         assert reader.read() == DATA
-    assert "arrived" not in arriving.ops
+    assert arriving.ids("arrived")[-1]["known"] < 6
+
+
+def test_parts_are_read_along_too(arriving: FakeService, client: Client) -> None:
+    arriving.arrives = [{4}, {0}, {1, 3}]
+    start = 4 * BLOCK_BYTES - 10
+
+    with client.open_shard(None, 7, "s", "rb") as reader:
+        reader.seek(start)
+        assert reader.read(20) == DATA[start : start + 20]
+    assert arriving.ids("arrived")[-1]["known"] <= 2

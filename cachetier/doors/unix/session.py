@@ -316,14 +316,12 @@ class Session:
 
     def _open(self, request: requests.Open) -> Reply:
         run, step, name = request.run, request.step, request.name
-        if request.restore and request.follow:
-            return _opened(self._node.restore.follow(run, step, name, request.timeout_seconds))
+        restore, timeout_seconds = self._node.restore, request.timeout_seconds
+        whole = restore.follow if request.follow else restore.open
         if request.restore:
-            return _opened(self._node.restore.open(run, step, name, request.timeout_seconds))
+            return _opened(whole(run, step, name, timeout_seconds))
         blocks = request.blocks or 0
-        return _opened(
-            self._node.restore.open_part(run, step, name, blocks, request.timeout_seconds)
-        )
+        return _opened(restore.open_part(run, step, name, blocks, timeout_seconds, whole))
 
     def _arrived(self, request: requests.Arrived) -> Reply:
         """Say which blocks are there, a byte for each eight, the first in the lowest bit."""

@@ -77,7 +77,6 @@ class OpenedShard:
         deadline: For opening it.
         restore: Have it brought back whole if it is only remote.
         blocks: How many blocks will be read, if that is known: with a quarter it is brought back.
-        follow: Open it as soon as it begins to arrive, for ``read_whole`` alone.
     """
 
     def __init__(
@@ -88,13 +87,13 @@ class OpenedShard:
         *,
         restore: bool = True,
         blocks: int | None = None,
-        follow: bool = False,
     ) -> None:
         self._opener = opener
         self._ids = shard._asdict()
         self._restore = restore
         self._blocks = blocks
-        self._follow = follow
+        self._follow = True  # until something is wrong with it
+        self._there: frozenset[int] = frozenset()  # of what arrives
         self._lock = threading.Lock()
         self._reported = False
         self._retried = False
@@ -107,9 +106,9 @@ class OpenedShard:
         """Fill ``into``, which has the shard's size, with several threads."""
         left = set(range(-(-self.size_bytes // BLOCK_BYTES)))
         while (copy := self._copy).arriving is not None and left:
-            there = self._arrived(copy.arriving, len(copy.block_digests) - len(left), deadline)
-            self._read_blocks(sorted(left & there), into, workers, deadline)
-            left -= there
+            self._hear_of_more(copy.arriving, deadline)
+            self._read_blocks(sorted(left & self._there), into, workers, deadline)
+            left -= self._there
         self._read_blocks(sorted(left), into, workers, deadline)
 
     def _read_blocks(
@@ -133,6 +132,9 @@ class OpenedShard:
             if copy.file is None:
                 into[:] = copy.body[start : start + len(into)]
                 return
+            if copy.arriving is not None and number not in self._there:
+                self._hear_of_more(copy.arriving, deadline)
+                continue
             deadline.require("reading the shard")
             try:
                 with io_errors("read"):
@@ -152,9 +154,10 @@ class OpenedShard:
         while self._files:
             self._files.pop().close()
 
-    def _arrived(self, version: int, known: int, deadline: Deadline) -> set[int]:
-        """Return which blocks are there, once they are more than ``known``; all if it has come."""
+    def _hear_of_more(self, version: int, deadline: Deadline) -> None:
+        """Wait until more blocks are there than were known; open anew what arrives no longer."""
         deadline.require("waiting for the shard")
+        known = len(self._there)
         fields = {
             **self._ids,
             "version": version,
@@ -164,10 +167,14 @@ class OpenedShard:
         try:
             bits = int.from_bytes(self._opener.request("arrived", fields, deadline).body, "little")
         except NotFoundError:
-            self._follow = False
-            self._copy = self._same(self._open(deadline), "the shard arrives no longer")
-            return set()
-        return {number for number in range(bits.bit_length()) if bits >> number & 1}
+            with self._lock:
+                if self._copy.arriving == version:
+                    self._follow = False
+                    self._copy = self._same(self._open(deadline), "the shard arrives no longer")
+            return
+        there = frozenset(number for number in range(bits.bit_length()) if bits >> number & 1)
+        with self._lock:
+            self._there |= there  # another thread may have heard of more
 
     def _open(self, deadline: Deadline) -> _Copy:
         fields = {

@@ -95,7 +95,7 @@ class UnixTransport:
     # --- out -------------------------------------------------------------------------------------
 
     def get(self, shard: ShardIds, out: memoryview | None, deadline: Deadline) -> memoryview:
-        source = OpenedShard(self, shard, deadline, follow=True)
+        source = OpenedShard(self, shard, deadline)
         try:
             into = memory_for(out, source.size_bytes)
             source.read_whole(into, self._workers, deadline)

@@ -10,8 +10,10 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.errors import BackpressureError, IntegrityError, NotFoundError
+from cachetier.errors import BackpressureError, DiskFullError, IntegrityError, NotFoundError
+from cachetier.local.store import Staged
 from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import Shard
 from cachetier.remote.base import Into, ObjectStore
 from cachetier.restore.remote_shard import RANGE_BLOCKS
 from tests.fakes.memory_store import MemoryObjectStore
@@ -140,6 +142,29 @@ def test_a_remote_that_fails_in_the_middle_is_heard_of_by_who_reads_along(
         node.restore.open("run", 1, "a", SECONDS)
     node.store.open_files.look()  # what a reader has open counts
     assert node.store.space.used_bytes == 0
+
+
+def test_a_shard_that_has_to_come_once_more_comes_whole(
+    node: Node, objects: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, gate = node.store.restored, Gate(objects)
+
+    def full_at_first(staged: Staged, shard: Shard) -> None:
+        monkeypatch.setattr(node.store, "restored", kept)
+        node.store.discard(staged)
+        raise DiskFullError("no room to mark it")
+
+    monkeypatch.setattr(node.store, "restored", full_at_first)
+    descriptor, version = follow(node)
+    gate.open.set()
+    there = set[int]()
+    while there != ALL:
+        there = arrived(node, version, len(there))
+    wait_until_here(node)
+    assert node.restore.verify("run", 1, "a")
+    assert node.get("run", 1, "a") == DATA
+    assert os.pread(descriptor, len(DATA), 0) == DATA
+    os.close(descriptor)
 
 
 def test_without_room_nothing_arrives(node: Node, objects: MemoryObjectStore) -> None:
