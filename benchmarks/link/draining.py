@@ -13,6 +13,7 @@ from cachetier_client import Client
 
 from benchmarks import raw
 from benchmarks.drain.link import Shape
+from benchmarks.drain.payload import weights
 from benchmarks.drain.remote import (
     RunningSink,
     none_went_early,
@@ -29,6 +30,7 @@ from benchmarks.scratch import Bench, settle
 RUN = "link"
 WHERE = "8 MB/s a connection, 35 ms"
 MEASURE = f"drain, {WHERE} / the best peer with the best threads"
+COMPRESSED = f"drain with zstd:1, {WHERE} / plain"
 
 
 def measure(bench: Bench) -> list[Result]:
@@ -51,12 +53,31 @@ def measure(bench: Bench) -> list[Result]:
             remote.forget()
             theirs.append(best.move("put", files, remote))
             bench.say(f"drain {ours[-1]:.2f} s, {best} {theirs[-1]:.2f} s")
+        packed = _compressed(bench, remote, sizes)
     rates = [[sizes.drained_bytes / 1e6 / seconds for seconds in runs] for runs in (ours, theirs)]
     return [
         median_of(MEASURE, ratios(theirs, ours), "", at_least(0.95), f"beside {best}"),
         median_of(f"drain, {WHERE}", rates[0], "MB/s"),
         median_of(f"the best peer there: {best.name}", rates[1], "MB/s"),
+        median_of(COMPRESSED, ratios(ours, packed), "", at_least(0.9)),
     ]
+
+
+def _compressed(bench: Bench, remote: RunningSink, sizes: Sizes) -> list[float]:
+    """Return the seconds of runs with weights, compressed: as many raw bytes."""
+    source = weights(sizes.drained_bytes // sizes.shards)
+    cache_dir, settings = bench.directory / "compressed", {"compression": "zstd:1"}
+    with (
+        node(cache_dir, remote=remote.endpoint, settings=settings) as service,
+        Client(service.url) as client,
+    ):
+        seconds = []
+        for number in range(sizes.runs + 1):
+            seconds.append(_drained(client, remote, source, sizes, number))
+            sent = remote.counts().bytes / sizes.drained_bytes
+            bench.say(f"zstd:1 {seconds[-1]:.2f} s, {sent:.3f} of the bytes sent")
+            client.delete_step(RUN, number)
+        return seconds[1:]  # the first one warms up
 
 
 def _drained(

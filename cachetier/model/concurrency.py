@@ -32,6 +32,7 @@ class Search:
         self._kept = self.size
         self._kept_rate = 0.0  # unknown
         self._doubles = True
+        self._doubted = False  # the present step, after a first look
         self._span: tuple[float, float] | None = None  # when it began, and what had moved by then
         self._look_at = 0.0
 
@@ -49,9 +50,8 @@ class Search:
             return
         began_at, before = self._span
         rate = (moved - before) / (now - began_at)
-        if self._kept_rate and rate < GAIN * self._kept_rate:  # the step was in vain
-            self.size, self._doubles = self._kept, False
-            self._rest(now)
+        if self._kept_rate and rate < GAIN * self._kept_rate:
+            self._was_in_vain(now, moved)
             return
         self._kept, self._kept_rate = self.size, rate
         self._step(now)
@@ -61,7 +61,17 @@ class Search:
         self.size, self._doubles = min(self.size, self._kept), False
         self._rest(now)
 
+    def _was_in_vain(self, now: float, moved: float) -> None:
+        """Look once more, as many new requests take a while to begin; then go back."""
+        self._doubted = not self._doubted
+        if self._doubted:
+            self._span, self._look_at = (now, moved), now + SPAN_SECONDS
+            return
+        self.size, self._doubles = self._kept, False
+        self._rest(now)
+
     def _step(self, now: float) -> None:
+        self._doubted = False
         factor = 2.0 if self._doubles else LATER_STEP
         self.size = min(self._limit, max(self.size + 1, int(self.size * factor)))
         self._span, self._look_at = None, now + SETTLE_SECONDS

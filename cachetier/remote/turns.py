@@ -6,9 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+LOOK_SECONDS = 0.1
+
 
 class Turns:
-    """``places`` to send or to read at once; who is ``at_work`` takes no more than ``share``."""
+    """``places`` to send or to read at once, shared by those who are ``at_work``."""
 
     def __init__(self, places: int) -> None:
         self._places = places
@@ -24,10 +26,13 @@ class Turns:
         finally:
             self._add(-1)
 
-    @property
-    def share(self) -> int:
-        """How many places each may take now; one more than fit, so that none is ever idle."""
-        return self._places // max(1, self._at_work) + 1
+    def room_beside(self, taken: int) -> bool:
+        """Return whether who has taken so many places may take one more.
+
+        Ask again now and then, as shares grow when somebody ends. They are one more than fit, so
+        that no place is ever idle.
+        """
+        return taken <= self._places // max(1, self._at_work)
 
     def _add(self, number: int) -> None:
         with self._lock:

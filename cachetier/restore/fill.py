@@ -31,6 +31,7 @@ from cachetier.local.catalog import queries
 from cachetier.local.store import Staged, Store
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.shard import Shard
+from cachetier.remote.turns import LOOK_SECONDS
 from cachetier.restore.arrivals import Arrivals, Arriving
 from cachetier.restore.filling import Filling
 from cachetier.restore.link import RANGES_AT_ONCE, Link
@@ -185,7 +186,7 @@ class Refill:
             try:
                 for wanted in source.ranges():
                     pending.add(self._ranges.submit(bring, wanted))
-                    if len(pending) >= self._link.turns.share:
+                    while not self._link.turns.room_beside(len(pending)):
                         pending = _without_ended(pending)
                 while pending:
                     pending = _without_ended(pending)
@@ -238,8 +239,8 @@ class SingleFlight(Generic[Key]):
 
 
 def _without_ended(pending: set[Future[None]]) -> set[Future[None]]:
-    """Wait until one of ``pending`` ends, and return the others; raise what it raised."""
-    ended, others = wait(pending, return_when=FIRST_COMPLETED)
+    """Wait a moment for one of ``pending`` to end; return the others, and raise what it raised."""
+    ended, others = wait(pending, LOOK_SECONDS, FIRST_COMPLETED)
     for future in ended:
         future.result()
     return others

@@ -38,7 +38,7 @@ from cachetier.errors import RemoteDigestError, SourceChangedError, StoppingErro
 from cachetier.model import composing
 from cachetier.model.composing import SourcePiece
 from cachetier.remote.base import Body, CopyRange, ObjectStore, UploadedPart
-from cachetier.remote.turns import Turns
+from cachetier.remote.turns import LOOK_SECONDS, Turns
 
 ROUNDS = 3
 PARTS_AT_ONCE = 8
@@ -270,11 +270,11 @@ class PartSender:
         running: set[Future[SentUploadPart]] = set()
         ended: list[Future[SentUploadPart]] = []
 
-        def goes_on(most: int) -> bool:
-            """Wait until at most so many are under way; return whether all have been well."""
+        def goes_on(room_for: Callable[[int], bool]) -> bool:
+            """Wait until there is room for so many; return whether all have been well."""
             nonlocal running
-            while len(running) > most:
-                now, running = wait(running, return_when=FIRST_COMPLETED)
+            while not room_for(len(running)):
+                now, running = wait(running, LOOK_SECONDS, FIRST_COMPLETED)
                 ended.extend(now)
                 if any(future.exception() is not None for future in now):
                     return False
@@ -285,10 +285,10 @@ class PartSender:
                 for item in items:
                     self._go_on()
                     running.add(threads.submit(copy_context().run, bring, item))
-                    if not goes_on(turns.share - 1):
+                    if not goes_on(turns.room_beside):
                         break
                 else:
-                    goes_on(0)
+                    goes_on(lambda under_way: not under_way)
             finally:
                 for future in running:
                     future.cancel()
