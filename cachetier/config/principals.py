@@ -25,6 +25,7 @@ from cachetier.config.types import (
     number,
     one_of,
     optional,
+    refuse_share,
     whole,
 )
 from cachetier.parsers import capacity_of, table_of
@@ -42,8 +43,7 @@ def _checked_name(name: str) -> None:
 
 
 def _checked_size(size: str) -> None:
-    if size.strip().endswith("%"):
-        raise ValueError(f"{size!r} is a share; the bytes of a principal are a size: '200 GB'")
+    refuse_share(size, "the bytes of a principal are a size: '200 GB'")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,7 @@ from cachetier.config.types import (
     number,
     one_of,
     optional,
+    refuse_share,
     table,
     whole,
 )
@@ -63,19 +64,17 @@ from cachetier.tls import TlsFiles
 
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
-
-ADDRESS = checked(TEXT, lambda text: text and address_of(text))
-HOSTS = listed(checked(TEXT, host_of), r"[,\s]+")
 LEAST_DRAIN_BYTES = 64 << 20  # a part of the largest size, and pieces of many
 
 
 def _checked_memory(size: str) -> None:
-    if size.strip().endswith("%"):
-        raise ValueError(f"{size!r} is a share; memory is a size: '256 MiB'")
+    refuse_share(size, "memory is a size: '256 MiB'")
     if capacity_of(size, 0) < LEAST_DRAIN_BYTES:
         raise ValueError(f"{size!r} is too little to send a part; 64 MiB is the least")
 
 
+ADDRESS = checked(TEXT, lambda text: text and address_of(text))
+HOSTS = listed(checked(TEXT, host_of), r"[,\s]+")
 CPUS = checked(TEXT, parsed_cpus)
 MEMORY = checked(CAPACITY, _checked_memory)
 RATE = checked(TEXT, lambda text: parsed_bandwidth(text, ()))

@@ -335,6 +335,12 @@ def _capacity(value: object) -> str:
     return str(value)
 
 
+def refuse_share(size: str, what: str) -> None:
+    """Refuse a capacity in percent where a size is meant; ``what`` says which."""
+    if size.strip().endswith("%"):
+        raise ValueError(f"{size!r} is a share; {what}")
+
+
 CAPACITY: SettingType[str] = SettingType(_capacity, {"type": ["string", "integer"], "minimum": 1})
 
 # --- those of remotes ----------------------------------------------------------------------------

@@ -57,9 +57,9 @@ class Search:
         self._step(now)
 
     def stop(self, now: float) -> None:
-        """Give up the present step, as the store wants fewer requests; later comes another."""
+        """Give up the present step, in vain or as the store wants fewer; later comes another."""
         self.size, self._doubles = min(self.size, self._kept), False
-        self._rest(now)
+        self._kept_rate, self._span, self._look_at = 0.0, None, now + LATER_SECONDS
 
     def _was_in_vain(self, now: float, moved: float) -> None:
         """Look once more, as many new requests take a while to begin; then go back."""
@@ -67,14 +67,10 @@ class Search:
         if self._doubted:
             self._span, self._look_at = (now, moved), now + SPAN_SECONDS
             return
-        self.size, self._doubles = self._kept, False
-        self._rest(now)
+        self.stop(now)
 
     def _step(self, now: float) -> None:
         self._doubted = False
         factor = 2.0 if self._doubles else LATER_STEP
         self.size = min(self._limit, max(self.size + 1, int(self.size * factor)))
         self._span, self._look_at = None, now + SETTLE_SECONDS
-
-    def _rest(self, now: float) -> None:
-        self._kept_rate, self._span, self._look_at = 0.0, None, now + LATER_SECONDS

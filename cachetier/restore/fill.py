@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Generic, TypeVar
@@ -31,7 +31,6 @@ from cachetier.local.catalog import queries
 from cachetier.local.store import Staged, Store
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.shard import Shard
-from cachetier.remote.turns import LOOK_SECONDS
 from cachetier.restore.arrivals import Arrivals, Arriving
 from cachetier.restore.filling import Filling
 from cachetier.restore.link import RANGES_AT_ONCE, Link
@@ -180,20 +179,9 @@ class Refill:
         return Filling(staged.writer, self._link, arriving)
 
     def _fill(self, filling: Filling, shard: Shard, source: RemoteShard) -> None:
-        pending: set[Future[None]] = set()
         bring = partial(self._fill_range, filling, shard, source)
-        with self._link.turns.at_work():
-            try:
-                for wanted in source.ranges():
-                    pending.add(self._ranges.submit(bring, wanted))
-                    while not self._link.turns.room_beside(len(pending)):
-                        pending = _without_ended(pending)
-                while pending:
-                    pending = _without_ended(pending)
-            finally:
-                for future in pending:
-                    future.cancel()
-                wait(pending)  # nobody may write once the descriptor is closed
+        # Returns when nobody writes any more: the descriptor may be closed then.
+        self._link.turns.each(self._ranges, bring, source.ranges())
         filling.cut(shard.content.size_bytes)
 
     def _fill_range(
@@ -236,11 +224,3 @@ class SingleFlight(Generic[Key]):
                 with self._landed:
                     self._flying.discard(key)
                     self._landed.notify_all()
-
-
-def _without_ended(pending: set[Future[None]]) -> set[Future[None]]:
-    """Wait a moment for one of ``pending`` to end; return the others, and raise what it raised."""
-    ended, others = wait(pending, LOOK_SECONDS, FIRST_COMPLETED)
-    for future in ended:
-        future.result()
-    return others

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, suppress
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -38,7 +37,7 @@ from cachetier.errors import RemoteDigestError, SourceChangedError, StoppingErro
 from cachetier.model import composing
 from cachetier.model.composing import SourcePiece
 from cachetier.remote.base import Body, CopyRange, ObjectStore, UploadedPart
-from cachetier.remote.turns import LOOK_SECONDS, Turns
+from cachetier.remote.turns import Turns
 
 ROUNDS = 3
 PARTS_AT_ONCE = 8
@@ -265,35 +264,14 @@ class PartSender:
         self, bring: Callable[[Item], SentUploadPart], items: Iterable[Item]
     ) -> list[SentUploadPart]:
         """Bring ``items``, some at once; after the first error the others end, and it is raised."""
-        threads, turns = self._context.threads, self._context.turns
-        assert threads is not None
-        running: set[Future[SentUploadPart]] = set()
-        ended: list[Future[SentUploadPart]] = []
+        context = self._context
+        assert context.threads is not None
+        return context.turns.each(context.threads, bring, self._until_stopped(items))
 
-        def goes_on(room_for: Callable[[int], bool]) -> bool:
-            """Wait until there is room for so many; return whether all have been well."""
-            nonlocal running
-            while not room_for(len(running)):
-                now, running = wait(running, LOOK_SECONDS, FIRST_COMPLETED)
-                ended.extend(now)
-                if any(future.exception() is not None for future in now):
-                    return False
-            return True
-
-        with turns.at_work():
-            try:
-                for item in items:
-                    self._go_on()
-                    running.add(threads.submit(copy_context().run, bring, item))
-                    if not goes_on(turns.room_beside):
-                        break
-                else:
-                    goes_on(lambda under_way: not under_way)
-            finally:
-                for future in running:
-                    future.cancel()
-                ended += wait(running).done
-        return [future.result() for future in ended if not future.cancelled()]
+    def _until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
+        for item in items:
+            self._go_on()
+            yield item
 
     def _go_on(self) -> None:
         if self._context.stopping():
