@@ -9,6 +9,8 @@ the remote.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
 from cachetier_client.bucket_format.stored import SHARD_LIMIT_BYTES, Content
@@ -27,6 +29,7 @@ from cachetier.errors import (
     InvalidRequestError,
 )
 from cachetier.local.catalog import queries
+from cachetier.local.catalog.puts import Committed
 from cachetier.local.store import DISK_IS_FULL, Staged, Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import admitted_save
@@ -53,6 +56,13 @@ class RemoteStage(Protocol):
         """Leave nothing behind remotely."""
 
 
+Finish = Callable[[], Receipt]
+
+
+class MustWaitError(Exception):
+    """A put has to wait for room, and whoever asked cannot: ask again with time to wait."""
+
+
 OpenRemoteStage = Callable[[SaveIds, str, int | None], RemoteStage]
 
 
@@ -73,16 +83,16 @@ class Ingest(Protocol):
 
     def abort(self, staged: Staged | RemoteStage) -> None: ...
 
-    def put_inline(
+    def begin_inline(
         self,
         ids: SaveIds,
         name: str,
         body: bytes,
         digest: int,
-        timeout_seconds: float,
+        timeout_seconds: float | None,
         *,
         element_size: int = 0,
-    ) -> Receipt: ...
+    ) -> Finish: ...
 
 
 class NodeIngest:
@@ -165,20 +175,23 @@ class NodeIngest:
         else:
             staged.abort()
 
-    def put_inline(
+    def begin_inline(
         self,
         ids: SaveIds,
         name: str,
         body: bytes,
         digest: int,
-        timeout_seconds: float,
+        timeout_seconds: float | None,
         *,
         element_size: int = 0,
-    ) -> Receipt:
-        """Commit a small shard inside the catalog, in one sync.
+    ) -> Finish:
+        """Begin to commit a small shard inside the catalog; what is returned ends that, and must.
+
+        Shards that were begun before the first of them ends share one sync.
 
         Raises:
             DigestMismatchError: ``body`` is not what ``digest`` says.
+            MustWaitError: There is no room, and ``timeout_seconds`` is None.
         """
         _check(name, len(body))
         if len(body) > INLINE_BYTES:
@@ -188,26 +201,39 @@ class NodeIngest:
         checked_element_size(element_size or None, len(body))
         self._refuse_who_has_too_much()
         content = Content(len(body), digest, (digest,) if body else (), element_size)
-        committed = self._in_room(
+        commit = self._in_room(
             len(body),
             timeout_seconds,
             lambda: self._store.commit_inline(ids, name, content, body),
         )
-        if committed is None:
+        if commit is None:
             stage = self._through(ids, name, len(body), len(body))
             stage.write(body)
-            return self.commit(stage, ids, name, content)
+            return partial(self.commit, stage, ids, name, content)
+        return partial(self._finished, commit)
+
+    def _finished(self, commit: Callable[[], Committed]) -> Receipt:
+        shard = commit().shard
         self._on_committed()
-        return _receipt_of(committed.shard, Level.LOCAL)
+        return _receipt_of(shard, Level.LOCAL)
 
     def _in_room(
-        self, size_bytes: int, timeout_seconds: float, put: Callable[[], Kept]
+        self, size_bytes: int, timeout_seconds: float | None, put: Callable[[], Kept]
     ) -> Kept | None:
         """Run ``put`` once there is room; return None if there is none, as ``when_full`` waits."""
+        if timeout_seconds is None:
+            return self._at_once(size_bytes, put)
         if size_bytes > self._store.space.capacity_bytes:
             return None
         patience = timeout_seconds if self._when_full is WhenFull.WAIT else 0.0
         return self._store.in_room(size_bytes, patience, self._make_room, put)
+
+    def _at_once(self, size_bytes: int, put: Callable[[], Kept]) -> Kept:
+        space = self._store.space
+        if not space.disk_is_full and space.try_reserve(size_bytes):
+            with suppress(DiskFullError):
+                return put()
+        raise MustWaitError
 
     def _through(
         self, ids: SaveIds, name: str, size_bytes: int | None, needed_bytes: int

@@ -13,7 +13,7 @@ from cachetier_client.results import Receipt
 from cachetier_client.trace_context import brought_along
 
 from cachetier.errors import BackpressureError, CachetierError
-from cachetier.ingest.ingest import Ingest, RemoteStage
+from cachetier.ingest.ingest import Finish, Ingest, RemoteStage
 from cachetier.local.store import Staged
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
@@ -71,27 +71,32 @@ class InstrumentedIngest:
     def abort(self, staged: Staged | RemoteStage) -> None:
         self._ingest.abort(staged)
 
-    def put_inline(
+    def begin_inline(
         self,
         ids: SaveIds,
         name: str,
         body: bytes,
         digest: int,
-        timeout_seconds: float,
+        timeout_seconds: float | None,
         *,
         element_size: int = 0,
-    ) -> Receipt:
+    ) -> Finish:
         begun_at = self._clock.monotonic()
         try:
-            receipt = self._ingest.put_inline(
+            finish = self._ingest.begin_inline(
                 ids, name, body, digest, timeout_seconds, element_size=element_size
             )
         except BackpressureError as error:
             self._refused(ids, name, error, begun_at)
             raise
-        self._begun(ids)
-        self._committed(receipt, ids, begun_at, begun_at)  # staged and committed in one
-        return receipt
+
+        def finished() -> Receipt:
+            receipt = finish()
+            self._begun(ids)
+            self._committed(receipt, ids, begun_at, begun_at)  # staged and committed in one
+            return receipt
+
+        return finished
 
     # --- what happens ----------------------------------------------------------------------------
 

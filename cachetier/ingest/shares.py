@@ -19,7 +19,7 @@ from cachetier_client.results import Receipt
 from cachetier import callers
 from cachetier.access.quotas import Counts, Quotas, ShareFullError
 from cachetier.errors import CachetierError
-from cachetier.ingest.ingest import GROWTH_BYTES, Ingest, RemoteStage
+from cachetier.ingest.ingest import GROWTH_BYTES, Finish, Ingest, MustWaitError, RemoteStage
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
 from cachetier.steps.waits import Question
@@ -27,7 +27,7 @@ from cachetier.steps.waits import Question
 RING_SECONDS = 1.0
 
 
-class ShareAwaitedError(Exception):
+class ShareAwaitedError(MustWaitError):
     """No answer yet: wait for ``room``, which is True, or False at the deadline; then try again."""
 
     def __init__(self, room: Question[bool]) -> None:
@@ -99,35 +99,41 @@ class SharedIngest:
         finally:
             self._end(counts)
 
-    def put_inline(
+    def begin_inline(
         self,
         ids: SaveIds,
         name: str,
         body: bytes,
         digest: int,
-        timeout_seconds: float,
+        timeout_seconds: float | None,
         *,
         element_size: int = 0,
-    ) -> Receipt:
+    ) -> Finish:
         counts = self._taken(ids, len(body), timeout_seconds)
-        put = partial(self._ingest.put_inline, element_size=element_size)
-        return self._kept(counts, partial(put, ids, name, body, digest, timeout_seconds))
+        try:
+            finish = self._ingest.begin_inline(
+                ids, name, body, digest, timeout_seconds, element_size=element_size
+            )
+        except BaseException:
+            self._end(counts)
+            raise
+        return partial(self._kept, counts, finish)
 
     # --- counting --------------------------------------------------------------------------------
 
-    def _taken(self, ids: SaveIds, size_bytes: int, timeout_seconds: float) -> Counts:
+    def _taken(self, ids: SaveIds, size_bytes: int, timeout_seconds: float | None) -> Counts:
         counts = self._quotas.of_put(ids.run, callers.principal(), size_bytes)
         self._take(counts, timeout_seconds)
         return counts
 
-    def _take(self, wanted: Counts, timeout_seconds: float) -> None:
+    def _take(self, wanted: Counts, timeout_seconds: float | None) -> None:
         try:
             self._quotas.take(wanted, callers.principal())
         except ShareFullError as error:
             if time.monotonic() - self._rang_at > RING_SECONDS:  # whoever comes again and again
                 self._rang_at = time.monotonic()
                 self._ring()
-            if error.for_ever or not self._waits or timeout_seconds <= 0:
+            if error.for_ever or not self._waits or timeout_seconds == 0.0:
                 raise
             look = partial(self._quotas.has_room, wanted)
             raise ShareAwaitedError(

@@ -334,8 +334,12 @@ class Store:
         self.drop(committed.replaced)
         return committed
 
-    def commit_inline(self, ids: SaveIds, name: str, content: Content, body: bytes) -> Committed:
-        """Make a small shard safe inside the catalog; the caller has reserved its size.
+    def commit_inline(
+        self, ids: SaveIds, name: str, content: Content, body: bytes
+    ) -> Callable[[], Committed]:
+        """Begin to make a small shard safe inside the catalog; the caller has reserved its size.
+
+        It is safe once what is returned has returned: shards that were begun together share a sync.
 
         Raises:
             DiskFullError: What is left of the catalog's reserve is not for puts; see ``in_room``.
@@ -343,16 +347,23 @@ class Store:
         if not self.takes_records():
             self.space.refuse(content.size_bytes, 0)
             raise DiskFullError(DISK_IS_FULL)
-        try:
-            new = NewShard(name, ids.rank, content, body=body)
-            committed = self.write(puts.commit_shard, self.policy, ids, new, self._clock.now())
-        except BaseException:
-            self.space.release(content.size_bytes)
-            raise
-        if committed.repeated:
-            self.space.release(content.size_bytes)
-        self.drop(committed.replaced)
-        return committed
+        new = NewShard(name, ids.rank, content, body=body)
+        pending = self._committer.submit(
+            puts.commit_shard, self.policy, ids, new, self._clock.now()
+        )
+
+        def outcome() -> Committed:
+            try:
+                committed = self._committer.outcome(pending)
+            except BaseException:
+                self.space.release(content.size_bytes)
+                raise
+            if committed.repeated:
+                self.space.release(content.size_bytes)
+            self.drop(committed.replaced)
+            return committed
+
+        return outcome
 
     def restored(self, staged: Staged, shard: Shard) -> None:
         """Give a shard the staged file that now holds its bytes again; damaged ones go.

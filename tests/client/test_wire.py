@@ -17,6 +17,7 @@ from cachetier_client.transport.wire import (
     FrameError,
     receive_frame,
     send_frame,
+    whole_frame,
 )
 
 Pair = tuple[socket.socket, socket.socket]
@@ -126,3 +127,24 @@ def test_what_no_peer_would_take_is_not_sent(pair: Pair) -> None:
     pair[0].close()
     with pytest.raises(ConnectionClosedError):
         receive_frame(pair[1])
+
+
+def test_a_frame_in_memory_is_read_as_one_from_a_socket() -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        send_frame(left, {"op": "put"}, b"abc")
+        data = memoryview(right.recv(1000))
+
+    frame, size_bytes = whole_frame(memoryview(bytes(data) + b"more"))
+
+    assert (frame.header, bytes(frame.body), size_bytes) == ({"op": "put"}, b"abc", len(data))
+
+
+def test_a_frame_that_is_not_all_in_memory_is_none_yet() -> None:
+    whole = PREFIX.pack(MAGIC, 2, 3) + b"{}abc"
+
+    for count in range(len(whole)):
+        with pytest.raises(FrameError):
+            whole_frame(memoryview(whole)[:count])
+    with pytest.raises(FrameError):
+        whole_frame(memoryview(b"HTTP" + whole[4:]))

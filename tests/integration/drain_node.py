@@ -173,7 +173,7 @@ class Node:
     def put(self, ids: SaveIds, name: str, data: bytes, element_size: int = 0) -> Receipt:
         if len(data) <= 65536:
             digest = digests.digest_of(data)
-            return self.ingest.put_inline(ids, name, data, digest, 5.0)
+            return self.ingest.begin_inline(ids, name, data, digest, 5.0)()
         staged = self.ingest.begin(ids, name, len(data), 5.0)
         if not isinstance(staged, Staged):
             for at in range(0, len(data), BLOCK):

@@ -275,7 +275,7 @@ def test_a_bit_between_a_rank_and_its_node(
     for number in range(FLIPS):
         body = world.body(number, 100)
         with pytest.raises(DigestMismatchError):
-            ingest.put_inline(ids, "small", flipped(body, world.chance), digest_of(body), 0.0)
+            ingest.begin_inline(ids, "small", flipped(body, world.chance), digest_of(body), 0.0)()
         body = world.body(number)
         staged = ingest.begin(ids, "large", len(body), 0.0)
         assert isinstance(staged, Staged)

@@ -264,7 +264,7 @@ content, refused = Content(1, digest_of(b"x"), (digest_of(b"x"),)), 0
 for number in range(60):
     assert store.space.try_reserve(1)
     try:
-        store.commit_inline(SaveIds("r", 1, "one"), f"s{number}", content, b"x")
+        store.commit_inline(SaveIds("r", 1, "one"), f"s{number}", content, b"x")()
         last = number
     except BackpressureError:
         refused += 1

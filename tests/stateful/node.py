@@ -112,7 +112,7 @@ class Node:
         """Put a shard the way its size asks for: inside the catalog, or through a file."""
         content = content_of(data)
         if len(data) <= INLINE_BYTES:
-            return self.ingest.put_inline(ids, name, data, content.digest, 0.0)
+            return self.ingest.begin_inline(ids, name, data, content.digest, 0.0)()
         staged = self.ingest.begin(ids, name, len(data), 0.0)
         assert isinstance(staged, Staged)
         try:

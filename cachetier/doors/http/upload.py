@@ -39,8 +39,12 @@ async def put_small(put: Put, body: bytes, ingest: Ingest, pools: Pools) -> Rece
     _check_size(put, len(body))
     digest = digests.digest_of(body)
     _check_digest(put, digest)
-    store = partial(ingest.put_inline, element_size=put.element_size)
-    return await pools.patient(store, put.ids, put.name, body, digest, put.timeout_seconds)
+    begin = partial(ingest.begin_inline, put.ids, put.name, body, digest)
+
+    def store(timeout_seconds: float) -> Receipt:
+        return begin(timeout_seconds, element_size=put.element_size)()
+
+    return await pools.patient(store, put.timeout_seconds)
 
 
 async def put_large(put: Put, body: Body, ingest: Ingest, pools: Pools, blocks: Blocks) -> Receipt:

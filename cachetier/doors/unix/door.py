@@ -2,7 +2,7 @@
 
 A node has few ranks and each blocks on its one request, so a thread for each connection is the
 simplest thing that never lets one rank's slow sync hold up another's commit. Their number is
-bounded.
+bounded. Small puts, of which there are many, are served together: ``small_puts``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from cachetier.doors.operations import Operations
 from cachetier.doors.unix.frames import FrameRoom, Frames
 from cachetier.doors.unix.peer import peer_of
 from cachetier.doors.unix.session import Session
+from cachetier.doors.unix.small_puts import SmallPuts
 from cachetier.errors import BusyError, ConfigError, ForbiddenError
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -68,6 +69,7 @@ class UnixDoor:
         self._lock = threading.RLock()
         self._visitors: list[_Visitor] = []
         self._room = FrameRoom()
+        self._small_puts = SmallPuts()
         self._listener: socket.socket | None = None
         self._accepting: threading.Thread | None = None
 
@@ -90,6 +92,7 @@ class UnixDoor:
         self._listener = self._bound()
         self._listener.listen(CONNECTION_LIMIT)
         self._accepting = threading.Thread(target=self._accept, name="unix-door", daemon=True)
+        self._small_puts.start()
         self._accepting.start()
 
     def stop(self, grace_seconds: float) -> None:
@@ -108,6 +111,7 @@ class UnixDoor:
         deadline = time.monotonic() + grace_seconds
         for visitor in open_now:
             visitor.thread.join(max(0.0, deadline - time.monotonic()))
+        self._small_puts.stop(max(0.0, deadline - time.monotonic()))
 
     def _bound(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -219,7 +223,13 @@ class UnixDoor:
 
     def _serve(self, visitor: _Visitor) -> None:
         try:
-            Session(visitor.connection, self._operations, visitor.frames, visitor.caller).serve()
+            Session(
+                visitor.connection,
+                self._operations,
+                visitor.frames,
+                visitor.caller,
+                self._small_puts,
+            ).serve()
         except Exception as error:
             tell(log, events.SESSION_FAILED, error=error)
         finally:

@@ -61,17 +61,19 @@ class Frames:
         self.resting_since: float | None = time.monotonic()
         self.putting = False  # whether puts are under way by the connection that rests
 
-    def next(self, *, greeted: bool, putting: bool) -> Frame:
-        """Return the next frame, whenever it comes, and let go of the one before.
+    def rests(self, *, putting: bool | None = None) -> None:
+        """Let go of the frame before: the connection rests, with puts under way or without."""
+        self.let_go()
+        if putting is not None:
+            self.putting = putting
+        self.resting_since = time.monotonic()
 
-        Meanwhile the connection rests, with puts under way or without.
+    def next(self, *, greeted: bool) -> Frame:
+        """Return the next frame, whenever it comes.
 
         Raises:
             ConnectionClosedError, FrameError: There is none, or not in time.
         """
-        self.let_go()
-        self.putting = putting
-        self.resting_since = time.monotonic()
         limits = (HEADER_LIMIT_BYTES, BLOCK_BYTES) if greeted else (HELLO_BYTES, 0)
         while True:
             try:

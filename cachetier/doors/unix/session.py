@@ -38,8 +38,9 @@ from cachetier.doors.operations import Operations
 from cachetier.doors.unix import requests
 from cachetier.doors.unix.frames import Frames
 from cachetier.doors.unix.hangup import answered_before_it_hung_up
+from cachetier.doors.unix.small_puts import Resting, SmallPuts
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
-from cachetier.ingest.ingest import RemoteStage
+from cachetier.ingest.ingest import Finish, MustWaitError, RemoteStage
 from cachetier.ingest.shares import ShareAwaitedError
 from cachetier.local.store import Staged
 from cachetier.model.shard import INLINE_BYTES
@@ -86,9 +87,15 @@ class Session:
     """Serves one connection until the peer closes it."""
 
     def __init__(
-        self, sock: socket.socket, operations: Operations, frames: Frames, caller: Caller
+        self,
+        sock: socket.socket,
+        operations: Operations,
+        frames: Frames,
+        caller: Caller,
+        small_puts: SmallPuts,
     ) -> None:
         self._sock = sock
+        self._small_puts = small_puts
         self._caller = caller
         self._frames = frames
         self._node = operations
@@ -101,10 +108,12 @@ class Session:
         """Answer requests until the connection closes; then drop what was staged."""
         try:
             with working_for(self._sock, self._caller):
+                resting = Resting(self._sock, self._frames, self._begin_small)
                 while True:
-                    self._serve_one(
-                        self._frames.next(greeted=self._greeted, putting=bool(self._staged))
-                    )
+                    self._frames.rests(putting=bool(self._staged))
+                    if self._greeted:
+                        self._small_puts.rest(resting)
+                    self._serve_one(self._frames.next(greeted=self._greeted))
         except ConnectionClosedError:
             pass
         except FrameError as error:
@@ -128,7 +137,8 @@ class Session:
             except Exception as error:  # the others must not stay behind with this one
                 tell(log, events.STAGED_LEFT, error=error)
 
-    def _serve_one(self, frame: Frame) -> None:
+    def _serve_one(self, frame: Frame, begun: _Operation | None = None) -> None:
+        """Do and answer what ``frame`` asks for, by ``begun`` if it is begun already."""
         if frame.descriptor is not None:
             os.close(frame.descriptor)  # no request carries one
         if frame.header.get("op") == "block":
@@ -136,7 +146,7 @@ class Session:
             return
         try:
             with called_by(frame.header.get(TRACEPARENT)):
-                reply = self._dispatch(frame)
+                reply = self._dispatch(frame, begun)
         except CachetierError as error:
             self._answer_error(error)
         except ConnectionClosedError:  # while it waited
@@ -171,9 +181,10 @@ class Session:
         self._node.failed("unix", error.code)
         send_frame(self._sock, {"ok": False, "error": described})
 
-    def _dispatch(self, frame: Frame) -> Reply:
+    def _dispatch(self, frame: Frame, operation: _Operation | None = None) -> Reply:
         name = frame.header.get("op")
-        operation = _OPERATIONS.get(name) if isinstance(name, str) else None
+        if operation is None and isinstance(name, str):
+            operation = _OPERATIONS.get(name)
         if operation is None:
             raise InvalidRequestError(f"unknown operation {name!r}")
         if not self._greeted and name != "hello":
@@ -225,12 +236,31 @@ class Session:
     # --- puts ------------------------------------------------------------------------------------
 
     def _put(self, request: requests.Put) -> Reply:
+        finish = self._in_share(request.timeout_seconds, partial(self._begin_put, request))
+        return Reply(finish().as_reply())
+
+    def _begin_put(self, request: requests.Put, timeout_seconds: float | None) -> Finish:
         self._node.refuse_when_leaving()
         self._node.incidents.used(self._client_id, request.ids.run)
-        put = partial(self._node.ingest.put_inline, element_size=request.element_size)
-        what = request.ids, request.name, request.body, request.digest
-        receipt = self._in_share(request.timeout_seconds, partial(put, *what))
-        return Reply(receipt.as_reply())
+        what = request.ids, request.name, request.body, request.digest, timeout_seconds
+        return self._node.ingest.begin_inline(*what, element_size=request.element_size)
+
+    def _begin_small(self, frame: Frame) -> Callable[[], None]:
+        """Begin a put that need not wait; what is returned ends and answers it.
+
+        Raises:
+            MustWaitError: It need.
+        """
+        try:
+            with called_by(frame.header.get(TRACEPARENT)):
+                run, _ = self._subject("put", frame.header)
+                self._node.access.check(self._caller, "put", run)
+                finish = self._begin_put(requests.Put.parse(frame), None)
+        except MustWaitError:
+            raise
+        except Exception as error:
+            return partial(self._serve_one, frame, _raising(error))
+        return partial(self._serve_one, frame, lambda _s, _f: Reply(finish().as_reply()))
 
     def _begin(self, request: requests.Begin) -> Reply:
         self._node.refuse_when_leaving()
@@ -479,6 +509,13 @@ class Session:
     def _rank(self) -> str:
         """What tells this client from others."""
         return self._client_id or self._caller.own(f"connection-{id(self)}")
+
+
+def _raising(error: Exception) -> _Operation:
+    def operation(_session: Session, _frame: Frame) -> Reply:
+        raise error
+
+    return operation
 
 
 def _opened(opened: Opened) -> Reply:

@@ -1,8 +1,8 @@
 """Group commit: operations that arrive together share one transaction, hence one sync.
 
-There is no writer thread. The caller that finds the catalog idle leads: it runs every waiting
-operation in one transaction, answers them all, and hands the lead to the next caller in line. A
-lone caller pays no thread switch.
+There is no writer thread. The caller that finds the catalog idle leads: it runs every operation in
+line in one transaction, answers them all, and hands the lead to the next caller who waits. A lone
+caller pays no thread switch, and one who has several operations pays one sync for all.
 
 The first transaction that the disk failed is final: SQLite would go on after a failed sync and
 report success, so from then on every operation is refused. A full disk and a lock that another
@@ -34,7 +34,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-class _Waiting(Generic[Result]):
+class Pending(Generic[Result]):
     """One operation in line, and where its caller waits."""
 
     def __init__(self, operation: Callable[[], Result]) -> None:
@@ -42,7 +42,8 @@ class _Waiting(Generic[Result]):
         self.result: Result | None = None
         self.error: BaseException | None = None
         self.done = False
-        self.turn = threading.Lock()
+        self.awaited = False
+        self.turn = threading.Lock()  # free once it is done, or its caller is to lead
         self.turn.acquire()
 
 
@@ -65,7 +66,7 @@ class Committer:
         self._connection = connection
         self._on_fence = on_fence
         self._lock = threading.Lock()
-        self._line: deque[_Waiting[Any]] = deque()
+        self._line: deque[Pending[Any]] = deque()
         self._led = False
         self.fenced: str | None = None
 
@@ -105,17 +106,35 @@ class Committer:
             FencedError: A sync failed, now or before; whether this operation took effect is
             unknown.
         """
-        waiting = _Waiting(partial(operation, self._connection, *args, **kwargs))
+        return self.outcome(self.submit(operation, *args, **kwargs))
+
+    def submit(
+        self,
+        operation: Callable[Concatenate[apsw.Connection, Arguments], Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Pending[Result]:
+        """Put an operation in line; whoever leads next runs it, at the latest ``outcome``."""
+        pending = Pending(partial(operation, self._connection, *args, **kwargs))
         with self._lock:
-            self._line.append(waiting)
-            led, self._led = self._led, True
-        if led:
-            waiting.turn.acquire()
-        if not waiting.done:
-            self._lead()
-        if waiting.error is not None:
-            raise waiting.error
-        return waiting.result  # type: ignore[return-value]  # set by _attempt when there is no error
+            self._line.append(pending)
+        return pending
+
+    def outcome(self, pending: Pending[Result]) -> Result:
+        """Return what an operation gave, once it is synced; see ``run``."""
+        while True:
+            with self._lock:
+                if pending.done:
+                    break
+                waits, self._led = self._led, True
+                pending.awaited = waits
+            if waits:
+                pending.turn.acquire()
+            if not pending.done:  # it is this caller who leads
+                self._lead()
+        if pending.error is not None:
+            raise pending.error
+        return pending.result  # type: ignore[return-value]  # set by _attempt when there is no error
 
     def _lead(self) -> None:
         with self._lock:
@@ -128,20 +147,19 @@ class Committer:
             raise
         self._hand_over(batch, errors)
 
-    def _hand_over(
-        self, batch: list[_Waiting[Any]], errors: Sequence[BaseException | None]
-    ) -> None:
-        """Answer the batch, and let the next in line lead."""
+    def _hand_over(self, batch: list[Pending[Any]], errors: Sequence[BaseException | None]) -> None:
+        """Answer the batch, and let the next in line who waits lead."""
         with self._lock:
-            successor = self._line[0] if self._line else None
+            for pending, error in zip(batch, errors, strict=True):
+                pending.error, pending.done = error, True
+            successor = next((pending for pending in self._line if pending.awaited), None)
             self._led = successor is not None
-        for waiting, error in zip(batch, errors, strict=True):
-            waiting.error, waiting.done = error, True
-            waiting.turn.release()
+        for pending in batch:
+            pending.turn.release()
         if successor is not None:
             successor.turn.release()
 
-    def _transact(self, batch: list[_Waiting[Any]]) -> list[BaseException | None]:
+    def _transact(self, batch: list[Pending[Any]]) -> list[BaseException | None]:
         if self.fenced is not None:
             return [FencedError(self.fenced) for _ in batch]
         try:
@@ -160,7 +178,7 @@ class Committer:
             return [FencedError(str(self.fenced)) for _ in batch]
 
     def _give_back(
-        self, batch: list[_Waiting[Any]], message: str, hint: str
+        self, batch: list[Pending[Any]], message: str, hint: str
     ) -> list[BaseException | None]:
         """Undo a transaction that could not be synced: nothing was, so no sync lied."""
         self._undo()
@@ -170,7 +188,7 @@ class Committer:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def _within_its_room(self, batch: list[_Waiting[Any]]) -> list[BaseException | None]:
+    def _within_its_room(self, batch: list[Pending[Any]]) -> list[BaseException | None]:
         """Commit the batch; on a full disk begin the log anew, then use up the reserve."""
         try:
             return self._all_or_apart(batch)
@@ -187,20 +205,20 @@ class Committer:
                 if not full or self.reserve is None or not self.reserve.give():
                     raise
 
-    def _all_or_apart(self, batch: list[_Waiting[Any]]) -> list[BaseException | None]:
+    def _all_or_apart(self, batch: list[Pending[Any]]) -> list[BaseException | None]:
         """Commit the batch; only when an operation fails is each kept apart by a savepoint."""
         self._connection.execute("BEGIN IMMEDIATE")
-        errors = [self._attempt(waiting) for waiting in batch]
+        errors = [self._attempt(pending) for pending in batch]
         if any(errors):
             self._connection.execute("ROLLBACK")
             self._connection.execute("BEGIN IMMEDIATE")
-            errors = [self._attempt_apart(waiting) for waiting in batch]
+            errors = [self._attempt_apart(pending) for pending in batch]
         self._connection.execute("COMMIT")
         return errors
 
-    def _attempt(self, waiting: _Waiting[Any]) -> BaseException | None:
+    def _attempt(self, pending: Pending[Any]) -> BaseException | None:
         try:
-            waiting.result = waiting.operation()
+            pending.result = pending.operation()
         except _OF_A_STATEMENT as error:
             return error
         except apsw.Error:
@@ -209,9 +227,9 @@ class Committer:
             return error
         return None
 
-    def _attempt_apart(self, waiting: _Waiting[Any]) -> BaseException | None:
+    def _attempt_apart(self, pending: Pending[Any]) -> BaseException | None:
         self._connection.execute("SAVEPOINT operation")
-        error = self._attempt(waiting)
+        error = self._attempt(pending)
         if error is not None:
             self._connection.execute("ROLLBACK TO operation")
         self._connection.execute("RELEASE operation")

@@ -125,6 +125,23 @@ def receive_frame(
         raise
 
 
+def whole_frame(data: memoryview) -> tuple[Frame, int]:
+    """Return the frame that ``data`` begins with, and its size.
+
+    Raises:
+        FrameError: There is none, or not all of it.
+    """
+    if len(data) < PREFIX.size:
+        raise FrameError("the prefix is not whole")
+    magic, header_bytes, body_bytes = PREFIX.unpack_from(data)
+    body_at = PREFIX.size + header_bytes
+    ends_at = body_at + body_bytes
+    if magic != MAGIC or ends_at > len(data):
+        raise FrameError("the frame is not whole")
+    header = _decode_header(data[PREFIX.size : body_at])
+    return Frame(header, bytearray(data[body_at:ends_at])), ends_at
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
@@ -133,7 +150,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
-def _decode_header(encoded: bytearray) -> Header:
+def _decode_header(encoded: Buffer) -> Header:
     try:
         header = _decode(str(encoded, "utf-8"))
     except (ValueError, RecursionError) as error:  # hostile nesting is the latter

@@ -62,7 +62,7 @@ def test_a_size_beyond_the_limits_is_refused_up_front(node: Node, size: int) -> 
 @pytest.mark.parametrize("name", ["", "..", "a\0b"])
 def test_a_hostile_name_takes_no_room(node: Node, name: str) -> None:
     assert code_of(lambda: node.ingest.begin(IDS, name, 10, 0.0)) == "invalid_name"
-    assert code_of(lambda: node.ingest.put_inline(IDS, name, b"x", 1, 0.0)) == "invalid_name"
+    assert code_of(lambda: node.ingest.begin_inline(IDS, name, b"x", 1, 0.0)) == "invalid_name"
     assert_nothing_left(node)
 
 
@@ -135,8 +135,8 @@ def test_an_inline_shard_is_checked_before_it_is_promised(node: Node) -> None:
     ingest = node.ingest
     too_large = bytes(INLINE_BYTES + 1)
 
-    assert code_of(lambda: ingest.put_inline(IDS, "a", b"x", 1, 0.0)) == "digest_mismatch"
-    assert code_of(lambda: ingest.put_inline(IDS, "a", too_large, digest_of(too_large), 0.0)) == (
+    assert code_of(lambda: ingest.begin_inline(IDS, "a", b"x", 1, 0.0)) == "digest_mismatch"
+    assert code_of(lambda: ingest.begin_inline(IDS, "a", too_large, digest_of(too_large), 0.0)) == (
         "invalid_request"
     )
     assert_nothing_left(node)
@@ -240,7 +240,7 @@ def test_write_through_sends_what_has_no_room_straight_to_the_remote(node: Node)
     node.store.space.account(CAPACITY_BYTES)
 
     assert ingest.begin(IDS, "far", 10, 0.0) is stage
-    receipt = ingest.put_inline(IDS, "far", b"x", digest_of(b"x"), 0.0)
+    receipt = ingest.begin_inline(IDS, "far", b"x", digest_of(b"x"), 0.0)()
 
     assert receipt.level is Level.DURABLE
     assert stage.blocks == [b"x"]
@@ -271,6 +271,6 @@ def test_whoever_wants_to_hear_of_a_commit_does(node: Node) -> None:
     heard: list[int] = []
     ingest = with_policy(node, WhenFull.REJECT, on_committed=lambda: heard.append(len(node.rows())))
 
-    ingest.put_inline(IDS, "a", b"x", digest_of(b"x"), 0.0)
+    ingest.begin_inline(IDS, "a", b"x", digest_of(b"x"), 0.0)()
 
     assert heard == [1]

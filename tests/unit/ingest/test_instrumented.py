@@ -34,7 +34,7 @@ class Counted:
         return self.metrics.registry.get_sample_value(PREFIX + name)
 
     def put(self, ids: SaveIds, name: str, data: bytes = b"x") -> None:
-        self.ingest.put_inline(ids, name, data, content_of(data).digest, 0.0)
+        self.ingest.begin_inline(ids, name, data, content_of(data).digest, 0.0)()
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_a_put_counts_from_begin_and_on_after_its_commit(shared: Shared) -> None
     write(stage, LARGE)
     shared.ingest.commit(stage, IDS, "a", content_of(LARGE))
     assert shared.used() == (100_000, 1, 0)
-    shared.ingest.put_inline(IDS, "b", b"x", content_of(b"x").digest, 0.0)
+    shared.ingest.begin_inline(IDS, "b", b"x", content_of(b"x").digest, 0.0)()
     assert shared.used() == (100_001, 2, 0)
 
 
@@ -84,7 +84,7 @@ def test_an_aborted_put_and_a_failed_one_count_for_nothing(shared: Shared) -> No
     with pytest.raises(InvalidNameError):
         shared.begin("../c")
     with pytest.raises(CachetierError):
-        shared.ingest.put_inline(IDS, "d", b"x", 1, 0.0)
+        shared.ingest.begin_inline(IDS, "d", b"x", 1, 0.0)()
     assert shared.used() == (0, 0, 0)
     assert not shared.ingest._staged
 
@@ -171,7 +171,7 @@ def test_local_only_steps_that_go_for_room_do_not_count_and_the_newest_does(
         shared = Shared(node)
         for step in (1, 2):
             ids = SaveIds("run", step, "save")
-            shared.ingest.put_inline(ids, "a", b"x" * 10, content_of(b"x" * 10).digest, 0.0)
+            shared.ingest.begin_inline(ids, "a", b"x" * 10, content_of(b"x" * 10).digest, 0.0)()
             node.checkpoints.seal(ids, None)
         shared.quotas.changed()
         assert shared.used() == (10, 1, 0)

@@ -117,7 +117,7 @@ def test_its_holder_begins_nothing_meanwhile_and_others_do(node: Node) -> None:
             with pytest.raises(BackpressureError, match="p, user 7: a refused put is still open"):
                 node.ingest.begin(IDS, "b", 10, 0.0)
             with pytest.raises(BackpressureError):
-                node.ingest.put_inline(IDS, "b", b"", content_of(b"").digest, 0.0)
+                node.ingest.begin_inline(IDS, "b", b"", content_of(b"").digest, 0.0)()
         with callers.working_for(None, rank_of("user 8")):
             node.put(IDS, "b", bytes(SIZE_BYTES))
         node.put(IDS, "c", bytes(SIZE_BYTES))

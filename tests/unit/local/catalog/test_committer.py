@@ -180,6 +180,50 @@ def test_sixteen_threads_need_fewer_syncs_than_they_have_operations(table: Table
     assert table.syncs() - before < 800
 
 
+def test_operations_of_one_caller_share_the_sync_of_the_first_outcome(table: Table) -> None:
+    before = table.syncs()
+    pending = [table.committer.submit(table.insert(n)) for n in range(20)]
+    assert table.rows() == []
+
+    assert [table.committer.outcome(each) for each in pending] == [n * 10 for n in range(20)]
+
+    assert table.syncs() == before + 1
+
+
+def test_an_operation_whose_outcome_nobody_asks_goes_with_the_next(table: Table) -> None:
+    table.committer.submit(table.insert(1))
+
+    assert table.committer.run(table.insert(2)) == 20
+
+    assert table.rows() == [1, 2]
+
+
+def test_one_who_has_not_asked_yet_holds_up_nobody_who_waits(table: Table) -> None:
+    before_them = [table.committer.submit(table.insert(1000 + n)) for n in range(BATCH_LIMIT + 1)]
+
+    found = in_threads([lambda n=n: table.committer.run(table.insert(n)) for n in range(16)])  # type: ignore[misc]
+
+    assert found == [n * 10 for n in range(16)]
+    assert [table.committer.outcome(each) for each in before_them] == [
+        (1000 + n) * 10 for n in range(BATCH_LIMIT + 1)
+    ]
+
+
+def test_callers_of_several_operations_each_share_syncs(table: Table) -> None:
+    def many(thread: int) -> list[int]:
+        answers = []
+        for turn in range(20):
+            at = thread * 1000 + turn * 10
+            pending = [table.committer.submit(table.insert(at + n)) for n in range(10)]
+            answers += [table.committer.outcome(each) for each in pending]
+        return answers
+
+    found = in_threads([lambda thread=thread: many(thread) for thread in range(8)])  # type: ignore[misc]
+
+    assert all(isinstance(each, list) and len(each) == 200 for each in found), found
+    assert len(table.rows()) == 1600
+
+
 def test_a_batch_is_bounded(table: Table) -> None:
     found = together(table, [table.insert(n) for n in range(BATCH_LIMIT + 10)])
 
