@@ -119,6 +119,8 @@ class InstrumentedIngest:
         now = self._clock.monotonic()
         self._metrics.put_seconds.observe(now - begun_at)
         self._metrics.put_bytes.inc(receipt.size_bytes)
+        if not log.isEnabledFor(events.SHARD_COMMITTED.level):
+            return  # what nobody hears need not be put together
         took = {"seconds": now - begun_at, **brought_along()}
         steps = {"stage_seconds": commits_at - begun_at, "commit_seconds": now - commits_at}
         what = {"name": receipt.name, "size_bytes": receipt.size_bytes, "reached": receipt.level}

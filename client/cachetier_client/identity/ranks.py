@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from cachetier_client.errors import InvalidRequestError
@@ -70,12 +70,17 @@ def place_of(
         InvalidRequestError: A variable is no number, or the rank is not in the world.
     """
     found = _surroundings(environ)
-    if rank is not None:
-        found = replace(found, rank=rank)
-    if world_size is not None and world_size != found.world_size:
-        found = replace(found, world_size=world_size, ranks_on_node=None)
-    checked_place(found.rank, found.world_size)
-    return replace(found, ranks_on_node=1) if found.world_size == 1 else found
+    ranks_on_node = found.ranks_on_node
+    if world_size is None:
+        world_size = found.world_size
+    elif world_size != found.world_size:
+        ranks_on_node = None
+    if rank is None:
+        rank = found.rank
+    checked_place(rank, world_size)
+    if world_size == 1:
+        ranks_on_node = 1
+    return Place(rank, world_size, ranks_on_node, found.origin, found.rank_variable)
 
 
 def torch_distributed() -> Any:

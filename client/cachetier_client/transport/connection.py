@@ -27,6 +27,7 @@ from cachetier_client.transport import wire
 from cachetier_client.transport.base import ConnectionLostError
 from cachetier_client.transport.wire import ConnectionClosedError, Frame, FrameError, Header
 
+_REPLY_BYTES = 4096  # most replies are shorter, and are read in one call
 INLINE_BYTES = 65536  # until a service says otherwise
 SOCKET_PATH_LIMIT_BYTES = 107
 SERVICE_UID_VARIABLE = "CACHETIER_SERVICE_UID"
@@ -105,8 +106,12 @@ class Connection:
                 wire.send_frame(self._sock, named, body, deadline=deadline)
             except ConnectionError:
                 self.reusable = False  # it hung up; perhaps it said why before
-            limit_bytes = wire.REPLY_HEADER_LIMIT_BYTES
-            frame = wire.receive_frame(self._sock, limit_bytes, deadline=deadline)
+            frame = wire.receive_frame(
+                self._sock,
+                wire.REPLY_HEADER_LIMIT_BYTES,
+                deadline=deadline,
+                first_bytes=_REPLY_BYTES,
+            )
         except (OSError, FrameError, DeadlineError) as error:
             self._raise_broken(error, deadline)
         except BaseException:

@@ -25,7 +25,9 @@ REPLY_HEADER_LIMIT_BYTES = 16 << 20  # a step may have many shards, a run many s
 BODY_LIMIT_BYTES = 16 << 20
 TOGETHER_BYTES = 128 << 10  # so small a frame is read in one call, and its body copied
 DESCRIPTOR = struct.Struct("i")
+_ONE_DESCRIPTOR = socket.CMSG_LEN(DESCRIPTOR.size)
 _LATE_SECONDS = 0.01
+_NOTHING = bytearray()
 
 Header = dict[str, Any]
 Buffer = bytes | bytearray | memoryview
@@ -87,6 +89,7 @@ def receive_frame(
     deadline: Deadline | None = None,
     begun_seconds: float = float("inf"),
     admit: Callable[[int], object] = lambda _size_bytes: None,
+    first_bytes: int = PREFIX.size,
 ) -> Frame:
     """Read one frame.
 
@@ -97,6 +100,8 @@ def receive_frame(
         deadline: None: the socket's own time-out holds.
         begun_seconds: How long a frame may take from its prefix to its end.
         admit: Called with the size of a frame that is not small, before memory is taken for it.
+        first_bytes: How many are read at first: more than the prefix where no other frame follows
+            before this one is answered.
 
     Raises:
         BlockingIOError: The socket's own receive time-out passed before a frame began.
@@ -105,20 +110,25 @@ def receive_frame(
         FrameError: Not a frame, or one beyond the limits, or one that stood still in its middle;
             the connection is unusable.
     """
-    prefix, descriptor = _receive_prefix(sock, deadline)
+    first, descriptor = _receive_first(sock, first_bytes, deadline)
     ends_at = time.monotonic() + begun_seconds
     try:
-        magic, header_bytes, body_bytes = PREFIX.unpack(prefix)
+        magic, header_bytes, body_bytes = PREFIX.unpack_from(first)
         if magic != MAGIC:
             raise FrameError(f"expected a frame that starts with {MAGIC!r}, got {bytes(magic)!r}")
         if header_bytes > header_limit_bytes or body_bytes > body_limit_bytes:
             raise FrameError(f"frame too large: header {header_bytes}, body {body_bytes} bytes")
+        begun = first[PREFIX.size :]
+        if len(begun) > header_bytes + body_bytes:
+            raise FrameError("more came than one frame")
         if header_bytes + body_bytes <= TOGETHER_BYTES:
-            rest = _receive_exactly(sock, header_bytes + body_bytes, deadline, ends_at)
+            rest = _receive_exactly(sock, header_bytes + body_bytes, deadline, ends_at, begun)
             return Frame(_decode_header(rest[:header_bytes]), rest[header_bytes:], descriptor)
         admit(header_bytes + body_bytes)
-        header = _decode_header(_receive_exactly(sock, header_bytes, deadline, ends_at))
-        return Frame(header, _receive_exactly(sock, body_bytes, deadline, ends_at), descriptor)
+        of_header, of_body = begun[:header_bytes], begun[header_bytes:]
+        header = _decode_header(_receive_exactly(sock, header_bytes, deadline, ends_at, of_header))
+        body = _receive_exactly(sock, body_bytes, deadline, ends_at, of_body)
+        return Frame(header, body, descriptor)
     except BaseException:
         if descriptor is not None:
             os.close(descriptor)
@@ -160,13 +170,15 @@ def _decode_header(encoded: Buffer) -> Header:
     return header
 
 
-def _receive_prefix(sock: socket.socket, deadline: Deadline | None) -> tuple[bytearray, int | None]:
-    """Read the prefix with a plain ``recvmsg``: descriptors arrive only with the first byte.
+def _receive_first(
+    sock: socket.socket, limit_bytes: int, deadline: Deadline | None
+) -> tuple[bytearray, int | None]:
+    """Read the prefix, or more, by a plain ``recvmsg``: descriptors come only with the first byte.
 
     There is room for one: of more, which no frame may carry, the system passes on the first alone.
     """
     data, ancillary, _flags, _address = _timed(sock, deadline).recvmsg(
-        PREFIX.size, socket.CMSG_LEN(DESCRIPTOR.size), socket.MSG_CMSG_CLOEXEC
+        limit_bytes, _ONE_DESCRIPTOR, socket.MSG_CMSG_CLOEXEC
     )
     if not data:
         raise ConnectionClosedError("the peer closed the connection")
@@ -174,22 +186,30 @@ def _receive_prefix(sock: socket.socket, deadline: Deadline | None) -> tuple[byt
     for level, kind, sent in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             (descriptor,) = DESCRIPTOR.unpack(sent)
-    prefix = bytearray(data)
-    if len(prefix) < PREFIX.size:
+    first = bytearray(data)
+    if len(first) < PREFIX.size:
         try:
-            prefix += _receive_exactly(sock, PREFIX.size - len(prefix), deadline)
+            first = _receive_exactly(sock, PREFIX.size, deadline, begun=first)
         except BaseException:
             if descriptor is not None:
                 os.close(descriptor)
             raise
-    return prefix, descriptor
+    return first, descriptor
 
 
 def _receive_exactly(
-    sock: socket.socket, size_bytes: int, deadline: Deadline | None, ends_at: float = float("inf")
+    sock: socket.socket,
+    size_bytes: int,
+    deadline: Deadline | None,
+    ends_at: float = float("inf"),
+    begun: bytearray = _NOTHING,
 ) -> bytearray:
+    """Return ``size_bytes``, of which ``begun`` are there."""
+    if len(begun) == size_bytes:
+        return begun
     buffer = bytearray(size_bytes)
-    view = memoryview(buffer)
+    buffer[: len(begun)] = begun
+    view = memoryview(buffer)[len(begun) :]
     while view:
         try:
             count = _timed(sock, deadline).recv_into(view)
