@@ -21,7 +21,7 @@ def measure(bench: Bench) -> list[Result]:
     """Read the demo's report; run the demo first if there is none of today."""
     if not _fresh(REPORT):
         if bench.quick:
-            return [Result(MEASURE, None, "", at_most(0.2), note="no report of the demo")]
+            return [Result(MEASURE, None, "", at_most(0.12), note="no report of the demo")]
         bench.say("running the demo (it takes minutes)")
         subprocess.run([sys.executable, "-m", "examples.demo"], cwd=ROOT, check=True)
     return results_of(json.loads(REPORT.read_text()))
@@ -35,7 +35,7 @@ def results_of(report: dict[str, Any]) -> list[Result]:
         if save["blocked_seconds"] is not None and save["direct_put_seconds"]
     ]
     runs = ratios([blocked for blocked, _ in pairs], [direct for _, direct in pairs])
-    return [Result(MEASURE, report["blocked"]["ratio"], "", at_most(0.2), tuple(runs))]
+    return [Result(MEASURE, report["blocked"]["ratio"], "", at_most(0.12), tuple(runs))]
 
 
 def _fresh(report: Path) -> bool:

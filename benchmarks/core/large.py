@@ -81,7 +81,7 @@ class Rounds:
                 "put_shard 1 GiB, ack local / raw O_DIRECT write",
                 ratios(write, put),
                 "",
-                at_least(0.75),
+                at_least(0.93),
             ),
             median_of(
                 "put_shard 1 GiB, ack local / one write + fsync",
@@ -93,7 +93,7 @@ class Rounds:
                 "get_shard 1 GiB, local, verified / raw O_DIRECT read",
                 ratios(read, get),
                 "",
-                at_least(0.8),
+                at_least(0.93),
             ),
             *(
                 median_of(name, [size_bytes / 1e9 / seconds for seconds in runs], rate)

@@ -61,7 +61,7 @@ def measure(bench: Bench) -> list[Result]:
         ceiling = _ceiling(remote, source, size_bytes)
     rates = [[size_bytes / 1e9 / seconds for seconds in runs] for runs in (drained, bare)]
     return [
-        median_of(MEASURE, ratios(bare, drained), "", at_least(0.85)),
+        median_of(MEASURE, ratios(bare, drained), "", at_least(0.95)),
         median_of("drain of 4 GiB raw to a local sink", rates[0], "GB/s"),
         median_of(f"bare boto3 upload_part loop, {threads} threads", rates[1], "GB/s"),
         ceiling,

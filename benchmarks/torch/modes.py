@@ -14,14 +14,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.torch.lazy import LazyStager
 from cachetier_client.torch.writer import CachetierWriter
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
+from benchmarks import raw
 from benchmarks.torch.names import (
     DCP,
     DCP_ASYNC,
+    DIRECT,
     OURS,
     OURS_ASYNC,
     OURS_LAZY,
@@ -29,7 +32,7 @@ from benchmarks.torch.names import (
     SYNCED,
     UNSYNCED,
 )
-from benchmarks.torch.training import Training
+from benchmarks.torch.training import Training, tensors_of
 
 State = dict[str, Any]
 
@@ -45,8 +48,10 @@ class Modes:
         # The save's collectives go on in another thread while training uses the first group.
         self._group = dist.new_group(backend="gloo")
         self._pending: list[Future[Any]] = []
+        self._aligned: memoryview | None = None
         self._begin: dict[str, Callable[[State, str], None]] = {
             UNSYNCED: self._torch_save,
+            DIRECT: self._direct,
             SYNCED: self._torch_save_synced,
             DCP: self._dcp_save,
             DCP_ASYNC: self._dcp_async_save,
@@ -69,6 +74,13 @@ class Modes:
     def close(self) -> None:
         if self._stager is not None:
             self._stager.close()
+
+    def _direct(self, state: State, where: str) -> None:
+        """Write as many bytes as the state has, from memory as disks like it best."""
+        if self._aligned is None:
+            size_bytes = sum(tensor.nbytes for tensor in tensors_of(state))
+            self._aligned = raw.aligned_buffer(-(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES)
+        raw.write_direct(_file_of_rank(where), self._aligned)
 
     def _torch_save(self, state: State, where: str) -> None:
         torch.save(state, _file_of_rank(where))

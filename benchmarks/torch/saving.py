@@ -7,12 +7,12 @@ from cachetier_client import Client
 from benchmarks.measures import Result, at_least, median_of, ratios
 from benchmarks.node import node
 from benchmarks.scratch import Bench
-from benchmarks.torch.names import DCP, OURS, SYNCED, UNSYNCED
+from benchmarks.torch.names import DCP, DIRECT, OURS, SYNCED, UNSYNCED
 from benchmarks.torch.places import Places
 from benchmarks.torch.ranks import ranks
 from benchmarks.torch.sizes import sizes_of
 
-MODES = (UNSYNCED, SYNCED, DCP, OURS)
+MODES = (UNSYNCED, SYNCED, DCP, DIRECT, OURS)
 
 
 def measure(bench: Bench) -> list[Result]:
@@ -38,6 +38,12 @@ def measure(bench: Bench) -> list[Result]:
     return [
         median_of(
             "dcp.save, FileSystemWriter, synced / CachetierWriter", faster, "times", at_least(2)
+        ),
+        median_of(
+            "dcp.save, CachetierWriter / raw O_DIRECT write of as many bytes by two processes",
+            ratios(seconds[DIRECT], seconds[OURS]),
+            "",
+            at_least(0.92),
         ),
         median_of("dcp.save, CachetierWriter, both ranks", rates, "GB/s"),
         *(median_of(_named(mode), found, "s") for mode, found in seconds.items()),
