@@ -111,7 +111,7 @@ class Session:
                 resting = Resting(self._sock, self._frames, self._begin_small)
                 while True:
                     self._frames.rests(putting=bool(self._staged))
-                    if self._greeted:
+                    if self._greeted and not self._staged:  # else what comes is more of those puts
                         self._small_puts.rest(resting)
                     self._serve_one(self._frames.next(greeted=self._greeted))
         except ConnectionClosedError:
