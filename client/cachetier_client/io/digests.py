@@ -19,6 +19,11 @@ BLOCK_BYTES = 4 << 20
 _DIGEST = re.compile("[0-9a-f]{16}", re.ASCII)
 
 
+def prepare() -> None:
+    """Load what takes digests: now, and not when the first save waits for it."""
+    _checksums()
+
+
 def digest_of(data: bytes | bytearray | memoryview, previous: int = 0) -> int:
     """Return the digest of ``data``, or of ``previous``'s bytes followed by it."""
     return int(_checksums().crc64nvme(data, previous))

@@ -20,7 +20,8 @@ if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) <
         f"{torch.__version__}. Put shards with cachetier_client.Client, or upgrade torch."
     )
 
-from cachetier_client.torch.agreement import (  # noqa: E402 - torch first, with a clear error
+from cachetier_client.io import digests  # noqa: E402 - torch first, with a clear error
+from cachetier_client.torch.agreement import (  # noqa: E402
     AgreementError,
     agree,
     latest_common_step,
@@ -37,6 +38,8 @@ from cachetier_client.torch.step_tensors import (  # noqa: E402
     open_step,
 )
 from cachetier_client.torch.writer import CachetierWriter  # noqa: E402
+
+digests.prepare()  # 35 ms, beside the seconds that torch takes
 
 __all__ = [
     "OLDEST",
