@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.link import draining, restoring
+from benchmarks.link import draining, parts, restoring
 from benchmarks.measures import Result
 from benchmarks.scratch import Bench
 
 BENCHES: dict[str, Callable[[Bench], list[Result]]] = {
     "link_drain": draining.measure,
     "link_restore": restoring.measure,
+    "link_parts": parts.measure,
 }

@@ -18,6 +18,8 @@ class Sizes:
     drained_bytes: int
     restored_bytes: int
     local_bytes: int
+    part_bytes: int
+    small_shards: int
     runs: int
     threads: tuple[int, ...]
 
@@ -27,6 +29,8 @@ FULL = Sizes(
     drained_bytes=2 << 30,
     restored_bytes=2 << 30,
     local_bytes=1 << 30,
+    part_bytes=64 << 20,
+    small_shards=512,
     runs=3,
     threads=(16, 64, 128),
 )
@@ -35,6 +39,8 @@ QUICK = Sizes(
     drained_bytes=36 << 20,
     restored_bytes=36 << 20,
     local_bytes=20 << 20,
+    part_bytes=4 << 20,
+    small_shards=8,
     runs=1,
     threads=(8,),
 )

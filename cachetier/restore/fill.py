@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Generic, TypeVar
@@ -33,7 +32,7 @@ from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.shard import Shard
 from cachetier.restore.arrivals import Arrivals, Arriving
 from cachetier.restore.filling import Filling
-from cachetier.restore.link import RANGES_AT_ONCE, Link
+from cachetier.restore.link import Link
 from cachetier.restore.readahead import Neighbours, ReadAhead
 from cachetier.restore.remote_shard import Range, RemoteShard
 from cachetier.restore.replica_choice import Sources
@@ -53,6 +52,7 @@ class Refill:
         store: Store,
         sources: Sources,
         clock: Clock,
+        link: Link,
         *,
         make_room: Callable[[], None],
         on_restored: Callable[[Shard], None] = lambda _shard: None,
@@ -62,18 +62,17 @@ class Refill:
         self._clock = clock
         self._make_room = make_room
         self._on_restored = on_restored
-        self._ranges = ThreadPoolExecutor(RANGES_AT_ONCE, thread_name_prefix="restore")
-        self._link = Link(clock)
+        self._link = link
         self._frames = threading.Semaphore(FRAMES_AT_ONCE)
         self.arrivals = Arrivals()
         self._flights: SingleFlight[int] = SingleFlight()
-        self._ahead = ReadAhead(store, sources, clock)
+        self._ahead = ReadAhead(store, sources, clock, link)
         self._packs: SingleFlight[str] = SingleFlight()
 
     def close(self) -> None:
-        """Let the range readers go."""
+        """Let the threads go."""
         self.arrivals.close()
-        self._ranges.shutdown(wait=False, cancel_futures=True)
+        self._link.close()
 
     def fetch(self, shard: Shard, deadline: float) -> None:
         """Return once ``shard`` has local bytes, or is replaced or deleted.
@@ -171,7 +170,7 @@ class Refill:
                 raise
             self._store.restored(staged, shard)
             self._on_restored(shard)
-            wait([self._ranges.submit(self._bring_along, *each, deadline) for each in neighbours])
+            self._link.each(lambda each: self._bring_along(*each, deadline), neighbours)
         return True
 
     def _filling(self, staged: Staged, arriving: Arriving | None = None) -> Filling:
@@ -181,7 +180,7 @@ class Refill:
     def _fill(self, filling: Filling, shard: Shard, source: RemoteShard) -> None:
         bring = partial(self._fill_range, filling, shard, source)
         # Returns when nobody writes any more: the descriptor may be closed then.
-        self._link.turns.each(self._ranges, bring, source.ranges())
+        self._link.each(bring, source.ranges())
         filling.cut(shard.content.size_bytes)
 
     def _fill_range(

@@ -27,12 +27,14 @@ from cachetier.model.packs import PackedExtent, is_packable, read_along
 from cachetier.model.shard import Shard
 from cachetier.remote.base import Into, ObjectStore, deliver, room_of
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
+from cachetier.restore.link import InPieces, Link
 from cachetier.restore.remote_shard import RemoteShard
 from cachetier.restore.replica_choice import Sources, is_missing
 
 # Bytes and neighbours, request by request.
-WINDOWS = ((1 << 20, 16), (4 << 20, 64), (16 << 20, 512), (32 << 20, 2048))
+WINDOWS = ((1 << 20, 16), (8 << 20, 256), (32 << 20, 2048))
 WINDOWS_AT_ONCE = 2
+WINDOW_SECONDS = 2.0  # most are done within it
 FORGET_SECONDS = 60.0
 REMEMBERED_PACKS = 1024
 RESTORED_FROM = 0.25
@@ -55,10 +57,11 @@ class ReadaheadWindow:
 class ReadAhead:
     """Reads packed shards with their neighbours. Thread-safe."""
 
-    def __init__(self, store: Store, sources: Sources, clock: Clock) -> None:
+    def __init__(self, store: Store, sources: Sources, clock: Clock, link: Link) -> None:
         self._store = store
         self._sources = sources
         self._clock = clock
+        self._link = link
         self._lock = threading.Lock()
         self._reads: dict[str, tuple[int, float]] = {}  # by key; those read last at the end
         self._free = threading.Semaphore(WINDOWS_AT_ONCE)
@@ -74,11 +77,11 @@ class ReadAhead:
     def reading(self, shard: Shard, source: RemoteShard) -> Iterator[ReadaheadWindow]:
         """Lend what one read of the pack brings; without neighbours nothing is read yet.
 
-        The memory is bounded: where others use it, everybody reads for himself.
+        The memory is bounded: who finds it in use for long reads for himself.
         """
         pack = source.stored.pack
         small = is_packable(shard.content.size_bytes)
-        if pack is None or not small or not self._free.acquire(blocking=False):
+        if pack is None or not small or not self._free.acquire(timeout=WINDOW_SECONDS):
             yield ReadaheadWindow(source)
             return
         try:
@@ -103,7 +106,8 @@ class ReadAhead:
         data = bytearray(max(asked.end, *(each.end for each in along)) - start)
         try:
             if data:
-                source.objects.read_into(source.key, start, memoryview(data))
+                objects = InPieces(source.objects, self._link)
+                objects.read_into(source.key, start, memoryview(data))
         except CachetierError:
             return ReadaheadWindow(source)  # the plain read that follows says what is wrong
         held = replace(source, objects=_Held(source.objects, start, data))
@@ -178,6 +182,7 @@ class RemoteBlocks:
 
     shard: Shard
     sources: Sources
+    link: Link
     on_read: Callable[[int], None] = lambda _size_bytes: None
     why_missing: Callable[[Shard], Exception | None] = lambda _shard: None
 
@@ -193,11 +198,13 @@ class RemoteBlocks:
             raise IndexError(f"shard {shard.name} has no block {number}")
 
         def of_copy(copy: RemoteShard) -> bytes | bytearray | memoryview:
-            ((_offset, block),) = copy.read(copy.blocks(number, 1))
+            in_pieces = replace(copy, objects=InPieces(copy.objects, self.link))
+            ((_offset, block),) = in_pieces.read(copy.blocks(number, 1))
             return block
 
         try:
-            block = self.sources.first(shard, of_copy)
+            with self.link.blocks:
+                block = self.sources.first(shard, of_copy)
         except IntegrityError as error:
             why = self.why_missing(shard) if is_missing(error) else None
             raise why or IntegrityError(error.message, **shard.context) from error

@@ -33,6 +33,7 @@ from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.adopt import Adoption
 from cachetier.restore.arrivals import arrives_no_longer
 from cachetier.restore.fill import Refill
+from cachetier.restore.link import Link
 from cachetier.restore.missing import MissingObjects
 from cachetier.restore.published import PublishedSteps
 from cachetier.restore.readahead import RangeReads, RemoteBlocks
@@ -131,8 +132,14 @@ class Restore:
         self.published = PublishedSteps(store, durable, replicas.remotes, absences)
         self._adoption = Adoption(store, durable, self.published, clock)
         self._range_reads = RangeReads()
+        self._link = Link(clock)
         self._refill = Refill(
-            store, self.sources, clock, make_room=make_room, on_restored=listener.on_restored
+            store,
+            self.sources,
+            clock,
+            self._link,
+            make_room=make_room,
+            on_restored=listener.on_restored,
         )
 
     def close(self) -> None:
@@ -238,7 +245,7 @@ class Restore:
             with contextlib.suppress(BackpressureError, DeadlineError):
                 return (whole or self.open)(run, step, name, min(timeout_seconds, ROOM_SECONDS))
         blocks_there = RemoteBlocks(
-            shard, self.sources, self._listener.on_range_read, self._missing.error_of
+            shard, self.sources, self._link, self._listener.on_range_read, self._missing.error_of
         )
         return Opened(shard, None, None, "remote", blocks_there)
 

@@ -72,6 +72,7 @@ class FakeService:
     lost_replies: list[str] = field(default_factory=list)  # after doing it
     before: dict[str, Callable[[], object]] = field(default_factory=dict)
     damage: Callable[[bytes], bytes] | None = None  # done to local copies, until `verify`
+    asked_together: threading.Barrier | None = None  # who want remote blocks, at least
     blocks_until_restored: int = 0  # how many come from the remote before a shard is brought back
     spoil: Callable[[bytes], bytes] | None = None  # done to blocks that come so
     arrives: list[set[int]] = field(default_factory=list)  # which blocks come, call by call
@@ -299,6 +300,8 @@ class FakeService:
         return {}, bits.to_bytes(8, "little"), None
 
     def do_read_block(self, frame: Frame) -> tuple[Header, bytes, int | None]:
+        if self.asked_together is not None:
+            self.asked_together.wait(20.0)
         self.blocks_until_restored -= 1
         header = {**frame.header, "restore": False}
         reply, body, descriptor = self.do_open(Frame(header, bytearray(), None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +25,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.client.fake_http import FakeHttpService
-from tests.client.fake_service import FakeService
+from tests.client.fake_service import FakeService, Refusal
 from tests.client.fakes import FakeClock, RecordingFiles
 from tests.client.test_gets import flipped
 from tests.client.test_puts import patterned
@@ -55,6 +56,29 @@ def client(service: FakeService, files: RecordingFiles) -> Iterator[Client]:
             made.put_shard(data, step=7, name=name)
         service.ops.clear()
         yield made
+
+
+def test_many_threads_wait_for_the_blocks_of_a_shard_that_stays_remote(
+    client: Client, service: FakeService
+) -> None:
+    data = patterned(12 * BLOCK_BYTES)
+    client.put_shard(data, step=7, name="far")
+    service.blocks_until_restored = 100
+    service.asked_together = threading.Barrier(12)  # more than the client has threads
+    into = bytearray(len(data))
+
+    client.read_ranges(None, 7, {"far": [(0, into)]})
+
+    assert into == data
+
+
+def test_what_goes_wrong_while_threads_wait_is_raised(client: Client, service: FakeService) -> None:
+    client.put_shard(patterned(12 * BLOCK_BYTES), step=7, name="far")
+    service.blocks_until_restored = 100
+    service.refusals["read_block"] = [Refusal("integrity", "the only copy is damaged")]
+
+    with pytest.raises(IntegrityError, match="the only copy is damaged"):
+        client.read_ranges(None, 7, {"far": [(0, bytearray(12 * BLOCK_BYTES))]})
 
 
 def read(client: Client, **wanted: list[tuple[int, int]]) -> dict[str, list[bytes]]:

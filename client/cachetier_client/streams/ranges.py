@@ -1,5 +1,7 @@
 """Read parts of many shards at once: each block that is needed once, in several threads.
 
+While a shard stays remote, more threads than those wait for its blocks.
+
 A block that one buffer takes whole goes straight into it; of any other the parts are copied out of
 a block of scratch memory, one for each thread. Every block is verified before a byte of it counts.
 """
@@ -10,6 +12,7 @@ import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +29,8 @@ from cachetier_client.io.buffers import bytes_of
 from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import Source
+
+WAITERS = 12
 
 Wanted = tuple[int, memoryview]
 """Memory to fill, and from which byte on: of a shard, or of a block."""
@@ -75,11 +80,14 @@ def read_ranges(
     """
     shards = [_planned(name, wanted) for name, wanted in ranges.items()]
     tasks = sum(max(1, len(shard.blocks)) for shard in shards)
-    reading = _Reading(open_source, shards, deadline)
-    try:
-        workers.run(lambda: reading.work(workers.blocks), min(workers.threads, tasks))
-    finally:
-        reading.close()
+    with ThreadPoolExecutor(WAITERS, "cachetier-waits") as waiters:  # starts none before its first
+        reading = _Reading(open_source, shards, deadline, workers.blocks, waiters)
+        try:
+            workers.run(reading.work, min(workers.threads, tasks))
+            reading.join()
+        finally:
+            waiters.shutdown()
+            reading.close()
     return reading.read_bytes
 
 
@@ -91,8 +99,13 @@ class _Reading:
         open_source: Callable[[str, int], Source],
         shards: Iterable[_Shard],
         deadline: Deadline,
+        pool: BlockPool,
+        waiters: Executor,
     ) -> None:
         self.read_bytes = 0
+        self._pool = pool
+        self._waiters = waiters
+        self._waiting: list[Future[None]] = []
         self._open_source = open_source
         self._deadline = deadline
         self._unopened = deque(shards)
@@ -102,7 +115,7 @@ class _Reading:
         self._failed = False
         self._changed = threading.Condition()
 
-    def work(self, pool: BlockPool) -> None:
+    def work(self) -> None:
         """Open and read until nothing is left, or another thread failed."""
         try:
             while (task := self._next()) is not None:
@@ -112,12 +125,17 @@ class _Reading:
                     if number is None:
                         self._open_shard(shard)
                     else:
-                        self._read(shard, number, pool)
+                        self._read(shard, number)
         except BaseException:  # an interrupt too
             with self._changed:
                 self._failed = True
                 self._changed.notify_all()
             raise
+
+    def join(self) -> None:
+        """Wait for those who read remote blocks; raise what went wrong there."""
+        for waiter in self._waiting:
+            waiter.result()
 
     def close(self) -> None:
         """Let go of what a failure has left open."""
@@ -151,11 +169,13 @@ class _Reading:
                     hint="Ask for bytes that the shard has.",
                 )
             self._blocks.extend((shard, number) for number in shard.blocks)
+            if source.is_remote and not self._waiting:
+                self._waiting = [self._waiters.submit(self.work) for _ in range(WAITERS)]
             self._changed.notify_all()
         if not shard.blocks:
             self._end(shard)
 
-    def _read(self, shard: _Shard, number: int, pool: BlockPool) -> None:
+    def _read(self, shard: _Shard, number: int) -> None:
         source, wanted = shard.source, shard.blocks[number]
         assert source is not None
         size_bytes = min(BLOCK_BYTES, source.size_bytes - number * BLOCK_BYTES)
@@ -164,7 +184,7 @@ class _Reading:
             source.read_block(number, whole, self._deadline)
             _hand_out(whole, [each for each in wanted if each[1] is not whole])
         else:
-            with pool.borrowed() as block:
+            with self._pool.borrowed() as block:
                 source.read_block(number, block.view[:size_bytes], self._deadline)
                 _hand_out(block.view, wanted)
         with self._changed:

@@ -54,6 +54,8 @@ class Source(Protocol):
 
     size_bytes: int
     digest: int
+    is_remote: bool
+    """Whether the service fetches each block: who reads one waits, and computes nothing."""
 
     def read_block(self, number: int, into: memoryview, deadline: Deadline) -> None:
         """Fill ``into`` with a block, verified as far as the door allows."""

@@ -224,6 +224,8 @@ class HttpSink:
 class HttpSource:
     """A shard read in ranges, each verified by the service before it leaves there."""
 
+    is_remote = False  # nothing says so
+
     def __init__(self, transport: HttpTransport, target: str, deadline: Deadline) -> None:
         self._transport = transport
         self._target = target

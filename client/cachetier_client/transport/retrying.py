@@ -135,6 +135,7 @@ class _RetryingSource:
     ) -> None:
         self.size_bytes = inner.size_bytes
         self.digest = inner.digest
+        self.is_remote = inner.is_remote
         self.close = inner.close
         self._inner = inner
         self._repeat = repeat

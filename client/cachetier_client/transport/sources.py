@@ -101,6 +101,7 @@ class OpenedShard:
         self._copy = self._open(deadline)
         self.size_bytes = self._copy.size_bytes
         self.digest = self._copy.digest
+        self.is_remote = self._copy.is_remote
 
     def read_whole(self, into: memoryview, workers: Workers, deadline: Deadline) -> None:
         """Fill ``into``, which has the shard's size, with several threads."""

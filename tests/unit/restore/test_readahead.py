@@ -16,6 +16,7 @@ from cachetier.local.catalog import queries
 from cachetier.model.lifecycle import ShardState
 from cachetier.remote.base import Into
 from cachetier.restore import readahead
+from cachetier.restore.link import PIECE_BYTES
 from cachetier.restore.readahead import FORGET_SECONDS, WINDOWS_AT_ONCE
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail
@@ -26,6 +27,7 @@ from tests.stateful.node import Node
 IDS = SaveIds("run", 1, "save", 0, 1)
 SHARDS = 140
 KILOBYTES = 60  # each, so that all of them are some eight windows of the first size
+MOST_READS = SHARDS * KILOBYTES * 1024 // PIECE_BYTES + 6  # windows end anywhere in a piece
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_who_reads_all_in_turn_makes_few_requests(node: Node, objects: FaultyObj
     for number in range(SHARDS):
         assert node.get("run", 1, str(number)) == body_of(number)
 
-    assert objects.calls["read_into"] == 3
+    assert objects.calls["read_into"] <= MOST_READS
     assert len(here(node)) == SHARDS
 
 
@@ -85,7 +87,7 @@ def test_the_order_of_reading_does_not_matter(node: Node, objects: FaultyObjectS
     for number in sorted(range(SHARDS), key=lambda number: (number * 37) % SHARDS):
         assert node.get("run", 1, str(number)) == body_of(number)
 
-    assert objects.calls["read_into"] <= 4
+    assert objects.calls["read_into"] <= MOST_READS
 
 
 def test_readers_at_once_do_not_read_the_same_pack_at_once(
@@ -96,7 +98,7 @@ def test_readers_at_once_do_not_read_the_same_pack_at_once(
         found = pool.map(lambda number: node.get("run", 1, str(number), 30.0), range(SHARDS))
 
         assert list(found) == [body_of(number) for number in range(SHARDS)]
-    assert objects.calls["read_into"] <= 4
+    assert objects.calls["read_into"] <= MOST_READS
 
 
 def test_after_a_while_a_single_reader_gets_a_few_again(node: Node, clock: FakeClock) -> None:
@@ -178,7 +180,8 @@ def test_shards_that_are_here_are_not_fetched_again(node: Node) -> None:
     assert len(here(node)) == 20
 
 
-def test_memory_for_windows_is_bounded(node: Node) -> None:
+def test_memory_for_windows_is_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readahead, "WINDOW_SECONDS", 0.0)
     published(node)
     ahead, row = node.restore._refill._ahead, node.rows()[0]
     source = ahead.packed(row)
@@ -202,7 +205,7 @@ def test_a_node_that_never_saw_the_run_reads_along_too(
     for number in range(SHARDS):
         assert elsewhere.get("run", 1, str(number)) == body_of(number)
 
-    assert objects.calls["read_into"] - reads == 3
+    assert objects.calls["read_into"] - reads <= MOST_READS
     elsewhere.close()
 
 
