@@ -59,6 +59,7 @@ from cachetier.errors import ConfigError
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.model.compression import Rules
+from cachetier.model.keep import Keep
 from cachetier.parsers import address_of, capacity_of, host_of, remote_of, why_not_open
 from cachetier.tls import TlsFiles
 
@@ -233,6 +234,12 @@ class Settings:
     )
     low_watermark: float = setting(
         number(above=0, at_most=1), 0.8, "Share of `capacity` at which eviction stops."
+    )
+    restore_keep: Keep = setting(
+        one_of(*Keep),
+        Keep.AUTO,
+        "Whether what is restored stays here as a clean copy: `on`, `off` (it goes with its last "
+        "reader), or `auto`: below `low_watermark`, while no put waits for room.",
     )
     max_rate: str = setting(RATE, "", "The most the drain sends: `2 GB/s`; empty for no limit.")
     windows: tuple[str, ...] = setting(

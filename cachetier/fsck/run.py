@@ -35,6 +35,7 @@ from cachetier.local.repair.open_catalog import begin_anew, viewed
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Remote
+from cachetier.restore.fill import Room
 from cachetier.restore.replica_choice import Replicas
 from cachetier.restore.restore import Restore
 
@@ -272,5 +273,5 @@ def _restore_of(store: Store, remotes: Sequence[Remote], clock: Clock) -> Restor
         clock,
         remote=DURABLE,
         replicas=Replicas(replicas),
-        make_room=lambda: None,
+        room=Room(lambda: None),
     )

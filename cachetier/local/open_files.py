@@ -35,6 +35,7 @@ LOOK_SECONDS = 0.05
 READERS_SECONDS = 1.0
 GRACE_SECONDS = 30.0  # most reads end within it; then the shard goes whole, and nobody fetches it
 METADATA_BYTES = 128 << 10  # what a filesystem may count as a file's own for its map and its marks
+HOLD_SECONDS = 1.0  # those who waited for one shard open its file within it
 READERS_LIMIT = 4096
 STAGED_LIMIT = 1024  # for one holder: each is a descriptor of the few that the service may have
 
@@ -45,6 +46,8 @@ class OpenFile:
 
     ``counted_bytes`` is what it takes of the capacity: what is reserved, until its put is refused,
     which ``refusal`` says. ``spare_bytes`` is what the filesystem rounds a reservation up by.
+    ``version`` is that of the shard whose bytes are here for its readers alone, at least until
+    ``held_until``.
     """
 
     file_id: str
@@ -56,6 +59,8 @@ class OpenFile:
     spare_bytes: int = 0
     unlinked: bool = False
     refusal: str | None = None
+    version: int | None = None
+    held_until: float = 0.0
 
     def measured(self) -> tuple[int, int]:
         """Return its length, and what it takes of the disk."""
@@ -287,6 +292,38 @@ class OpenFiles:
             done = self._take_done([file])
         self._free(done)
 
+    def hold(self, file_id: str, descriptor: int, size_bytes: int, version: int) -> None:
+        """Count a file that was unlinked, the only one of a shard, until nobody has it open."""
+        held_until = self._clock.monotonic() + HOLD_SECONDS
+        file = OpenFile(file_id, descriptor, 0, "", callers.NOBODY, size_bytes, unlinked=True)
+        file.version, file.held_until = version, held_until
+        with self._lock:
+            self._lent.add(file)
+
+    def reopened(self, version: int) -> int | None:
+        """Return a descriptor of a file that ``hold`` counts, which only reads; None without one.
+
+        It is opened anew: of one that is shared nobody sees whether others have it.
+        """
+        with self._lock:
+            for file in self._lent:
+                if file.version == version:
+                    file.by = callers.described()
+                    return os.open(f"/proc/self/fd/{file.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+        return None
+
+    def holds(self, version: int) -> bool:
+        """Return whether ``hold`` counts a file of the shard."""
+        with self._lock:
+            return any(file.version == version for file in self._lent)
+
+    def forget(self, version: int) -> None:
+        """Give the file of a shard to nobody any more: its bytes are damaged."""
+        with self._lock:
+            for file in self._lent:
+                if file.version == version:
+                    file.version = None
+
     def lent(self) -> Lent:
         """Return what readers have open now."""
         self.look_at_readers()
@@ -311,7 +348,8 @@ class OpenFiles:
         """Forget who has nothing open any more."""
         with self._lock:
             known = [(file_id, read, read.opens) for file_id, read in self._read.items()]
-            done = self._take_done(self._lent)
+            now = self._clock.monotonic()
+            done = self._take_done({file for file in self._lent if now >= file.held_until})
         self._free(done)
         for file_id, read, opens in known:
             unread = False

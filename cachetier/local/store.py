@@ -381,6 +381,21 @@ class Store:
         self._keep(staged, shard.content)
         self.drop([before])
 
+    def hand_out(self, staged: Staged, shard: Shard) -> None:
+        """Let readers alone have the staged file with a shard's bytes; nothing of it is kept.
+
+        It has no name from now on, and goes with the last of them; see ``local_copy``.
+        """
+        staged.close_writer()
+        if not self.open_files.take_back(staged.file):
+            raise _overrun(staged)
+        if self._remove(staged.file_id):
+            size_bytes = shard.content.size_bytes
+            file_id, descriptor = staged.file_id, staged.file.descriptor
+            self.open_files.hold(file_id, descriptor, size_bytes, shard.version)
+        else:  # its bytes are still there, and still counted
+            os.close(staged.file.descriptor)
+
     def discard(self, staged: Staged) -> None:
         """Forget a staged file and give its room back.
 
@@ -397,7 +412,7 @@ class Store:
     # --- reading and removing --------------------------------------------------------------------
 
     def local_copy(self, shard: Shard) -> LocalCopy | None:
-        """Return the local bytes of ``shard``, or None when it has none here.
+        """Return the local bytes of ``shard``, kept or handed out; None when it has none here.
 
         Raises:
             FileNotFoundError: The file was removed meanwhile, or is lost: look the shard up again.
@@ -406,7 +421,8 @@ class Store:
             body = self.read(queries.body_of, shard.version)
             return LocalCopy(shard, None, body) if body is not None else None
         if shard.file_id is None:
-            return None
+            handed_out = self.open_files.reopened(shard.version)
+            return LocalCopy(shard, handed_out, None) if handed_out is not None else None
         descriptor = self.files.open(shard.file_id)
         self.open_files.opened(shard)
         return LocalCopy(shard, descriptor, None)

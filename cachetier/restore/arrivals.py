@@ -54,6 +54,12 @@ class Arriving:
         """Return whether a block has come: nobody may write there again."""
         return block in self._came
 
+    def is_kept(self) -> None:
+        """The file is synced: training gets its page cache back."""
+        with self._changed:
+            if self._descriptor is not None:
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def ends(self, error: Exception | None = None) -> None:
         """Nothing more comes: all is here, or ``error`` happened."""
         with self._changed:
@@ -61,7 +67,6 @@ class Arriving:
             descriptor, self._descriptor = self._descriptor, None
             self._changed.notify_all()
         if descriptor is not None:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
 
     # --- who reads along -------------------------------------------------------------------------

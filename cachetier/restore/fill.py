@@ -1,9 +1,9 @@
 """Fill: bring an evicted shard back from the nearest remote, once for all who ask.
 
 The blocks of a shard come in ranged reads, as many at once as bring more, each checked against its
-digest, into a staged file that becomes the shard's clean local copy. A remote copy that fails its
-digest is passed over for the next one, or an error; never data. What lies in a pack brings its
-neighbours along.
+digest, into a staged file that becomes the shard's clean local copy, or goes with its last reader.
+A remote copy that fails its digest is passed over for the next one, or an error; never data. What
+lies in a pack brings its neighbours along.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -44,6 +45,18 @@ Key = TypeVar("Key")
 _WITHOUT_BYTES = (ShardState.EVICTED, ShardState.QUARANTINED)
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The room on this node for what is brought back.
+
+    ``make`` is called once when there is none for a shard, and ``keeps`` says of one that has its
+    room whether it stays.
+    """
+
+    make: Callable[[], None]
+    keeps: Callable[[], bool] = lambda: True
+
+
 class Refill:
     """Gives evicted shards their local bytes back. Thread-safe."""
 
@@ -54,15 +67,16 @@ class Refill:
         clock: Clock,
         link: Link,
         *,
-        make_room: Callable[[], None],
+        room: Room,
         on_restored: Callable[[Shard], None] = lambda _shard: None,
     ) -> None:
         self._store = store
         self._sources = sources
         self._clock = clock
-        self._make_room = make_room
+        self._room = room
         self._on_restored = on_restored
         self._link = link
+        self._behind = threading.Lock()
         self._frames = threading.Semaphore(FRAMES_AT_ONCE)
         self.arrivals = Arrivals()
         self._flights: SingleFlight[int] = SingleFlight()
@@ -75,7 +89,7 @@ class Refill:
         self._link.close()
 
     def fetch(self, shard: Shard, deadline: float) -> None:
-        """Return once ``shard`` has local bytes, or is replaced or deleted.
+        """Return once ``shard`` has local bytes, kept or handed out, or is replaced or deleted.
 
         Raises:
             IntegrityError, NotFoundError: There is no sound remote copy.
@@ -108,15 +122,17 @@ class Refill:
             self._bring_back(shard, deadline)
             return
         leads = False
-        while not leads and self._is_evicted(shard):
+        while not leads and self._lacks_bytes(shard):
             left = max(0.0, deadline - self._clock.monotonic())
             with self._packs.lead_or_wait(packed.key, left) as leads:
                 if leads:
-                    self._bring_back(shard, deadline)
+                    self._bring_back(shard, deadline, is_packed=True)
 
-    def _is_evicted(self, shard: Shard) -> bool:
+    def _lacks_bytes(self, shard: Shard) -> bool:
         known = self._store.read(queries.shard_by_version, shard.version)
-        return known is not None and known.state in _WITHOUT_BYTES
+        if known is None or known.state not in _WITHOUT_BYTES:
+            return False
+        return not self._store.open_files.holds(shard.version)
 
     def _bring_along(self, shard: Shard, source: RemoteShard, deadline: float) -> None:
         """Keep a neighbour if there is time and room: nobody asked for it, so nobody hears more."""
@@ -136,24 +152,27 @@ class Refill:
             self._store.restored(staged, shard)
             self._on_restored(shard)
 
-    def _bring_back(self, shard: Shard, deadline: float) -> None:
-        if not self._is_evicted(shard):
+    def _bring_back(self, shard: Shard, deadline: float, *, is_packed: bool = False) -> None:
+        if not self._lacks_bytes(shard):
             return
         size_bytes = shard.content.size_bytes
         left = max(0.0, deadline - self._clock.monotonic())
-        brought = self._store.in_room(
-            size_bytes, left, self._make_room, lambda: self._bring(shard, deadline)
-        )
+        bring = partial(self._bring, shard, deadline, is_packed=is_packed)
+        brought = self._store.in_room(size_bytes, left, self._room.make, bring)
         if not brought:
             raise BackpressureError(
                 f"no room to restore {shown_size(size_bytes)}", run=shard.run, step=shard.step
             )
 
-    def _bring(self, shard: Shard, deadline: float) -> bool:
-        """Fetch ``shard`` into the room that is reserved for it."""
+    def _bring(self, shard: Shard, deadline: float, *, is_packed: bool) -> bool:
+        """Fetch ``shard`` into the room that is reserved for it.
+
+        What comes out of a pack is always kept: most of it comes before somebody wants it.
+        """
+        keep = is_packed or shard.state is ShardState.QUARANTINED or self._room.keeps()
         staged = self._store.stage(shard.content.size_bytes)
         arriving = self.arrivals.of(shard.version)
-        filling = self._filling(staged, arriving)
+        filling = self._filling(staged, arriving, keep=keep)
         with ExitStack() as held:
 
             def fill(source: RemoteShard) -> Neighbours:
@@ -168,14 +187,28 @@ class Refill:
             except BaseException:
                 self._store.discard(staged)
                 raise
-            self._store.restored(staged, shard)
+            if keep:
+                self._keep(staged, shard, arriving)
+            else:
+                self._store.hand_out(staged, shard)
             self._on_restored(shard)
             self._link.each(lambda each: self._bring_along(*each, deadline), neighbours)
         return True
 
-    def _filling(self, staged: Staged, arriving: Arriving | None = None) -> Filling:
+    def _keep(self, staged: Staged, shard: Shard, arriving: Arriving | None) -> None:
+        """Make the staged file the shard's; one at a time where its readers have it already."""
+        if arriving is None:
+            self._store.restored(staged, shard)
+            return
+        with self._behind:
+            self._store.restored(staged, shard)
+        arriving.is_kept()
+
+    def _filling(
+        self, staged: Staged, arriving: Arriving | None = None, *, keep: bool = True
+    ) -> Filling:
         assert staged.writer is not None
-        return Filling(staged.writer, self._link, arriving)
+        return Filling(staged.writer, self._link, arriving, keep=keep)
 
     def _fill(self, filling: Filling, shard: Shard, source: RemoteShard) -> None:
         bring = partial(self._fill_range, filling, shard, source)

@@ -13,11 +13,14 @@ from cachetier.restore.link import Link
 class Filling:
     """Writes what comes where it belongs, and tells whoever reads along. Thread-safe."""
 
-    def __init__(self, writer: int, link: Link, arriving: Arriving | None = None) -> None:
-        """Write what comes by ``link`` to the descriptor ``writer``."""
+    def __init__(
+        self, writer: int, link: Link, arriving: Arriving | None = None, *, keep: bool = True
+    ) -> None:
+        """Write what comes by ``link`` to the descriptor ``writer``; to the disk if it is kept."""
         self._writer = writer
         self._link = link
         self._arriving = arriving
+        self._keep = keep
         self._writing = link.writing()
 
     def write(self, piece: bytes | bytearray | memoryview, offset: int) -> None:
@@ -31,10 +34,10 @@ class Filling:
         """A block is there, and sound."""
         if self._arriving is not None:  # who reads along goes first, and the disk comes behind
             self._arriving.came(block)
-            return
-        # Begins to write it out, so that the sync at the end has little left to wait for, and
-        # training keeps its page cache.
-        os.posix_fadvise(self._writer, block * BLOCK_BYTES, BLOCK_BYTES, os.POSIX_FADV_DONTNEED)
+        elif self._keep:
+            # Begins to write it out, so that the sync at the end has little left to wait for, and
+            # training keeps its page cache.
+            os.posix_fadvise(self._writer, block * BLOCK_BYTES, BLOCK_BYTES, os.POSIX_FADV_DONTNEED)
 
     def cut(self, size_bytes: int) -> None:
         """Give the file its size, once all has come."""

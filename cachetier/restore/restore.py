@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cachetier_client.clock import Clock
@@ -32,7 +32,7 @@ from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.adopt import Adoption
 from cachetier.restore.arrivals import arrives_no_longer
-from cachetier.restore.fill import Refill
+from cachetier.restore.fill import Refill, Room
 from cachetier.restore.link import Link
 from cachetier.restore.missing import MissingObjects
 from cachetier.restore.published import PublishedSteps
@@ -103,7 +103,7 @@ class Restore:
         clock: For deadlines and rows.
         remote: See ``bucket``.
         replicas: Asked before it.
-        make_room: Called once when there is no room for a shard.
+        room: Where shards go that are brought back.
         missing: Looks into objects that are not there any more.
         listener: Hears of what is read.
     """
@@ -116,7 +116,7 @@ class Restore:
         *,
         remote: str,
         replicas: Replicas = NO_REPLICAS,
-        make_room: Callable[[], None],
+        room: Room,
         missing: MissingObjects | None = None,
         listener: RestoreListener = NOBODY,
     ) -> None:
@@ -138,7 +138,7 @@ class Restore:
             self.sources,
             clock,
             self._link,
-            make_room=make_room,
+            room=room,
             on_restored=listener.on_restored,
         )
 
@@ -170,6 +170,8 @@ class Restore:
         deadline = started_at + timeout_seconds
         shard = self._find(run, step, name)
         opened = self._local(shard)
+        if opened is not None and opened.source == "remote":  # in memory still: no direct reads
+            opened = replace(opened, arriving=True)
         if opened is None and shard.content.size_bytes >= FOLLOWED_FROM_BYTES:
             descriptor = self._refill.arrivals.follow(
                 shard, lambda: self._bring_for_followers(shard, deadline)
@@ -199,9 +201,12 @@ class Restore:
         if arriving is not None and _is(arriving.shard, run, step, name):
             return arriving.blocks(more_than, timeout_seconds)
         shard = self._store.read(queries.shard_by_version, version)
-        if shard is None or not _is(shard, run, step, name) or shard.file_id is None:
+        if shard is None or not _is(shard, run, step, name) or not self._has_file(shard):
             raise arrives_no_longer(name)
         return set(range(len(shard.content.block_digests)))
+
+    def _has_file(self, shard: Shard) -> bool:
+        return shard.file_id is not None or self._store.open_files.holds(shard.version)
 
     def _brought_back(self, shard: Shard, deadline: float) -> Opened:
         """Fetch a shard that is only remote, and open it here."""
@@ -293,6 +298,7 @@ class Restore:
             return None
         if before.state is ShardState.CLEAN:
             self._store.drop([before])
+        self._store.open_files.forget(shard.version)
         return before.state
 
     # --- finding ---------------------------------------------------------------------------------
@@ -349,7 +355,9 @@ class Restore:
             self._give_up(shard)
             return None
         self._listener.on_used(shard)
-        return Opened(shard, copy.descriptor, copy.body, "local")
+        handed_out = copy.descriptor is not None and shard.file_id is None
+        source: Source = "remote" if handed_out else "local"
+        return Opened(shard, copy.descriptor, copy.body, source)
 
     def _look_into_missing(self, shard: Shard) -> None:
         """A file went after its row was read: evicted, which is fine, or lost, which is not."""

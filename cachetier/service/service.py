@@ -42,6 +42,7 @@ from cachetier.local.recovery import Recovered, open_store
 from cachetier.local.store import Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import SaveState
+from cachetier.model.keep import stays
 from cachetier.model.levels import Level
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
@@ -55,6 +56,7 @@ from cachetier.reclaim.retention import Retention
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
 from cachetier.remote.retrying import RetryPolicy
+from cachetier.restore.fill import Room
 from cachetier.restore.missing import MissingObjects
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
 from cachetier.restore.restore import Restore, RestoreListener
@@ -203,7 +205,7 @@ class Service:
             clock,
             remote=DURABLE,
             replicas=Replicas(self._replicas, self._passed_over),
-            make_room=self._changes.ring,
+            room=Room(self._changes.ring, self._keeps_restored),
             missing=missing,
             listener=RestoreListener(
                 on_used=evictor.touch,
@@ -223,6 +225,12 @@ class Service:
             access=self._access,
         )
         self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
+
+    def _keeps_restored(self) -> bool:
+        settings, space = self._settings, self.store.space
+        low_bytes = int(space.capacity_bytes * settings.low_watermark)
+        scarce = space.disk_is_full or space.wanted_bytes > 0
+        return stays(settings.restore_keep, space.used_bytes, low_bytes, scarce=scarce)
 
     def _ingest(self) -> Ingest:
         settings = self._settings

@@ -15,6 +15,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.drain.messages import Size
 from cachetier.local.catalog import queries
 from cachetier.remote.base import ObjectStore
+from cachetier.restore.fill import Room
 from cachetier.restore.restore import Restore
 from tests.integration.drain_node import REMOTE, Node
 
@@ -40,7 +41,7 @@ def clean_node(cache_dir: Path, objects: ObjectStore) -> Iterator[Restore]:
     """A node that never saw the run: all it has is the bucket."""
     node = Node(cache_dir, objects)
     restore = Restore(
-        node.store, node.bucket, node.clock, remote=REMOTE, make_room=node.changes.ring
+        node.store, node.bucket, node.clock, remote=REMOTE, room=Room(node.changes.ring)
     )
     yield restore
     restore.close()

@@ -21,6 +21,7 @@ from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.reclaim.evict import Evictor, Watermarks
 from cachetier.remote.bucket import Bucket, Remote
+from cachetier.restore.fill import Room
 from cachetier.restore.missing import MissingObjects
 from cachetier.restore.restore import Restore
 from tests.fakes.memory_store import MemoryObjectStore
@@ -92,7 +93,7 @@ def tier(cache_dir: Path, bucket: MemoryObjectStore) -> Iterator[Tier]:
     restore = Restore(
         *(node.store, node.bucket, node.clock),
         remote=REMOTE,
-        make_room=node.changes.ring,
+        room=Room(node.changes.ring),
         missing=missing,
     )
     evictor = Evictor(

@@ -27,6 +27,7 @@ from cachetier.reclaim.evict import Evictor, Watermarks
 from cachetier.reclaim.retention import Retention
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
+from cachetier.restore.fill import Room
 from cachetier.restore.restore import Restore
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
@@ -61,6 +62,7 @@ class Node:
         vfs: str | None = None,
         make_drain: MakeDrain = FakeDrain,
         policy: Policy = DRAIN_ALL,
+        keeps: Callable[[], bool] = lambda: True,
     ) -> None:
         self._lock = lock_directory(cache_dir)
         try:
@@ -81,7 +83,9 @@ class Node:
         self.real_drain = RealDrain(store, self.bucket, clock)
         self.checkpoints = Checkpoints(store, self.bucket, self.changes, clock, remote=REMOTE)
         self.ingest = NodeIngest(store, when_full=WhenFull.REJECT, make_room=self._make_room)
-        self.restore = Restore(store, self.bucket, clock, remote=REMOTE, make_room=self._make_room)
+        self.restore = Restore(
+            store, self.bucket, clock, remote=REMOTE, room=Room(self._make_room, keeps)
+        )
 
     def close(self) -> None:
         """Let go of the directory in good order; that only saves time, so it may fail."""

@@ -20,6 +20,7 @@ from cachetier.errors import CachetierError, RemoteError
 from cachetier.local.catalog import queries, replica_writes
 from cachetier.model.lifecycle import ShardState
 from cachetier.remote.bucket import Bucket, Remote
+from cachetier.restore.fill import Room
 from cachetier.restore.replica_choice import AWAY_SECONDS, Replicas
 from cachetier.restore.restore import Restore
 from tests.fakes.fake_clock import FakeClock
@@ -71,7 +72,7 @@ class TwoRemotes(RuleBasedStateMachine):
             self.clock,
             remote=REMOTE,
             replicas=Replicas([Remote("near", near)]),
-            make_room=lambda: None,
+            room=Room(lambda: None),
         )
 
     # --- what happens ----------------------------------------------------------------------------

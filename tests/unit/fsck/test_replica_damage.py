@@ -20,6 +20,7 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.replication import ReplicaState
 from cachetier.remote.bucket import Bucket, Remote
+from cachetier.restore.fill import Room
 from cachetier.restore.replica_choice import Replicas
 from cachetier.restore.restore import Restore
 from tests.fakes.fake_clock import FakeClock
@@ -237,7 +238,7 @@ class Reader(Mirrored):
                     *(node.store, node.bucket, of.clock),
                     remote=DURABLE,
                     replicas=Replicas([near]),
-                    make_room=lambda: None,
+                    room=Room(lambda: None),
                 )
             ) as restore:
                 descriptor = restore.open("run", 1, "rank-1", 0.0).descriptor

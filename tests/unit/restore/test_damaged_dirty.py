@@ -18,6 +18,7 @@ from cachetier.local.catalog import queries, replica_writes
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
+from cachetier.restore.fill import Room
 from cachetier.restore.replica_choice import Replicas
 from cachetier.restore.restore import Restore
 from tests.fakes.fake_clock import FakeClock
@@ -45,7 +46,7 @@ class Damaged:
             clock,
             remote=REMOTE,
             replicas=Replicas([replica]),
-            make_room=lambda: None,
+            room=Room(lambda: None),
         )
         node.put(IDS, "a", DATA)
         node.checkpoints.seal(IDS, 1)

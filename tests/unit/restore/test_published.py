@@ -18,6 +18,7 @@ from cachetier.local.catalog import queries, replica_writes
 from cachetier.model.checkpoint import SaveState
 from cachetier.remote.base import Listing
 from cachetier.remote.bucket import Bucket, Remote
+from cachetier.restore.fill import Room
 from cachetier.restore.published import counts
 from cachetier.restore.replica_choice import AWAY_SECONDS, PassedOverCopies, Reason, Replicas
 from cachetier.restore.restore import Restore
@@ -94,7 +95,7 @@ class World:
                 [Remote("near", Bucket(self.near, Layout("tier")))],
                 lambda _shard, copy, reason, _error: self.passed.append((copy.remote, reason)),
             ),
-            make_room=lambda: None,
+            room=Room(lambda: None),
         )
         node.store.write(replica_writes.configure, {"near": False})
 
@@ -375,7 +376,7 @@ def test_of_two_saves_of_a_step_at_replicas_only_one_is_restored(
             clock,
             remote=REMOTE,
             replicas=Replicas(remotes),
-            make_room=lambda: None,
+            room=Room(lambda: None),
         )
     ) as restore:
         found = restore.published.find("run", 1)

@@ -21,6 +21,7 @@ from cachetier.local.catalog import queries
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.base import if_match
+from cachetier.restore.fill import Room
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail
 from tests.fakes.memory_store import MemoryObjectStore
@@ -372,7 +373,7 @@ def test_who_uses_or_restores_a_shard_is_heard(node: Node, clock: FakeClock) -> 
         node.bucket,
         clock,
         remote=REMOTE,
-        make_room=lambda: None,
+        room=Room(lambda: None),
         listener=RestoreListener(on_used=hear("used"), on_restored=hear("restored")),
     )
     publish(node)
