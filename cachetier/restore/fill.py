@@ -9,6 +9,7 @@ lies in a pack brings its neighbours along.
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Refill:
         self._room = room
         self._on_restored = on_restored
         self._link = link
+        self._turn = zlib.crc32(store.store_id.encode())  # other nodes have others
         self._behind = threading.Lock()
         self._frames = threading.Semaphore(FRAMES_AT_ONCE)
         self.arrivals = Arrivals()
@@ -213,7 +215,7 @@ class Refill:
     def _fill(self, filling: Filling, shard: Shard, source: RemoteShard) -> None:
         bring = partial(self._fill_range, filling, shard, source)
         # Returns when nobody writes any more: the descriptor may be closed then.
-        self._link.each(bring, source.ranges())
+        self._link.each(bring, source.ranges(self._turn))
         filling.cut(shard.content.size_bytes)
 
     def _fill_range(

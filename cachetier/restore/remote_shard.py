@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from cachetier_client.bucket_format.stored import Codec, Content, Stored
 from cachetier_client.io import digests
@@ -18,6 +19,7 @@ from cachetier.errors import IntegrityError, ObjectMissingError, RemoteDigestErr
 from cachetier.remote.base import Into, ObjectStore
 
 RANGE_BLOCKS = 2
+TURN_RANGES = 16
 
 # Gets bytes, and where in the shard they belong; a memoryview lasts until the next call.
 Write = Callable[[bytes | bytearray | memoryview, int], None]
@@ -46,8 +48,18 @@ class RemoteShard:
     stored: Stored
     remote: str = ""
 
-    def ranges(self) -> Iterator[Range]:
-        """Yield what to ``read``, range by range."""
+    def ranges(self, turn: int = 0) -> Iterator[Range]:
+        """Yield what to ``read``, range by range.
+
+        Of ``TURN_RANGES`` in a row each ``turn`` has another one first: nodes that restore a shard
+        at once do not all ask for the same bytes, and a stream waits for no more than those.
+        """
+        in_order = self._in_order()
+        while some := list(islice(in_order, TURN_RANGES)):
+            first = turn % len(some)
+            yield from some[first:] + some[:first]
+
+    def _in_order(self) -> Iterator[Range]:
         start, sizes = self._start_and_sizes()
         for first_block in range(0, len(sizes), RANGE_BLOCKS):
             of_range = sizes[first_block : first_block + RANGE_BLOCKS]

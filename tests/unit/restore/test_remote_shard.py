@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.errors import IntegrityError
-from cachetier.restore.remote_shard import RANGE_BLOCKS, RemoteShard
+from cachetier.restore.remote_shard import RANGE_BLOCKS, TURN_RANGES, RemoteShard
 from tests.fakes.bodies import noise
 from tests.fakes.memory_store import MemoryObjectStore
 
@@ -54,6 +54,26 @@ def test_every_range_comes_back(codec: Codec, size_bytes: int) -> None:
     data = noise(SIZE_BYTES)[:size_bytes]
 
     assert read(remote(data, codec)) == data
+
+
+@given(st.integers(0, 100), st.integers(0, 1 << 32))
+def test_a_turn_changes_where_ranges_begin_but_not_what_comes_nor_far(
+    blocks: int, turn: int
+) -> None:
+    content = Content(blocks * BLOCK_BYTES, 0, (0,) * blocks)
+    shard = RemoteShard(MemoryObjectStore(), "key", content, Stored.raw(content))
+    in_order, turned = list(shard.ranges()), list(shard.ranges(turn))
+
+    assert sorted(turned, key=lambda each: each.start) == in_order
+    assert all(abs(turned.index(each) - at) < TURN_RANGES for at, each in enumerate(in_order))
+
+
+def test_nodes_with_other_turns_begin_at_other_ranges() -> None:
+    content = Content(100 * BLOCK_BYTES, 0, (0,) * 100)
+    shard = RemoteShard(MemoryObjectStore(), "key", content, Stored.raw(content))
+
+    firsts = {next(shard.ranges(turn)).start for turn in range(TURN_RANGES)}
+    assert len(firsts) == TURN_RANGES
 
 
 @pytest.mark.parametrize("codec", [Codec.RAW, Codec.ZSTD])
