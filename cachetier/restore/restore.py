@@ -239,14 +239,15 @@ class Restore:
         """Return the shard that readers of the step see, to read ``blocks`` blocks of it.
 
         One that is only remote stays so while little of it is read, and if there is no room for it.
-        What is to be brought back is opened by ``whole``: ``open``, or ``follow``. Raises as
+        What is on its way, or to be, is opened by ``whole``: ``open``, or ``follow``. Raises as
         ``open`` does, but not for lack of room or time.
         """
         shard = self._find(run, step, name)
         local = self._local(shard)
         if local is not None:
             return local
-        if not self._range_reads.leave_remote(shard, blocks):
+        arrives = self._refill.arrivals.of(shard.version) is not None
+        if arrives or not self._range_reads.leave_remote(shard, blocks):
             with contextlib.suppress(BackpressureError, DeadlineError):
                 return (whole or self.open)(run, step, name, min(timeout_seconds, ROOM_SECONDS))
         blocks_there = RemoteBlocks(

@@ -1,7 +1,8 @@
 """Send a shard's bytes block by block, each verified before it leaves.
 
 A local block that fails its digest takes the local copy out of use, and the same bytes come from
-the remote instead; only when there is no sound copy left does the answer end early.
+the remote instead; only when there is no sound copy left does the answer end early. A shard that is
+on its way here is sent as its blocks come.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier.doors.http.body import Blocks
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.ranges import Span
-from cachetier.errors import IntegrityError
+from cachetier.errors import DeadlineError, IntegrityError, NotFoundError
 from cachetier.model.shard import Shard
 from cachetier.restore.restore import Opened, Restore
 
@@ -39,6 +40,7 @@ class Download:
         self._pools = pools
         self._blocks = blocks
         self._timeout_seconds = timeout_seconds
+        self._there: set[int] = set()  # of what arrives
 
     @property
     def opened(self) -> Opened:
@@ -87,11 +89,14 @@ class Download:
         block = self._blocks.take()
         lent.append(block)
         # What waits for a remote must not keep others from the disk.
-        pool = self._pools.disk if self._opened.remote is None else self._pools.patient
+        waits = self._opened.remote is not None or self._opened.arriving
+        pool = self._pools.patient if waits else self._pools.disk
         return pool(self._fill, numbers.start, block), block
 
     def _fill(self, number: int, block: memoryview) -> None:
         """Read one block, from the remote if the local one is damaged."""
+        if self._opened.arriving:
+            self._await(number)
         if _read(self._opened, number, block):
             return
         shard = self._opened.shard
@@ -99,6 +104,26 @@ class Download:
         self._reopen(shard)
         if not _read(self._opened, number, block):
             raise _damaged(shard)
+
+    def _await(self, number: int) -> None:
+        """Return once a block of what arrives is there; open anew what arrives no longer.
+
+        Raises:
+            DeadlineError: No block came for as long as the request waits.
+            CachetierError: It cannot be brought.
+        """
+        shard = self._opened.shard
+        while number not in self._there:
+            known = len(self._there)
+            try:
+                self._there = self._restore.arrived(
+                    shard.run, shard.step, shard.name, shard.version, known, self._timeout_seconds
+                )
+            except NotFoundError:
+                self._reopen(shard)
+                return
+            if len(self._there) <= known:
+                raise DeadlineError(f"no block of shard {shard.name} came", **shard.context)
 
     def _reopen(self, shard: Shard) -> None:
         reopened = self._restore.open(shard.run, shard.step, shard.name, self._timeout_seconds)
@@ -125,8 +150,9 @@ def _read(opened: Opened, number: int, block: memoryview) -> bool:
         count = os.preadv(opened.descriptor, [block[:length]], start)
     except OSError:
         return False
-    # What was read once is not read again: leave the page cache to training.
-    os.posix_fadvise(opened.descriptor, start, length, os.POSIX_FADV_DONTNEED)
+    if not opened.arriving:  # who writes it does
+        # What was read once is not read again: leave the page cache to training.
+        os.posix_fadvise(opened.descriptor, start, length, os.POSIX_FADV_DONTNEED)
     whole = count == length
     return whole and digests.digest_of(block[:length]) == opened.shard.content.block_digests[number]
 

@@ -163,8 +163,8 @@ class Shards:
             span = span_of(wanted, shard.content.size_bytes)
             if source == "remote" and span is not None:
                 blocks = len(span.blocks)
-                return restore.open_part(*ids, blocks, timeout_seconds)
-        return restore.open(*ids, timeout_seconds)
+                return restore.open_part(*ids, blocks, timeout_seconds, restore.follow)
+        return restore.follow(*ids, timeout_seconds)
 
     async def _answer(
         self, download: Download, scope: Scope, receive: Receive, send: _Sending

@@ -97,6 +97,21 @@ def test_blocks_are_read_while_others_are_still_to_come(
     assert arrived(node, version, len(ALL)) == ALL  # whoever asks late
 
 
+def test_who_wants_a_part_of_what_arrives_reads_along_too(
+    node: Node, objects: MemoryObjectStore
+) -> None:
+    gate = Gate(objects)
+    first, version = follow(node)
+    part = node.restore.open_part("run", 1, "a", 1, SECONDS, node.restore.follow)
+    assert (part.arriving, part.remote, part.shard.version) == (True, None, version)
+
+    gate.open.set()
+    assert part.descriptor is not None
+    os.close(part.descriptor)
+    os.close(first)
+    wait_until_here(node)
+
+
 def test_who_gets_the_file_cannot_write_it(node: Node, objects: MemoryObjectStore) -> None:
     gate = Gate(objects)
     descriptor, _ = follow(node)
