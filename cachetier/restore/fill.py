@@ -141,7 +141,7 @@ class Refill:
         size_bytes = shard.content.size_bytes
         if self._clock.monotonic() > deadline or not self._store.space.try_reserve(size_bytes):
             return
-        with suppress(CachetierError, ForbiddenTransitionError):
+        with suppress(CachetierError, ForbiddenTransitionError, OSError):
             staged = self._store.stage(size_bytes)
             try:
                 filling = self._filling(staged)

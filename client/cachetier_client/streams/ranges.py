@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,14 +80,14 @@ def read_ranges(
     """
     shards = [_planned(name, wanted) for name, wanted in ranges.items()]
     tasks = sum(max(1, len(shard.blocks)) for shard in shards)
-    with ThreadPoolExecutor(WAITERS, "cachetier-waits") as waiters:  # starts none before its first
-        reading = _Reading(open_source, shards, deadline, workers.blocks, waiters)
-        try:
-            workers.run(reading.work, min(workers.threads, tasks))
-            reading.join()
-        finally:
-            waiters.shutdown()
-            reading.close()
+    waiters = ThreadPoolExecutor(WAITERS, "cachetier-waits")  # a thread begins with its first task
+    reading = _Reading(open_source, shards, deadline, workers.blocks, waiters)
+    try:
+        workers.run(reading.work, min(workers.threads, tasks))
+        reading.join()
+    finally:
+        waiters.shutdown()
+        reading.close()
     return reading.read_bytes
 
 
@@ -170,7 +170,8 @@ class _Reading:
                 )
             self._blocks.extend((shard, number) for number in shard.blocks)
             if source.is_remote and not self._waiting:
-                self._waiting = [self._waiters.submit(self.work) for _ in range(WAITERS)]
+                with suppress(RuntimeError):  # none begin while the interpreter ends
+                    self._waiting = [self._waiters.submit(self.work) for _ in range(WAITERS)]
             self._changed.notify_all()
         if not shard.blocks:
             self._end(shard)

@@ -13,7 +13,9 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import IntegrityError
 from cachetier.local.catalog import queries
+from cachetier.local.store import Staged
 from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import Shard
 from cachetier.remote.base import Into
 from cachetier.restore import readahead
 from cachetier.restore.link import PIECE_BYTES
@@ -126,6 +128,23 @@ def test_a_neighbour_that_is_damaged_stays_remote_and_harms_nobody(
     assert {"2", "3"} < here(node)
     with pytest.raises(IntegrityError):
         node.get("run", 1, "1")
+
+
+def test_a_disk_that_does_not_take_a_neighbour_harms_nobody_either(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published(node)
+    restored = node.store.restored
+
+    def refuse_some(staged: Staged, shard: Shard) -> None:
+        if shard.name in ("1", "2"):
+            node.store.discard(staged)
+            raise OSError(5, "Input/output error")
+        restored(staged, shard)
+
+    monkeypatch.setattr(node.store, "restored", refuse_some)
+    assert node.get("run", 1, "0") == body_of(0)
+    assert len(here(node)) == 15
 
 
 def test_a_bit_that_flips_on_the_way_costs_only_the_neighbour_that_it_hits(
