@@ -91,7 +91,7 @@ def test_a_put_that_is_refused_does_not_hurt_those_beside_it(door: Door, sizes: 
     ranks = [door.rank() for _ in range(RANKS)]
     sizes.hold()
     for number, rank in enumerate(ranks):
-        wrong = [{}, {"digest": "0" * 16}, {"save_id": "t", "step": 8, "run": "-"}][number % 3]
+        wrong: dict[str, Any] = [{}, {"digest": "0" * 16}, {"run": "-"}][number % 3]
         send(rank, f"s{number}", **wrong)
     sizes.go_on()
 

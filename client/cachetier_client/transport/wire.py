@@ -113,26 +113,32 @@ def receive_frame(
     first, descriptor = _receive_first(sock, first_bytes, deadline)
     ends_at = time.monotonic() + begun_seconds
     try:
-        magic, header_bytes, body_bytes = PREFIX.unpack_from(first)
-        if magic != MAGIC:
-            raise FrameError(f"expected a frame that starts with {MAGIC!r}, got {bytes(magic)!r}")
-        if header_bytes > header_limit_bytes or body_bytes > body_limit_bytes:
-            raise FrameError(f"frame too large: header {header_bytes}, body {body_bytes} bytes")
-        begun = first[PREFIX.size :]
-        if len(begun) > header_bytes + body_bytes:
-            raise FrameError("more came than one frame")
-        if header_bytes + body_bytes <= TOGETHER_BYTES:
-            rest = _receive_exactly(sock, header_bytes + body_bytes, deadline, ends_at, begun)
+        header_bytes, body_bytes = _announced(first, header_limit_bytes, body_limit_bytes)
+        begun, size_bytes = first[PREFIX.size :], header_bytes + body_bytes
+        if size_bytes <= TOGETHER_BYTES:
+            rest = _receive_exactly(sock, size_bytes, deadline, ends_at, begun)
             return Frame(_decode_header(rest[:header_bytes]), rest[header_bytes:], descriptor)
-        admit(header_bytes + body_bytes)
-        of_header, of_body = begun[:header_bytes], begun[header_bytes:]
-        header = _decode_header(_receive_exactly(sock, header_bytes, deadline, ends_at, of_header))
-        body = _receive_exactly(sock, body_bytes, deadline, ends_at, of_body)
+        admit(size_bytes)
+        rest = _receive_exactly(sock, header_bytes, deadline, ends_at, begun[:header_bytes])
+        header = _decode_header(rest)
+        body = _receive_exactly(sock, body_bytes, deadline, ends_at, begun[header_bytes:])
         return Frame(header, body, descriptor)
     except BaseException:
         if descriptor is not None:
             os.close(descriptor)
         raise
+
+
+def _announced(first: bytearray, header_limit_bytes: int, body_limit_bytes: int) -> tuple[int, int]:
+    """Return the sizes of the header and body that the prefix announces."""
+    magic, header_bytes, body_bytes = PREFIX.unpack_from(first)
+    if magic != MAGIC:
+        raise FrameError(f"expected a frame that starts with {MAGIC!r}, got {bytes(magic)!r}")
+    if header_bytes > header_limit_bytes or body_bytes > body_limit_bytes:
+        raise FrameError(f"frame too large: header {header_bytes}, body {body_bytes} bytes")
+    if len(first) - PREFIX.size > header_bytes + body_bytes:
+        raise FrameError("more came than one frame")
+    return header_bytes, body_bytes
 
 
 def whole_frame(data: memoryview) -> tuple[Frame, int]:
