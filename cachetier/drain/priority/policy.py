@@ -7,7 +7,8 @@ last, or with a small share of its own once it is starved.
 Pressure is what others wait for (Linux's PSI, "some", less what the drain itself waits for): where
 the drain waits, the kernel has put it behind already, and it must not hold back from itself for
 ever. Nor does it stop under any pressure: one thread goes on, with short pauses, so that bytes do
-not stay on one disk without bound.
+not stay on one disk without bound. While the drain does nothing, holding back helps nobody: what
+ranks waited for during a save does not slow the drain that begins after it.
 """
 
 from __future__ import annotations
@@ -66,17 +67,19 @@ class Pressure:
 
     ``cpu`` and ``io`` are per cent of the time that others waited, None where nobody can tell.
     ``hunger`` is the part of the time that the drain's threads waited when they could have run, 0
-    where they hardly wanted to.
+    where they hardly wanted to. ``idle``: the drain read nothing, and hardly ran.
     """
 
     cpu: float | None = None
     io: float | None = None
     hunger: float = 0.0
     seconds: float = 0.0
+    idle: bool = False
 
     @property
     def worst(self) -> float:
-        return max(self.cpu or 0.0, self.io or 0.0)
+        """The greater of the two, as far as the drain may be the reason."""
+        return 0.0 if self.idle else max(self.cpu or 0.0, self.io or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +126,13 @@ def pressure_between(before: PressureSample, after: PressureSample) -> Pressure:
     waited = max(0.0, after.own_cpu_waited - before.own_cpu_waited)
     wanted = waited + max(0.0, after.own_cpu_used - before.own_cpu_used)
     read = max(0.0, after.own_io - before.own_io)
+    hardly_ran = wanted < WANTED_SHARE * seconds
     return Pressure(
         cpu=_others(before.cpu_stalled, after.cpu_stalled, waited, seconds),
         io=_others(before.io_stalled, after.io_stalled, read, seconds),
-        hunger=waited / wanted if wanted >= WANTED_SHARE * seconds else 0.0,
+        hunger=0.0 if hardly_ran else waited / wanted,
         seconds=seconds,
+        idle=hardly_ran and not read,
     )
 
 

@@ -27,7 +27,8 @@ class FakeSensors(Sensors):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cpu = self.own_waited = self.own_used = 0.0
+        self.cpu = self.own_waited = 0.0
+        self.own_used = 0.5  # it works
         self._clocks = [0.0, 0.0, 0.0]
 
     def sample(self, at: float, own_io: float) -> PressureSample:
@@ -88,6 +89,15 @@ def test_pressure_narrows_the_compressor_then_the_reader_and_opens_them_again() 
     scene.sensors.cpu = 0.0
     scene.pass_seconds(2)
     assert scene.allowed == (4, 16)
+
+
+def test_pressure_while_the_drain_does_nothing_narrows_no_gate() -> None:
+    scene = Scene()
+    scene.sensors.cpu, scene.sensors.own_used = 0.9, 0.0
+    scene.pass_seconds(3)
+
+    assert scene.allowed == (4, 16)
+    assert scene.reports[-1]["pressure"]["cpu"] == 90.0
 
 
 def test_a_busy_rank_halves_the_compressor_and_an_idle_one_frees_it() -> None:

@@ -153,6 +153,25 @@ def test_a_clock_that_jumps_is_no_pressure_beyond_all_time() -> None:
     assert second(0.5, own_waited=-3.0).cpu == 50.0
 
 
+def test_what_others_wait_for_while_the_drain_does_nothing_does_not_hold_it_back() -> None:
+    assert second(0.9, io=0.9) == Pressure(90.0, 90.0, seconds=1.0, idle=True)
+    assert second(0.9, io=0.9).worst == 0.0
+    assert second(0.9, own_io=0.01).worst == 90.0
+    assert second(0.9, own_used=0.3).worst == 90.0
+    assert second(0.9, own_waited=0.3).worst == 60.0  # starved
+
+
+@pytest.mark.parametrize(("training", "then"), [(NOBODY, NONE), (BUSY, COMPRESSOR)])
+def test_a_drain_that_begins_after_a_save_is_not_slowed_by_it(
+    training: Training, then: Restraint
+) -> None:
+    stance = Stance(READER)
+    for _ in range(3):
+        stance = next_stance(stance, second(0.9, io=0.9), training)
+
+    assert stance.restraint is then
+
+
 def test_a_drain_alone_on_its_machine_never_slows_itself() -> None:
     stance = Stance()
     for _ in range(100):
