@@ -27,7 +27,7 @@ from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.compressor import Compressor
 from cachetier.drain.upload.packs import PackSender
-from cachetier.drain.upload.part_sender import UploadContext
+from cachetier.drain.upload.part_sender import PACKED_AT_ONCE, UploadContext
 from cachetier.drain.upload.server_copies import Copies
 from cachetier.drain.upload.stopwatch import TimedObjectStore
 from cachetier.drain.upload.uploader import Uploader
@@ -113,7 +113,7 @@ class DrainLoop:
         self._outstanding = 0
         self._parts = ThreadPoolExecutor(size.parts, thread_name_prefix="drain-part")
         self._buffers = Buffers(size.budget_bytes)
-        self._pieces = Buffers(size.parts * PIECE_BYTES, PIECE_BYTES)
+        self._pieces = Buffers(size.parts * PIECE_BYTES)
         self.gates = Gates(ComputeSlots(size.threads), ComputeSlots(size.uploads + size.parts))
         self._remote_health = RemoteHealth(probe, self._report_health, clock)
         claim = StoreClaimer(channel, bucket, store_id)
@@ -153,6 +153,7 @@ class DrainLoop:
                 self._copies,
                 self._pieces,
                 Turns(self._size.parts),
+                threading.Semaphore(max(PACKED_AT_ONCE, self._size.threads)),
             )
         )
 

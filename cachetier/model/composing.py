@@ -21,6 +21,7 @@ from itertools import accumulate
 
 from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, StoredFrame
 from cachetier_client.bucket_format.uploads import (
+    MINIMUM_PART_BYTES,
     PART_LIMIT,
     SINGLE_PUT_BYTES,
     UploadPartRange,
@@ -32,7 +33,6 @@ from cachetier.model.shard import Shard
 
 # What goes in one request anyway is sent: the six of a composed upload cost more than its bytes.
 DONOR_FROM_BYTES = SINGLE_PUT_BYTES + 1
-MINIMUM_PART_BYTES = 5 << 20
 # S3 copies up to 5 GiB at once; smaller ones run beside each other, and less is lost with one.
 COPY_PART_BYTES = 256 << 20
 # What a connection carries while one request more is answered: 35 ms at some 100 MB/s.

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.bucket_format.uploads import MINIMUM_PART_BYTES
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.drain.messages import Size
 from cachetier.errors import CopiesRefusedError, SourceChangedError
-from cachetier.model.composing import MINIMUM_PART_BYTES
 from tests.fakes.bodies import compressible, noise
 from tests.fakes.faulty_store import corrupt, fail, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore

@@ -49,12 +49,18 @@ class Encoding:
         self.element_size = recipe.element_size
         self._compressor = compressor
         self._recipe = recipe
+        self._recipes: dict[int, Recipe] = {}  # of the blocks that were begun
 
     def submit(self, source: ShardSource, size_bytes: int, block: int) -> Future[bytes]:
         """Begin to turn one block into a frame; see ``packing.Frames``."""
+        self._recipes[block] = self._next()
+        return self.again(source, size_bytes, block)
+
+    def again(self, source: ShardSource, size_bytes: int, block: int) -> Future[bytes]:
+        """Begin to make the frame of a block once more, by the same recipe."""
         frame: Future[bytes] = Future()
         frame.set_running_or_notify_cancel()
-        made = self._compressor.submit(source, size_bytes, block, self._next())
+        made = self._compressor.submit(source, size_bytes, block, self._recipes[block])
         made.add_done_callback(lambda ended: self._deliver(ended, frame))
         return frame
 

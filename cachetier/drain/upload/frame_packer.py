@@ -2,7 +2,7 @@
 
 Runs of frames that a donor has are left out, to be copied: each of them is a part of its own.
 
-The memory is that of the part that is being filled, and what ``compressor`` holds.
+The memory is that of the parts, and what ``compressor`` holds.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, StoredFrame
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, digest_of, joined
 
 from cachetier.codec.seek_table import encode_table
+from cachetier.drain.upload.part_room import PartRoom
 from cachetier.drain.upload.source import ShardSource
+from cachetier.errors import CachetierError
 from cachetier.model.composing import DonorFrames, FrameRun
 
 # Of one upload: two are compressed while the next is read; more would wait for their turn.
@@ -35,20 +37,24 @@ class Frames(Protocol):
         The future raises DamagedError if the local bytes fail their digest.
         """
 
+    def again(self, source: ShardSource, size_bytes: int, block: int) -> Future[bytes]:
+        """Begin to make the frame of a block that was submitted before once more."""
+
     def part_room(self, room_bytes: int) -> int:
         """Return how much of so much room the next part may fill: that of three blocks at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Whole frames one after the other, perhaps with the seek table behind; ``number`` from 1."""
+    """Whole frames one after the other, and the seek table, if any, behind; ``number`` from 1."""
 
     number: int
-    view: memoryview
+    body: PartRoom
     digest: int
     raw_start: int
     raw_bytes: int
     frames: tuple[StoredFrame, ...]
+    table: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +102,47 @@ class Packer:
         self._tail: FrameRun | None = None
         self.ended = ended
 
-    def next_part(self, buffer: memoryview) -> Packed:
-        """Fill ``buffer``: with as many frames as surely fit, and the table behind the last one.
+    def next_part(self, room: PartRoom) -> Packed:
+        """Fill ``room``: with as many frames as surely fit, and the table behind the last one.
 
         Raises:
             DamagedError: The local bytes fail their digest. Nothing more comes then.
         """
         first = len(self._frames)
-        buffer = buffer[: self._made.part_room(len(buffer))]
+        limit_bytes = self._made.part_room(room.room_bytes)
         try:
-            filled, digest = self._fill(buffer)
+            digest = self._fill(room, limit_bytes)
         except BaseException:
             self.ended = True
             raise
         frames = tuple(self._frames[first:])
         table = self._table()
-        if table and filled + len(table) <= len(buffer):  # else it is a part of its own
-            buffer[filled : filled + len(table)] = table
-            filled, digest = filled + len(table), digest_of(table, digest)
-            self.ended = True
+        if room.size_bytes + len(table) > limit_bytes:
+            table = b""  # it is a part of its own
+        room.append(table)
+        room.trim()
+        self.ended = bool(table)
         self._parts += 1
-        return Packed(self._parts, buffer[:filled], digest, *self._raw_range(first), frames)
+        raw_range = self._raw_range(first)
+        return Packed(self._parts, room, digest_of(table, digest), *raw_range, frames, table)
+
+    def again(self, part: Packed, room: PartRoom) -> Packed:
+        """Fill ``room`` with the bytes of ``part`` once more.
+
+        Raises:
+            DamagedError: The local bytes fail their digest.
+        """
+        for block, before in enumerate(part.frames, part.raw_start // BLOCK_BYTES):
+            frame = self._made.again(self._source, self._size_bytes, block).result()
+            if StoredFrame(len(frame), digest_of(frame)) != before:
+                raise CachetierError(
+                    "a block became another zstd frame than before",
+                    hint="Check this machine's memory; the shard is kept, and tried again.",
+                )
+            room.append(memoryview(frame)[: part.body.size_bytes - room.size_bytes])
+        room.append(part.table)
+        room.trim()
+        return replace(part, body=room)
 
     def next_copied(self) -> Copied | None:
         """Pass over the frames that can be copied next; None if there are none."""
@@ -175,36 +201,36 @@ class Packer:
         start = min(first * BLOCK_BYTES, self._size_bytes)
         return start, min(len(self._frames) * BLOCK_BYTES, self._size_bytes) - start
 
-    def _fill(self, buffer: memoryview) -> tuple[int, int]:
-        """Append frames until none more surely fits; return the bytes filled and their digest.
+    def _fill(self, room: PartRoom, limit_bytes: int) -> int:
+        """Append frames until none more surely fits; return the digest of all of them.
 
         A part that is large enough ends where frames can be copied.
         """
-        filled, digest, begun = 0, 0, len(self._frames)
+        digest, begun = 0, len(self._frames)
         last = min(self._blocks, begun + FRAMES_A_PART)
         pending: deque[Future[bytes]] = deque()
         try:
             while True:
-                room = (len(buffer) - filled) // FRAME_LIMIT_BYTES
+                filled = room.size_bytes
+                fit = (limit_bytes - filled) // FRAME_LIMIT_BYTES
                 if not pending and self._may_end(filled) and self._run_at(begun):
-                    return filled, digest
-                while begun < last and len(pending) < min(room, FRAMES_AT_ONCE):
+                    return digest
+                while begun < last and len(pending) < min(fit, FRAMES_AT_ONCE):
                     if pending and (filled or len(pending) > 1) and self._run_at(begun):
                         break  # behind one frame it is wanted for sure, else perhaps not
                     pending.append(self._made.submit(self._source, self._size_bytes, begun))
                     begun += 1
                 if not pending:
-                    return filled, digest
+                    return digest
                 frame = memoryview(pending.popleft().result())
                 made = StoredFrame(len(frame), digest_of(frame))
                 head = self._head_of(frame, made, filled)
-                buffer[filled : filled + len(head)] = head
+                room.append(head)
                 head_digest = made.digest if len(head) == len(frame) else digest_of(head)
                 digest = joined(((digest, filled), (head_digest, len(head))))
-                filled += len(head)
                 self._frames.append(made)
                 if self._tail is not None:
-                    return filled, digest
+                    return digest
         finally:
             wait(pending)  # nobody may read the source once the caller closes it
 

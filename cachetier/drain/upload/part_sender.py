@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from cachetier_client.bucket_format.stored import Codec
@@ -22,6 +23,7 @@ from cachetier.drain.upload.buffers import PIECE_BYTES, Buffers
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.encoding import Encoding
 from cachetier.drain.upload.frame_packer import Copied, Packed, Packer
+from cachetier.drain.upload.part_room import GivenBackError, PartRoom
 from cachetier.drain.upload.progress import (
     SentUploadPart,
     UploadProgress,
@@ -33,14 +35,21 @@ from cachetier.drain.upload.progress import (
 from cachetier.drain.upload.server_copies import Copies, Donor
 from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget
-from cachetier.errors import RemoteDigestError, SourceChangedError, StoppingError
+from cachetier.errors import (
+    RemoteDigestError,
+    SourceChangedError,
+    StoppingError,
+    TransientError,
+)
 from cachetier.model import composing
 from cachetier.model.composing import SourcePiece
 from cachetier.remote.base import Body, CopyRange, ObjectStore, UploadedPart
 from cachetier.remote.turns import Turns
 
 ROUNDS = 3
+MADE_AT_MOST = 6
 PARTS_AT_ONCE = 8
+PACKED_AT_ONCE = 2
 PIECES_BUDGET_BYTES = PARTS_AT_ONCE * PIECE_BYTES
 
 Item = TypeVar("Item")
@@ -60,6 +69,7 @@ class UploadContext:
         copies: Finds bytes that the bucket has already; without it every byte is sent.
         pieces: Lends memory for what is read while it is sent.
         turns: Says how many of ``threads`` each upload may use.
+        packing: Lets so many uploads make frames at once; more would only hold memory.
     """
 
     store: ObjectStore
@@ -69,8 +79,11 @@ class UploadContext:
     chooser: Chooser | None = None
     usual_part_bytes: Callable[[], int] = lambda: PART_BYTES
     copies: Copies | None = None
-    pieces: Buffers = field(default_factory=lambda: Buffers(PIECES_BUDGET_BYTES, PIECE_BYTES))
+    pieces: Buffers = field(default_factory=lambda: Buffers(PIECES_BUDGET_BYTES))
     turns: Turns = field(default_factory=lambda: Turns(PARTS_AT_ONCE))
+    packing: threading.Semaphore = field(
+        default_factory=lambda: threading.Semaphore(PACKED_AT_ONCE)
+    )
 
     @contextmanager
     def body(
@@ -204,16 +217,13 @@ class PartSender:
                 yield
 
         def bring(_turn: None) -> SentUploadPart:
-            with ExitStack() as lent:
-                made: Copied | Packed | None
-                with _released(turn):
-                    made = packer.next_copied()
-                    if made is None:
-                        room = self._context.buffers.lend(self._upload.part_bytes)
-                        buffer = lent.enter_context(room)
-                        with stopwatch.phase(stopwatch.COMPRESS):
-                            made = packer.next_part(buffer)
-                part = self._bring_frames(made)
+            made: Copied | Packed
+            with _released(turn):
+                made = packer.next_copied() or self._made(packer.next_part)
+            if isinstance(made, Copied):
+                part = self._copy(made.number, made.start, made.size_bytes, made.digest)
+            else:
+                part = self._send_made(packer, made)
             sent = SentUploadPart(part, made.raw_start, made.raw_bytes, made.frames)
             self._progress.part_done(sent)
             return sent
@@ -236,10 +246,25 @@ class PartSender:
             donor=donor.frames_for(content.size_bytes) if donor is not None else None,
         )
 
-    def _bring_frames(self, made: Copied | Packed) -> UploadedPart:
-        if isinstance(made, Copied):
-            return self._copy(made.number, made.start, made.size_bytes, made.digest)
-        return _in_rounds(lambda: self._send(made.number, made.view, made.digest))
+    def _made(self, fill: Callable[[PartRoom], Packed]) -> Packed:
+        with self._context.packing:
+            room = PartRoom(self._context.buffers, self._upload.part_bytes)
+            try:
+                with stopwatch.phase(stopwatch.COMPRESS):
+                    return fill(room)
+            except BaseException:
+                room.close()
+                raise
+
+    def _send_made(self, packer: Packer, made: Packed) -> UploadedPart:
+        """Send a part of frames; one that failed, and was given back meanwhile, is made again."""
+        for number in range(MADE_AT_MOST):
+            if number:
+                self._go_on()
+                made = self._made(partial(packer.again, made))
+            with closing(made.body) as body, suppress(GivenBackError):
+                return _in_rounds(partial(self._send, made.number, body, made.digest))
+        raise TransientError(f"part {made.number} did not get through")
 
     # --- both ------------------------------------------------------------------------------------
 

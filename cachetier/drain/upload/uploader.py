@@ -9,7 +9,7 @@ a read-side call has confirmed it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 from cachetier_client.bucket_format.stored import Stored, is_worthwhile, limit_bytes
 from cachetier_client.bucket_format.uploads import (
@@ -23,6 +23,7 @@ from cachetier_client.bucket_format.uploads import (
 from cachetier.drain.upload import stopwatch
 from cachetier.drain.upload.frame_packer import Packer
 from cachetier.drain.upload.multipart import MultipartUpload
+from cachetier.drain.upload.part_room import PartRoom
 from cachetier.drain.upload.part_sender import ROUNDS, UploadContext
 from cachetier.drain.upload.progress import UploadProgress
 from cachetier.drain.upload.server_copies import Ask, nobody
@@ -119,16 +120,16 @@ class Uploader:
             room = min(
                 packed_upload_part_bytes_for(target.size_bytes), limit_bytes(target.size_bytes)
             )
-            with buffers.lend(room) as buffer:
+            with closing(PartRoom(buffers, room, lasting=True)) as memory:
                 packer = Packer(encoding, source, target.size_bytes)
                 with stopwatch.phase(stopwatch.COMPRESS):
-                    packed = packer.next_part(buffer)
-                if packer.ended and is_worthwhile(len(packed.view), target.size_bytes):
+                    packed = packer.next_part(memory)
+                if packer.ended and is_worthwhile(memory.size_bytes, target.size_bytes):
                     how = encoding.codec, encoding.element_size
                     metadata = compressed_metadata(target.metadata, target.size_bytes, *how)
-                    size_bytes, digest = len(packed.view), packed.digest
+                    size_bytes, digest = memory.size_bytes, packed.digest
                     sent = Stored(how[0], size_bytes, digest, packed.frames, how[1])
-                    yield packed.view, sent, metadata
+                    yield memory, sent, metadata
                     return
         whole = UploadPartRange(1, 0, target.size_bytes)
         with self._context.body(source, whole, target.size_bytes) as (body, _):

@@ -12,6 +12,7 @@ from cachetier_client.identity.names import ELEMENT_SIZES
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, to_hex
 
 PART_LIMIT = 10_000
+MINIMUM_PART_BYTES = 5 << 20  # S3's, for all but the last
 PART_BYTES = 16 << 20
 SMALL_PART_BYTES, LARGE_PART_BYTES = 8 << 20, 32 << 20
 SLOW_BYTES_PER_SECOND = 16 << 20
@@ -104,7 +105,7 @@ def packed_upload_part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES)
     the 5 MiB that S3 wants.
     """
     least = -(-stored.limit_bytes(size_bytes) // PART_LIMIT) + FRAME_LIMIT_BYTES
-    return max(usual_bytes, 3 * BLOCK_BYTES, blocks_of(least) * BLOCK_BYTES)
+    return max(usual_bytes, MINIMUM_PART_BYTES + FRAME_LIMIT_BYTES, blocks_of(least) * BLOCK_BYTES)
 
 
 def object_metadata(save_id: str, store_id: str, version: int, content: Content) -> dict[str, str]:

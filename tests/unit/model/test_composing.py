@@ -8,7 +8,12 @@ from itertools import pairwise
 
 import pytest
 from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, SHARD_LIMIT_BYTES, StoredFrame
-from cachetier_client.bucket_format.uploads import PART_BYTES, PART_LIMIT, upload_part_bytes_for
+from cachetier_client.bucket_format.uploads import (
+    MINIMUM_PART_BYTES,
+    PART_BYTES,
+    PART_LIMIT,
+    upload_part_bytes_for,
+)
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -124,12 +129,12 @@ def test_a_plan_covers_every_byte_once_and_keeps_to_the_limits(
     assert plan[-1].end == size_bytes
     assert [piece.number for piece in plan] == list(range(1, len(plan) + 1))
     assert all(one.end == other.start for one, other in pairwise(plan))
-    assert all(piece.size_bytes >= composing.MINIMUM_PART_BYTES for piece in plan[:-1])
+    assert all(piece.size_bytes >= MINIMUM_PART_BYTES for piece in plan[:-1])
     for piece in plan:
         blocks = range(piece.first_block, piece.first_block + piece.blocks)
         if piece.copied:
             assert all(unchanged[block] for block in blocks)
-            assert piece.size_bytes >= composing.MINIMUM_PART_BYTES
+            assert piece.size_bytes >= MINIMUM_PART_BYTES
         else:
             assert piece.size_bytes <= part_bytes
 
@@ -159,7 +164,7 @@ def test_without_the_donor_the_rest_is_sent_behind_what_is_there(
 
     assert sum(piece.size_bytes for piece in [*done, *rest]) == size_bytes
     assert not any(piece.copied for piece in rest)
-    assert all(piece.size_bytes >= composing.MINIMUM_PART_BYTES for piece in [*done, *rest][:-1])
+    assert all(piece.size_bytes >= MINIMUM_PART_BYTES for piece in [*done, *rest][:-1])
 
 
 @given(shards(), st.binary(min_size=8, max_size=8))
@@ -242,7 +247,7 @@ def test_runs_of_frames_are_unchanged_and_keep_to_the_limits(
         assert run.start == sum(frame.size_bytes for frame in frames[:first])
         assert run.size_bytes == sum(frame.size_bytes for frame in run.frames)
         limit = composing.COPY_PART_BYTES + FRAME_LIMIT_BYTES
-        assert composing.MINIMUM_PART_BYTES <= run.size_bytes <= limit
+        assert MINIMUM_PART_BYTES <= run.size_bytes <= limit
 
 
 def test_frames_that_are_all_unchanged_are_copied_to_the_last_one() -> None:

@@ -13,9 +13,11 @@ from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, digest_of
 
 from cachetier.codec.frames import FrameEncoder
 from cachetier.drain.upload import frame_packer
+from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.compressor import Compressor, Recipe
 from cachetier.drain.upload.encoding import Encoding
 from cachetier.drain.upload.frame_packer import Packed, Packer
+from cachetier.drain.upload.part_room import PartRoom
 from cachetier.drain.upload.source import DamagedError
 from tests.fakes.bodies import noise
 from tests.unit.drain.shards import NOISE_BYTES, Memory
@@ -33,9 +35,8 @@ def zstd() -> Iterator[Encoding]:
 def packed(packer: Packer, room: int = PART_BYTES) -> list[tuple[Packed, bytes]]:
     parts = []
     while not packer.ended:
-        buffer = memoryview(bytearray(room))
-        part = packer.next_part(buffer)
-        parts.append((part, bytes(part.view)))
+        part = packer.next_part(PartRoom(Buffers(), room))
+        parts.append((part, b"".join(part.body)))
     return parts
 
 

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, StoredFrame
-from cachetier_client.bucket_format.uploads import PART_BYTES
+from cachetier_client.bucket_format.uploads import MINIMUM_PART_BYTES, PART_BYTES
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachetier.codec.seek_table import encode_table
+from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.frame_packer import Copied, Packer
+from cachetier.drain.upload.part_room import PartRoom
 from cachetier.drain.upload.source import ShardSource
-from cachetier.model.composing import MINIMUM_PART_BYTES, DonorFrames
+from cachetier.model.composing import DonorFrames
 from tests.fakes.bodies import noise
 from tests.unit.drain.shards import Memory
 
@@ -33,6 +35,9 @@ class Made:
 
     def submit(self, source: ShardSource, size_bytes: int, block: int) -> Future[bytes]:
         self.asked.append(block)
+        return self.again(source, size_bytes, block)
+
+    def again(self, source: ShardSource, size_bytes: int, block: int) -> Future[bytes]:
         future: Future[bytes] = Future()
         future.set_result(self.frames[block])
         return future
@@ -70,8 +75,8 @@ def composed(
             parts.append((True, body))
             described = part.digest, part.raw_start, part.raw_bytes
         else:
-            packed = packer.next_part(memoryview(bytearray(PART_BYTES)))
-            body = bytes(packed.view)
+            packed = packer.next_part(PartRoom(Buffers(), PART_BYTES))
+            body = b"".join(packed.body)
             parts.append((False, body))
             described = packed.digest, packed.raw_start, packed.raw_bytes
         assert described[:2] == (digest_of(body), reached)

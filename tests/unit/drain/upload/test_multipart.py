@@ -16,7 +16,6 @@ from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.compressor import Compressor
 from cachetier.drain.upload.part_sender import PARTS_AT_ONCE, UploadContext
-from cachetier.drain.upload.progress import SentUploadPart
 from cachetier.drain.upload.server_copies import Ask, Copies, Offer, nobody
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
@@ -29,36 +28,10 @@ from tests.fakes.faulty_store import FaultyObjectStore, fail
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import content_of
 from tests.stateful.real_drain import InCaller
-from tests.unit.drain.shards import Memory
+from tests.unit.drain.shards import Memory, Recorded
 
 BLOCKS = 6
 ZSTD = parsed_mode("zstd:1")
-
-
-class Recorded:
-    """What is remembered of an upload from one drain to the next."""
-
-    def __init__(self) -> None:
-        self.gone()
-
-    def parts(self) -> list[SentUploadPart]:
-        return sorted(self.sent, key=lambda sent: sent.part.number)
-
-    def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
-        self.upload_id: str | None = upload_id
-        self.part_bytes: int | None = part_bytes
-        self.codec, self.element_size = codec, element_size
-        self.sent: list[SentUploadPart] = []
-
-    def part_done(self, part: SentUploadPart) -> None:
-        self.sent.append(part)
-
-    def flush(self) -> None:
-        """Nothing to do."""
-
-    def gone(self) -> None:
-        self.begun("", 0, Codec.RAW)
-        self.upload_id = self.part_bytes = None
 
 
 class Counting(MemoryObjectStore):
