@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from cachetier_client import Client
@@ -47,11 +48,11 @@ class Counts:
 class RunningSink:
     """A sink in a process, and a session, of its own."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], scheme: str) -> None:
         self._process = process
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        self.endpoint = S3Endpoint(f"http://127.0.0.1:{port}", BUCKET, ANYBODY, "checksum")
+        self.endpoint = S3Endpoint(f"{scheme}://127.0.0.1:{port}", BUCKET, ANYBODY, "checksum")
 
     @property
     def pid(self) -> int:
@@ -96,10 +97,10 @@ class RunningSink:
 
 
 @contextmanager
-def sink() -> Iterator[RunningSink]:
-    """Run a sink until the block ends."""
+def sink(*certificate_and_key: Path) -> Iterator[RunningSink]:
+    """Run a sink until the block ends; over TLS, if it is given what for."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.drain.sink"],
+        [sys.executable, "-m", "benchmarks.drain.sink", *map(str, certificate_and_key)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -107,7 +108,7 @@ def sink() -> Iterator[RunningSink]:
         start_new_session=True,
     )
     try:
-        yield RunningSink(process)
+        yield RunningSink(process, "https" if certificate_and_key else "http")
     finally:
         process.communicate()  # it ends with its input
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -83,7 +84,8 @@ class Tally:
 class Sink:
     """Serves on a free port of loopback until the process ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.tally = Tally()
         self._objects = Objects()
         self._bucket: TokenBucket | None = None
@@ -136,15 +138,18 @@ class Sink:
 
     def _serve(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reader = _Reader(connection)
+        accepted = connection
         try:
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            reader = _Reader(connection)
             while (head := reader.head()) is not None:
                 self._answer_one(connection, reader, head)
         except (OSError, WireError):
             pass  # the client went away, or we are down
         finally:
             with self._open_lock:
-                self._open.discard(connection)
+                self._open.discard(accepted)
             connection.close()
 
     def _answer_one(self, connection: socket.socket, reader: _Reader, head: Head) -> None:
@@ -202,6 +207,8 @@ class _Reader:
         self._connection = connection
         self._pending = b""
         self._buffer = bytearray(RECEIVE_BYTES)
+        encrypted = isinstance(connection, ssl.SSLSocket)  # the kernel cannot drop that
+        self._flags = 0 if encrypted else socket.MSG_TRUNC
 
     def head(self) -> Head | None:
         while b"\r\n\r\n" not in self._pending:
@@ -223,7 +230,7 @@ class _Reader:
         self._pending = self._pending[framing:]
         while left:
             dropped = self._connection.recv_into(
-                self._buffer, min(left, link.piece_bytes, RECEIVE_BYTES), socket.MSG_TRUNC
+                self._buffer, min(left, link.piece_bytes, RECEIVE_BYTES), self._flags
             )
             if not dropped:
                 raise WireError("closed within a body")
@@ -264,12 +271,16 @@ def _reset(connection: socket.socket) -> None:
         pass  # closed already
 
 
-def main() -> None:
-    sink = Sink()
+def main(*certificate_and_key: str) -> None:
+    tls = None
+    if certificate_and_key:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(*certificate_and_key)
+    sink = Sink(tls)
     print(sink.port, flush=True)
     for line in sys.stdin:
         print(json.dumps(sink.obey(json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

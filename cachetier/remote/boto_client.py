@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 DEFAULT_REGION = "us-east-1"  # what S3-compatible stores expect where nobody names a region
 
 SEND_BYTES = 1 << 20  # with small ones the processor is the limit
+ENCRYPTED_BYTES = 64 << 10  # takes a second even where a connection gets next to nothing
 PROGRAM_SECONDS = 60.0  # one may ask somebody else; calls that need its answer wait as long
 
 _SOURCE = "Mend the program, profile or agent that the AWS configuration takes credentials from."
@@ -267,8 +268,10 @@ def _watched(connection: Any, watch: StallWatch) -> Any:
             if not isinstance(data, memoryview) or self._response_received:
                 super().send(data)
                 return
+            # Of what is encrypted nobody hears before all of it is through, in one time-out.
+            at_once = ENCRYPTED_BYTES if isinstance(self.sock, ssl.SSLSocket) else len(data)
             while data:
-                count = self.sock.send(data)
+                count = self.sock.send(data[:at_once])
                 watch.sent(count)
                 data = data[count:]
 
