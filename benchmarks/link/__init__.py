@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.link import draining, parts, restoring
+from benchmarks.link import draining, parts, restoring, secured
 from benchmarks.measures import Result
 from benchmarks.scratch import Bench
 
@@ -12,4 +12,5 @@ BENCHES: dict[str, Callable[[Bench], list[Result]]] = {
     "link_drain": draining.measure,
     "link_restore": restoring.measure,
     "link_parts": parts.measure,
+    "link_tls": secured.measure,
 }

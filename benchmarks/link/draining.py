@@ -6,6 +6,7 @@ who has more requests under way is faster, until the processor is the limit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import repeat
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from benchmarks.drain.remote import (
     seconds_until_durable,
     sink,
 )
-from benchmarks.link.peers import fastest, peers
+from benchmarks.link.peers import Peer, fastest, peers
 from benchmarks.link.sizes import SLOW, Sizes, sizes_of
 from benchmarks.measures import Result, at_least, median_of, ratios
 from benchmarks.node import node
@@ -29,38 +30,44 @@ from benchmarks.scratch import Bench, settle
 
 RUN = "link"
 WHERE = "8 MB/s a connection, 35 ms"
-MEASURE = f"drain, {WHERE} / the best peer with the best threads"
 COMPRESSED = f"drain with zstd:1, {WHERE} / plain"
 
 
 def measure(bench: Bench) -> list[Result]:
     sizes = sizes_of(bench)
-    cache_dir = bench.directory / "cache"
+    with sink() as remote:
+        results, ours = plain(bench, remote, peers(sizes.threads), WHERE)
+        packed = _compressed(bench, remote, sizes)
+    return [*results, median_of(COMPRESSED, ratios(ours, packed), "", at_least(0.9))]
+
+
+def plain(
+    bench: Bench, remote: RunningSink, choices: Sequence[Peer], where: str
+) -> tuple[list[Result], list[float]]:
+    """Measure the drain of plain bytes beside the best of ``choices``; return its seconds too."""
+    sizes, cache_dir = sizes_of(bench), bench.directory / "cache"
     source = raw.random_buffer(sizes.drained_bytes // sizes.shards)
     with (
-        sink() as remote,
         node(cache_dir, remote=remote.endpoint) as service,
         Client(service.url) as client,
     ):
         remote.take_shape(SLOW)
         _drained(client, remote, source, sizes, 0)  # warms up, and leaves files for the peers
-        files = _named(cache_dir, bench.directory / "files")
-        ordered = fastest(bench, "put", files, remote, peers(sizes.threads))
-        best, ours, theirs = ordered[0], [], []
+        files = _named(cache_dir, bench.directory / "to-put")
+        best, ours, theirs = fastest(bench, "put", files, remote, choices)[0], [], []
         for number in range(1, sizes.runs + 1):
             client.delete_step(RUN, number - 1)
             ours.append(_drained(client, remote, source, sizes, number))
             remote.forget()
             theirs.append(best.move("put", files, remote))
             bench.say(f"drain {ours[-1]:.2f} s, {best} {theirs[-1]:.2f} s")
-        packed = _compressed(bench, remote, sizes)
     rates = [[sizes.drained_bytes / 1e6 / seconds for seconds in runs] for runs in (ours, theirs)]
+    measured = f"drain, {where} / the best peer with the best threads"
     return [
-        median_of(MEASURE, ratios(theirs, ours), "", at_least(0.95), f"beside {best}"),
-        median_of(f"drain, {WHERE}", rates[0], "MB/s"),
+        median_of(measured, ratios(theirs, ours), "", at_least(0.95), f"beside {best}"),
+        median_of(f"drain, {where}", rates[0], "MB/s"),
         median_of(f"the best peer there: {best.name}", rates[1], "MB/s"),
-        median_of(COMPRESSED, ratios(ours, packed), "", at_least(0.9)),
-    ]
+    ], ours
 
 
 def _compressed(bench: Bench, remote: RunningSink, sizes: Sizes) -> list[float]:

@@ -6,13 +6,14 @@ the import of the library are not counted. ``get`` of the CRT client goes to a f
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 PART_BYTES = 8 << 20  # the default of both
 
@@ -58,18 +59,18 @@ def _crt(endpoint: str, bucket: str, _threads: int, verb: str) -> Move:
         DefaultHostResolver,
         EventLoopGroup,
     )
-    from awscrt.s3 import S3Client, S3RequestTlsMode, S3RequestType
+    from awscrt.s3 import S3Client, S3RequestType
 
+    parts = urlsplit(endpoint)
     group = EventLoopGroup()
     client = S3Client(
         bootstrap=ClientBootstrap(group, DefaultHostResolver(group)),
         region="us-east-1",
         credential_provider=AwsCredentialsProvider.new_static("nobody", "nobody"),
-        tls_mode=S3RequestTlsMode.DISABLED,
+        **_tls(parts),
         part_size=PART_BYTES,
         throughput_target_gbps=100,
     )
-    parts = urlsplit(endpoint)
 
     def move(path: Path) -> None:
         headers = [("host", parts.netloc)]
@@ -83,6 +84,19 @@ def _crt(endpoint: str, bucket: str, _threads: int, verb: str) -> Move:
         ).finished_future.result()
 
     return move
+
+
+def _tls(address: SplitResult) -> dict[str, Any]:
+    from awscrt.io import ClientTlsContext, TlsContextOptions
+    from awscrt.s3 import S3RequestTlsMode
+
+    if address.scheme == "http":
+        return {"tls_mode": S3RequestTlsMode.DISABLED}
+    trusted = TlsContextOptions()
+    trusted.override_default_trust_store_from_path(None, os.environ["REQUESTS_CA_BUNDLE"])
+    options = ClientTlsContext(trusted).new_connection_options()
+    options.set_server_name(address.hostname or "")
+    return {"tls_mode": S3RequestTlsMode.ENABLED, "tls_connection_options": options}
 
 
 if __name__ == "__main__":

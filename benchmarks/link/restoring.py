@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
@@ -29,7 +29,6 @@ from benchmarks.node import node
 from benchmarks.scratch import ROOT, Bench, settle
 
 RUN = "restored"
-MEASURE = f"cold restore by 8 ranks, {WHERE} / the best peer with the best threads"
 LOCAL = "cold restore of one shard of 1 GiB from loopback into `out` / ranged GETs into memory"
 
 
@@ -38,22 +37,24 @@ def measure(bench: Bench) -> list[Result]:
     with sink() as ours, sink() as theirs:
         for remote in (ours, theirs):
             remote.keep()
-        slow = _over_slow_connections(bench, sizes, ours, theirs)
+        slow = over_slow_connections(bench, ours, theirs, peers(sizes.threads), WHERE)
         ours.forget()
         theirs.forget()
         return slow + _over_loopback(bench, sizes, ours)
 
 
-def _over_slow_connections(
-    bench: Bench, sizes: Sizes, ours: RunningSink, theirs: RunningSink
+def over_slow_connections(
+    bench: Bench, ours: RunningSink, theirs: RunningSink, choices: Sequence[Peer], where: str
 ) -> list[Result]:
+    """Measure cold restores from ``ours`` beside the best of ``choices`` from ``theirs``."""
+    sizes = sizes_of(bench)
     each = sizes.restored_bytes // sizes.shards
     _drained(bench, ours, [each] * sizes.shards, 1)
     files = _files(bench.directory / "files", each, sizes.shards)
     Peer("boto3", 16).move("put", files, theirs)
     for remote in (ours, theirs):
         remote.take_shape(SLOW)
-    best = fastest(bench, "get", files, theirs, peers(sizes.threads))[0]
+    best = fastest(bench, "get", files, theirs, choices)[0]
     cold, other = [], []
     _restored(bench, ours, 1, each, sizes.shards, sizes.runs)  # warms up
     for number in range(sizes.runs):
@@ -63,9 +64,10 @@ def _over_slow_connections(
     rates = [[sizes.restored_bytes / 1e6 / seconds for seconds in runs] for runs in (cold, other)]
     for remote in (ours, theirs):
         remote.take_shape(Shape())
+    measured = f"cold restore by 8 ranks, {where} / the best peer with the best threads"
     return [
-        median_of(MEASURE, ratios(other, cold), "", at_least(0.95), f"beside {best}"),
-        median_of(f"cold restore by 8 ranks, {WHERE}", rates[0], "MB/s"),
+        median_of(measured, ratios(other, cold), "", at_least(0.95), f"beside {best}"),
+        median_of(f"cold restore by 8 ranks, {where}", rates[0], "MB/s"),
         median_of(f"the best peer there: {best.name}", rates[1], "MB/s"),
     ]
 
