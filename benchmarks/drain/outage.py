@@ -24,10 +24,13 @@ from benchmarks.drain.remote import (
     sink,
 )
 from benchmarks.drain.sizes import outage_seconds, sizes_of
-from benchmarks.drain.throttled_bucket import Simulation, TokenBucket, crowd, shares
 from benchmarks.measures import Result, at_most
 from benchmarks.node import node
 from benchmarks.scratch import Bench
+from cachetier.simulate.events import Events
+from cachetier.simulate.node import Work, crowd
+from cachetier.simulate.results import shares
+from cachetier.simulate.store import Store
 
 RUN = "outage"
 SHARDS = 16
@@ -159,13 +162,10 @@ def _simulated(bench: Bench) -> list[Result]:
     """Ten minutes without the store, one node, a bucket of 25 parts/s before and after."""
     begins = 120.0
     ends = begins + SIMULATED_SECONDS
-    nodes = crowd(1, seed=0)
-    simulation = Simulation(
-        nodes,
-        TokenBucket(SIMULATED_RATE, SIMULATED_RATE),
-        away=lambda now: begins <= now < ends,
-    )
-    simulation.run(ends + 120.0)
+    events = Events()
+    store = Store(events, SIMULATED_RATE, away=lambda now: begins <= now < ends)
+    nodes = crowd(events, store, 1, Work(), seed=0)
+    events.run(ends + 120.0)
     normal = shares(nodes, begins - 60.0, begins).per_second
     knocks = [instant for instant in nodes[0].knocked_at if instant > begins + 10.0]
     per_second = round(1 / min(later - earlier for earlier, later in pairwise(knocks)), 3)

@@ -30,7 +30,7 @@ from typing import Any
 
 from benchmarks.drain.link import Link, Shape
 from benchmarks.drain.objects import SLOW_DOWN, Answer, Body, Objects, Request
-from benchmarks.drain.throttled_bucket import TokenBucket
+from cachetier.simulate.store import TokenBucket
 from cachetier.testing.http_wire import Head, WireError
 
 RECEIVE_BYTES = 1 << 20

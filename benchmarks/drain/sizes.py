@@ -25,6 +25,7 @@ class Sizes:
     bucket_runs: int
     simulated_seconds: float
     simulations: int
+    crowd: int
     training_rounds: int
     training_seconds: float
     training_lead_in_seconds: float
@@ -46,6 +47,7 @@ FULL = Sizes(
     bucket_runs=3,
     simulated_seconds=600.0,
     simulations=5,
+    crowd=1000,
     training_rounds=4,
     training_seconds=6.0,
     training_lead_in_seconds=8.0,  # a starved drain has found its lasting place by then
@@ -66,6 +68,7 @@ QUICK = Sizes(
     bucket_runs=1,
     simulated_seconds=120.0,
     simulations=1,
+    crowd=16,
     training_rounds=1,
     training_seconds=0.3,
     training_lead_in_seconds=0.1,

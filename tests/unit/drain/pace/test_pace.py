@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from benchmarks.drain.throttled_bucket import SimulatedNode, Simulation, TokenBucket
 from cachetier.drain.pace.pace import (
     GENTLE_CUT,
     LEAST_RATE,
@@ -14,6 +13,12 @@ from cachetier.drain.pace.pace import (
     Pace,
     Ticket,
 )
+from cachetier.simulate.events import Events
+from cachetier.simulate.node import Work, crowd
+from cachetier.simulate.results import shares
+from cachetier.simulate.store import Store
+
+PARTS = Work(size_bytes=1 << 20)
 
 
 def begin(pace: Pace, now: float, size_bytes: int = 1) -> Ticket:
@@ -194,18 +199,18 @@ def test_nothing_with_a_body_begins_while_nothing_may_be_sent() -> None:
 
 @pytest.mark.parametrize("rate", [5.0, 10.0, 50.0, 200.0])
 def test_one_node_uses_a_token_bucket_up_and_is_rarely_refused(rate: float) -> None:
-    node = SimulatedNode()
-    Simulation([node], TokenBucket(rate, max(1.0, rate)), seed=1).run(until_seconds=120.0)
-    accepted = sum(at > 20.0 for at in node.accepted_at)
-    rejected = sum(at > 20.0 for at in node.rejected_at)
-    assert accepted / (rate * 100.0) > 0.95
-    assert rejected / (accepted + rejected) < 0.05
+    events = Events()
+    nodes = crowd(events, Store(events, rate), 1, PARTS, seed=1)
+    events.run(until_seconds=120.0)
+    found = shares(nodes, 20.0, 120.0)
+    assert found.per_second / rate > 0.95
+    assert found.rejected_share < 0.05
 
 
 def test_eight_nodes_that_share_a_bucket_come_to_fair_shares() -> None:
-    nodes = [SimulatedNode(starts_at=0.3 * number) for number in range(8)]
-    Simulation(nodes, TokenBucket(100.0, 100.0), seed=1).run(until_seconds=240.0)
-    shares = [sum(at > 60.0 for at in node.accepted_at) for node in nodes]
-    jain = sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
-    assert jain > 0.95
-    assert sum(shares) / (100.0 * 180.0) > 0.9
+    events = Events()
+    nodes = crowd(events, Store(events, 100.0), 8, PARTS, seed=1, within_seconds=2.0)
+    events.run(until_seconds=240.0)
+    found = shares(nodes, 60.0, 240.0)
+    assert found.fairness > 0.95
+    assert found.per_second / 100.0 > 0.9
