@@ -26,6 +26,8 @@ class Sizes:
     simulated_seconds: float
     simulations: int
     crowd: int
+    restoring: int
+    restored_bytes: int
     training_rounds: int
     training_seconds: float
     training_lead_in_seconds: float
@@ -48,6 +50,8 @@ FULL = Sizes(
     simulated_seconds=600.0,
     simulations=5,
     crowd=1000,
+    restoring=256,
+    restored_bytes=2 * 10**12,
     training_rounds=4,
     training_seconds=6.0,
     training_lead_in_seconds=8.0,  # a starved drain has found its lasting place by then
@@ -69,6 +73,8 @@ QUICK = Sizes(
     simulated_seconds=120.0,
     simulations=1,
     crowd=16,
+    restoring=64,
+    restored_bytes=10**11,
     training_rounds=1,
     training_seconds=0.3,
     training_lead_in_seconds=0.1,

@@ -100,11 +100,9 @@ def _remotes(settings: Settings) -> list[Remote]:
     from cachetier.config.remotes import remote_settings, replica_settings
     from cachetier.remote.bucket import Remote
     from cachetier.remote.factory import open_remote
-    from cachetier.remote.retrying import RetryPolicy
 
-    policy = RetryPolicy(attempts=4, cap_seconds=5.0, deadline_seconds=30.0)
     all_of_them = [remote_settings(settings), *replica_settings(settings)]
-    return [Remote(each.name, open_remote(each, policy=policy)) for each in all_of_them]
+    return [Remote(each.name, open_remote(each)) for each in all_of_them]
 
 
 def _capacity_bytes(settings: Settings) -> int:

@@ -152,7 +152,7 @@ class DrainLoop:
                 self._traffic.usual_upload_part_bytes,
                 self._copies,
                 self._pieces,
-                Turns(self._size.parts),
+                Turns(lambda: self._size.parts),
                 threading.Semaphore(max(PACKED_AT_ONCE, self._size.threads)),
             )
         )

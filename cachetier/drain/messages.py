@@ -17,7 +17,6 @@ from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from cachetier.drain.pace.pace import PaceState
 from cachetier.drain.priority.policy import Training
 from cachetier.drain.schedule.tasks import Task, TaskKind
 from cachetier.drain.upload.buffers import BUDGET_BYTES, PIECE_BYTES
@@ -26,6 +25,7 @@ from cachetier.drain.upload.stopwatch import Phases
 from cachetier.local.catalog.claims import OwnClaim
 from cachetier.local.catalog.records import NOTHING_REPLACED, FinishedUploadPart, Replaced
 from cachetier.model.checkpoint import SaveState
+from cachetier.model.pace import PaceState
 from cachetier.model.packs import Member
 from cachetier.remote.settings import RemoteSettings
 

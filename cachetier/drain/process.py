@@ -106,7 +106,7 @@ def _drain(
     concurrency = size.uploads + size.parts
     bandwidth = parsed_bandwidth(max_rate=orders.max_rate, windows=orders.windows)
     stalls = StallWatch()
-    traffic = Traffic(concurrency, clock, bandwidth, size.parts, stalls.arrived_bytes)
+    traffic = Traffic(concurrency, clock, bandwidth, size.parts, stalls.moved_bytes)
     steering = Steering(
         traffic.pace,
         clock,

@@ -56,10 +56,10 @@ class Search:
         self._kept, self._kept_rate = self.size, rate
         self._step(now)
 
-    def stop(self, now: float) -> None:
-        """Give up the present step, in vain or as the store wants fewer; later comes another."""
-        self.size, self._doubles = min(self.size, self._kept), False
-        self._kept_rate, self._span, self._look_at = 0.0, None, now + LATER_SECONDS
+    def cut(self) -> None:
+        """Give up the present step, as the store wants fewer; the next look begins another."""
+        self.size, self._doubted = min(self.size, self._kept), False
+        self._kept_rate, self._span, self._look_at = 0.0, None, 0.0
 
     def _was_in_vain(self, now: float, moved: float) -> None:
         """Look once more, as many new requests take a while to begin; then go back."""
@@ -67,7 +67,8 @@ class Search:
         if self._doubted:
             self._span, self._look_at = (now, moved), now + SPAN_SECONDS
             return
-        self.stop(now)
+        self.cut()
+        self._doubles, self._look_at = False, now + LATER_SECONDS
 
     def _step(self, now: float) -> None:
         self._doubted = False

@@ -38,6 +38,7 @@ from cachetier.errors import (
 )
 from cachetier.model.shard import Shard
 from cachetier.remote.base import IF_ABSENT, ObjectStore, if_match
+from cachetier.remote.turns import Turns
 
 _READS_OF_A_MOVING_MANIFEST = 5
 BATCH_CALLS = 64
@@ -55,11 +56,12 @@ class SeenStoreClaim:
 
 
 class Bucket:
-    """The checkpoints in one remote."""
+    """The checkpoints in one remote; ``turns`` are those of the shards that are read there."""
 
-    def __init__(self, objects: ObjectStore, layout: Layout) -> None:
+    def __init__(self, objects: ObjectStore, layout: Layout, turns: Turns | None = None) -> None:
         self.objects = objects
         self.layout = layout
+        self.turns = turns or Turns()
 
     def steps(self, run: str) -> list[int]:
         """Return the steps that have any object, ascending; published or not."""

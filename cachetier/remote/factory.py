@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import time
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.clock import Clock
+from cachetier_client.clock import Clock, SystemClock
 
+from cachetier.model.pace import Pace
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.boto_client import Profile, Timeouts
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.hedging import HedgingObjectStore
 from cachetier.remote.paced import Controller, PacedObjectStore
 from cachetier.remote.reconnecting import RenewedObjectStore
-from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
+from cachetier.remote.retrying import ASKING, RetryingObjectStore, RetryPolicy
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch
+from cachetier.remote.turns import AT_ONCE, Turns
 from cachetier.remote.wrapped import MeasuredObjectStore, Observe
 
-MAX_CONNECTIONS = 160  # as many ranges as restores read at once, and what else there is to ask
+MAX_CONNECTIONS = AT_ONCE
+FIRST_AT_ONCE = 8  # stores take reads more easily than writes, and somebody waits for these
 
 
 def open_store(
@@ -60,18 +63,6 @@ def open_store(
     return store if observe is None else MeasuredObjectStore(store, observe)
 
 
-def bucket_of(
-    settings: RemoteSettings,
-    store: ObjectStore,
-    *,
-    policy: RetryPolicy | None = None,
-    sleep: Callable[[float], object] = time.sleep,
-) -> Bucket:
-    """Return the checkpoints in ``store``, whose throttled and transient calls are repeated."""
-    layout = Layout(settings.prefix, settings.spread)
-    return Bucket(RetryingObjectStore(store, policy, sleep=sleep), layout)
-
-
 @dataclass(frozen=True, slots=True)
 class Steering:
     """How the calls of a drain go: when each may begin, how many parts at once, until when."""
@@ -94,16 +85,23 @@ def steered_bucket(settings: RemoteSettings, store: ObjectStore, steering: Steer
     hedging = HedgingObjectStore(
         paced, steering.stalls.cut, steering.parts, has_room=steering.has_room
     )
-    return bucket_of(settings, hedging, sleep=steering.sleep)
+    layout = Layout(settings.prefix, settings.spread)
+    return Bucket(RetryingObjectStore(hedging, sleep=steering.sleep), layout)
 
 
 def open_remote(
     settings: RemoteSettings,
     *,
-    observe: Observe | None = None,
-    policy: RetryPolicy | None = None,
+    policy: RetryPolicy = ASKING,
     max_connections: int = MAX_CONNECTIONS,
 ) -> Bucket:
-    """Return the checkpoints of a remote: measured call by call, retried as ``policy`` says."""
-    store = open_store(settings, observe=observe, max_connections=max_connections)
-    return bucket_of(settings, store, policy=policy)
+    """Return the checkpoints of a remote: paced, and retried as ``policy`` says."""
+    stalls = StallWatch()
+    store = open_store(settings, max_connections=max_connections, stalls=stalls)
+    pace = Pace(AT_ONCE, FIRST_AT_ONCE, moved=stalls.moved_bytes, fraction=random.random)
+    # Twice, so that those that wait let the concurrency be found; not all of them, as a call that
+    # waits for its turn spends what time it has for being repeated.
+    turns = Turns(lambda: min(AT_ONCE, 2 * pace.concurrency))
+    layout = Layout(settings.prefix, settings.spread)
+    paced = PacedObjectStore(store, pace, SystemClock())
+    return Bucket(RetryingObjectStore(paced, policy), layout, turns)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import product
 from typing import Any, Protocol, TypeVar
 
 from cachetier_client.clock import Clock
@@ -58,6 +59,9 @@ class PacedObjectStore(WrappedObjectStore):
         self._clock = clock
         self._stopping = stopping
         self._changed = threading.Condition()
+        # One of each kind that the pace judges apart waits for its turn, and the others for that
+        # one: else every turn would wake them all.
+        self._first = {kind: threading.Lock() for kind in product((False, True), repeat=2)}
 
     def _around(self, operation: Operation, size_bytes: int, call: Callable[[], Answer]) -> Answer:
         reads = operation in READS
@@ -81,7 +85,7 @@ class PacedObjectStore(WrappedObjectStore):
         return answer
 
     def _wait_for_turn(self, size_bytes: int, *, reads: bool) -> Any:
-        with self._changed:
+        with self._first[reads, bool(size_bytes)], self._changed:
             while True:
                 now = self._clock.monotonic()
                 wait_seconds = self._controller.wait_seconds(now, size_bytes, reads=reads)

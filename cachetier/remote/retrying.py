@@ -13,6 +13,7 @@ The outcome of a transient call is unknown, so a repeated call may meet its own 
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -26,9 +27,14 @@ from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How hard to try: ``attempts`` calls in all, none begun after ``deadline_seconds``."""
+    """How hard to try: so many calls in all, none begun after ``deadline_seconds``.
+
+    Those that the store throttles may have a limit of their own: with a pace inside, they come
+    through.
+    """
 
     attempts: int = 6
+    throttled_attempts: float | None = None
     base_seconds: float = 0.1
     cap_seconds: float = 20.0
     deadline_seconds: float = 120.0
@@ -44,12 +50,21 @@ def wait_before_next(
             that the store asked for is waited in full, with the jitter on top, so that those told
             the same do not come back together.
     """
-    if attempt >= policy.attempts or not isinstance(error, ThrottledError | TransientError):
+    if not isinstance(error, ThrottledError | TransientError):
+        return None
+    own = policy.throttled_attempts if isinstance(error, ThrottledError) else None
+    if attempt >= (own or policy.attempts):
         return None
     doublings = min(attempt - 1, 60)  # beyond any cap, and still a float
     step_seconds = min(policy.cap_seconds, policy.base_seconds * 2.0**doublings)
     wait_seconds = (error.retry_after_seconds or 0.0) + fraction * step_seconds
     return wait_seconds if elapsed_seconds + wait_seconds < policy.deadline_seconds else None
+
+
+# Somebody waits for the answer: the drain, which retries for ever, has more patience.
+ASKING = RetryPolicy(
+    attempts=4, throttled_attempts=math.inf, cap_seconds=5.0, deadline_seconds=30.0
+)
 
 
 class RetryBudget:

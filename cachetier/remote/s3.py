@@ -290,7 +290,9 @@ class S3ObjectStore:
     def _pieces(self, key: str, answer: Answer, size_bytes: int) -> Generator[bytes]:
         """Yield the body of an answer; what its taker raises is none of the store's errors."""
         with translated_errors("get_object", key):
-            yield from read_slices(answer["Body"], size_bytes, self._patience_seconds)
+            for piece in read_slices(answer["Body"], size_bytes, self._patience_seconds):
+                self._stalls.received(len(piece))
+                yield piece
 
     def _open(self, key: str, start: int, length: int | None) -> Answer:
         """Begin to read a range, and make sure that it is the one asked for."""

@@ -191,7 +191,7 @@ class StallWatch:
     ) -> None:
         """A watch that ``start`` runs on a thread. ``cuts`` counts what was cut."""
         self.cuts = 0
-        self._arrived_bytes = 0  # of calls that have ended
+        self._moved_bytes = 0  # both ways; what is sent, once its call has ended
         self._clock = clock
         self._start = start
         self._lock = threading.Lock()
@@ -218,7 +218,7 @@ class StallWatch:
             self._mine.call = None
             with self._lock:
                 self._calls.discard(call)
-                self._arrived_bytes += call.sent_bytes
+                self._moved_bytes += call.sent_bytes
 
     def connected(self, connection: object) -> None:
         """This thread's call goes over ``connection``, which has a ``sock`` once it is open."""
@@ -232,10 +232,15 @@ class StallWatch:
         if call is not None:
             call.sent_bytes += size_bytes
 
-    def arrived_bytes(self) -> int:
-        """Return how many bytes of bodies have arrived at the other side so far."""
+    def received(self, size_bytes: int) -> None:
+        """So much more of an answer is here."""
         with self._lock:
-            return self._arrived_bytes + sum(call.arrived_bytes for call in self._calls)
+            self._moved_bytes += size_bytes
+
+    def moved_bytes(self) -> int:
+        """Return how many bytes of bodies have arrived so far, at the other side or here."""
+        with self._lock:
+            return self._moved_bytes + sum(call.arrived_bytes for call in self._calls)
 
     def cut(self, thread: int) -> None:
         """Break off the call that ``thread`` is in, if any."""

@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextvars import copy_context
 from typing import TypeVar
 
+AT_ONCE = 128  # of S3's connections fill a link of 100 Gbit/s
 LOOK_SECONDS = 0.1  # shares grow when somebody ends
 
 Item = TypeVar("Item")
@@ -15,9 +16,10 @@ Result = TypeVar("Result")
 
 
 class Turns:
-    """``places`` to send or to read at once, shared by those who are at work. Thread-safe."""
+    """Places to send or to read at once, shared by those who are at work. Thread-safe."""
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: Callable[[], int] = lambda: AT_ONCE) -> None:
+        """Share as many places as ``places`` says each time."""
         self._places = places
         self._lock = threading.Lock()
         self._at_work = 0
@@ -59,7 +61,7 @@ class Turns:
 
     def _has_room_beside(self, taken: int) -> bool:
         """Say whether a share takes one more: one more than fit, so that no place is ever idle."""
-        return taken <= self._places // max(1, self._at_work)
+        return taken <= self._places() // max(1, self._at_work)
 
     def _add(self, number: int) -> None:
         with self._lock:

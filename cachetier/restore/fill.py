@@ -215,7 +215,7 @@ class Refill:
     def _fill(self, filling: Filling, shard: Shard, source: RemoteShard) -> None:
         bring = partial(self._fill_range, filling, shard, source)
         # Returns when nobody writes any more: the descriptor may be closed then.
-        self._link.each(bring, source.ranges(self._turn))
+        self._link.each(bring, source.ranges(self._turn), source.turns)
         filling.cut(shard.content.size_bytes)
 
     def _fill_range(
@@ -223,7 +223,7 @@ class Refill:
     ) -> None:
         memory = nullcontext() if source.stored.codec is Codec.RAW else self._frames
         try:
-            with memory, self._link.range():
+            with memory:
                 source.bring(wanted, filling.write, filling.came)
         except IntegrityError as error:
             raise IntegrityError(error.message, **shard.context) from error

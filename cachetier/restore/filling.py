@@ -18,7 +18,6 @@ class Filling:
     ) -> None:
         """Write what comes by ``link`` to the descriptor ``writer``; to the disk if it is kept."""
         self._writer = writer
-        self._link = link
         self._arriving = arriving
         self._keep = keep
         self._writing = link.writing()
@@ -28,7 +27,6 @@ class Filling:
         if self._arriving is None or not self._arriving.has(offset // BLOCK_BYTES):
             with self._writing:
                 _write_all(self._writer, memoryview(piece), offset)
-        self._link.moved(len(piece))
 
     def came(self, block: int) -> None:
         """A block is there, and sound."""

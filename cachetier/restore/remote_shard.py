@@ -7,7 +7,7 @@ buffer, decoded one by one and never to more than their blocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from cachetier_client.bucket_format.stored import Codec, Content, Stored
@@ -17,6 +17,7 @@ from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier.codec.frames import FrameDecoder
 from cachetier.errors import IntegrityError, ObjectMissingError, RemoteDigestError
 from cachetier.remote.base import Into, ObjectStore
+from cachetier.remote.turns import Turns
 
 RANGE_BLOCKS = 2
 TURN_RANGES = 16
@@ -39,7 +40,7 @@ class RemoteShard:
     """A shard at a remote: where it is, what it must be, and how it is stored there.
 
     ``key`` is that of the object that holds it: of a packed shard, its pack. ``remote`` names the
-    remote.
+    remote, ``turns`` say how many ranges go at once there.
     """
 
     objects: ObjectStore
@@ -47,6 +48,7 @@ class RemoteShard:
     content: Content
     stored: Stored
     remote: str = ""
+    turns: Turns = field(default_factory=Turns)
 
     def ranges(self, turn: int = 0) -> Iterator[Range]:
         """Yield what to ``read``, range by range.

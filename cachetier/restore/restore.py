@@ -132,7 +132,7 @@ class Restore:
         self.published = PublishedSteps(store, durable, replicas.remotes, absences)
         self._adoption = Adoption(store, durable, self.published, clock)
         self._range_reads = RangeReads()
-        self._link = Link(clock)
+        self._link = Link()
         self._refill = Refill(
             store,
             self.sources,

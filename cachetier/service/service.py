@@ -55,7 +55,6 @@ from cachetier.reclaim.prune import prune_catalog
 from cachetier.reclaim.retention import Retention
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
-from cachetier.remote.retrying import RetryPolicy
 from cachetier.restore.fill import Room
 from cachetier.restore.missing import MissingObjects
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
@@ -81,8 +80,6 @@ log = logging.getLogger(__name__)
 
 MEND_SECONDS = 60.0
 ROUND_SECONDS = 0.5  # for the rest of what is under way at a stop
-# Somebody waits for the answer: the drain, which retries for ever, has more patience.
-ASKING = RetryPolicy(attempts=4, cap_seconds=5.0, deadline_seconds=30.0)
 
 
 class Service:
@@ -100,11 +97,9 @@ class Service:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._remote = remote_settings(settings)
-        self._bucket = bucket or open_remote(self._remote, policy=ASKING)
+        self._bucket = bucket or open_remote(self._remote)
         self._replica_settings = replica_settings(settings)
-        self._replicas = [
-            Remote(each.name, open_remote(each, policy=ASKING)) for each in self._replica_settings
-        ]
+        self._replicas = [Remote(each.name, open_remote(each)) for each in self._replica_settings]
         self._open_drain = open_drain or self._supervisor
         self._changes = Changes(self._clock)
         self._waits = Waits(self._changes, self._clock)

@@ -13,9 +13,9 @@ from collections import deque
 from dataclasses import dataclass
 from functools import partial
 
-from cachetier.drain.pace.pace import Pace, Ticket
 from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.errors import ThrottledError, TransientError
+from cachetier.model.pace import Pace, Ticket
 from cachetier.remote.retrying import RetryPolicy, wait_before_next
 from cachetier.simulate.events import Alarm, Events
 from cachetier.simulate.link import Link
@@ -51,9 +51,8 @@ class Place:
 
 @dataclass(slots=True)
 class _Request:
-    began_at: float = 0.0
+    began_at: float
     attempt: int = 1
-    spent_seconds: float = 0.0  # not counting those that it waited for its turn
 
 
 class Node:
@@ -81,8 +80,8 @@ class Node:
         self.pace = Pace(work.at_once, moved=self._link.moved, fraction=chance.random)
         self._health = RemoteHealth(self._probe, lambda _health: None, events)
         self._left = work.requests
-        self._threads = work.at_once  # that have no request
-        self._again: deque[_Request] = deque()
+        self._begun = 0  # those that are repeated as well
+        self._waiting: deque[_Request] = deque()
         self._under_way = 0
         self._alarm = Alarm(events, self._send)
         self._alarm.set(place.starts_at)
@@ -92,18 +91,24 @@ class Node:
     def _send(self) -> None:
         """Begin what may begin now, and come back when more may."""
         self._health.probe()
-        while self._again or (self._threads and self._left):
+        self._take()
+        while self._waiting:
             wait_seconds = self._seconds_to_wait()
             if wait_seconds:
                 # Never the same instant again, whatever is lost in rounding.
                 self._alarm.set(max(wait_seconds, 1e-6))
                 return
-            self._begin(self._again.popleft() if self._again else self._new())
+            self._begin(self._waiting.popleft())
 
-    def _new(self) -> _Request:
-        self._left -= 1
-        self._threads -= 1
-        return _Request()
+    def _take(self) -> None:
+        """Let threads that have nothing to do wait for their turn."""
+        threads = self._work.at_once
+        if self._work.reads:
+            threads = min(threads, 2 * self.pace.concurrency)
+        while self._left and self._begun < threads:
+            self._left -= 1
+            self._begun += 1
+            self._waiting.append(_Request(self._events.seconds))
 
     def _seconds_to_wait(self) -> float:
         if self._health.is_away:
@@ -128,7 +133,6 @@ class Node:
     def _begin(self, request: _Request) -> None:
         ticket = self.pace.begin(self._events.seconds, self._body_bytes, reads=self._work.reads)
         self._under_way += 1
-        request.began_at = self._events.seconds
         one_way_seconds = self._place.latency_seconds * self._chance.uniform(0.25, 0.75)
         self._events.after(one_way_seconds, partial(self._arrive, request, ticket, one_way_seconds))
 
@@ -151,7 +155,7 @@ class Node:
 
     def _succeeded(self, ticket: Ticket) -> None:
         self._under_way -= 1
-        self._threads += 1
+        self._begun -= 1
         self.pace.succeeded(ticket, self._events.seconds)
         self._health.succeeded()
         self._look_for_end()
@@ -161,21 +165,19 @@ class Node:
         self._under_way -= 1
         now = self._events.seconds
         self.pace.throttled(ticket, now, None)
-        request.spent_seconds += now - request.began_at
         wait_seconds = wait_before_next(
             self._work.policy,
             THROTTLED,
             request.attempt,
-            request.spent_seconds,
+            now - request.began_at,
             self._chance.random(),
         )
         if wait_seconds is None:
             self.gave_up += 1
-            self._threads += 1
+            self._begun -= 1
             self._look_for_end()
         else:
             request.attempt += 1
-            request.spent_seconds += wait_seconds
             self._events.after(wait_seconds, partial(self._repeat, request))
         self._send()
 
@@ -183,15 +185,15 @@ class Node:
         self._under_way -= 1
         self.pace.failed()
         self._health.failed(AWAY)
-        self._again.append(request)
+        self._waiting.append(request)
         self._send()
 
     def _repeat(self, request: _Request) -> None:
-        self._again.append(request)
+        self._waiting.append(request)
         self._send()
 
     def _look_for_end(self) -> None:
-        if not self._left and self._threads == self._work.at_once:
+        if not self._left and not self._begun:
             self.ended_at = self._events.seconds
 
 

@@ -17,8 +17,8 @@ from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.clock import SystemClock
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.pace.pace import Pace
 from cachetier.local.catalog import queries
+from cachetier.model.pace import Pace
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.boto_client import Timeouts
 from cachetier.remote.bucket import Bucket

@@ -19,10 +19,10 @@ from cachetier_client.bucket_format.uploads import LARGE_PART_BYTES, usual_uploa
 from cachetier_client.clock import Clock
 
 from cachetier.drain.messages import ReportTraffic
-from cachetier.drain.pace.pace import Pace, PaceState
 from cachetier.drain.upload.compression_model import Link
 from cachetier.errors import ThrottledError
 from cachetier.model.bandwidth import Bandwidth
+from cachetier.model.pace import Pace, PaceState
 
 UNLIMITED = Bandwidth()
 # What is smaller takes as long as its round trip, and tells nothing of the link.

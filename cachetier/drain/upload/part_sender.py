@@ -80,7 +80,7 @@ class UploadContext:
     usual_part_bytes: Callable[[], int] = lambda: PART_BYTES
     copies: Copies | None = None
     pieces: Buffers = field(default_factory=lambda: Buffers(PIECES_BUDGET_BYTES))
-    turns: Turns = field(default_factory=lambda: Turns(PARTS_AT_ONCE))
+    turns: Turns = field(default_factory=lambda: Turns(lambda: PARTS_AT_ONCE))
     packing: threading.Semaphore = field(
         default_factory=lambda: threading.Semaphore(PACKED_AT_ONCE)
     )

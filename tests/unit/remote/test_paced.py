@@ -8,8 +8,8 @@ from threading import Event
 import pytest
 from awscrt.checksums import crc64nvme
 
-from cachetier.drain.pace.pace import Pace, Ticket
 from cachetier.errors import StoppingError, ThrottledError, TransientError
+from cachetier.model.pace import Pace, Ticket
 from cachetier.remote.paced import PacedObjectStore
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore, fail
@@ -75,3 +75,19 @@ def test_only_bytes_that_are_sent_count() -> None:
     store.read_into("a", 0, memoryview(bytearray(5)))
     store.head("a")
     assert sizes == [5, 0, 0]
+
+
+def test_a_crowd_that_waits_does_not_look_at_every_turn() -> None:
+    looks: list[float] = []
+
+    class Counting(Pace):
+        def wait_seconds(self, now: float, size_bytes: int, *, reads: bool = False) -> float:
+            looks.append(now)
+            return super().wait_seconds(now, size_bytes, reads=reads)
+
+    calls = 64
+    store = PacedObjectStore(MemoryObjectStore(), Counting(1), FakeClock())
+    with ThreadPoolExecutor(calls) as threads:
+        for asked in [threads.submit(store.head, "a") for _ in range(calls)]:
+            asked.result(10)
+    assert len(looks) <= 4 * calls

@@ -220,3 +220,13 @@ def test_time_alone_pays_for_a_few_repeats_and_never_for_more_than_the_budget_ho
 def test_a_throttled_call_is_repeated_whatever_the_budget_says() -> None:
     budget = spent(Clock())
     assert budget.spend(ThrottledError("slow down"))
+
+
+def test_what_is_throttled_may_be_repeated_more_often_than_what_fails() -> None:
+    policy = RetryPolicy(attempts=2, throttled_attempts=4)
+    throttled = ThrottledError("slow down")
+    repeated = [
+        [wait_before_next(policy, error, attempt, 0.0, 0.5) is not None for attempt in range(1, 5)]
+        for error in (TRANSIENT, throttled)
+    ]
+    assert repeated == [[True, False, False, False], [True, True, True, False]]

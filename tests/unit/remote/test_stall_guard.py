@@ -111,10 +111,11 @@ def test_what_lies_in_the_buffer_of_a_socket_has_not_arrived(watched: Watched) -
         watched.ours.setblocking(False)
         given = watched.ours.send(bytes(ENOUGH_BYTES))
         watched.watch.sent(given)
-        assert watched.watch.arrived_bytes() < given
+        assert watched.watch.moved_bytes() < given
         watched.peer.recv(given, socket.MSG_WAITALL)
-        assert watched.watch.arrived_bytes() == given
-    assert watched.watch.arrived_bytes() == given
+        assert watched.watch.moved_bytes() == given
+    watched.watch.received(5)
+    assert watched.watch.moved_bytes() == given + 5
     watched.close()
 
 

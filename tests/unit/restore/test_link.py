@@ -11,7 +11,6 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import TransientError
 from cachetier.remote.base import Into
 from cachetier.restore.link import PIECE_BYTES, InPieces, Link
-from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore, fail
 from tests.fakes.memory_store import MemoryObjectStore
 
@@ -20,7 +19,7 @@ DATA = b"".join(bytes([number]) * PIECE_BYTES for number in range(5)) + b"tail"
 
 @pytest.fixture
 def link() -> Iterator[Link]:
-    link = Link(FakeClock())
+    link = Link()
     yield link
     link.close()
 

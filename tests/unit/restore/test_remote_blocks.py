@@ -12,7 +12,6 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.restore.link import Link
 from cachetier.restore.readahead import REMEMBERED_SHARDS, RangeReads, RemoteBlocks
-from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 
 BLOCKS = 40
@@ -73,7 +72,7 @@ def test_only_so_many_shards_are_remembered() -> None:
 
 @pytest.mark.parametrize("number", [-1, BLOCKS])
 def test_a_block_that_the_shard_does_not_have_is_asked_of_nobody(node: Node, number: int) -> None:
-    blocks = RemoteBlocks(SHARD, node.restore.sources, Link(FakeClock()))
+    blocks = RemoteBlocks(SHARD, node.restore.sources, Link())
 
     with pytest.raises(IndexError, match=f"x has no block {number}"):
         blocks.read(number)

@@ -8,11 +8,12 @@ from itertools import pairwise
 
 import pytest
 
+from cachetier.remote.retrying import ASKING
 from cachetier.simulate.events import Alarm, Events
 from cachetier.simulate.link import Link
 from cachetier.simulate.node import Node, Place, Work, crowd
 from cachetier.simulate.results import burstiness, shares
-from cachetier.simulate.store import Answer, Store, TokenBucket
+from cachetier.simulate.store import READS_PER_SECOND, Answer, Store, TokenBucket
 
 SMALL = Work(size_bytes=1 << 20)
 
@@ -103,6 +104,22 @@ def test_a_node_fills_a_link_of_slow_connections_and_ends_when_all_has_moved() -
     events.run(60.0)
     assert len(node.accepted_at) == 640
     assert node.ended_at == pytest.approx(640 * (8 << 20) / (128 * 8e6), abs=4.0)
+
+
+@pytest.mark.parametrize("within_seconds", [0.0, 2.0])
+def test_nodes_that_restore_at_once_all_end_near_the_ideal_and_are_rarely_refused(
+    within_seconds: float,
+) -> None:
+    events = Events()
+    work = Work(reads=True, requests=500, size_bytes=8 << 20, policy=ASKING)
+    nodes = crowd(events, Store(events), 128, work, seed=1, within_seconds=within_seconds)
+    events.run(60.0)
+    ideal = 128 * 500 / READS_PER_SECOND
+    assert sum(node.gave_up for node in nodes) == 0
+    assert max(node.ended_at for node in nodes) < 1.5 * ideal
+    found = shares(nodes, 0.0, ideal)
+    assert found.rejected_share < 0.1
+    assert burstiness(nodes, 3.0, ideal / 2) < 2.0
 
 
 def test_ten_minutes_without_the_store_cost_a_knock_a_second_and_end_within_seconds() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cachetier.drain.messages import ReportTraffic
-from cachetier.drain.pace.pace import PaceState
 from cachetier.drain.serve.stats import CONFLICTS_SHOWN, DrainStats
+from cachetier.model.pace import PaceState
 from tests.fakes.fake_clock import FakeClock
 
 

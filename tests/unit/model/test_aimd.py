@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from cachetier.drain.pace.pace import (
+from cachetier.model.pace import (
     BACK_AFTER_STORM,
     FAR_OFF,
     GENTLE_CUT,
     GROWTH_PER_SECOND,
     HARD_CUT,
     LEAST_RATE,
+    READ_CALM_SECONDS,
+    READ_GROWTH_PER_SECOND,
     Rate,
 )
+
+READS = (READ_GROWTH_PER_SECOND, READ_CALM_SECONDS)
 
 
 def held_at(per_second: int) -> Rate:
@@ -92,3 +96,15 @@ def test_after_a_storm_each_success_multiplies_the_rate_up_to_where_it_held() ->
     for number in range(50):
         rate.succeeded(61.0 + number)
     assert known(rate) == pytest.approx(held)
+
+
+def test_a_rate_of_reads_takes_up_what_others_leave_within_seconds() -> None:
+    rates = {kind: Rate(*settings) for kind, settings in {"writes": (), "reads": READS}.items()}
+    for rate in rates.values():
+        for number in range(100):
+            rate.succeeded(number / 20)
+        rate.cut(5.0)
+        for number in range(200):
+            rate.begin(rate.allows_at)
+            rate.succeeded(5.0 + number / 20)
+    assert known(rates["reads"]) > 60.0 > 30.0 > known(rates["writes"])

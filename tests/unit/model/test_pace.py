@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cachetier.drain.pace.pace import (
+from cachetier.model.pace import (
     GENTLE_CUT,
     LEAST_RATE,
     LIFT_SECONDS,
@@ -78,6 +78,18 @@ def test_a_link_that_gets_faster_is_found_out() -> None:
     link.run(5.0)
     link.total = math.inf
     assert link.run(60.0) > 100
+
+
+def test_a_link_that_others_leave_is_filled_again_within_seconds_after_a_cut() -> None:
+    link = Connections(128)
+    link.run(0.5)
+    throttle(link.pace, link.now)
+    assert link.pace.state().concurrency < 16
+    for _ in range(50):
+        link.run(0.1)
+        link.pace.failed()
+        succeed(link.pace, 20, link.now)
+    assert link.pace.state().concurrency > 32
 
 
 def test_a_cut_ends_the_search_for_a_while_and_the_window_grows_back_by_one_for_each() -> None:

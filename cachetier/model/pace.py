@@ -1,6 +1,7 @@
 """The pace of one remote: the concurrency and rate of all requests that this node sends there.
 
-Pure: every method is told the time, and nothing waits. ``remote.paced`` puts it before a store.
+One is the drain's, another one that of restores and whatever else the service asks. Pure: every
+method is told the time, and nothing waits. ``remote.paced`` puts it before a store.
 
 - **Concurrency** is searched for: as many as bring more bytes. It is cut when the store throttles,
   and grows back by one for each window of successes.
@@ -18,13 +19,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cachetier.model.concurrency import Search
+from cachetier.model.concurrency import FIRST, Search
 
 GROWTH_PER_SECOND = 0.025  # what a success adds to the rate
+READ_GROWTH_PER_SECOND = 0.05  # a restore has less time, and a refused read has no body
 GENTLE_CUT, HARD_CUT = 0.9, 0.5
 FAR_OFF = 0.5  # throttled share of the last requests above which the rate is cut hard
 MEMORY = 1 / 8  # how much the last request weighs in that share
 CALM_SECONDS = 40.0  # without throttling, until a success adds twice as much
+READ_CALM_SECONDS = 2.0  # others end their restores, and leave room
 LIFT_SECONDS = 300.0
 BACK_AFTER_STORM = 1.5  # what each success multiplies the rate by, up to where it held before
 LEAST_RATE = 0.5  # requests a second: a node always finds out when things get better
@@ -48,7 +51,11 @@ class Rate:
     nothing is throttled, the more a success adds, until the rate is lifted.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, growth_per_second: float = GROWTH_PER_SECOND, calm_seconds: float = CALM_SECONDS
+    ) -> None:
+        self._growth = growth_per_second
+        self._calm_seconds = calm_seconds
         self.cuts = 0
         self.allows_at = 0.0
         self._rate = math.inf
@@ -108,8 +115,8 @@ class Rate:
         elif self._rate < self._held_rate:
             self._rate = min(self._held_rate, self._rate * BACK_AFTER_STORM)
         elif self._was_short:  # one that nobody used up is not known to hold
-            eagerness = 1.0 + (calm_seconds / CALM_SECONDS) ** 2
-            self._rate += GROWTH_PER_SECOND * eagerness
+            eagerness = 1.0 + (calm_seconds / self._calm_seconds) ** 2
+            self._rate += self._growth * eagerness
 
     def _forget_before(self, instant: float) -> None:
         while self._got_through_at and self._got_through_at[0] < instant:
@@ -149,6 +156,7 @@ class Pace:
     def __init__(
         self,
         limit: int,
+        first: int = FIRST,
         *,
         moved: Callable[[], float] = lambda: 0.0,
         bytes_limit: Callable[[], float | None] = lambda: None,
@@ -158,7 +166,8 @@ class Pace:
 
         Args:
             limit: The most requests at once.
-            moved: How many bytes have gone to the remote so far.
+            first: How many at once to begin with.
+            moved: How many bytes have gone to the remote, or come from there, so far.
             bytes_limit: How many bytes a second may be sent now; None without a limit.
             fraction: Uniform in [0, 1), to spread those who were told the same time to come back.
         """
@@ -167,8 +176,11 @@ class Pace:
         self._fraction = fraction
         self._moved = moved
         self._window = float(limit)
-        self._search = Search(limit)
-        self._rates = {False: Rate(), True: Rate()}  # of writes, of reads
+        self._search = Search(limit, first)
+        self._rates = {
+            False: Rate(),  # of writes
+            True: Rate(READ_GROWTH_PER_SECOND, READ_CALM_SECONDS),
+        }
         self._in_flight = 0
         self._bytes_allow_at = 0.0
         self._not_before = 0.0
@@ -180,9 +192,9 @@ class Pace:
 
         Infinity until another request ends, or a window does in which nothing may be sent.
         """
-        if self._in_flight >= self._allowed:
+        if self._in_flight >= self.concurrency:
             look_in_seconds = self._search_on(now)
-            if self._in_flight >= self._allowed:
+            if self._in_flight >= self.concurrency:
                 return look_in_seconds
         allowed_at = max(self._not_before, self._rates[reads].allows_at)
         if size_bytes and (limit := self._bytes_limit()) is not None:
@@ -198,7 +210,8 @@ class Pace:
         return Ticket(reads, self._rates[reads].begin(now))
 
     @property
-    def _allowed(self) -> int:
+    def concurrency(self) -> int:
+        """How many requests there may be at once now."""
         return min(self._search.size, int(self._window))
 
     def _search_on(self, now: float) -> float:
@@ -227,14 +240,14 @@ class Pace:
             self._not_before = max(self._not_before, now + pause_seconds)
         rate = self._rates[ticket.reads]
         if ticket.cuts == rate.cuts:
-            self._window = max(1.0, self._allowed * rate.cut(now))
-            self._search.stop(now)
+            self._window = max(1.0, self.concurrency * rate.cut(now))
+            self._search.cut()
 
     def state(self) -> PaceState:
         """Return what people see."""
         writes, reads = self._rates[False], self._rates[True]
         return PaceState(
-            concurrency=self._allowed,
+            concurrency=self.concurrency,
             in_flight=self._in_flight,
             writes_per_second=writes.per_second,
             reads_per_second=reads.per_second,

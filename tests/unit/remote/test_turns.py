@@ -1,0 +1,29 @@
+"""Places are shared, and as many as there are now."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Semaphore
+
+from cachetier.remote.turns import Turns
+
+
+def test_places_that_become_more_are_taken() -> None:
+    places, begun, end = [2], Semaphore(0), Semaphore(0)
+
+    def work(item: int) -> int:
+        begun.release()
+        assert end.acquire(timeout=10)
+        return item
+
+    with ThreadPoolExecutor(9) as threads:
+        turns = Turns(lambda: places[0])
+        whole = threads.submit(turns.each, threads, work, range(8))
+        for _ in range(3):  # one more than fit
+            assert begun.acquire(timeout=10)
+        assert not begun.acquire(blocking=False)
+        places[0] = 8
+        for _ in range(5):
+            assert begun.acquire(timeout=10)
+        end.release(8)
+        assert sorted(whole.result(10)) == list(range(8))
