@@ -86,12 +86,12 @@ def test_what_has_arrived_over_tls_is_known_while_it_is_sent(
     sending.start()
     seen = set()
     while sending.is_alive():
-        seen.add(watch.arrived_bytes())
+        seen.add(watch.moved_bytes())
         sending.join(0.01)
 
     between = [count for count in seen if 0 < count < len(BODY)]
     assert len(between) > 4
-    assert watch.arrived_bytes() == len(BODY)
+    assert watch.moved_bytes() == len(BODY)
 
 
 def test_a_call_over_tls_that_is_cut_fails_at_once(
@@ -108,7 +108,7 @@ def test_a_call_over_tls_that_is_cut_fails_at_once(
 
     thread = threading.Thread(target=sending)
     thread.start()
-    while not watch.arrived_bytes():
+    while not watch.moved_bytes():
         time.sleep(0.01)
     assert thread.ident is not None
     watch.cut(thread.ident)
