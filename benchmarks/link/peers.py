@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.drain.remote import RunningSink
-from benchmarks.scratch import ROOT, Bench
+from benchmarks.scratch import ROOT, Bench, touch_memory
 
 PATIENCE_SECONDS = 600.0
 Verb = Literal["put", "get"]
@@ -39,6 +39,7 @@ class Peer:
         if verb == "get":
             for path in files:
                 path.unlink()
+        touch_memory(2 * sum(sizes))
         began = time.perf_counter()
         done = subprocess.run(
             self._command(verb, files, remote),

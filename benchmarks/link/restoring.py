@@ -26,7 +26,7 @@ from benchmarks.link.peers import Peer, fastest, peers
 from benchmarks.link.sizes import SLOW, Sizes, sizes_of
 from benchmarks.measures import Result, at_least, median_of, ratios
 from benchmarks.node import node
-from benchmarks.scratch import ROOT, Bench, settle
+from benchmarks.scratch import ROOT, Bench, settle, touch_memory
 
 RUN = "restored"
 LOCAL = "cold restore of one shard of 1 GiB from loopback into `out` / ranged GETs into memory"
@@ -105,6 +105,7 @@ def _restored(
         _ranks(service.url, step, each, ranks) as started,
     ):
         settle()
+        touch_memory(2 * each * ranks)  # for the copy on the disk, and for what ranks have
         began = time.perf_counter()
         for rank in started:
             assert rank.stdin is not None
@@ -147,6 +148,7 @@ def _ranged(remote: RunningSink, size_bytes: int) -> float:
     command = [sys.executable, "-m", "benchmarks.link.ranged", remote.endpoint.url]
     keys = remote.endpoint.store().list(f"bench/{RUN}/").keys
     (key,) = (key for key in keys if key.endswith("/shard-0"))
+    touch_memory(2 * size_bytes)
     done = subprocess.run(
         [*command, remote.endpoint.bucket, key, str(size_bytes)],
         cwd=ROOT,
