@@ -16,6 +16,7 @@ SPAN_SECONDS = 0.2
 SETTLE_SECONDS = 0.1  # new connections bring nothing yet
 STALE_SECONDS = 4 * SPAN_SECONDS
 GAIN = 1.08  # what a step has to bring, that it stays
+CLEAR_GAIN = 1.5  # what needs no whole span to be believed
 LATER_SECONDS = 20.0
 LATER_STEP = 1.25
 
@@ -46,10 +47,15 @@ class Search:
 
     def _judge(self, now: float, moved: float) -> None:
         if self._span is None or now - self._span[0] > STALE_SECONDS:
-            self._span, self._look_at = (now, moved), now + SPAN_SECONDS
+            early = self._kept_rate and not self._doubted
+            self._span, self._look_at = (now, moved), now + SPAN_SECONDS / (2 if early else 1)
             return
         began_at, before = self._span
         rate = (moved - before) / (now - began_at)
+        whole_at = began_at + SPAN_SECONDS
+        if self._look_at < whole_at and rate < CLEAR_GAIN * self._kept_rate:
+            self._look_at = whole_at
+            return
         if self._kept_rate and rate < GAIN * self._kept_rate:
             self._was_in_vain(now, moved)
             return
