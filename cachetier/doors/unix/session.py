@@ -246,10 +246,10 @@ class Session:
         return self._node.ingest.begin_inline(*what, element_size=request.element_size)
 
     def _begin_small(self, frame: Frame) -> Callable[[], None]:
-        """Begin a put that need not wait; what is returned ends and answers it.
+        """Begin a small put; what is returned ends and answers it.
 
         Raises:
-            MustWaitError: It need.
+            MustWaitError: It has to wait for something first.
         """
         try:
             with called_by(frame.header.get(TRACEPARENT)):

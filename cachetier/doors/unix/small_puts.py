@@ -73,8 +73,13 @@ class SmallPuts:
 
     def stop(self, timeout_seconds: float) -> None:
         """End the round in progress, and leave all else to the threads of the connections."""
+        if self._poll.closed:
+            return
         os.eventfd_write(self._stop, 1)
         self._thread.join(timeout_seconds)
+        if not self._thread.is_alive():
+            self._poll.close()
+            os.close(self._stop)
 
     def rest(self, resting: Resting) -> None:
         """Serve the small puts of a connection until something else comes by it."""
