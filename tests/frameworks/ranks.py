@@ -14,7 +14,9 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,10 @@ SECONDS = 90.0
 # A process that has imported torch forks each rank: to import it anew takes each some seconds.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([rank.__name__])
+
+
+# Each process of pytest begins elsewhere.
+_PORTS = (20_000 + (97 * os.getpid() + number) % 12_000 for number in count())
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,9 @@ def run_ranks(function: Callable[..., Any], world_size: int, **options: Any) -> 
 
 
 def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+    """Return a free port below those that the system hands out: nobody else gets it meanwhile."""
+    for port in _PORTS:
+        with socket.socket() as listening, suppress(OSError):
+            listening.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("the ports go round for ever")
