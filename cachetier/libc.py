@@ -1,4 +1,4 @@
-"""Calls of the C library that Python has no name for; they raise OSError as those of ``os`` do."""
+"""Calls of the system that Python has no name for; they raise OSError as those of ``os`` do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import errno
 import os
 import platform
 import signal
+import socket
+import struct
+import termios
+from fcntl import ioctl
 
 _PR_SET_PDEATHSIG = 1
 _IOPRIO_WHO_PROCESS = 1
@@ -20,6 +24,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def syncfs(descriptor: int) -> None:
     """Sync everything on the filesystem of an open file or directory, whoever wrote it."""
     _checked(_libc.syncfs(descriptor))
+
+
+def untaken_bytes(sock: socket.socket) -> int:
+    """Return how much a socket was given that its peer has not acknowledged, or not read here."""
+    return int(struct.unpack("i", ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
 
 
 def allocate_behind_the_end(descriptor: int, size_bytes: int) -> None:

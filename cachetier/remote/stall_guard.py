@@ -9,18 +9,16 @@ the thread wherever it waits: the call fails as on any broken connection, and is
 from __future__ import annotations
 
 import socket
-import struct
-import termios
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from fcntl import ioctl
 from io import UnsupportedOperation
 from typing import Any
 
 from cachetier.errors import TransientError
+from cachetier.libc import untaken_bytes
 from cachetier.remote.base import Body, pieces_of, size_of
 
 SLICE_BYTES = 256 << 10
@@ -171,10 +169,9 @@ class _Call:
 def _unsent_bytes(sock: socket.socket) -> int:
     """Return how much the socket was given that its peer has not acknowledged."""
     try:
-        answer = ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+        return untaken_bytes(sock)
     except (OSError, ValueError):  # closed meanwhile, or no such socket
         return 0
-    return int(struct.unpack("i", answer)[0])
 
 
 def _start(watch: Callable[[], None]) -> None:

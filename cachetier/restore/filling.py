@@ -6,6 +6,7 @@ import os
 
 from cachetier_client.io.digests import BLOCK_BYTES
 
+from cachetier.local.files.data_files import write_all
 from cachetier.restore.arrivals import Arriving
 from cachetier.restore.link import Link
 
@@ -26,7 +27,7 @@ class Filling:
         """Write bytes of one block; not over a block that has come, which somebody may read."""
         if self._arriving is None or not self._arriving.has(offset // BLOCK_BYTES):
             with self._writing:
-                _write_all(self._writer, memoryview(piece), offset)
+                write_all(self._writer, memoryview(piece), offset)
 
     def came(self, block: int) -> None:
         """A block is there, and sound."""
@@ -40,9 +41,3 @@ class Filling:
     def cut(self, size_bytes: int) -> None:
         """Give the file its size, once all has come."""
         os.ftruncate(self._writer, size_bytes)
-
-
-def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
-    while data:
-        written = os.pwrite(descriptor, data, offset)
-        data, offset = data[written:], offset + written

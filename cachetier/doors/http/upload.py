@@ -18,7 +18,7 @@ from cachetier.doors.http.pools import Pools
 from cachetier.errors import DigestMismatchError, SizeMismatchError
 from cachetier.ingest.ingest import GROWTH_BYTES, Ingest, RemoteStage
 from cachetier.ingest.shares import ShareAwaitedError
-from cachetier.local.files.data_files import ALIGNMENT_BYTES
+from cachetier.local.files.data_files import ALIGNMENT_BYTES, write_all
 from cachetier.local.store import Staged
 
 
@@ -120,7 +120,7 @@ class _FileSink:
         if aligned > length:
             block[length:aligned] = bytes(aligned - length)
         try:
-            _write_all(self._writer, block[:aligned], number * BLOCK_BYTES)
+            write_all(self._writer, block[:aligned], number * BLOCK_BYTES)
         except OSError as error:
             raise self._ingest.refused_by_disk(error) from error
 
@@ -153,12 +153,6 @@ def _went_direct(descriptor: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
-    while data:
-        written = os.pwrite(descriptor, data, offset)
-        data, offset = data[written:], offset + written
 
 
 def _check_size(put: Put, size_bytes: int) -> None:

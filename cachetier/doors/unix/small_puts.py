@@ -9,13 +9,10 @@ connection.
 
 from __future__ import annotations
 
-import array
-import fcntl
 import logging
 import os
 import select
 import socket
-import termios
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +23,7 @@ from cachetier_client.transport.wire import PREFIX, TOGETHER_BYTES, Frame, Frame
 
 from cachetier.doors.unix.frames import Frames
 from cachetier.ingest.ingest import MustWaitError
+from cachetier.libc import untaken_bytes
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -134,7 +132,8 @@ class SmallPuts:
         """Return the put that is ready, and its size as a frame; it stays unread."""
         count = connection.recv_into(self._buffer, 0, _PEEK)
         frame, size_bytes = whole_frame(self._buffer[:count])
-        if frame.header.get("op") != "put" or _unread_bytes(connection):
+        # A peer that has not read its last answer might not take the next: that would block.
+        if frame.header.get("op") != "put" or untaken_bytes(connection):
             raise MustWaitError
         return frame, size_bytes
 
@@ -148,10 +147,3 @@ class SmallPuts:
         with suppress(OSError):  # they hung up first
             each.connection.shutdown(socket.SHUT_RDWR)
         self._hand_over(each)
-
-
-def _unread_bytes(connection: socket.socket) -> int:
-    """Return how much of what was answered the peer has not read: answering more might block."""
-    unread = array.array("i", [0])
-    fcntl.ioctl(connection, termios.TIOCOUTQ, unread)
-    return unread[0]

@@ -374,6 +374,13 @@ def sync_filesystem(path: Path) -> None:
             raise FencedError(f"syncing the disk of {path} failed: {error.strerror}") from error
 
 
+def write_all(descriptor: int, data: memoryview, offset: int) -> None:
+    """Write ``data`` at ``offset``, in as many calls as it takes."""
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
+
+
 def write_synced(path: Path, text: str) -> None:
     """Write a small file whole: after the loss of power it is there with ``text``, or not."""
     temporary = path.with_suffix(".new")
