@@ -113,7 +113,7 @@ def test_the_drain_is_in_a_group_of_its_own_that_goes_with_it(
         state = shown(supervisor)
         groups = Path(f"/proc/{state['pid']}/cgroup").read_text()
         assert f"/{name}\n" in groups
-        assert state["courtesy"]["cgroup"] in ("cpu.weight=2", "cpu.shares=15")
+        assert state["courtesy"]["cgroup"] in ("cpu.weight=7", "cpu.shares=70")
         assert state["courtesy"]["autogroup"] is None
         assert left.path.exists()
     assert not left.path.exists()
@@ -134,7 +134,7 @@ def test_where_no_group_can_be_made_the_sessions_group_yields() -> None:
     report = json.loads(ended.stdout)
 
     assert report["cgroup"] is None
-    assert report["autogroup"] == AUTOGROUP_NICE[CpuPriority.SHARE]
+    assert report["autogroup"] == AUTOGROUP_NICE[CpuPriority.LARGE_SHARE]
     assert report["nice"] == 19
     assert report["io"] == "idle"
     assert report["cpus"] is None

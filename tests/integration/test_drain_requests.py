@@ -24,8 +24,8 @@ LIMIT_OF_SHARE = {0.2: 1.5, 0.6: 3.5}
 PACKED_LIMIT = 9
 READ_BACK = 1
 START = len(("look at the claim on the store id", "claim it"))
-# Enough attempts that none of some thousand requests is given up when most are refused: what a drain
-# does after that is another test's.
+# So many attempts that no request is given up where most are refused: what a drain does after that
+# is another test's.
 POLICY = RetryPolicy(attempts=24, base_seconds=0.005, cap_seconds=0.05)
 
 

@@ -5,8 +5,8 @@ so the group's own nice value counts. A control group of the drain's own, where 
 reaches as far and yields at once. Each measure is tried, and what took effect is reported.
 
 Last in line on a node whose every core is busy means hardly any CPU at all: two threads that
-compress got 1 MiB/s there, and the exposure would grow. So a starved drain is given a small share
-(``pressure.Standing``), which costs training what docs/courtesy.md says.
+compress got 1 MiB/s there, and the exposure would grow. So a starved drain is given a share
+(``policy.CpuPriority``), which costs training what docs/courtesy.md says.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cachetier.drain.priority.cgroup import CpuGroup, make_group
 from cachetier.drain.priority.policy import CpuPriority
 
 NICE = 19
-AUTOGROUP_NICE = {CpuPriority.LAST: 19, CpuPriority.SHARE: 18}
+AUTOGROUP_NICE = {CpuPriority.LAST: 19, CpuPriority.SHARE: 18, CpuPriority.LARGE_SHARE: 12}
 GROUP_TRIES = 3
 AUTOGROUP = Path("/proc/self/autogroup")
 
@@ -46,7 +46,7 @@ class Courtesy:
         self._group = group
 
     def set_priority(self, cpu_priority: CpuPriority) -> None:
-        """Take another place: at the end of the line, or with a small share."""
+        """Take another place: at the end of the line, or with a share."""
         if self._group is not None:
             self.report["cgroup"] = _tried(lambda: self._set_group_priority(cpu_priority))
         else:
@@ -86,7 +86,7 @@ def lower_priority(group: str, cpus: Collection[int] | None = None) -> Courtesy:
         },
         entered,
     )
-    courtesy.set_priority(CpuPriority.SHARE)  # for the start; see Stance
+    courtesy.set_priority(CpuPriority.LARGE_SHARE)  # for the start; see Stance
     return courtesy
 
 

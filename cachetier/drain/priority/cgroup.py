@@ -27,9 +27,10 @@ PROC = Path("/proc/self")
 NAME = "cachetier-drain-"
 READ_BYTES = 1 << 20
 
-# What nice 19 would be: a seventieth of what a group that computes has.
-SHARE_WEIGHT, SHARE_SHARES = 2, 15
-LEAST_WEIGHT, LEAST_SHARES = 1, 2
+# By version. A share is what nice 19 would be, a seventieth of what a group that computes has; a
+# large one what nice 12 would be.
+WEIGHTS = {CpuPriority.LAST: 1, CpuPriority.SHARE: 2, CpuPriority.LARGE_SHARE: 7}
+SHARES = {CpuPriority.LAST: 2, CpuPriority.SHARE: 15, CpuPriority.LARGE_SHARE: 70}
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -108,19 +109,17 @@ class CpuGroup:
         Raises:
             OSError: The kernel refuses.
         """
-        share = cpu_priority is CpuPriority.SHARE
+        last = cpu_priority is CpuPriority.LAST
         idle = self.path / "cpu.idle"
         if idle.exists():
-            _write(idle, int(not share))
-            if not share:
+            _write(idle, int(last))
+            if last:
                 return "cpu.idle=1"
+        setting, by_priority = "cpu.shares", SHARES
         if self._version == 2:
-            weight = SHARE_WEIGHT if share else LEAST_WEIGHT
-            _write(self.path / "cpu.weight", weight)
-            return f"cpu.weight={weight}"
-        shares = SHARE_SHARES if share else LEAST_SHARES
-        _write(self.path / "cpu.shares", shares)
-        return f"cpu.shares={shares}"
+            setting, by_priority = "cpu.weight", WEIGHTS
+        _write(self.path / setting, by_priority[cpu_priority])
+        return f"{setting}={by_priority[cpu_priority]}"
 
 
 def make_group(name: str, proc: Path = PROC) -> CpuGroup | None:

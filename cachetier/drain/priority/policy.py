@@ -2,7 +2,8 @@
 
 Two things are decided. The *restraint* says what the drain may do at once: under pressure the
 compressor is slowed first, then the reader. The *standing* says where the kernel ranks the drain:
-last, or with a small share of its own once it is starved.
+last, with a small share of its own once it is starved, or with a large one where the small one
+hardly gets it anything.
 
 Pressure is what others wait for (Linux's PSI, "some", less what the drain itself waits for): where
 the drain waits, the kernel has put it behind already, and it must not hold back from itself for
@@ -27,6 +28,9 @@ FED_SHARE = 0.5
 WANTED_SHARE = 0.2
 STARVED_SECONDS = 5.0
 FED_SECONDS = 10.0
+# Cores. The large share is less than five times the small one, so what it gets by the one is no
+# reason to change to the other and back.
+LITTLE_CORES, MUCH_CORES = 0.016, 0.08
 
 # Before each frame (4 MiB, some 15 ms of one core) or part (16 MiB) that a thread takes on.
 HALF_SPEED_SECONDS = 0.015
@@ -47,6 +51,7 @@ class CpuPriority(StrEnum):
 
     LAST = "last"
     SHARE = "share"
+    LARGE_SHARE = "large share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +72,14 @@ class Pressure:
 
     ``cpu`` and ``io`` are per cent of the time that others waited, None where nobody can tell.
     ``hunger`` is the part of the time that the drain's threads waited when they could have run, 0
-    where they hardly wanted to. ``idle``: the drain read nothing, and hardly ran.
+    where they hardly wanted to. ``ran_cores`` is the processor time they had, by the second.
+    ``idle``: the drain read nothing, and hardly ran.
     """
 
     cpu: float | None = None
     io: float | None = None
     hunger: float = 0.0
+    ran_cores: float = 0.0
     seconds: float = 0.0
     idle: bool = False
 
@@ -102,13 +109,14 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Stance:
-    """What was decided; the other standing has been due for ``due_seconds``.
+    """What was decided; the standing ``due`` has been so for ``due_seconds``.
 
-    A drain begins with its share, or its start alone would take a busy node half a minute.
+    A drain begins with a large share, or its start alone would take a busy node half a minute.
     """
 
     restraint: Restraint = Restraint.NONE
-    cpu_priority: CpuPriority = CpuPriority.SHARE
+    cpu_priority: CpuPriority = CpuPriority.LARGE_SHARE
+    due: CpuPriority | None = None
     due_seconds: float = 0.0
 
 
@@ -124,13 +132,15 @@ def pressure_between(before: PressureSample, after: PressureSample) -> Pressure:
     """Return what others waited for between two samples, and how hungry the drain was."""
     seconds = max(1e-3, after.at - before.at)
     waited = max(0.0, after.own_cpu_waited - before.own_cpu_waited)
-    wanted = waited + max(0.0, after.own_cpu_used - before.own_cpu_used)
+    ran = max(0.0, after.own_cpu_used - before.own_cpu_used)
+    wanted = waited + ran
     read = max(0.0, after.own_io - before.own_io)
     hardly_ran = wanted < WANTED_SHARE * seconds
     return Pressure(
         cpu=_others(before.cpu_stalled, after.cpu_stalled, waited, seconds),
         io=_others(before.io_stalled, after.io_stalled, read, seconds),
         hunger=0.0 if hardly_ran else waited / wanted,
+        ran_cores=ran / seconds,
         seconds=seconds,
         idle=hardly_ran and not read,
     )
@@ -146,7 +156,16 @@ def _others(before: float | None, after: float | None, own: float, seconds: floa
 def next_stance(now: Stance, pressure: Pressure, training: Training) -> Stance:
     """Return how to behave for the next second."""
     restraint = _next_restraint(now.restraint, pressure.worst, training)
-    return Stance(restraint, *_next_priority(now, pressure, urgent=training.urgent))
+    if training.urgent:
+        return Stance(restraint)
+    # Seconds count, not looks: the thread that looks starves with the others.
+    due, patience_seconds = _due(now.cpu_priority, pressure)
+    due_seconds = pressure.seconds + (now.due_seconds if due is now.due else 0.0)
+    if due is None:
+        return Stance(restraint, now.cpu_priority)
+    if due_seconds >= patience_seconds:
+        return Stance(restraint, due)
+    return Stance(restraint, now.cpu_priority, due, due_seconds)
 
 
 def _next_restraint(now: Restraint, pressure: float, training: Training) -> Restraint:
@@ -164,21 +183,18 @@ def _next_restraint(now: Restraint, pressure: float, training: Training) -> Rest
     return now if busy or pressure >= COMPRESSOR_UNTIL else Restraint.NONE
 
 
-def _next_priority(now: Stance, pressure: Pressure, *, urgent: bool) -> tuple[CpuPriority, float]:
-    """Give a starved drain its share after a while, and take it back after a while without.
-
-    Seconds count, not looks: the thread that looks starves with the others.
-    """
-    if urgent:
-        return CpuPriority.SHARE, 0.0
-    if now.cpu_priority is CpuPriority.LAST:
-        is_due, patience_seconds = pressure.hunger >= STARVED_SHARE, STARVED_SECONDS
-        other = CpuPriority.SHARE
-    else:
-        is_due, patience_seconds = pressure.hunger < FED_SHARE, FED_SECONDS
-        other = CpuPriority.LAST
-    due_seconds = now.due_seconds + pressure.seconds if is_due else 0.0
-    return (other, 0.0) if due_seconds >= patience_seconds else (now.cpu_priority, due_seconds)
+def _due(now: CpuPriority, pressure: Pressure) -> tuple[CpuPriority | None, float]:
+    """Return the standing that fits better, if one does, and for how long it must do so."""
+    starved = pressure.hunger >= STARVED_SHARE
+    if now is CpuPriority.LAST:
+        return CpuPriority.SHARE if starved else None, STARVED_SECONDS
+    if pressure.hunger < FED_SHARE and not pressure.idle:  # idle, it cannot know what it needs
+        return CpuPriority.LAST, FED_SECONDS
+    if now is CpuPriority.SHARE and starved and pressure.ran_cores < LITTLE_CORES:
+        return CpuPriority.LARGE_SHARE, STARVED_SECONDS
+    if now is CpuPriority.LARGE_SHARE and pressure.ran_cores > MUCH_CORES:
+        return CpuPriority.SHARE, STARVED_SECONDS
+    return None, 0.0
 
 
 def compute_allowance(restraint: Restraint, limit: int) -> Allowance:

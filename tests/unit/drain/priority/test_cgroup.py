@@ -109,6 +109,7 @@ def test_a_group_of_version_1_stands_last_or_has_a_share(
     assert (group.path / "cpu.shares").read_text() == "2"
     assert group.set_priority(CpuPriority.SHARE) == "cpu.shares=15"
     assert (group.path / "cpu.shares").read_text() == "15"
+    assert group.set_priority(CpuPriority.LARGE_SHARE) == "cpu.shares=70"
     group.enter()
     assert (group.path / "cgroup.procs").read_text() == str(os.getpid())
 
@@ -154,6 +155,7 @@ def test_at_the_root_of_version_2_the_group_is_a_child_if_the_cpu_is_shared_out(
     assert group.path == own / NAME
     assert (group.path / "cpu.weight").read_text() == "1"
     assert group.set_priority(CpuPriority.SHARE) == "cpu.weight=2"
+    assert group.set_priority(CpuPriority.LARGE_SHARE) == "cpu.weight=7"
 
 
 def test_below_a_group_that_was_delegated_it_is_a_sibling_of_serve(

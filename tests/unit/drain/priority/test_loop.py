@@ -130,7 +130,7 @@ def test_serve_hears_how_the_drain_behaves() -> None:
     assert scene.reports[-1] == {
         "nice": 19,
         "restraint": "compressor",
-        "standing": "share",
+        "standing": "large share",
         "pressure": {"cpu": 50.0, "io": 0.0},
         "hunger": 0.0,
         "busy_ranks": 2,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cachetier.drain.priority.policy import (
     FED_SECONDS,
@@ -192,21 +194,69 @@ def test_hunger_is_the_share_of_the_time_that_the_drain_could_not_run() -> None:
 
 
 LAST = Stance(cpu_priority=CpuPriority.LAST)
+SHARE = Stance(cpu_priority=CpuPriority.SHARE)
 
 
-def after(stance: Stance, hunger: float, seconds: float, training: Training = NOBODY) -> Stance:
+def after(
+    stance: Stance,
+    hunger: float,
+    seconds: float,
+    training: Training = NOBODY,
+    ran_cores: float = 0.05,
+) -> Stance:
     while seconds > 0:
         length = min(1.0, seconds)
-        stance = next_stance(stance, Pressure(hunger=hunger, seconds=length), training)
+        pressure = Pressure(hunger=hunger, ran_cores=ran_cores, seconds=length)
+        stance = next_stance(stance, pressure, training)
         seconds -= length
     return stance
 
 
-def test_a_drain_begins_with_a_share_and_gives_it_back_where_it_needs_none() -> None:
-    assert Stance().cpu_priority is CpuPriority.SHARE
-    assert after(Stance(), 0.0, FED_SECONDS - 1).cpu_priority is CpuPriority.SHARE
-    assert after(Stance(), 0.0, FED_SECONDS).cpu_priority is CpuPriority.LAST
-    assert after(Stance(), 0.8, 100).cpu_priority is CpuPriority.SHARE
+@pytest.mark.parametrize("stance", [Stance(), SHARE])
+def test_a_drain_gives_its_share_back_where_it_needs_none(stance: Stance) -> None:
+    assert after(stance, 0.0, FED_SECONDS - 1).cpu_priority is stance.cpu_priority
+    assert after(stance, 0.0, FED_SECONDS).cpu_priority is CpuPriority.LAST
+    assert after(stance, 0.8, 100).cpu_priority is stance.cpu_priority
+
+
+def test_a_drain_without_work_keeps_the_share_that_the_next_save_will_need() -> None:
+    stance = Stance()
+    for _ in range(100):
+        stance = next_stance(stance, Pressure(seconds=1.0, idle=True), NOBODY)
+
+    assert stance.cpu_priority is CpuPriority.LARGE_SHARE
+
+
+def test_a_drain_begins_with_a_large_share() -> None:
+    assert Stance().cpu_priority is CpuPriority.LARGE_SHARE
+
+
+def test_a_share_that_gets_hardly_any_cpu_grows() -> None:
+    assert after(SHARE, 0.99, 100).cpu_priority is CpuPriority.SHARE
+    assert after(SHARE, 0.8, 100, ran_cores=0.01).cpu_priority is CpuPriority.SHARE
+    grown = after(SHARE, 0.99, STARVED_SECONDS, ran_cores=0.01)
+    assert grown.cpu_priority is CpuPriority.LARGE_SHARE
+
+
+def test_a_large_share_that_gets_much_shrinks_and_stays_small() -> None:
+    assert after(Stance(), 0.9, 100).cpu_priority is CpuPriority.LARGE_SHARE
+    small = after(Stance(), 0.9, STARVED_SECONDS, ran_cores=0.2)
+    assert small.cpu_priority is CpuPriority.SHARE
+    assert after(small, 0.97, 100, ran_cores=0.05).cpu_priority is CpuPriority.SHARE
+
+
+@given(cores=st.floats(0.0, 1.0))
+def test_no_drain_goes_from_one_share_to_the_other_and_back(cores: float) -> None:
+    large = after(SHARE, 0.99, STARVED_SECONDS, ran_cores=cores)
+    again = after(large, 0.95, 100, ran_cores=5 * cores)
+
+    assert again.cpu_priority is large.cpu_priority
+
+
+def test_two_reasons_to_change_do_not_add_up() -> None:
+    nearly = after(SHARE, 0.99, STARVED_SECONDS - 1, ran_cores=0.01)
+
+    assert after(nearly, 0.0, FED_SECONDS - 1).cpu_priority is CpuPriority.SHARE
 
 
 def test_a_starved_drain_gets_a_share_after_a_while() -> None:
@@ -224,7 +274,7 @@ def test_a_look_that_comes_late_counts_for_all_the_time_it_took() -> None:
 
 @pytest.mark.parametrize(
     ("stance", "due", "not_due", "seconds"),
-    [(LAST, 0.95, 0.1, STARVED_SECONDS - 1), (Stance(), 0.0, 0.8, FED_SECONDS - 1)],
+    [(LAST, 0.95, 0.1, STARVED_SECONDS - 1), (SHARE, 0.0, 0.8, FED_SECONDS - 1)],
 )
 def test_hunger_that_comes_and_goes_changes_nothing(
     stance: Stance, due: float, not_due: float, seconds: float
@@ -236,5 +286,6 @@ def test_hunger_that_comes_and_goes_changes_nothing(
     assert stance.cpu_priority is cpu_priority
 
 
-def test_while_ranks_wait_for_room_the_drain_has_its_share_at_once() -> None:
-    assert after(LAST, 0.0, 1, URGENT).cpu_priority is CpuPriority.SHARE
+@pytest.mark.parametrize("stance", [LAST, SHARE])
+def test_while_ranks_wait_for_room_the_drain_has_a_large_share_at_once(stance: Stance) -> None:
+    assert after(stance, 0.0, 1, URGENT).cpu_priority is CpuPriority.LARGE_SHARE
