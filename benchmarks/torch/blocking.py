@@ -14,12 +14,12 @@ from cachetier_client import Client
 from benchmarks.measures import Result, at_most, ratios
 from benchmarks.node import node
 from benchmarks.scratch import Bench, settle
-from benchmarks.torch.names import DCP_ASYNC, OURS_ASYNC, OURS_LAZY
+from benchmarks.torch.names import COPIED, DCP_ASYNC, OURS_ASYNC, OURS_LAZY
 from benchmarks.torch.places import Places
 from benchmarks.torch.ranks import Ranks, ranks
 from benchmarks.torch.sizes import Sizes, sizes_of
 
-MODES = (DCP_ASYNC, OURS_ASYNC, OURS_LAZY)
+MODES = (DCP_ASYNC, COPIED, OURS_ASYNC, OURS_LAZY)
 LEAST_SECONDS = 0.001
 
 
@@ -34,13 +34,13 @@ def measure(bench: Bench) -> list[Result]:
     usual = blocked(added[DCP_ASYNC])
     results = [
         Result(
-            f"training blocked by dcp.async_save: {_called(mode)} / FileSystemWriter, default",
+            f"training blocked by {_what(mode)} / FileSystemWriter, default",
             blocked(added[mode]) / usual,
             "",
-            at_most(limit),
+            at_most(limit) if limit else None,
             tuple(ratios(added[mode], [usual] * len(added[mode]))),
         )
-        for mode, limit in ((OURS_ASYNC, 0.5), (OURS_LAZY, 0.05))
+        for mode, limit in ((OURS_ASYNC, 0.5), (OURS_LAZY, 0.05), (COPIED, None))
     ]
     seconds = [
         Result(
@@ -81,9 +81,14 @@ def _alone(job: Ranks, sizes: Sizes) -> float:
     return job.train(None, "", sizes.steps)
 
 
+def _what(mode: str) -> str:
+    return _called(mode) if mode == COPIED else f"dcp.async_save: {_called(mode)}"
+
+
 def _called(mode: str) -> str:
     return {
         DCP_ASYNC: "FileSystemWriter, default",
+        COPIED: "a thread that copies the state once",
         OURS_ASYNC: "CachetierWriter",
         OURS_LAZY: "CachetierWriter, LazyStager",
     }[mode]
