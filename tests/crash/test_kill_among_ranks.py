@@ -1,4 +1,4 @@
-"""kill -9 while many ranks put small shards, or one reads what is restored: nothing lost or left."""
+"""kill -9 among small puts, and while a rank reads what is restored: nothing is lost or left."""
 
 from __future__ import annotations
 
