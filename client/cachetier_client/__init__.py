@@ -8,6 +8,9 @@
         newest = client.latest("my-run", level="local")
         restored = client.get_shard("my-run", newest.step, "model/rank-0")
 
+The same calls are functions of this module, ``cachetier_client.put_shard(...)`` and so on, on one
+client that the process makes at first use.
+
 Where the service is (``CACHETIER_URL``), which run this is (``CACHETIER_RUN``) and which rank come
 from the environment.
 """
@@ -54,9 +57,20 @@ from cachetier_client.errors import (
 from cachetier_client.trace_context import traced
 
 if TYPE_CHECKING:
-    from cachetier_client.checkpoint import Checkpoint
+    from cachetier_client.checkpoints import Checkpoint
     from cachetier_client.client import Client
-    from cachetier_client.default import default_client, get_shard, put_shard, training_step
+    from cachetier_client.default import (
+        checkpoint,
+        default_client,
+        flush,
+        get_shard,
+        latest,
+        put_shard,
+        seal,
+        steps,
+        training_step,
+        wait,
+    )
     from cachetier_client.io.ring import Ring
     from cachetier_client.results import (
         Incident,
@@ -71,7 +85,7 @@ if TYPE_CHECKING:
 
 # Imported when first asked for: who wants only the errors, or a digest, waits for no transport.
 _HOMES = {
-    "Checkpoint": "checkpoint",
+    "Checkpoint": "checkpoints",
     "Client": "client",
     "Incident": "results",
     "LevelReached": "results",
@@ -82,10 +96,16 @@ _HOMES = {
     "ShardReader": "streams.reader",
     "ShardWriter": "streams.writer",
     "StepInfo": "results",
+    "checkpoint": "default",
     "default_client": "default",
+    "flush": "default",
     "get_shard": "default",
+    "latest": "default",
     "put_shard": "default",
+    "seal": "default",
+    "steps": "default",
     "training_step": "default",
+    "wait": "default",
 }
 
 __all__ = [
@@ -95,8 +115,14 @@ __all__ = [
     "ShardReader",
     "ShardWriter",
     "default_client",
-    "get_shard",
     "put_shard",
+    "checkpoint",
+    "seal",
+    "wait",
+    "flush",
+    "steps",
+    "latest",
+    "get_shard",
     "training_step",
     "traced",
     "Incident",

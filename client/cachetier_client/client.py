@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, SupportsIndex, overload
 from cachetier_client.calls.caller import Caller, checked_ack
 from cachetier_client.calls.reads import Reads
 from cachetier_client.calls.runs import PUT_SECONDS
-from cachetier_client.checkpoint import Checkpoint
+from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.errors import InvalidRequestError
 from cachetier_client.fallback.policy import Fallback, lasting_transport

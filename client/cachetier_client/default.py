@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import threading
-from contextlib import AbstractContextManager
-from typing import Any, SupportsIndex
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
 
-from cachetier_client.calls.reads import GET_SECONDS
-from cachetier_client.calls.runs import PUT_SECONDS
 from cachetier_client.client import Client
-from cachetier_client.results import AckLevel, Receipt
 
 _lock = threading.Lock()
 _default: Client | None = None
@@ -25,51 +24,34 @@ def default_client() -> Client:
         return _default
 
 
-def put_shard(  # noqa: PLR0913 - the ids, fixed names all
-    data: Any,
-    *,
-    step: SupportsIndex,
-    name: str,
-    run: str | None = None,
-    rank: int | None = None,
-    world_size: int | None = None,
-    ack: AckLevel = "local",
-    timeout_seconds: float = PUT_SECONDS,
-    save_id: str | None = None,
-    overwrite: bool = False,
-    element_size: SupportsIndex | None = None,
-) -> Receipt:
-    """Store one shard on the node and return once it is safe there; see ``Client.put_shard``."""
-    return default_client().put_shard(
-        data,
-        step=step,
-        name=name,
-        run=run,
-        rank=rank,
-        world_size=world_size,
-        ack=ack,
-        timeout_seconds=timeout_seconds,
-        save_id=save_id,
-        overwrite=overwrite,
-        element_size=element_size,
-    )
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 
 
-def get_shard(
-    run: str | None,
-    step: SupportsIndex,
-    name: str,
-    *,
-    out: Any = None,
-    timeout_seconds: float = GET_SECONDS,
-) -> memoryview:
-    """Return one shard's bytes, verified, from the nearest copy; see ``Client.get_shard``."""
-    return default_client().get_shard(run, step, name, out=out, timeout_seconds=timeout_seconds)
+def _of_default(
+    method: Callable[Concatenate[Client, Given], Answer],
+) -> Callable[Given, Answer]:
+    """Return a method of ``Client`` as a function that calls it on the process's client."""
+
+    @functools.wraps(method)
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+        return method(default_client(), *args, **kwargs)
+
+    of_client = inspect.signature(method)
+    _self, *parameters = of_client.parameters.values()
+    call.__dict__["__signature__"] = of_client.replace(parameters=parameters)
+    return call
 
 
-def training_step() -> AbstractContextManager[None]:
-    """Return a ``with`` for a training step; see ``Client.training_step``."""
-    return default_client().training_step()
+put_shard = _of_default(Client.put_shard)
+checkpoint = _of_default(Client.checkpoint)
+seal = _of_default(Client.seal)
+wait = _of_default(Client.wait)
+flush = _of_default(Client.flush)
+steps = _of_default(Client.steps)
+latest = _of_default(Client.latest)
+get_shard = _of_default(Client.get_shard)
+training_step = _of_default(Client.training_step)
 
 
 def _renew_lock() -> None:

@@ -1,7 +1,8 @@
-"""The process's own client, and the two calls that use it."""
+"""The process's own client, and the functions that call it."""
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,17 @@ def test_one_client_is_made_and_a_closed_one_replaced() -> None:
     assert first.url == "unix:///run/cachetier/cachetier.sock"
     first.close()
     assert cachetier_client.default_client() is not first
+
+
+@pytest.mark.parametrize(
+    "name", ["put_shard", "checkpoint", "seal", "wait", "flush", "steps", "latest", "get_shard"]
+)
+def test_a_function_takes_what_the_clients_method_takes_and_says_the_same(name: str) -> None:
+    function, method = getattr(cachetier_client, name), getattr(cachetier_client.Client, name)
+    taken = list(inspect.signature(method).parameters.values())
+
+    assert list(inspect.signature(function).parameters.values()) == taken[1:]
+    assert function.__doc__ == method.__doc__
 
 
 def test_importing_the_client_imports_nothing_heavy() -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cachetier_client import Client
@@ -37,7 +38,7 @@ class SmallPuts(threading.Thread):
         self.refused = False
 
     def run(self) -> None:
-        ids = {"run": RUN, "step": self._step, "save_id": "s", "rank": self._rank}
+        ids: dict[str, Any] = {"run": RUN, "step": self._step, "save_id": "s", "rank": self._rank}
         with Client(self._url, fallback="fail") as client:
             for number in range(100_000):
                 data = self._dice.randbytes(self._dice.choice((1, 4096, 65_536)))

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from cachetier_client.checkpoint import Checkpoint
+from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.clock import SystemClock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import DeadlineError, InvalidRequestError

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import AsyncStager
 
 from cachetier_client.calls.runs import PUT_SECONDS
-from cachetier_client.checkpoint import Checkpoint
+from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.client import Client
 from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.deadline import Deadline

@@ -10,7 +10,7 @@ import contextlib
 import threading
 from dataclasses import dataclass
 
-from cachetier_client.checkpoint import Checkpoint
+from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import CachetierClientError, InvalidRequestError
 from cachetier_client.torch.dcp import StepStorage

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from cachetier_client.checkpoint import Checkpoint
+from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError
 from cachetier_client.io.buffers import bytes_of

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future as TorchFuture
 
-from cachetier_client.checkpoint import Checkpoint
+from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.client import Client
 from cachetier_client.errors import (
     CachetierClientError,
