@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -32,7 +33,7 @@ from cachetier_client.transport.connect import DEFAULT_URL, greeting, transport_
 
 
 class Client(Reads):
-    """Talks to this node's cachetier. Thread-safe, fork-safe; every call has a deadline.
+    """Talks to this node's cachetier. Thread-safe, fork-safe, pickles; each call has a deadline.
 
     Nothing is connected before the first call. Idle, it keeps ``threads - 1`` threads, a few
     connections and up to ``threads`` blocks of 4 MiB.
@@ -76,7 +77,14 @@ class Client(Reads):
         )
         lasting = lasting_transport(single, fallback, clock, workers)
         self.url = single.url
+        self._again = functools.partial(
+            Client, self.url, run=run, fallback=fallback, threads=threads
+        )
         super().__init__(Caller(single, lasting, hello, clock, workers, run))
+
+    def __reduce__(self) -> tuple[Callable[[], Client], tuple[()]]:
+        """Pickle it by its settings: the other process connects anew, with its own token."""
+        return self._again, ()
 
     # --- shards ----------------------------------------------------------------------------------
 

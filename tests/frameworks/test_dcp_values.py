@@ -329,3 +329,19 @@ def test_an_address_is_asked_for(tmp_path: pathlib.Path) -> None:
         CachetierWriter(tmp_path)
     with pytest.raises(CheckpointException, match="no step was named"):
         dcp.save({"x": torch.ones(1)}, storage_writer=CachetierWriter())
+
+
+def test_options_of_dcps_own_writer_are_taken_and_others_are_not(client: Client) -> None:
+    taken = CachetierWriter(
+        client=client,
+        single_file_per_rank=True,
+        sync_files=True,
+        thread_count=4,
+        per_thread_copy_ahead=0,
+        cache_staged_state_dict=False,
+    )
+    dcp.save({"w": torch.ones(3)}, checkpoint_id="cachetier://run/70", storage_writer=taken)
+
+    assert [each.step for each in client.steps("run")] == [70]
+    with pytest.raises(TypeError, match="thread_cuont"):
+        CachetierWriter(client=client, thread_cuont=4)

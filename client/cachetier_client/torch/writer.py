@@ -39,6 +39,16 @@ from cachetier_client.torch.sending import give_up, send
 from cachetier_client.torch.staging import HostStager
 
 _UNFINISHED = frozenset({"open", "aborted", "superseded"})
+# What FileSystemWriter takes and a shard, written by threads and synced anyway, has no use for.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "single_file_per_rank",
+        "sync_files",
+        "thread_count",
+        "per_thread_copy_ahead",
+        "cache_staged_state_dict",
+    }
+)
 
 
 class CachetierWriter(StorageWriter):
@@ -58,6 +68,11 @@ class CachetierWriter(StorageWriter):
         stager: Stages for ``dcp.async_save`` in the writer's place.
         step_name: How folders of steps are called; default ``CACHETIER_STEP_NAME``, ``{step}``.
         timeout_seconds: For all that one rank writes in a save, and for the coordinator's end.
+        without_effect: Options of DCP's own ``FileSystemWriter``, such as ``thread_count``, so that
+            a script need not change.
+
+    Raises:
+        TypeError: Another option.
     """
 
     _synchronize_after_execute = False
@@ -72,7 +87,10 @@ class CachetierWriter(StorageWriter):
         stager: AsyncStager | None = None,
         step_name: str | None = None,
         timeout_seconds: float = DCP_SECONDS,
+        **without_effect: Any,
     ) -> None:
+        for option in sorted(without_effect.keys() - _WITHOUT_EFFECT):
+            raise TypeError(f"CachetierWriter has no option {option!r}")
         super().__init__()
         self._step = StepStorage(
             path, client=client, url=url, step_name=step_name, timeout_seconds=timeout_seconds
