@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from cachetier_client.errors import IntegrityError
 from cachetier_client.torch.extents import Extent
 from cachetier_client.torch.metadata import dump, load, rank_metadata_name
+from torch.distributed._shard.sharded_tensor import metadata as sharded_tensor
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -60,6 +61,19 @@ def test_a_path_in_it_is_allowed() -> None:
     meta = StorageMeta(checkpoint_id=Path("/checkpoints/1"))
 
     assert load(dump(metadata(storage_meta=meta))).storage_meta == meta
+
+
+def test_metadata_of_an_earlier_torch_is_read() -> None:
+    size = torch.Size([4])
+    older = sharded_tensor.TensorProperties(dtype=torch.float16)
+    chunk = ChunkStorageMetadata(torch.Size([0]), size)
+    tensor = TensorStorageMetadata(cast("TensorProperties", older), size, [chunk])
+    data = dump(metadata(state_dict_metadata={"w": tensor}))
+    assert b"torch.distributed._shard.sharded_tensor.metadata" in data
+
+    read = load(data).state_dict_metadata["w"]
+    assert isinstance(read, TensorStorageMetadata)
+    assert read.properties == TensorProperties(dtype=torch.float16)
 
 
 @pytest.mark.parametrize("where", ["planner_data", "storage_data", "version"])

@@ -53,6 +53,12 @@ _ALLOWED = frozenset(
         for kind in ("PosixPath", "PurePosixPath")
     }
 )
+# Where an earlier torch had them, and what they are called today.
+_BEFORE = "torch.distributed._shard.sharded_tensor.metadata"
+_RENAMED = {
+    (_BEFORE, "TensorProperties"): "TensorProperties",
+    (_BEFORE, "MEM_FORMAT_ENCODING"): "_MEM_FORMAT_ENCODING",
+}
 
 
 def rank_metadata_name(rank: int) -> str:
@@ -93,6 +99,8 @@ class _Restricted(pickle.Unpickler):
     """Finds the classes of a checkpoint's metadata and no other."""
 
     def find_class(self, module: str, name: str, /) -> Any:
+        if (module, name) in _RENAMED:
+            module, name = f"{_CHECKPOINT}.metadata", _RENAMED[module, name]
         if (module, name) in _ALLOWED:
             return super().find_class(module, name)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
