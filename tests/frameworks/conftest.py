@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cachetier_client import Client
+from cachetier_client import Client, default_client
 
 from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -43,6 +43,7 @@ def node(moto_s3: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         settings["socket"] = Path(short) / "s"
         with running(settings) as service:
             yield Node(service, settings)
+            default_client().close()  # the next test's is another node's
 
 
 @pytest.fixture

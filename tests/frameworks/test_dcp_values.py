@@ -345,3 +345,32 @@ def test_options_of_dcps_own_writer_are_taken_and_others_are_not(client: Client)
     assert [each.step for each in client.steps("run")] == [70]
     with pytest.raises(TypeError, match="thread_cuont"):
         CachetierWriter(client=client, thread_cuont=4)
+
+
+def test_a_step_that_is_not_there_is_logged_without_a_traceback(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(CheckpointException, match="run=run step=71"):
+        dcp.load(
+            {"w": torch.ones(3)},
+            storage_reader=CachetierReader("cachetier://run/71", client=client),
+        )
+
+    told = [record for record in caplog.records if "is not found" in record.getMessage()]
+    assert told != []
+    assert [record.exc_info for record in told] == [None] * len(told)
+    assert "step=71" in told[0].getMessage()
+
+
+def test_a_step_of_the_writer_loaded_by_dcps_own_reader_says_which_reader_can(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHETIER_URL", client.url)
+    dcp.save(
+        {"w": torch.ones(3)},
+        checkpoint_id="cachetier://run/72",
+        storage_writer=CachetierWriter(client=client),
+    )
+
+    with pytest.raises(CheckpointException, match="storage_reader=CachetierReader"):
+        dcp.load({"w": torch.zeros(3)}, checkpoint_id="cachetier://run/72")

@@ -22,7 +22,9 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import NoReturn
 
+from cachetier_client.errors import InvalidRequestError
 from cachetier_client.io.aligned import PAGE_BYTES
 from cachetier_client.io.digests import BLOCK_BYTES
 
@@ -39,6 +41,18 @@ class Extent:
     shard: str
     at: int
     length: int
+
+    @property
+    def relative_path(self) -> NoReturn:
+        """What DCP's own readers ask for first: they cannot read what lies here.
+
+        Raises:
+            InvalidRequestError: Always; says which reader can.
+        """
+        raise InvalidRequestError(
+            "this step was saved by CachetierWriter, whose shards DCP's own reader cannot read",
+            hint="Load with dcp.load(..., storage_reader=CachetierReader('cachetier://run/1000')).",
+        )
 
 
 @dataclass(frozen=True, slots=True)

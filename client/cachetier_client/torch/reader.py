@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import logging
 import os
 import secrets
 from collections.abc import Iterator
@@ -42,6 +43,21 @@ from cachetier_client.torch.dcp import DCP_SECONDS, StepStorage, is_address
 from cachetier_client.torch.extents import Extent
 from cachetier_client.torch.fetching import Buffered, Direct, fetch, tensor_reads
 from cachetier_client.torch.hyperslabs import Box
+
+_LOADER = "state_dict_loader"
+
+
+class _InOneLine(logging.Filter):
+    """DCP logs what a reader raises with its traceback; of our errors the message says it all."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if record.module == _LOADER and isinstance(error, CachetierClientError):
+            record.msg, record.args, record.exc_info = f"{record.getMessage()} {error}", (), None
+        return True
+
+
+logging.getLogger().addFilter(_InOneLine())  # DCP has no logger of its own
 
 
 class CachetierReader(StorageReader):
