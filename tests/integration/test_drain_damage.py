@@ -71,6 +71,7 @@ def test_bytes_that_the_store_refuses_are_read_again_and_sent_only_if_they_are_s
             accepted.append(part)
             return part
         except RemoteDigestError:
+            node.wait_until(lambda: len(accepted) == 2)  # they are read while this one is refused
             damage(data_file(node, "large"), 0)  # all parts, so whichever it was
             damage(data_file(node, "large"), PART_BYTES)
             damage(data_file(node, "large"), 2 * PART_BYTES)
