@@ -6,7 +6,6 @@ way ``begin`` returns as soon as it lets training go on, and ``finish`` once all
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from cachetier_client.io.aligned import Block
+from cachetier_client.io.buffers import bytes_of
 from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.torch.lazy import LazyStager
 from cachetier_client.torch.writer import CachetierWriter
@@ -52,7 +53,6 @@ class Modes:
         self._pending: list[Future[Any]] = []
         self._aligned: memoryview | None = None
         self._copier = ThreadPoolExecutor(1)
-        self._block = raw.aligned_buffer(BLOCK_BYTES)
         self._begin: dict[str, Callable[[State, str], None]] = {
             UNSYNCED: self._torch_save,
             DIRECT: self._direct,
@@ -77,6 +77,7 @@ class Modes:
         self._pending.clear()
 
     def close(self) -> None:
+        self._copier.shutdown()
         if self._stager is not None:
             self._stager.close()
 
@@ -93,11 +94,10 @@ class Modes:
         self._pending.append(self._copier.submit(self._copy_blocks, tensors_of(state)))
 
     def _copy_blocks(self, tensors: list[torch.Tensor]) -> None:
-        block = ctypes.addressof(ctypes.c_char.from_buffer(self._block))
-        for tensor in tensors:
-            for start in range(0, tensor.nbytes, BLOCK_BYTES):
-                size_bytes = min(BLOCK_BYTES, tensor.nbytes - start)
-                ctypes.memmove(block, tensor.data_ptr() + start, size_bytes)
+        block = Block()
+        for data in map(bytes_of, tensors):
+            for start in range(0, len(data), BLOCK_BYTES):
+                block.take(data[start : start + BLOCK_BYTES])
 
     def _torch_save(self, state: State, where: str) -> None:
         torch.save(state, _file_of_rank(where))

@@ -8,6 +8,8 @@ from functools import lru_cache
 import pytest
 
 from cachetier.local.catalog import wal
+from cachetier.testing.s3_endpoint import S3Endpoint
+from cachetier.testing.s3proxy import S3Proxy
 from tests.stateful.unsynced import unsynced
 
 
@@ -23,3 +25,10 @@ def _sums_of_frames_are_remembered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wal, "_checksum", lru_cache(maxsize=4096)(wal._checksum))
         yield
+
+
+@pytest.fixture(scope="module")
+def slow_s3(seaweed_s3: S3Endpoint) -> Iterator[S3Endpoint]:
+    """SeaweedFS as far away as S3: 35 ms for each request keep shards dirty for a while."""
+    with S3Proxy(seaweed_s3.url, latency_seconds=0.035) as proxy:
+        yield seaweed_s3.behind(proxy.url)

@@ -5,27 +5,18 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cachetier_client import Client
 
 from cachetier.testing.s3_endpoint import S3Endpoint
-from cachetier.testing.s3proxy import S3Proxy
 from tests.crash.killing import RANKS, History, Rank, Tier, judge
 from tests.faults.counting import count
 from tests.faults.slices import share_of
 
 KILLS = 5
 ATTEMPTS = 15
-
-
-@pytest.fixture(scope="module")
-def slow_s3(seaweed_s3: S3Endpoint) -> Iterator[S3Endpoint]:
-    """SeaweedFS as far away as S3: 35 ms for each request keep shards dirty for a while."""
-    with S3Proxy(seaweed_s3.url, latency_seconds=0.035) as proxy:
-        yield seaweed_s3.behind(proxy.url)
 
 
 @pytest.mark.timeout(300)

@@ -6,7 +6,6 @@ import random
 import shutil
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from cachetier_client.errors import CachetierClientError
 from cachetier_client.io.digests import digest_of
 
 from cachetier.testing.s3_endpoint import S3Endpoint
-from cachetier.testing.s3proxy import S3Proxy
 from tests.crash.killing import Tier
 from tests.faults.counting import count
 
@@ -49,12 +47,6 @@ class SmallPuts(threading.Thread):
                     self.refused = True
                     return
                 self._acked[self._step, name] = digest_of(data)
-
-
-@pytest.fixture
-def slow_s3(seaweed_s3: S3Endpoint) -> Iterator[S3Endpoint]:
-    with S3Proxy(seaweed_s3.url, latency_seconds=0.035) as proxy:
-        yield seaweed_s3.behind(proxy.url)
 
 
 @pytest.mark.timeout(180)

@@ -27,10 +27,12 @@ PROC = Path("/proc/self")
 NAME = "cachetier-drain-"
 READ_BYTES = 1 << 20
 
-# By version. A share is what nice 19 would be, a seventieth of what a group that computes has; a
-# large one what nice 12 would be.
-WEIGHTS = {CpuPriority.LAST: 1, CpuPriority.SHARE: 2, CpuPriority.LARGE_SHARE: 7}
-SHARES = {CpuPriority.LAST: 2, CpuPriority.SHARE: 15, CpuPriority.LARGE_SHARE: 70}
+# What a version calls it, and its values. A share is what nice 19 would be, a seventieth of what a
+# group that computes has; a large one what nice 12 would be.
+SETTINGS = {
+    1: ("cpu.shares", {CpuPriority.LAST: 2, CpuPriority.SHARE: 15, CpuPriority.LARGE_SHARE: 70}),
+    2: ("cpu.weight", {CpuPriority.LAST: 1, CpuPriority.SHARE: 2, CpuPriority.LARGE_SHARE: 7}),
+}
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -115,11 +117,9 @@ class CpuGroup:
             _write(idle, int(last))
             if last:
                 return "cpu.idle=1"
-        setting, by_priority = "cpu.shares", SHARES
-        if self._version == 2:
-            setting, by_priority = "cpu.weight", WEIGHTS
-        _write(self.path / setting, by_priority[cpu_priority])
-        return f"{setting}={by_priority[cpu_priority]}"
+        setting, values = SETTINGS[self._version]
+        _write(self.path / setting, values[cpu_priority])
+        return f"{setting}={values[cpu_priority]}"
 
 
 def make_group(name: str, proc: Path = PROC) -> CpuGroup | None:

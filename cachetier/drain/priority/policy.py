@@ -157,12 +157,12 @@ def next_stance(now: Stance, pressure: Pressure, training: Training) -> Stance:
     """Return how to behave for the next second."""
     restraint = _next_restraint(now.restraint, pressure.worst, training)
     if training.urgent:
-        return Stance(restraint)
-    # Seconds count, not looks: the thread that looks starves with the others.
+        return Stance(restraint, CpuPriority.LARGE_SHARE)
     due, patience_seconds = _due(now.cpu_priority, pressure)
-    due_seconds = pressure.seconds + (now.due_seconds if due is now.due else 0.0)
     if due is None:
         return Stance(restraint, now.cpu_priority)
+    # Seconds count, not looks: the thread that looks starves with the others.
+    due_seconds = pressure.seconds + (now.due_seconds if due is now.due else 0.0)
     if due_seconds >= patience_seconds:
         return Stance(restraint, due)
     return Stance(restraint, now.cpu_priority, due, due_seconds)
