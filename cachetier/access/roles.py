@@ -73,6 +73,7 @@ OPERATIONS: Mapping[str, Need] = {
     "verify": _READ_RUN,
     "wait": _READ_RUN,
     "steps": _READ_RUN,
+    "branches": _READ_RUN,
     "latest": _READ_RUN,
     "step": _READ_RUN,
     "runs": Need(Role.READ, Extent.OWN),

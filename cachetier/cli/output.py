@@ -6,6 +6,7 @@ Exit codes are a stable interface: ``EXITS``.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -164,6 +165,8 @@ def reach(
         raise ValueError(f"CACHETIER_FALLBACK={chosen!r} is none of 's3', 'wait' and 'fail'")
     if chosen != "s3":  # which is for ranks
         patient = chosen == "wait"
+    # One verb puts and another seals: what this process leaves unsealed is no news.
+    logging.getLogger("cachetier_client.calls.unsealed").setLevel(logging.ERROR)
     with Client(url, fallback="wait" if patient else "fail") as client:
         if seconds is None:
             yield client

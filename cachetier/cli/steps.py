@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +37,8 @@ from cachetier.visible import visible
 
 if TYPE_CHECKING:
     from cachetier_client import Client, ShardInfo, StepInfo
+    from cachetier_client.results import Level as LevelName
+    from rich.table import Table
 
 SLICE_SECONDS = 1.0
 SEAL_SECONDS = 60.0
@@ -53,16 +56,24 @@ def ls(
         str | None,
         typer.Option("--level", help="Only steps that are local, replicated, or durable."),
     ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", "-a", help="With what lies under other paths, and in all runs."),
+    ] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """List the runs, the steps of a run, or the shards of a step.
 
+    With --all also what frameworks saved under paths of their own, and what nobody committed.
+
     JSON: `runs`, or `steps`, or `step` with its `shards`.
     """
     wanted = None if level is None else chosen_level(level, "level", as_json)
     with reported(as_json), reach(url) as client:
-        if run is None:
+        if everything and step is None:
+            _show_all(client, run, wanted, as_json)
+        elif run is None:
             _show_runs(client.runs(), as_json)
         elif step is None:
             _show_steps(run, client.steps(run, wanted), wanted, as_json)
@@ -246,6 +257,32 @@ def _show_runs(runs: list[str], as_json: bool) -> None:
         echo("Next: See one in S3 with `cachetier ls RUN --level durable`.", err=True)
 
 
+def _show_all(client: Client, run: str | None, level: LevelName | None, as_json: bool) -> None:
+    """Show the steps and branches of a run, or of all, by path; and say what nobody committed."""
+    from cachetier_client.identity.names import base_run
+
+    runs = sorted({base_run(each) for each in client.runs()}) if run is None else [run]
+    found: list[StepInfo] = []
+    for each in runs:
+        found += client.steps(each, level)
+        found += client.branches(each, level)
+    if as_json or not found:
+        _show_steps(run or "any run", found, level, as_json)
+        return
+    console().print(_table_of(found, _path))
+    left = [_path(step) for step in found if step.state == "open"]
+    if left:
+        echo(f"Not committed, so nobody restores it: {', '.join(left)}", err=True)
+        echo("Next: Look whether all ranks seal, or what ends the save: docs/fsspec.md.", err=True)
+
+
+def _path(step: StepInfo) -> str:
+    from cachetier_client.identity.places import place_of
+    from cachetier_client.identity.step_names import StepName
+
+    return place_of(step.run, step.step, StepName.chosen()).path
+
+
 def _show_steps(run: str, steps: list[StepInfo], level: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"steps": [_step_json(step) for step in steps]})
@@ -256,11 +293,15 @@ def _show_steps(run: str, steps: list[StepInfo], level: str | None, as_json: boo
         if level in (None, "local"):
             echo(f"Next: See S3 with `cachetier ls {run} --level durable`.", err=True)
         return
+    console().print(_table_of(steps, lambda step: str(step.step)))
+
+
+def _table_of(steps: list[StepInfo], called: Callable[[StepInfo], str]) -> Table:
     shown = table("step", "~state", "~restorable", "ranks", "shards", "size", "dirty", "age")
     now = time.time()
     for step in steps:
         shown.add_row(
-            str(step.step),
+            called(step),
             f"{step.state}, pinned" if step.pinned else step.state,
             _restorable(step) or "-",
             f"{len(step.ranks)}/{step.world_size}",
@@ -269,7 +310,7 @@ def _show_steps(run: str, steps: list[StepInfo], level: str | None, as_json: boo
             shown_size(step.dirty_bytes) if step.dirty_bytes else "-",
             shown_span(max(0.0, now - step.started_at)) if step.started_at else "-",
         )
-    console().print(shown)
+    return shown
 
 
 def _show_step(step: StepInfo, as_json: bool) -> None:

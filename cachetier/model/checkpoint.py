@@ -150,13 +150,19 @@ def _still_writable(save: Save, ids: SaveIds) -> Save:
     return save
 
 
-def visible_save(saves: Sequence[Save], sealed: Collection[int] = ()) -> Save | None:
+def visible_save(
+    saves: Sequence[Save], sealed: Collection[int] = (), whole: Collection[int] = ()
+) -> Save | None:
     """Return the save that readers see: the newest published one, else the newest still open.
 
-    Of open ones those of ``sealed``, the numbers of the saves that are sealed here, go first. Where
-    there is neither, the newest that is known from a replica.
+    Of open ones those of ``sealed``, the numbers of the saves that are sealed here, go first. One
+    of ``whole``, whose ranks have all sealed here, counts as if it were published: who writes a
+    file again reads what was written. Where there is neither, the newest known from a replica.
     """
-    for states in ((SaveState.PUBLISHED,), OPEN_STATES, (SaveState.REPLICATED,)):
+    final = [save for save in saves if save.state is SaveState.PUBLISHED or save.number in whole]
+    if final:
+        return max(final, key=lambda save: save.number)
+    for states in (OPEN_STATES, (SaveState.REPLICATED,)):
         candidates = [save for save in saves if save.state in states]
         if candidates:
             return max(candidates, key=lambda save: (save.number in sealed, save.number))

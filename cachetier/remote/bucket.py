@@ -68,6 +68,11 @@ class Bucket:
         listing = self.objects.list(self.layout.run_prefix(run), "/")
         return self.layout.steps_in(run, listing.prefixes)
 
+    def branches(self, run: str) -> set[str]:
+        """Return the branches of a run that have any object; published or not."""
+        listing = self.objects.list(self.layout.branches_prefix(run), "/")
+        return self.layout.branches_in(run, listing.prefixes)
+
     def look(self, run: str, step: int, key: str) -> ObjectInfo | RemoteRefusedError | None:
         """Return what lies under a key beside a step; the refusal, if that is of this key alone.
 

@@ -133,6 +133,21 @@ class PublishedSteps:
         if failed:  # a job must not begin anew because its steps cannot be seen
             raise failed[0]
 
+    def branches(self, run: str) -> set[str]:
+        """Return the branches of a run that the remotes that answer know.
+
+        Raises:
+            RemoteError: No remote that answers knows any, and one does not answer.
+        """
+        failed: list[RemoteError] = []
+        found: set[str] = set()
+        for remote in self._remotes:
+            nothing: set[str] = set()
+            found |= self._try(remote, lambda at: at.bucket.branches(run), failed, nothing)
+        if failed and not found:
+            raise failed[0]
+        return found
+
     def _rounds(self) -> list[Sequence[Remote]]:
         """Return whom to ask, and whom then if those have nothing."""
         present = [remote for remote in self._remotes if not self._absences.away(remote.name)]

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from cachetier_client.clock import Clock
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
+from cachetier_client.identity.places import has_one_step
 from cachetier_client.trace_context import brought_along
 
 from cachetier.errors import (
@@ -70,6 +72,8 @@ from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 
 log = logging.getLogger(__name__)
+
+BRANCHES_AT_ONCE = 16  # each of them some requests to a remote
 
 Hurry = Callable[[str | None, int | None], None]
 
@@ -208,6 +212,30 @@ class Checkpoints:
         if level is Level.REPLICATED:
             return sorted(self._replicated(run, views), key=lambda view: view.step)
         return [view for view in views if level is None or level in view.levels]
+
+    def branches(self, run: str, level: Level | None = None) -> list[StepView]:
+        """Return the steps of all branches of a run, by branch and step; levels as for ``steps``.
+
+        Raises:
+            RemoteError: At a level of remotes none answers, and nothing of the run is here.
+        """
+        names.checked_run(run)
+        known = set(self._store.read(queries.branches_with_steps, run))
+        if level in (None, Level.LOCAL):
+            return [view for branch in sorted(known) for view in self.steps(branch, level)]
+        try:
+            known |= self._published.branches(run)
+        except RemoteError:
+            if not known or level is Level.DURABLE:
+                raise
+        with ThreadPoolExecutor(BRANCHES_AT_ONCE) as pool:
+            found = pool.map(lambda branch: self._branch(branch, level), sorted(known))
+            return [view for views in found for view in views]
+
+    def _branch(self, branch: str, level: Level | None) -> list[StepView]:
+        """Return a branch's steps; no remote is asked of one that is whole here."""
+        here = self._local_views(branch) if has_one_step(branch) else []
+        return here if any(level in view.levels for view in here) else self.steps(branch, level)
 
     def latest(self, run: str, level: Level) -> StepView | None:
         """Return the newest step restorable at ``level``, or None."""

@@ -1,16 +1,11 @@
-"""Addresses of steps and shards, and how folders of steps are called."""
+"""Addresses of steps and files, and how folders of steps are called."""
 
 from __future__ import annotations
 
 import pytest
 from cachetier_client.errors import InvalidNameError
-from cachetier_client.identity.addresses import (
-    Address,
-    StepName,
-    address_of_step,
-    parse,
-    parse_step,
-)
+from cachetier_client.identity.addresses import Address, address_of_step, parse, parse_step
+from cachetier_client.identity.step_names import StepName
 
 PLAIN = StepName()
 
@@ -20,13 +15,13 @@ PLAIN = StepName()
     [
         ("cachetier://", Address()),
         ("cachetier://run", Address("run")),
-        ("cachetier://run/1000/", Address("run", 1000)),
-        ("run/1000/model/rank-0", Address("run", 1000, "model/rank-0")),
-        ("cachetier://run/0/.metadata", Address("run", 0, ".metadata")),
+        ("cachetier://run/1000/", Address("run", ("1000",))),
+        ("run/1000/model/rank-0", Address("run", ("1000", "model", "rank-0"))),
+        ("cachetier://run/last.ckpt", Address("run", ("last.ckpt",))),
     ],
 )
-def test_an_address_names_a_run_a_step_or_a_shard(text: str, found: Address) -> None:
-    assert parse(text, PLAIN) == found
+def test_an_address_names_a_run_and_a_path(text: str, found: Address) -> None:
+    assert parse(text) == found
 
 
 @pytest.mark.parametrize(
@@ -38,33 +33,37 @@ def test_an_address_names_a_run_a_step_or_a_shard(text: str, found: Address) -> 
         ("{step}", "1000"),
     ],
 )
-def test_a_frameworks_folder_is_understood_and_named_the_same_way(form: str, folder: str) -> None:
+def test_the_folders_that_the_step_name_is_about_are_the_runs_own_steps(
+    form: str, folder: str
+) -> None:
     name = StepName(form)
 
-    assert name.step_of(folder) == 1000
-    assert name.of(1000) == folder
-    assert parse_step(address_of_step("run", 1000, name), name) == ("run", 1000)
+    assert name.step_of("run", folder) == 1000
+    assert name.of("run", 1000) == folder
+    assert address_of_step("run", 1000, name) == f"cachetier://run/{folder}"
+    assert parse_step(f"cachetier://run/{folder}", name) == ("run", 1000)
 
 
-def test_a_folder_of_another_form_says_which_setting_to_change() -> None:
-    with pytest.raises(InvalidNameError) as caught:
-        parse("cachetier://run/step-1000", PLAIN)
+@pytest.mark.parametrize("folder", ["007", "-1", "latest", "1e3", "1000x", "9" * 200])
+def test_any_other_folder_is_a_commit_of_its_own(folder: str) -> None:
+    run, step = parse_step(f"cachetier://run/{folder}", PLAIN)
 
-    assert "CACHETIER_STEP_NAME='step-{step}'" in caught.value.hint
-
-
-@pytest.mark.parametrize("folder", ["007", "-1", "latest", "1e3", "٣", "1000x", "9" * 5000])
-def test_what_is_no_step_is_refused(folder: str) -> None:
-    with pytest.raises(InvalidNameError):
-        parse(f"cachetier://run/{folder}/x", PLAIN)
+    assert run.startswith("run~")
+    assert address_of_step(run, step, PLAIN) == f"cachetier://run/{folder}"
 
 
-@pytest.mark.parametrize("text", ["s3://run/1", "cachetier://run", "cachetier://run/1/x", "", "/"])
+@pytest.mark.parametrize("text", ["s3://run/1", "cachetier://run", "", "/"])
 def test_what_is_no_steps_address_says_how_they_look(text: str) -> None:
     with pytest.raises(InvalidNameError) as caught:
         parse_step(text, PLAIN)
 
     assert "cachetier://run/1000" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["run~a/1", "run/a~b", "run/a!", "run/a//b", "run/../b", "run/٣"])
+def test_what_is_not_in_the_grammar_is_refused(text: str) -> None:
+    with pytest.raises(InvalidNameError):
+        parse(text)
 
 
 @pytest.mark.parametrize("form", ["step", "a/{step}", "{step}/{step}", "{step}{step}", "{step"])
@@ -76,5 +75,15 @@ def test_a_step_name_without_exactly_one_step_is_refused(form: str) -> None:
 def test_the_step_name_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHETIER_STEP_NAME", "step-{step}")
 
-    assert StepName.chosen().of(7) == "step-7"
-    assert StepName.chosen("it-{step}").of(7) == "it-7"
+    assert StepName.chosen().of("run", 7) == "step-7"
+    assert StepName.chosen("it-{step}").of("run", 7) == "it-7"
+
+
+def test_runs_can_have_step_names_of_their_own() -> None:
+    name = StepName.chosen("titan-*:step-{step}, hf:checkpoint-{step}, {step}")
+
+    assert [name.of(run, 7) for run in ("titan-1", "hf", "other")] == [
+        "step-7",
+        "checkpoint-7",
+        "7",
+    ]

@@ -135,8 +135,9 @@ def test_a_program_that_ends_with_an_untold_failure_does_not_end_well(
         service.incidents.append(INCIDENT)
 
     program = """
-        import sys
+        import logging, sys
         from cachetier_client import Client
+        logging.disable(logging.WARNING)
         client = Client(sys.argv[1], run="a-run")
         client.put_shard(b"x", step=7, name="s")
         print("all is well")

@@ -58,7 +58,9 @@ def test_a_hostile_shard_name_is_refused_up_front(name: object) -> None:
     assert refusal.value.message.isprintable()
 
 
-@pytest.mark.parametrize("run", [*HOSTILE, "-rf", "a/b", "a" * 129], ids=ascii)
+@pytest.mark.parametrize(
+    "run", [*(each for each in HOSTILE if each != "5~save"), "-rf", "a/b", "a" * 129], ids=ascii
+)
 def test_a_hostile_run_is_refused_up_front(run: object) -> None:
     with pytest.raises(InvalidNameError):
         names.checked_run(run)

@@ -39,6 +39,12 @@ def looking_routes(node: Operations, pools: Pools) -> APIRouter:
         views = await pools.patient(checkpoints.steps, run, wanted)
         return {"steps": [view.as_json() for view in views]}
 
+    @router.get("/v1/runs/{run}/branches", response_model=schemas.Steps)
+    async def branches(run: str, level: schemas.LevelName | None = None) -> dict[str, Any]:
+        wanted = None if level is None else Level(level)
+        views = await pools.patient(checkpoints.branches, run, wanted)
+        return {"steps": [view.as_json() for view in views]}
+
     @router.get("/v1/runs/{run}/latest", response_model=schemas.Latest)
     async def latest(run: str, level: schemas.LevelName = "durable") -> dict[str, Any]:
         view = await pools.patient(checkpoints.latest, run, Level(level))

@@ -433,6 +433,11 @@ class Session:
         views = self._node.checkpoints.steps(names.checked_run(header.get("run")), level)
         return Reply({"steps": [view.as_json() for view in views]})
 
+    def _branches(self, header: Header) -> Reply:
+        level = None if header.get("level") is None else requests.level_of(header)
+        views = self._node.checkpoints.branches(names.checked_run(header.get("run")), level)
+        return Reply({"steps": [view.as_json() for view in views]})
+
     def _latest(self, header: Header) -> Reply:
         run, level = names.checked_run(header.get("run")), requests.level_of(header)
         view = self._node.checkpoints.latest(run, level)
@@ -570,6 +575,7 @@ _OPERATIONS: dict[str, _Operation] = {
     "delete_step": _on(_step, Session._delete_step),
     "runs": _on(_header, Session._runs),
     "steps": _on(_header, Session._steps),
+    "branches": _on(_header, Session._branches),
     "latest": _on(_header, Session._latest),
     "step": _on(_step, Session._step),
     "status": _on(_header, Session._status),

@@ -19,6 +19,7 @@ from itertools import chain, count
 from math import prod
 
 from cachetier_client.clock import Clock
+from cachetier_client.identity.names import base_run
 
 from cachetier import callers
 from cachetier.drain.schedule.tasks import Key, TaskKind, Work, name_key
@@ -90,6 +91,7 @@ class Weights:
         return next((weight for glob, weight in self.patterns if fnmatchcase(run, glob)), 1.0)
 
     def path_of(self, run: str) -> Path:
+        run = base_run(run)  # a run has one share, however many branches
         for group in self.groups:
             if any(fnmatchcase(run, glob) for glob in group.globs):
                 name = f"{group.name}/"  # no run has a slash

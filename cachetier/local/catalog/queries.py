@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import apsw
 from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.bucket_format.stored import Codec, Stored
-from cachetier_client.identity.names import SaveIds
+from cachetier_client.identity.names import GENERATION_MARK, SaveIds
 
 from cachetier.local.catalog import rows
 from cachetier.local.catalog.records import (
@@ -99,8 +99,17 @@ def shown_save(sql: apsw.Connection, run: str, step: int) -> Save | None:
 
 def shown_of(sql: apsw.Connection, saves: Sequence[Save]) -> Save | None:
     """Return which of a step's saves readers see."""
-    several = sum(save.state in OPEN_STATES for save in saves) > 1
-    return visible_save(saves, sealed_of(sql, saves) if several else ())
+    if len(saves) < 2 or not any(save.state in OPEN_STATES for save in saves):
+        return visible_save(saves)
+    sealed = sealed_of(sql, saves)
+    whole = {
+        save.number
+        for save in saves
+        if save.number in sealed
+        and sum(part.state is PartState.SEALED for part in parts_of(sql, save.number))
+        == save.world_size
+    }
+    return visible_save(saves, sealed, whole)
 
 
 def save_named(sql: apsw.Connection, run: str, step: int, save_id: str) -> Save | None:
@@ -222,6 +231,17 @@ def runs_with_steps(sql: apsw.Connection) -> list[str]:
     """Return the runs with a save that is not deleted."""
     query = "SELECT DISTINCT run FROM saves WHERE state <> 'deleted' ORDER BY run"
     return [row[0] for row in sql.execute(query)]
+
+
+def branches_with_steps(sql: apsw.Connection, run: str) -> list[str]:
+    """Return the branches of a run with a save that is not deleted."""
+    query = (
+        "SELECT DISTINCT run FROM saves WHERE state <> 'deleted' AND run >= ? AND run < ? "
+        "ORDER BY run"
+    )
+    first = f"{run}{GENERATION_MARK}"
+    after = f"{run}{chr(ord(GENERATION_MARK) + 1)}"
+    return [row[0] for row in sql.execute(query, (first, after))]
 
 
 def parts_of(sql: apsw.Connection, number: int) -> list[RankPart]:

@@ -60,6 +60,14 @@ class Layout:
     def run_prefix(self, run: str) -> str:
         return f"{self.prefix}/{run}/" if self.prefix else f"{run}/"
 
+    def branches_prefix(self, run: str) -> str:
+        return f"{self.run_prefix(run).removesuffix('/')}{GENERATION_MARK}"
+
+    def branches_in(self, run: str, prefixes: tuple[str, ...]) -> set[str]:
+        """Return the run's branches that a delimiter listing of their prefix shows."""
+        start = len(self.branches_prefix(run)) - len(run) - len(GENERATION_MARK)
+        return {prefix[start:].rstrip("/") for prefix in prefixes}
+
     def store_claim_key(self, store: str) -> str:
         return f"{self.run_prefix(RESERVED_SEGMENT)}stores/{store}.json"
 

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, SupportsIndex, cast
 from cachetier_client import forks
 from cachetier_client.calls.background import EXIT_SECONDS, Background
 from cachetier_client.calls.training_hints import TrainingPhases
+from cachetier_client.calls.unsealed import Unsealed
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
@@ -67,6 +68,7 @@ class Caller:
         self._has_written = False
         self.background = Background(self._fetch_incidents)
         self.phases = TrainingPhases(single, clock)
+        self._unsealed = Unsealed()
         forks.own(self)
 
     # --- the frame of a call ---------------------------------------------------------------------
@@ -138,7 +140,9 @@ class Caller:
         else:
             elements = checked_element_size(element_size, len(shard))
         request = PutRequest(part, name, len(shard), elements)
-        return self._acknowledged(self.transport.put(request, shard, deadline), ack, deadline)
+        reply = self.transport.put(request, shard, deadline)
+        self._unsealed.put(part)
+        return self._acknowledged(reply, ack, deadline)
 
     def open_writer(
         self,
@@ -156,6 +160,7 @@ class Caller:
         ids = {"run": part.run, "step": part.step, "rank": part.rank, "name": request.name}
 
         def finish(reply: Reply, deadline: Deadline) -> Receipt:
+            self._unsealed.put(part)
             receipt = self._acknowledged(reply, ack, deadline)
             on_receipt(receipt)
             return receipt
@@ -221,10 +226,13 @@ class Caller:
         fields = {**part.fields(), "ranks_on_node": ranks_on_node, "follows": follows}
         with understood():
             reply = self.transport.call("seal", fields, self.deadline(timeout_seconds))
+            self._unsealed.over(part)
+            self._unsealed.tell(before=part)
             return tuple(int(rank) for rank in reply["sealed_ranks"])
 
     def abort_rank(self, part: SaveIds, timeout_seconds: float) -> None:
         """Take back what a rank put."""
+        self._unsealed.over(part)
         self.transport.call("abort_rank", part.fields(), self.deadline(timeout_seconds))
 
     # --- the end ---------------------------------------------------------------------------------
@@ -235,6 +243,7 @@ class Caller:
             return None
         self.background.collect(EXIT_SECONDS)
         unraised = self.background.take()
+        self._unsealed.tell()
         self.closed = True
         self.background.forget()
         forks.disown(self)
@@ -249,6 +258,8 @@ class Caller:
         self._hello.update(client_id=os.urandom(8).hex(), since=self.clock.now())
         self.background.forget()
         self.background = Background(self._fetch_incidents)
+        self._unsealed.forget()
+        self._unsealed = Unsealed()
         forks.own(self)
 
     def _fetch_incidents(self, timeout_seconds: float) -> Sequence[Incident]:

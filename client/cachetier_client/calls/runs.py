@@ -39,6 +39,23 @@ class Runs:
             listed = self._ask("steps", fields, timeout_seconds)["steps"]
             return [StepInfo.from_reply(described) for described in listed]
 
+    def branches(
+        self,
+        run: str | None = None,
+        level: Level | None = None,
+        *,
+        timeout_seconds: float = LOOK_SECONDS,
+    ) -> list[StepInfo]:
+        """Return what is saved in a run under other paths than its steps', by path.
+
+        The ``run`` of each is that of the branch, by which every other call takes it; levels are as
+        for ``steps``. See docs/fsspec.md.
+        """
+        with self._caller.calling("branches", run=run), understood():
+            fields = {"run": self._caller.run_of(run), "level": level}
+            listed = self._ask("branches", fields, timeout_seconds)["steps"]
+            return [StepInfo.from_reply(described) for described in listed]
+
     def latest(
         self,
         run: str | None = None,

@@ -1,7 +1,7 @@
-"""``cachetier://`` for fsspec: checkpoints as folders, by whatever framework writes files.
+"""``cachetier://`` for fsspec: checkpoints as files and folders, by whatever framework writes them.
 
-A file is a shard, safe on the node once it is closed. Its step becomes visible once every rank's
-part is sealed; when that is, ``filesystem_saves`` decides.
+A file is a shard, safe on the node once it is closed. What it is part of becomes visible once every
+rank's part is sealed: ``units`` says what belongs together, ``saves`` when it is sealed.
 
 Source: docs/fsspec.md.
 """
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -21,18 +23,16 @@ from cachetier_client.calls.caller import checked_ack
 from cachetier_client.calls.runs import PUT_SECONDS
 from cachetier_client.client import Client
 from cachetier_client.errors import InvalidRequestError, NotFoundError
+from cachetier_client.filesystem.commits import Commits
 from cachetier_client.filesystem.files import HeldFile, ReadFile, Spool, StoredFile, WrittenFile
 from cachetier_client.filesystem.ranges import aligned, read_ranges
-from cachetier_client.filesystem.saves import (
-    FileSaves,
-    StepSave,
-    Who,
-    commit_patterns,
-    is_commit_file,
-    saves_of,
-)
-from cachetier_client.filesystem.tree import Entry, Tree, missing, missing_as_file, step_and_name
-from cachetier_client.identity.addresses import Address, StepName, parse
+from cachetier_client.filesystem.saves import FileSaves, Path, Together, Who, saves_of
+from cachetier_client.filesystem.tree import Entry, Tree, checked_file, missing
+from cachetier_client.filesystem.units import Rules, Unit
+from cachetier_client.identity.addresses import Address, parse
+from cachetier_client.identity.places import further_place
+from cachetier_client.identity.presets import chosen_preset
+from cachetier_client.identity.step_names import StepName
 from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.results import AckLevel
 
@@ -40,36 +40,34 @@ HELD_SUFFIX = ".tmp"
 _COPIED_AT_ONCE = 4 << 20
 
 
-class StepsTransaction(Transaction):  # type: ignore[misc]
-    """Seals this rank's part of every step it wrote to at its end; an exception aborts them."""
+class SavesTransaction(Transaction):  # type: ignore[misc]
+    """Seals what was written in it at its end, each commit whole; an exception aborts them all."""
 
     def __init__(self, fs: CachetierFileSystem, **kwargs: Any) -> None:
         super().__init__(fs, **kwargs)
-        self.saves: dict[int, StepSave] = {}
+        self.together = Together()
 
     def complete(self, commit: bool = True) -> None:
         """End: seal, or take everything back."""
-        saves, file_system = list(self.saves.values()), self.fs
+        file_system, together = self.fs, self.together
         super().complete(commit)
-        for save in saves:
-            if commit:
-                file_system.saves.seal(save)
-            else:
-                file_system.saves.abort(save)
+        file_system.end(together, commit=commit)
 
 
 class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """Steps of this node's cachetier as folders ``run/step``, and their shards as files.
+    """The checkpoints of this node's cachetier as folders and files below their runs.
 
     Instances pickle, and work after fork and spawn. Nothing is connected before the first call.
 
     Args:
         service_url: As ``Client`` takes ``url``; by default the process's client is used.
-        step_name: How folders of steps are called, with ``{step}`` in it; default
+        step_name: How the folders of a run's steps are called, with ``{step}`` in it; default
             ``CACHETIER_STEP_NAME``, then ``{step}``.
-        commit_on: Patterns of the files that end a save, separated by commas; default
-            ``CACHETIER_COMMIT_ON``, then those of ``torch.distributed.checkpoint``.
-        overwrite: Whether a save may replace a published step.
+        preset: What ends a save: ``auto``, ``dcp``, ``lightning``, ``transformers``,
+            ``safetensors`` or ``manual``; default ``CACHETIER_PRESET``, then ``auto``.
+        commit_on: Patterns of the file that ends a save, separated by commas, in place of a
+            preset's; default ``CACHETIER_COMMIT_ON``.
+        overwrite: Whether a save may replace a published one.
         ack: How safe a file must be when ``close`` returns: ``local``, ``replicated``, ``durable``.
         timeout_seconds: Of each call on the service.
         save_id: As ``Client.put_shard`` takes it.
@@ -83,7 +81,7 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     protocol = "cachetier"
     root_marker = ""
-    transaction_type = StepsTransaction
+    transaction_type = SavesTransaction
     cachable = True
     blocksize = 8 * BLOCK_BYTES  # what ``get`` reads at once: something for every thread
 
@@ -92,6 +90,7 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         *args: Any,
         service_url: str | None = None,
         step_name: str | None = None,
+        preset: str | None = None,
         commit_on: str | None = None,
         overwrite: bool = True,
         ack: AckLevel = "local",
@@ -104,10 +103,10 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if self._cached:
             return
         super().__init__(*args, **{**storage_options, "use_listings_cache": False})
-        if step_name is not None:
-            StepName(step_name)
         self._step_name = step_name
+        self._preset = preset
         self._commit_on = commit_on
+        self._rules()  # refuses what there is not
         self._overwrite = overwrite
         self._ack = checked_ack(ack)
         self._timeout_seconds = timeout_seconds
@@ -126,7 +125,7 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
     # --- reading ---------------------------------------------------------------------------------
 
     def ls(self, path: str, detail: bool = True, **_kwargs: Any) -> list[Any]:
-        """List a folder: runs, the whole steps of a run, or the shards of a step."""
+        """List a folder: runs, or what is saved in one, or in a folder below."""
         entries = self._tree.entries(self._address(path))
         return entries if detail else [entry["name"] for entry in entries]
 
@@ -160,8 +159,8 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def ukey(self, path: str) -> str:
         """Return what changes when the file does: the save's id and the shard's digest."""
-        step, shard = self._tree.shard(self._address(path))
-        return f"{step.save_id}-{shard.digest}"
+        commit, shard = self._tree.shard(self._address(path))
+        return f"{commit.info.save_id}-{shard.digest}"
 
     def created(self, path: str) -> datetime:
         """Return when the save of a step began, by its node's clock."""
@@ -191,7 +190,7 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         **_kwargs: Any,
     ) -> list[Any]:
         """Return parts of files, each block read once; with ``on_error="return"`` errors too."""
-        addresses = [self._address(path) for path in paths]
+        addresses = [checked_file(self._address(path)) for path in paths]
         bounds = aligned(starts, len(paths)), aligned(ends, len(paths))
         wanted = list(zip(addresses, *bounds, strict=True))
         found = read_ranges(self._tree, wanted, self._timeout_seconds)
@@ -203,22 +202,27 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
     # --- writing ---------------------------------------------------------------------------------
 
     def makedirs(self, path: str, *_args: Any, **_kwargs: Any) -> None:
-        """Make a step's folder, or one inside: the next save of it may begin."""
+        """Make a folder: the next save of it may begin."""
         address = self._address(path)
-        if address.run is not None and address.step is not None:
-            self.saves.make(address.run, address.step, address.name or "")
+        if address.run is not None:
+            self.saves.make((address.run, *address.path))
 
     mkdir = makedirs
 
+    def put(self, lpath: Any, rpath: Any, *args: Any, **kwargs: Any) -> None:
+        """Copy local files or folders: those of one call are committed together."""
+        with self._together(kwargs):
+            super().put(lpath, rpath, *args, **kwargs)
+
     def put_file(
-        self, lpath: str, rpath: str, callback: Any = None, mode: str = "overwrite", **_kwargs: Any
+        self, lpath: str, rpath: str, callback: Any = None, mode: str = "overwrite", **kwargs: Any
     ) -> None:
         """Copy a local file; a folder needs no copying."""
         if os.path.isdir(lpath):
             return
         with (
             open(lpath, "rb") as source,
-            self.open(rpath, "xb" if mode == "create" else "wb") as target,
+            self.open(rpath, "xb" if mode == "create" else "wb", **_kept(kwargs)) as target,
         ):
             if callback is not None:
                 callback.set_size(os.fstat(source.fileno()).st_size)
@@ -226,22 +230,32 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
             if callback is not None:
                 callback.absolute_update(target.tell())
 
-    def mv(self, path1: str, path2: str, **_kwargs: Any) -> None:
-        """Give a file called ``*.tmp`` its name: it becomes a shard.
+    def copy(self, path1: Any, path2: Any, *args: Any, **kwargs: Any) -> None:
+        """Copy files or folders within the tree: those of one call are committed together."""
+        with self._together(kwargs):
+            super().copy(path1, path2, *args, **kwargs)
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        """Copy a file, by reading and writing it; a folder needs no copying."""
+        if self.isdir(path1):
+            self.makedirs(path2)
+            return
+        with self.open(path1, "rb") as source, self.open(path2, "wb", **_kept(kwargs)) as target:
+            shutil.copyfileobj(source, target, _COPIED_AT_ONCE)
+
+    def mv(self, path1: str, path2: str, recursive: bool = False, **kwargs: Any) -> None:
+        """Give a file called ``*.tmp`` its name; anything else is copied, and then removed.
 
         Raises:
-            InvalidRequestError: It is a shard already, whose name cannot change.
-            FileNotFoundError: It was not written by this process.
+            InvalidRequestError: It is part of a commit, which would be left without it.
+            FileNotFoundError: There is no such file.
         """
-        key = step_and_name(self._address(path1), path1)
+        key = _path(checked_file(self._address(path1)))
         spool = self.saves.held.pop(key, None)
         if spool is None:
-            if not key[2].endswith(HELD_SUFFIX) and self.exists(path1):
-                raise InvalidRequestError(
-                    f"{path1} is a shard, whose name cannot change",
-                    hint=f"Write it under its final name, or as *{HELD_SUFFIX} first.",
-                )
-            raise missing(self._strip_protocol(path1))
+            self._tree.removable([self._address(path1)], recursive=recursive)
+            super().mv(path1, path2, recursive=recursive, **kwargs)
+            return
         try:
             with self.open(path2, "wb") as target:
                 spool.copy_to(target)
@@ -251,48 +265,65 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         spool.close()
 
     def rm(self, path: Any, recursive: bool = False, **_kwargs: Any) -> None:
-        """Remove steps, or what this process has not finished writing.
+        """Remove commits, or what this process has not finished writing.
 
-        A stored shard cannot be removed alone. One of an older save is left alone without an error
-        while this process saves its step anew: it goes with that save.
+        It takes effect at once here, and at the remotes in the background, published or not. A file
+        of a commit that has others cannot be removed alone; one of an older save is left alone
+        without an error while this process saves its folder anew: it goes with that save.
 
         Raises:
             FileNotFoundError: There is no such thing.
-            InvalidRequestError: It cannot be removed alone.
+            InvalidRequestError: It cannot be removed alone, or is a folder and not ``recursive``.
         """
-        for each in [path] if isinstance(path, str | os.PathLike) else path:
-            plain = self._strip_protocol(os.fspath(each))
-            address = self._address(plain)
-            if address.name is not None:
-                self._remove_file(plain, *step_and_name(address, plain))
-            else:
-                self._remove_step(plain, address, recursive=recursive)
+        paths = [path] if isinstance(path, str | os.PathLike) else path
+        addresses = [self._address(os.fspath(each)) for each in paths]
+        stored = [each for each in addresses if not self.saves.drop(_path(each))]
+        places = self._tree.removable(stored, recursive=recursive)
+        for address in stored:
+            self.saves.forget(_path(address))
+        for place in places:
+            with suppress(NotFoundError):  # somebody else removed it meanwhile
+                seconds = self._timeout_seconds
+                self.client.delete_step(place.run, place.step, timeout_seconds=seconds)
 
     rm_file = rm
 
     def seal(self, path: str) -> None:
-        """Say that this rank has written all its files of a step, whatever they are called.
+        """Say that this rank has written all its files in a folder, whatever they are called.
 
         Raises:
-            InvalidRequestError: This process has written nothing to it, or not closed a file.
+            InvalidRequestError: This process has written nothing there, or not closed a file.
         """
-        address = self._address(path)
-        under_way = self.saves.under_way(address.run, address.step)
-        if under_way is None:
+        where = _path(self._address(path))
+        under_way = self.saves.under_way(where)
+        if not under_way and not self.saves.has_ended(where):
             raise InvalidRequestError(
                 f"this process is not writing to {path}",
-                hint="Seal the step's folder, from the process that wrote its files.",
+                hint="Seal the folder, from the process that wrote its files.",
             )
-        self.saves.seal(under_way)
+        for save in under_way:
+            self.saves.seal(save)
+
+    def end(self, together: Together, *, commit: bool) -> None:
+        """Seal what ends together, or take it back."""
+        for save in together.saves.values():
+            if commit:
+                self.saves.seal(save)
+            else:
+                self.saves.abort(save)
 
     # --- inside ----------------------------------------------------------------------------------
 
     @property
     def _tree(self) -> Tree:
-        return Tree(self.saves, StepName.chosen(self._step_name), self._timeout_seconds)
+        return Tree(self.saves, Commits(self.client, self._rules(), self._timeout_seconds))
+
+    def _rules(self) -> Rules:
+        preset = chosen_preset(self._preset, self._commit_on)
+        return Rules(StepName.chosen(self._step_name), preset)
 
     def _address(self, path: str) -> Address:
-        return parse(self._strip_protocol(os.fspath(path)), StepName.chosen(self._step_name))
+        return parse(self._strip_protocol(os.fspath(path)))
 
     def _type(self, path: str) -> str:
         try:
@@ -308,81 +339,109 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         assert isinstance(instant, datetime)
         return instant
 
+    @contextmanager
+    def _together(self, kwargs: dict[str, Any]) -> Iterator[None]:
+        """Commit what is written inside together; inside a transaction, with that."""
+        if self._intrans or "together" in kwargs:
+            yield
+            return
+        together = kwargs["together"] = Together()
+        try:
+            yield
+        except BaseException:
+            self.end(together, commit=False)
+            raise
+        self.end(together, commit=True)
+
     def _open(
         self,
         path: str,
         mode: str = "rb",
         *_args: Any,
         autocommit: bool = True,
+        together: Together | None = None,
         **_kwargs: Any,
     ) -> Any:
         if mode == "rb":
             return self._open_to_read(path)
-        if mode not in ("wb", "xb"):
+        if mode not in ("wb", "xb", "ab"):
             raise InvalidRequestError(
-                f"mode {mode!r} is none of 'rb', 'wb' and 'xb'",
-                hint="A shard is written once, from its beginning to its end.",
+                f"mode {mode!r} is none of 'rb', 'wb', 'xb' and 'ab'",
+                hint="A file is written from its beginning to its end.",
             )
         if mode == "xb" and self.exists(path):
             raise FileExistsError(f"cachetier://{path} is there already")
-        return self._open_to_write(path, seals=autocommit)
-
-    def _open_to_read(self, path: str) -> Any:
-        run, step, name = step_and_name(self._address(path), path)
-        held = self.saves.held.get((run, step, name))
-        if held is not None:
-            return held.reader()
-        with missing_as_file(path):
-            options: dict[str, Any] = {"timeout_seconds": self._timeout_seconds}
-            return ReadFile(path, self.client.open_shard(run, step, name, "rb", **options))
-
-    def _open_to_write(self, path: str, *, seals: bool) -> WrittenFile:
-        run, step, name = step_and_name(self._address(path), path)
-        if name.endswith(HELD_SUFFIX):
-            return HeldFile(path, lambda spool: self._hold((run, step, name), spool))
-        saves = self.saves
-        save = saves.enter(run, step, name, overwrite=self._overwrite)
-        commits = is_commit_file(name, commit_patterns(self._commit_on))
-        try:
-            writer = self.client.open_shard(
-                run, step, name, ack=self._ack, timeout_seconds=self._timeout_seconds, **save.ids
-            )
-        except BaseException:
-            saves.leave(save, name, put=False, commits=False, seals=False)
-            raise
-        if not seals:
-            self.transaction.saves[id(save)] = save
-
-        def end(put: bool) -> None:
-            saves.leave(save, name, put=put, commits=commits, seals=seals)
-
-        file = save.files[name] = StoredFile(path, writer, end)
+        before = self._open_to_read(path) if mode == "ab" and self.exists(path) else None
+        if together is None and not autocommit:
+            together = self.transaction.together
+        file = self._open_to_write(checked_file(self._address(path)), together)
+        if before is not None:  # a shard cannot grow: the next one begins as this one is
+            with before:
+                shutil.copyfileobj(before, file, _COPIED_AT_ONCE)
         return file
 
-    def _hold(self, key: tuple[str, int, str], spool: Spool) -> None:
-        before = self.saves.held.pop(key, None)
-        self.saves.held[key] = spool
+    def _open_to_read(self, path: str) -> Any:
+        address = checked_file(self._address(path))
+        held = self.saves.held.get(_path(address))
+        if held is not None:
+            return held.reader()
+        options: dict[str, Any] = {"timeout_seconds": self._timeout_seconds}
+        for place, name in self._tree.commits.with_file(address):
+            with suppress(NotFoundError):
+                reader = self.client.open_shard(place.run, place.step, name, "rb", **options)
+                return ReadFile(path, reader)
+        raise missing(path)
+
+    def _open_to_write(self, address: Address, together: Together | None) -> WrittenFile:
+        path, text = _path(address), address.text
+        if path[-1].endswith(HELD_SUFFIX):
+            return HeldFile(text, lambda spool: self._hold(path, spool))
+        unit = self._unit(address, together)
+        saves, place = self.saves, unit.place
+        save = saves.enter(unit, path, overwrite=self._overwrite, together=together)
+        seals = together is None
+        options: dict[str, Any] = {"ack": self._ack, "timeout_seconds": self._timeout_seconds}
+        try:
+            writer = self.client.open_shard(place.run, place.step, unit.name, **options, **save.ids)
+        except BaseException:
+            saves.leave(save, path, put=False, ends=False, seals=False)
+            raise
+
+        def end(put: bool) -> None:
+            saves.leave(save, path, put=put, ends=unit.ends, seals=seals)
+
+        file = save.files[path] = StoredFile(text, writer, end)
+        return file
+
+    def _unit(self, address: Address, together: Together | None) -> Unit:
+        """Return what a file is part of: where a folder has a commit without it, of another one.
+
+        Only a lone process can tell: ranks that write different files must agree unasked.
+        """
+        rules = self._rules()
+        unit = rules.unit_of(address, together=together is not None)
+        if together is None or unit.place.alone is not None or not self.saves.is_alone:
+            return unit
+        place = together.places.get(unit.place)
+        if place is None:
+            info = self._tree.commits.at(unit.place)
+            has_it = info is None or any(each.name == unit.name for each in info.shards)
+            further = not has_it and info is not None and bool(info.levels)
+            place = further_place(unit.place, unit.name, rules.step_name) if further else unit.place
+            together.places[unit.place] = place
+        return replace(unit, place=place)
+
+    def _hold(self, path: Path, spool: Spool) -> None:
+        before = self.saves.held.pop(path, None)
+        self.saves.held[path] = spool
         if before is not None:
             before.close()
 
-    def _remove_file(self, path: str, run: str, step: int, name: str) -> None:
-        if self.saves.drop(run, step, name):
-            return
-        if not self.exists(path):
-            raise missing(path)
-        raise InvalidRequestError(
-            f"cachetier://{path} cannot be removed without its step",
-            hint="Remove the step: fs.rm('cachetier://run/1000', recursive=True).",
-        )
 
-    def _remove_step(self, path: str, address: Address, *, recursive: bool) -> None:
-        if address.run is None or address.step is None or not recursive:
-            raise InvalidRequestError(
-                f"cachetier://{path} is not removed just so",
-                hint="Remove steps one by one: fs.rm('cachetier://run/1000', recursive=True).",
-            )
-        self._tree.info(address)
-        self.saves.forget(address.run, address.step)
-        with suppress(NotFoundError):  # only its folder was made
-            seconds = self._timeout_seconds
-            self.client.delete_step(address.run, address.step, timeout_seconds=seconds)
+def _path(address: Address) -> Path:
+    return (address.run or "", *address.path)
+
+
+def _kept(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a call's options concerns the files that it writes."""
+    return {name: kwargs[name] for name in ("together",) if name in kwargs}

@@ -1,4 +1,4 @@
-"""Many parts of many files at once: each step's in one call, each block read once."""
+"""Many parts of many files at once: each commit's in one call, each block read once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from cachetier_client.errors import CachetierClientError, InvalidRequestError
-from cachetier_client.filesystem.tree import Tree, missing
+from cachetier_client.filesystem.tree import Tree
 from cachetier_client.identity.addresses import Address
+from cachetier_client.identity.places import Place
 
 Bound = int | None
 
@@ -30,36 +31,25 @@ def read_ranges(
     tree: Tree, wanted: Sequence[tuple[Address, Bound, Bound]], timeout_seconds: float
 ) -> list[bytes | CachetierClientError]:
     """Return the bytes of each range, or why there are none; bounds are as those of slices."""
-    results: list[bytes | CachetierClientError] = [b""] * len(wanted)
-    groups: dict[tuple[str | None, int | None], list[int]] = {}
-    for index, (address, _, _) in enumerate(wanted):
-        groups.setdefault((address.run, address.step), []).append(index)
-    for indices in groups.values():
+    results: list[bytearray | CachetierClientError] = []
+    commits: dict[Place, dict[str, list[tuple[int, Any]]]] = {}
+    readers: dict[Place, list[int]] = {}
+    for index, (address, start, end) in enumerate(wanted):
         try:
-            found = _read_of_step(tree, [wanted[index] for index in indices], timeout_seconds)
+            commit, shard = tree.shard(address)
         except CachetierClientError as error:
-            found = [error] * len(indices)
-        for index, result in zip(indices, found, strict=True):
-            results[index] = result
-    return results
-
-
-def _read_of_step(
-    tree: Tree, wanted: Sequence[tuple[Address, Bound, Bound]], timeout_seconds: float
-) -> list[bytes | CachetierClientError]:
-    sizes = tree.sizes(wanted[0][0])
-    buffers: list[bytearray | CachetierClientError] = []
-    ranges: dict[str, list[tuple[int, Any]]] = {}
-    for address, start, end in wanted:
-        size = sizes.get(address.name or "")
-        if size is None:
-            buffers.append(missing(tree.path_of(address)))
+            results.append(error)
             continue
-        first, last, _ = slice(start, end).indices(size)
+        first, last, _ = slice(start, end).indices(shard.size_bytes)
         buffer = bytearray(max(0, last - first))
-        buffers.append(buffer)
-        ranges.setdefault(address.name or "", []).append((first, buffer))
-    run, step = wanted[0][0].run, wanted[0][0].step
-    if ranges and step is not None:
-        tree.saves.client.read_ranges(run, step, ranges, timeout_seconds=timeout_seconds)
-    return [bytes(each) if isinstance(each, bytearray) else each for each in buffers]
+        results.append(buffer)
+        commits.setdefault(commit.place, {}).setdefault(shard.name, []).append((first, buffer))
+        readers.setdefault(commit.place, []).append(index)
+    for place, ranges in commits.items():
+        try:
+            client = tree.saves.client
+            client.read_ranges(place.run, place.step, ranges, timeout_seconds=timeout_seconds)
+        except CachetierClientError as error:
+            for index in readers[place]:
+                results[index] = error
+    return [bytes(each) if isinstance(each, bytearray) else each for each in results]

@@ -2,13 +2,15 @@
 
 Frameworks that write files call nothing at the end of a save. So these rules decide:
 
-* The first file of a step begins a save of it. Making the step's folder begins the next, where the
-  last has been sealed, or where the file written right after it is one that the last save has
+* A file that is a commit of its own is saved anew each time that it is written.
+* The first file of a folder's commit begins a save of it. Making the folder begins the next, where
+  the last has been sealed, or where the file written right after it is one that the last save has
   already: every rank of a framework does both alike, so all of them move on together. So does
   making a folder inside it, if the last save has files there: else it is the rest of that save.
-* Rank 0 seals when a *commit file* is closed, and no other file of the step is open.
-* Every other rank seals whenever its last open file of the step closes, and follows rank 0: its
+* Rank 0 seals when the file that ends the save is closed, and no other file of it is open.
+* Every other rank seals whenever its last open file of the save closes, and follows rank 0: its
   part counts once rank 0 has sealed, and may grow until then.
+* Files that end together begin a save of their own, and are sealed when all of them are there.
 
 Source: docs/fsspec.md.
 """
@@ -20,61 +22,46 @@ import threading
 import weakref
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 from cachetier_client.client import Client
 from cachetier_client.default import default_client
 from cachetier_client.errors import BackgroundError, InvalidRequestError, SealedError
 from cachetier_client.filesystem.files import Spool, StoredFile
+from cachetier_client.filesystem.units import Unit
 from cachetier_client.identity import save_ids
 from cachetier_client.identity.names import checked_save_id
+from cachetier_client.identity.places import Place
+from cachetier_client.identity.presets import COMMIT_VARIABLE
 from cachetier_client.identity.ranks import place_of
 
-COMMIT_VARIABLE = "CACHETIER_COMMIT_ON"
-COMMITS_BY_DEFAULT = ".metadata"  # torch.distributed.checkpoint's, the last it writes
 AFTER_COMMIT = (
-    f"The commit file of this step is there, so its save has ended. Set {COMMIT_VARIABLE} to the "
-    "file that your framework writes last (Lightning: meta.pt), or make the step's folder to save "
-    "it anew."
+    f"The file that ends this save is there. Set {COMMIT_VARIABLE} to the one that your framework "
+    "writes last (Lightning: meta.pt), or make the folder to save it anew."
 )
 
-StepKey = tuple[str, int]
-
-
-def commit_patterns(chosen: str | None) -> tuple[str, ...]:
-    """Return the patterns of commit files: those passed, or the environment's, or the default."""
-    text = chosen or os.environ.get(COMMIT_VARIABLE) or COMMITS_BY_DEFAULT
-    return tuple(pattern.strip() for pattern in text.split(",") if pattern.strip())
-
-
-def is_commit_file(name: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether a file ends a save; a pattern without ``/`` is about its last segment."""
-    last = name.rsplit("/", 1)[-1]
-    return any(fnmatchcase(name if "/" in each else last, each) for each in patterns)
+Key = tuple[str, int]  # run, or branch of it, and step: as places have them
+Path = tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)
 class StepSave:
-    """This rank's part of one save of a step, as far as files of this process make it."""
+    """This rank's part of one save, as far as files of this process make it."""
 
-    run: str
-    step: int
-    rank: int
+    place: Place
     ids: dict[str, Any]  # as the client's calls take them
-    names: set[str] = field(default_factory=set)
-    open_names: list[str] = field(default_factory=list)
-    files: weakref.WeakValueDictionary[str, StoredFile] = field(
+    paths: set[Path] = field(default_factory=set)
+    open_paths: list[Path] = field(default_factory=list)
+    files: weakref.WeakValueDictionary[Path, StoredFile] = field(
         default_factory=weakref.WeakValueDictionary
     )
     unsealed: bool = False  # something was put since the last seal
     committing: bool = False
     ended: bool = False
 
-    def is_redone_in(self, folders: Collection[str]) -> bool:
-        """Return whether it has ended, and has files in one of ``folders``."""
-        inside = tuple(f"{folder}/" if folder else "" for folder in folders)
-        return self.ended and any(name.startswith(inside) for name in self.names)
+    def is_redone_in(self, made: Collection[Path]) -> bool:
+        """Return whether it has ended, and has files in one of the folders ``made``."""
+        return self.ended and any(_is_in(path, folder) for path in self.paths for folder in made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +74,35 @@ class Who:
     save_id: str | None = None
 
 
+@dataclass(slots=True)
+class Together:
+    """Saves that end together: those of a transaction, or of one call that writes several files."""
+
+    saves: dict[Key, StepSave] = field(default_factory=dict)
+    places: dict[Place, Place] = field(default_factory=dict)  # where a folder's files go
+
+
 class FileSaves:
     """The saves that files of this process are part of. Thread-safe."""
 
     def __init__(self, who: Who) -> None:
         self._who = who
         self._lock = threading.RLock()
-        self._steps: dict[StepKey, StepSave] = {}
-        self._counts: dict[StepKey, int] = {}
-        self._made: set[StepKey] = set()
-        self._fresh: dict[StepKey, set[str]] = {}  # folders made since the last file, "" the step's
-        self.held: dict[tuple[str, int, str], Spool] = {}
+        self._saves: dict[Key, StepSave] = {}
+        self._counts: dict[Key, int] = {}
+        self._made: set[Path] = set()
+        self._fresh: set[Path] = set()  # folders made since the last file in them
+        self.held: dict[Path, Spool] = {}
 
     @property
     def client(self) -> Client:
         """The client that all calls go by; a closed one is replaced."""
         return default_client() if self._who.url is None else _client_at(self._who.url)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process is the only rank."""
+        return place_of(os.environ, self._who.rank, self._who.world_size).world_size == 1
 
     def renew_lock(self) -> None:
         """Forget who held the lock: in a forked child that thread does not exist."""
@@ -110,95 +110,120 @@ class FileSaves:
 
     # --- folders ---------------------------------------------------------------------------------
 
-    def make(self, run: str, step: int, folder: str = "") -> None:
-        """Note that the step's folder, or one inside it, was made: a save of it may begin."""
+    def make(self, folder: Path) -> None:
+        """Note that a folder was made: a save of it may begin."""
         with self._lock:
-            self._made.add((run, step))
-            self._fresh.setdefault((run, step), set()).add(folder)
+            self._made.add(folder)
+            self._fresh.add(folder)
 
-    def is_made(self, run: str, step: int | None = None) -> bool:
-        """Return whether this process made the folder of a step, or of any step of a run."""
+    def is_made(self, folder: Path) -> bool:
+        """Return whether this process made a folder, or anything in it."""
         with self._lock:
-            known = self._made | self._steps.keys()
-        return (run, step) in known if step is not None else any(run == each for each, _ in known)
+            paths = [*self._made, *(p for save in self._saves.values() for p in save.paths)]
+        return any(len(folder) < len(each) and _is_in(each, folder) for each in paths) or (
+            folder in self._made
+        )
 
-    def forget(self, run: str, step: int) -> None:
-        """Forget a step that was removed; a file written to it later begins another save."""
+    def forget(self, path: Path) -> bool:
+        """Forget what was removed; return whether there was anything.
+
+        A file written there later begins another save.
+        """
         with self._lock:
-            save = self._steps.pop((run, step), None)
-            self._made.discard((run, step))
-            self._fresh.pop((run, step), None)
-            for key in [key for key in self.held if key[:2] == (run, step)]:
-                self.held.pop(key).close()
-        for file in list(save.files.values()) if save else ():
-            file.abort()
+            gone = [save for save in self._saves.values() if _is_in(save.place.parts, path)]
+            for save in gone:
+                del self._saves[save.place.run, save.place.step]
+            made = {each for each in self._made if _is_in(each, path)}
+            self._made -= made
+            self._fresh -= made
+            held = [self.held.pop(each) for each in list(self.held) if _is_in(each, path)]
+        for spool in held:
+            spool.close()
+        for save in gone:
+            for file in list(save.files.values()):
+                file.abort()
+        return bool(gone or made or held)
 
     # --- files -----------------------------------------------------------------------------------
 
-    def under_way(self, run: str | None, step: int | None) -> StepSave | None:
-        """Return the save of a step that files are being written to, if any."""
-        if run is None or step is None:
-            return None
+    def under_way(self, path: Path) -> list[StepSave]:
+        """Return the saves that files at a path, or in it, are being written to."""
         with self._lock:
-            save = self._steps.get((run, step))
-        return save if save is not None and not save.ended else None
+            saves = [save for save in self._saves.values() if not save.ended]
+        return [save for save in saves if any(_is_in(each, path) for each in save.paths)]
 
-    def drop(self, run: str, step: int, name: str) -> bool:
+    def has_ended(self, path: Path) -> bool:
+        """Return whether this process has committed files at a path, or in it."""
+        with self._lock:
+            saves = [save for save in self._saves.values() if save.ended]
+        return any(_is_in(each, path) for save in saves for each in save.paths)
+
+    def drop(self, path: Path) -> bool:
         """Drop a file that is not stored yet; return whether nothing is left to be removed.
 
-        That is so, too, of an older save's while the step is saved anew: it goes with that save.
+        That is so, too, of an older save's while its folder is saved anew: it goes with that save.
         """
-        held = self.held.pop((run, step, name), None)
-        save = self.under_way(run, step)
-        writing = save.files.get(name) if save is not None else None
+        held = self.held.pop(path, None)
         if held is not None:
             held.close()
-        elif writing is not None and not writing.closed:
-            writing.abort()
-        else:
-            return save is not None and name not in save.names
-        return True
+            return True
+        with self._lock:
+            saves = [save for save in self._saves.values() if not save.ended]
+        for save in saves:
+            writing = save.files.get(path)
+            if writing is not None and not writing.closed:
+                writing.abort()
+                return True
+        anew = [save for save in saves if save.place.name_of(path) and save.place.alone is None]
+        return bool(anew) and not any(path in save.paths for save in anew)
 
-    def enter(self, run: str, step: int, name: str, *, overwrite: bool) -> StepSave:
+    def enter(
+        self, unit: Unit, path: Path, *, overwrite: bool, together: Together | None
+    ) -> StepSave:
         """Return the save that a new file belongs to; ``leave`` must follow.
 
         Raises:
             SealedError: It has ended.
             SaveIdentityError: Nothing names it equally on all ranks.
         """
-        key = run, step
+        key = unit.place.run, unit.place.step
         with self._lock:
-            save = self._steps.get(key)
-            made = self._fresh.pop(key, ())
-            if save is not None and made and (name in save.names or save.is_redone_in(made)):
+            save = self._saves.get(key) if together is None else together.saves.get(key)
+            made = {each for each in self._fresh if _is_in(each, unit.place.folder)}
+            self._fresh -= made
+            again = save is not None and (path in save.paths or save.is_redone_in(made))
+            if unit.place.alone is not None or (made and again):
                 save = None
             if save is not None and save.ended:
-                error = SealedError("the step's save has ended", hint=AFTER_COMMIT)
-                error.locate("open", run=run, step=step, rank=save.rank, name=name)
+                error = SealedError("the save has ended", hint=AFTER_COMMIT)
+                error.locate("open", run=key[0], step=key[1], name=unit.name)
                 raise error
             if save is None:
-                save = self._steps[key] = self._begin(run, step, overwrite=overwrite)
-            save.names.add(name)
-            save.open_names.append(name)
+                save = self._saves[key] = self._begin(unit.place, overwrite=overwrite)
+                if together is not None:
+                    together.saves[key] = save
+            save.paths.add(path)
+            save.open_paths.append(path)
             return save
 
-    def leave(self, save: StepSave, name: str, *, put: bool, commits: bool, seals: bool) -> None:
+    def leave(self, save: StepSave, path: Path, *, put: bool, ends: bool, seals: bool) -> None:
         """Take note that a file was closed, and seal the part if that is what it ended.
 
         Args:
             save: What ``enter`` returned.
-            name: The file's.
+            path: The file's.
             put: It became a shard; else it was aborted.
-            commits: It is a commit file.
-            seals: Whether to seal at all: a transaction does so itself.
+            ends: It is the file that ends the save.
+            seals: Whether to seal at all: what ends together is sealed together.
         """
         with self._lock:
-            save.open_names.remove(name)
+            save.open_paths.remove(path)
             save.unsealed |= put
-            save.committing |= put and commits
-            idle = not save.open_names and seals and not save.ended
-            final = idle and save.committing and save.rank == 0
-            due = final or (idle and save.unsealed and save.rank != 0)
+            save.committing |= put and ends
+            rank = save.ids["rank"]
+            idle = not save.open_paths and seals and not save.ended
+            final = idle and save.committing and rank == 0
+            due = final or (idle and save.unsealed and rank != 0)
         if due:
             self.seal(save, follows=not final)
 
@@ -210,10 +235,11 @@ class FileSaves:
             BackgroundError: It is sealed, but something put earlier failed since.
         """
         with self._lock:
-            if save.open_names and not follows:
+            if save.open_paths and not follows:
+                names = sorted(path[-1] for path in save.open_paths)
                 raise InvalidRequestError(
-                    f"{', '.join(sorted(save.open_names)[:5])} of the step is still being written",
-                    hint="Close every file before the step is sealed.",
+                    f"{', '.join(names[:5])} of {save.place.path} is still being written",
+                    hint="Close every file before the save is sealed.",
                 )
             save.unsealed = False
         try:
@@ -224,7 +250,7 @@ class FileSaves:
 
     def _seal(self, save: StepSave, *, follows: bool) -> None:
         try:
-            self.client.seal(save.run, save.step, **save.ids, follows=follows)
+            self.client.seal(save.place.run, save.place.step, **save.ids, follows=follows)
         except BaseException:
             save.unsealed = True
             raise
@@ -235,25 +261,29 @@ class FileSaves:
         with self._lock:
             if save.ended:
                 return
-            self._steps.pop((save.run, save.step), None)
+            self._saves.pop((save.place.run, save.place.step), None)
         for file in list(save.files.values()):
             file.abort()
-        self.client.checkpoint(save.run, save.step, **save.ids).abort()
+        self.client.checkpoint(save.place.run, save.place.step, **save.ids).abort()
 
-    def _begin(self, run: str, step: int, *, overwrite: bool) -> StepSave:
-        place = place_of(os.environ, self._who.rank, self._who.world_size)
-        count = self._counts[run, step] = self._counts.get((run, step), 0) + 1
+    def _begin(self, place: Place, *, overwrite: bool) -> StepSave:
+        if place.alone is not None:  # of this process, whoever else saves
+            ids = {"rank": 0, "world_size": 1, "save_id": save_ids.THIS_PROCESS.new_id()}
+            return StepSave(place, {**ids, "overwrite": overwrite})
+        who = place_of(os.environ, self._who.rank, self._who.world_size)
+        key = place.run, place.step
+        count = self._counts[key] = self._counts.get(key, 0) + 1
         given = self._who.save_id
-        save_id = given or save_ids.THIS_PROCESS.derive(os.environ, place)
+        save_id = given or save_ids.THIS_PROCESS.derive(os.environ, who)
         if given is None or count > 1:
             save_id = checked_save_id(f"{save_id}-f{count}")
-        ids = {
-            "rank": place.rank,
-            "world_size": place.world_size,
-            "save_id": save_id,
-            "overwrite": overwrite,
-        }
-        return StepSave(run, step, place.rank, ids)
+        ids = {"rank": who.rank, "world_size": who.world_size, "save_id": save_id}
+        return StepSave(place, {**ids, "overwrite": overwrite})
+
+
+def _is_in(path: Path, folder: Path) -> bool:
+    """Return whether a path is ``folder``, or lies in it."""
+    return path[: len(folder)] == folder
 
 
 # --- of this process -----------------------------------------------------------------------------

@@ -1,29 +1,30 @@
-"""Runs, steps and shards as a tree of folders and files.
+"""Runs, commits and shards as a tree of folders and files.
 
-A run's listing shows the steps that can be restored whole, from this node or a remote, and those
-this process is writing. A step that is named outright shows the shards it has, whole or not.
+A listing shows the commits that can be restored whole, from this node or a remote, and the folders
+that this process has made. A commit's folder that is named outright shows the shards it has, whole
+or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from cachetier_client.client import Client
 from cachetier_client.errors import InvalidRequestError, NotFoundError
+from cachetier_client.filesystem.commits import Commit, Commits
 from cachetier_client.filesystem.files import Spool
 from cachetier_client.filesystem.saves import FileSaves
-from cachetier_client.identity.addresses import Address, StepName
+from cachetier_client.identity.addresses import Address
+from cachetier_client.identity.places import Place, folder_place
 from cachetier_client.results import ShardInfo, StepInfo
 
 Entry = dict[str, Any]
 
 
 class MissingFileError(NotFoundError, FileNotFoundError):
-    """No such run, step or shard, as file systems say it."""
+    """No such run, folder or file, as file systems say it."""
 
     code = NotFoundError.code
 
@@ -34,22 +35,11 @@ class Tree:
 
     Attributes:
         saves: What this process is writing.
-        step_name: How folders of steps are called.
-        timeout_seconds: Of each call.
+        commits: What the service knows.
     """
 
     saves: FileSaves
-    step_name: StepName
-    timeout_seconds: float
-
-    @property
-    def _client(self) -> Client:
-        return self.saves.client
-
-    def path_of(self, address: Address) -> str:
-        """Return the path of what ``address`` is about."""
-        step = None if address.step is None else self.step_name.of(address.step)
-        return "/".join(each for each in (address.run, step, address.name) if each is not None)
+    commits: Commits
 
     def info(self, address: Address) -> Entry:
         """Describe a folder or a file.
@@ -59,11 +49,13 @@ class Tree:
         """
         if address.run is None:
             return _folder("")
-        if address.step is None:
-            return self._run(address.run)
-        if address.name is None:
-            return self._step(address)
-        return self._named(address)
+        if (held := self.saves.held.get(_path(address))) is not None:
+            return _held(address.text, held)
+        asked = (self._file_at, self._folder_at)
+        for ask in asked if _looks_like_a_file(address) else reversed(asked):
+            if (found := ask(address)) is not None:
+                return found
+        raise missing(address.text)
 
     def entries(self, address: Address) -> list[Entry]:
         """Describe what lies in a folder, by name; a file is all that lies in itself.
@@ -72,124 +64,104 @@ class Tree:
             MissingFileError: There is no such folder or file.
         """
         if address.run is None:
-            runs = self._client.runs(timeout_seconds=self.timeout_seconds)
-            return [_folder(run) for run in sorted(runs)]
-        if address.step is None:
-            steps = self._steps(address.run)
-            if not steps and not self.saves.is_made(address.run):
-                raise missing(self.path_of(address))
-            return list(steps.values())
-        info = self.info(address)
-        if info["type"] == "file":
-            return [info]
-        return self._inside(address)
+            return [_folder(run) for run in self.commits.runs()]
+        found: dict[str, Entry] = {}
+        for commit in self.commits.touching(address):
+            for entry in self._inside(commit, _path(address)):
+                if entry["type"] == "file" or entry["name"] not in found:
+                    found[entry["name"]] = entry
+        for path, spool in list(self.saves.held.items()):
+            if path[:-1] == _path(address):
+                found["/".join(path)] = _held("/".join(path), spool)
+        if not found:
+            itself = self.info(address)
+            return [itself] if itself["type"] == "file" else []
+        return [found[name] for name in sorted(found, key=_by_number)]
 
-    def shard(self, address: Address) -> tuple[StepInfo, ShardInfo]:
-        """Return a stored shard and its step.
+    def shard(self, address: Address) -> tuple[Commit, ShardInfo]:
+        """Return a stored file and its commit.
 
         Raises:
             MissingFileError: There is none.
         """
-        found = self._found(address)
-        for shard in found.shards if found else ():
-            if found and shard.name == address.name:
-                return found, shard
-        raise missing(self.path_of(address))
+        found = self.commits.shard(address) if address.path else None
+        if found is None:
+            raise missing(address.text)
+        return found
 
-    def sizes(self, address: Address) -> dict[str, int]:
-        """Return the sizes of the shards of a step, by name; none where there is no step."""
-        found = self._found(address) if address.step is not None else None
-        return {shard.name: shard.size_bytes for shard in found.shards} if found else {}
+    def removable(self, addresses: Sequence[Address], *, recursive: bool) -> list[Place]:
+        """Return the commits that go if some paths are removed: all files of each, or none.
 
-    # --- runs and steps --------------------------------------------------------------------------
-
-    def _run(self, run: str) -> Entry:
-        if self.saves.is_made(run) or run in self._client.runs(
-            timeout_seconds=self.timeout_seconds
-        ):
-            return _folder(run)
-        if self._steps(run):
-            return _folder(run)
-        raise missing(run)
-
-    def _steps(self, run: str) -> dict[int, Entry]:
-        """Describe the steps that can be restored whole, ascending.
-
-        While the remote is away these are this node's; without any, its error is raised.
+        Raises:
+            MissingFileError: There is no such thing.
+            InvalidRequestError: One cannot be removed by itself.
         """
-        here = self._client.steps(run, timeout_seconds=self.timeout_seconds)
-        known = {each.step: each for each in here if each.levels}
-        for each in self._client.steps(run, "replicated", timeout_seconds=self.timeout_seconds):
-            known.setdefault(each.step, each)
-        return {
-            step: _folder(self.path_of(Address(run, step)), info)
-            for step, info in sorted(known.items())
-        }
+        found: dict[Place, Address] = {}
+        for address in addresses:
+            info = self.info(address)
+            if info["type"] == "directory" and (not address.path or not recursive):
+                raise InvalidRequestError(
+                    f"cachetier://{address.text} is not removed just so",
+                    hint="Remove folders below a run, one by one: fs.rm(path, recursive=True).",
+                )
+            commits = self.commits.touching(address)
+            if info["type"] == "file" and "digest" in info:
+                commits = [self.shard(address)[0]]
+            found |= {commit.place: address for commit in commits}
+        paths = [_path(address) for address in addresses]
+        for place, address in found.items():
+            if not self._is_covered(place, paths):
+                raise InvalidRequestError(
+                    f"cachetier://{address.text} cannot be removed without {place.path}, "
+                    "which it was saved with",
+                    hint=f"Remove all of it: fs.rm('cachetier://{place.path}', recursive=True).",
+                )
+        return list(found)
 
-    def _step(self, address: Address) -> Entry:
-        assert address.run is not None and address.step is not None
-        path, found = self.path_of(address), self._found(address)
-        if found is not None and (found.shards or found.levels):
-            return _folder(path, found)
-        if self.saves.is_made(address.run, address.step):
-            return _folder(path)
-        raise missing(path)
+    def _is_covered(self, place: Place, paths: Sequence[tuple[str, ...]]) -> bool:
+        """Return whether all files of a commit lie at one of ``paths``, or below."""
+        if any(place.parts[: len(path)] == path for path in paths):
+            return True
+        info = self.commits.at(place)
+        files = [(*place.folder, *shard.name.split("/")) for shard in info.shards] if info else []
+        return all(any(file[: len(path)] == path for path in paths) for file in files)
 
-    def _found(self, address: Address) -> StepInfo | None:
-        assert address.run is not None and address.step is not None
-        try:
-            seconds = self.timeout_seconds
-            return self._client.step(address.run, address.step, timeout_seconds=seconds)
-        except NotFoundError:
-            return None
+    def _file_at(self, address: Address) -> Entry | None:
+        found = self.commits.shard(address) if address.path else None
+        return None if found is None else _file(address.text, found[0].info, found[1])
 
-    # --- shards ----------------------------------------------------------------------------------
+    def _folder_at(self, address: Address) -> Entry | None:
+        """Describe a folder: of a commit, or that commits or names of shards are in."""
+        assert address.run is not None
+        if not address.path:
+            known = self.saves.is_made((address.run,)) or address.run in self.commits.runs()
+            return _folder(address.run) if known or self.commits.of_run(address.run) else None
+        step_name = self.commits.rules.step_name
+        if step_name.step_of(address.run, address.path[0]) is not None and len(address.path) == 1:
+            info = self.commits.at(folder_place(address.run, address.path, step_name))
+            if info is not None and (info.shards or info.levels):
+                return _folder(address.text, info)
+        path = _path(address)
+        for commit in self.commits.touching(address):
+            if commit.place.folder[: len(path)] == path or any(self._inside(commit, path)):
+                return _folder(address.text, commit.info)
+        return _folder(address.text) if self.saves.is_made(path) else None
 
-    def _named(self, address: Address) -> Entry:
-        """Describe a shard, a held file, or a folder that names of shards are in."""
-        path = self.path_of(address)
-        held = self.saves.held.get(_key(address))
-        if held is not None:
-            return _held(path, held)
-        found = self._found(address)
-        for shard in found.shards if found else ():
-            if found and shard.name == address.name:
-                return _file(path, found, shard)
-        inside = f"{address.name}/"
-        if found and any(shard.name.startswith(inside) for shard in found.shards):
-            return _folder(path, found)
-        raise missing(path)
-
-    def _inside(self, address: Address) -> list[Entry]:
-        found, step = self._found(address), Address(address.run, address.step)
-        before = f"{address.name}/" if address.name else ""
-        entries: dict[str, Entry] = {}
-        for shard in found.shards if found else ():
-            if not shard.name.startswith(before):
-                continue
-            here, _, deeper = shard.name.removeprefix(before).partition("/")
-            path = f"{self.path_of(step)}/{before}{here}"
-            assert found is not None
-            entries[here] = _folder(path, found) if deeper else _file(path, found, shard)
-        for name, spool in self._held_inside(address, before):
-            entries[name] = _held(f"{self.path_of(step)}/{before}{name}", spool)
-        return [entries[name] for name in sorted(entries)]
-
-    def _held_inside(self, address: Address, before: str) -> Iterable[tuple[str, Spool]]:
-        for (run, step, name), spool in list(self.saves.held.items()):
-            rest = name.removeprefix(before)
-            inside = (run, step) == (address.run, address.step) and name.startswith(before)
-            if inside and "/" not in rest:
-                yield rest, spool
-
-
-@contextmanager
-def missing_as_file(path: str) -> Iterator[None]:
-    """Say what is not found inside as file systems do."""
-    try:
-        yield
-    except NotFoundError as error:
-        raise missing(path) from error
+    def _inside(self, commit: Commit, path: tuple[str, ...]) -> Iterator[Entry]:
+        """Describe what of a commit shows in a folder."""
+        place, depth = commit.place, len(path)
+        if len(place.folder) > depth:
+            yield _folder("/".join(place.folder[: depth + 1]), commit.info)
+            return
+        if place.folder == path and place.alone is not None:
+            yield _alone(place.path, commit.info)
+            return
+        info = self.commits.at(place)
+        for shard in info.shards if info else ():
+            here = (*place.folder, *shard.name.split("/"))
+            if here[:depth] == path and len(here) > depth and info is not None:
+                text = "/".join(here[: depth + 1])
+                yield _folder(text, info) if len(here) > depth + 1 else _file(text, info, shard)
 
 
 def missing(path: str) -> MissingFileError:
@@ -197,18 +169,30 @@ def missing(path: str) -> MissingFileError:
     return MissingFileError(f"cachetier://{path} is not there")
 
 
-def step_and_name(address: Address, path: str) -> tuple[str, int, str]:
-    """Return run, step and name of a file's address; raise InvalidRequestError if it is none."""
-    if address.run is None or address.step is None or address.name is None:
+def checked_file(address: Address) -> Address:
+    """Return a file's address; raise InvalidRequestError if it is none."""
+    if not address.path:
         raise InvalidRequestError(
-            f"cachetier://{path} is not the address of a file",
+            f"cachetier://{address.text} is not the address of a file",
             hint="Files are called like cachetier://run/1000/name.",
         )
-    return address.run, address.step, address.name
+    return address
 
 
-def _key(address: Address) -> tuple[str, int, str]:
-    return address.run or "", address.step or 0, address.name or ""
+def _path(address: Address) -> tuple[str, ...]:
+    assert address.run is not None
+    return address.run, *address.path
+
+
+def _looks_like_a_file(address: Address) -> bool:
+    """Guess what to ask for first: names with a dot are files more often than not."""
+    return bool(address.path) and "." in address.path[-1]
+
+
+def _by_number(name: str) -> str:
+    """Order names so that 9 comes before 10."""
+    last = name.rsplit("/", 1)[-1]
+    return last.zfill(16) if last.isdecimal() else last
 
 
 def _folder(path: str, step: StepInfo | None = None) -> Entry:
@@ -226,6 +210,11 @@ def _file(path: str, step: StepInfo, shard: ShardInfo) -> Entry:
         "save_id": step.save_id,
         **_instants(step),
     }
+
+
+def _alone(path: str, step: StepInfo) -> Entry:
+    size = {"size": step.size_bytes, "type": "file"}
+    return {"name": path, **size, "save_id": step.save_id, **_instants(step)}
 
 
 def _held(path: str, spool: Spool) -> Entry:

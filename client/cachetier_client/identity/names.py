@@ -21,12 +21,15 @@ GENERATION_MARK = "~"
 COUNT_LIMIT = STEP_LIMIT = 2**53  # what every JSON reader takes
 WORLD_LIMIT = 1_000_000
 RUN_LIMIT_CHARACTERS = 128
+BRANCH_LIMIT_CHARACTERS = 384
 NAME_LIMIT_CHARACTERS = 255
 SAVE_ID_LIMIT_CHARACTERS = 64
 ELEMENT_SIZES = (2, 4, 8)
 
 _SEGMENT = r"[A-Za-z0-9._\-=+@]+"
 _RUN = re.compile(rf"(?!-){_SEGMENT}")
+_BRANCH_SEGMENT = r"[A-Za-z0-9._\-=+@!]+"
+_BRANCH = re.compile(rf"(?:~{_BRANCH_SEGMENT})+(?:~|~(?:~{_BRANCH_SEGMENT})+)?")
 _NAME = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
 _NOT_IN_SEGMENT = re.compile(r"[^A-Za-z0-9._\-=+@/]+")
 _SAVE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]*")
@@ -113,14 +116,21 @@ class ShardIds(NamedTuple):
 
 
 def checked_run(run: object) -> str:
-    """Return ``run`` if it is in the grammar; raise InvalidNameError otherwise."""
-    fine = isinstance(run, str) and len(run) <= RUN_LIMIT_CHARACTERS and _RUN.fullmatch(run)
-    if not fine or run in _RESERVED:
+    """Return ``run``, or a branch of one, if it is in the grammar; else raise InvalidNameError."""
+    name = base_run(run) if isinstance(run, str) and len(run) <= BRANCH_LIMIT_CHARACTERS else ""
+    fine = len(name) <= RUN_LIMIT_CHARACTERS and _RUN.fullmatch(name) and name not in _RESERVED
+    branch = str(run)[len(name) :] if fine else ""
+    if not fine or (branch and not _BRANCH.fullmatch(branch)):
         raise InvalidNameError(
             f"run {shown(run)} is not 1 to 128 characters of A-Z a-z 0-9 . _ - = + @",
             hint=_near(str(run).replace("/", "-"), RUN_LIMIT_CHARACTERS),
         )
     return str(run)
+
+
+def base_run(run: str) -> str:
+    """Return the run that a branch is of, or the run itself: what rules about runs are about."""
+    return run.partition(GENERATION_MARK)[0]
 
 
 def checked_step(step: object) -> int:

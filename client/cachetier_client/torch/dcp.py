@@ -11,7 +11,8 @@ from cachetier_client.clock import SystemClock
 from cachetier_client.deadline import Deadline
 from cachetier_client.default import default_client
 from cachetier_client.errors import InvalidNameError, InvalidRequestError
-from cachetier_client.identity.addresses import SCHEME, StepName, address_of_step, parse_step
+from cachetier_client.identity.addresses import SCHEME, address_of_step, parse_step
+from cachetier_client.identity.step_names import StepName
 
 DCP_SECONDS = 300.0
 

@@ -13,7 +13,8 @@ from cachetier_client.client import Client
 from cachetier_client.clock import SystemClock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError, NotDurableError
-from cachetier_client.identity.addresses import StepName, parse_step
+from cachetier_client.identity.addresses import parse_step
+from cachetier_client.identity.step_names import StepName
 from cachetier_client.results import LevelReached
 from cachetier_client.torch.dcp import StepStorage
 

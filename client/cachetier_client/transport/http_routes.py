@@ -52,6 +52,7 @@ def request_for(op: str, fields: Mapping[str, Any]) -> Request:
     simple = {
         "runs": Request("GET", "/v1/runs"),
         "steps": Request("GET", _with_query(f"{run}/steps", fields, "level")),
+        "branches": Request("GET", _with_query(f"{run}/branches", fields, "level")),
         "latest": Request("GET", _with_query(f"{run}/latest", fields, "level")),
         "step": Request("GET", step),
         "delete_step": Request("DELETE", step),

@@ -107,6 +107,14 @@ def test_readers_see_the_newest_published_save_else_the_newest_open_one(
     assert (found.number if found else None) == seen
 
 
+def test_a_save_whose_ranks_have_all_sealed_here_is_seen_before_it_is_published() -> None:
+    saves = [save(number, state) for number, state in enumerate([PUBLISHED, OPEN, OPEN], 1)]
+
+    for whole, seen in (((), 1), ((2,), 2), ((2, 3), 3)):
+        found = visible_save(saves, whole, whole)
+        assert found is not None and found.number == seen
+
+
 def part(rank: int, state: PartState, ranks_on_node: int | None = None) -> RankPart:
     return RankPart(rank, state, ranks_on_node, None, uploaded=False)
 

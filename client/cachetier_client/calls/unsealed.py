@@ -1,0 +1,82 @@
+"""Say what was put and never sealed: its bytes are safe, but nobody lists or restores them.
+
+It is told once, as a warning in the log: when a newer step of the run is sealed, when the client is
+closed, and when the interpreter exits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import weakref
+
+from cachetier_client.identity.names import SaveIds
+from cachetier_client.identity.places import place_of
+from cachetier_client.identity.step_names import StepName
+from cachetier_client.units import counted
+
+log = logging.getLogger(__name__)
+
+PartKey = tuple[str, int, str, int]
+
+
+class Unsealed:
+    """The parts of saves that one client has put shards into since they were sealed. Thread-safe.
+
+    A part that is sealed or taken back is ``over``.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shards: dict[PartKey, int] = {}
+        _live.add(self)
+
+    def put(self, part: SaveIds) -> None:
+        """Note a shard."""
+        with self._lock:
+            key = _key(part)
+            self._shards[key] = self._shards.get(key, 0) + 1
+
+    def over(self, part: SaveIds) -> None:
+        """Note that a part was sealed or taken back."""
+        with self._lock:
+            self._shards.pop(_key(part), None)
+
+    def tell(self, before: SaveIds | None = None) -> None:
+        """Warn of what is unsealed: all of it, or steps of a run before the one just sealed."""
+        with self._lock:
+            late = [
+                key
+                for key in self._shards
+                if before is None or (key[0] == before.run and key[1] < before.step)
+            ]
+            counts = {key: self._shards.pop(key) for key in late}
+        for (run, step, _, rank), shards in counts.items():
+            path = place_of(run, step, StepName.chosen()).path
+            what = f"{counted(shards, 'shard')} of cachetier://{path}"
+            are = "was" if shards == 1 else "were"
+            log.warning("%s %s never sealed by rank %d: %s", what, are, rank, _HINT)
+
+    def forget(self) -> None:
+        """Say nothing any more: the client belongs to the parent process."""
+        _live.discard(self)
+
+
+_HINT = (
+    "safe on this node, but no step that anybody lists, restores or sends to the bucket. Call "
+    "seal, or put them inside `with client.checkpoint(...)`; for files see docs/fsspec.md, 'When a "
+    "step is there'."
+)
+
+_live: weakref.WeakSet[Unsealed] = weakref.WeakSet()
+
+
+def _key(part: SaveIds) -> PartKey:
+    return part.run, part.step, part.save_id, part.rank
+
+
+@atexit.register
+def _at_exit() -> None:
+    for each in list(_live):
+        each.tell()

@@ -1,0 +1,42 @@
+"""fsspec's own tests of a file system, over ``cachetier://``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from cachetier_client.filesystem.filesystem import CachetierFileSystem
+from fsspec.tests import abstract
+
+from tests.frameworks.conftest import Node
+
+
+class Fixtures(abstract.AbstractFixtures):
+    @pytest.fixture
+    def fs(self, node: Node) -> Iterator[CachetierFileSystem]:
+        made = CachetierFileSystem(service_url=node.url)
+        yield made
+        made.client.close()
+
+    @pytest.fixture
+    def fs_path(self) -> str:
+        return "suite/tests"
+
+    @pytest.fixture
+    def fs_join(self) -> Callable[..., str]:
+        return lambda *parts: "/".join(parts)
+
+
+class TestGet(abstract.AbstractGetTests, Fixtures): ...
+
+
+class TestPut(abstract.AbstractPutTests, Fixtures): ...
+
+
+class TestCopy(abstract.AbstractCopyTests, Fixtures): ...
+
+
+class TestOpen(abstract.AbstractOpenTests, Fixtures): ...
+
+
+class TestPipe(abstract.AbstractPipeTests, Fixtures): ...
