@@ -228,14 +228,18 @@ class Checkpoints:
         except RemoteError:
             if not known or level is Level.DURABLE:
                 raise
-        with ThreadPoolExecutor(BRANCHES_AT_ONCE) as pool:
-            found = pool.map(lambda branch: self._branch(branch, level), sorted(known))
-            return [view for views in found for view in views]
+        found = {branch: self._whole_here(branch) for branch in sorted(known)}
+        asked = [branch for branch, views in found.items() if not views]
+        if asked:
+            with ThreadPoolExecutor(min(len(asked), BRANCHES_AT_ONCE)) as pool:
+                answers = pool.map(lambda branch: self.steps(branch, level), asked)
+                found.update(zip(asked, answers, strict=True))
+        return [view for views in found.values() for view in views if level in view.levels]
 
-    def _branch(self, branch: str, level: Level | None) -> list[StepView]:
-        """Return a branch's steps; no remote is asked of one that is whole here."""
-        here = self._local_views(branch) if has_one_step(branch) else []
-        return here if any(level in view.levels for view in here) else self.steps(branch, level)
+    def _whole_here(self, branch: str) -> list[StepView]:
+        """Return the one step of a branch that has no more, if it is whole: no remote is asked."""
+        views = self._local_views(branch) if has_one_step(branch) else []
+        return [view for view in views if view.levels]
 
     def latest(self, run: str, level: Level) -> StepView | None:
         """Return the newest step restorable at ``level``, or None."""

@@ -11,7 +11,7 @@ from fsspec.tests import abstract
 from tests.frameworks.conftest import Node
 
 
-class Fixtures(abstract.AbstractFixtures):
+class Fixtures(abstract.AbstractFixtures):  # type: ignore[misc]
     @pytest.fixture
     def fs(self, node: Node) -> Iterator[CachetierFileSystem]:
         made = CachetierFileSystem(service_url=node.url)
@@ -27,16 +27,16 @@ class Fixtures(abstract.AbstractFixtures):
         return lambda *parts: "/".join(parts)
 
 
-class TestGet(abstract.AbstractGetTests, Fixtures): ...
+class TestGet(abstract.AbstractGetTests, Fixtures): ...  # type: ignore[misc]
 
 
-class TestPut(abstract.AbstractPutTests, Fixtures): ...
+class TestPut(abstract.AbstractPutTests, Fixtures): ...  # type: ignore[misc]
 
 
-class TestCopy(abstract.AbstractCopyTests, Fixtures): ...
+class TestCopy(abstract.AbstractCopyTests, Fixtures): ...  # type: ignore[misc]
 
 
-class TestOpen(abstract.AbstractOpenTests, Fixtures): ...
+class TestOpen(abstract.AbstractOpenTests, Fixtures): ...  # type: ignore[misc]
 
 
-class TestPipe(abstract.AbstractPipeTests, Fixtures): ...
+class TestPipe(abstract.AbstractPipeTests, Fixtures): ...  # type: ignore[misc]
