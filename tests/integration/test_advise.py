@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from cachetier_client import Client
 
-from tests.integration.serving import Served, serving
+from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.integration.serving import Served, node_settings, running, serving
 from tests.integration.test_cli import STEP, run
 
 
@@ -39,3 +44,26 @@ def test_advise_says_how_often_to_save_and_what_decides(served: Served) -> None:
 
     assert run(served, "advise", "r", "--mtbf", "soon").code == 2
     assert run(served, "advise", "r", *given, "--overhead-cap", "3.5").code == 2
+
+
+def test_what_a_real_node_saves_and_drains_is_measured(
+    moto_s3: S3Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = f"cadence-{uuid.uuid4().hex[:12]}"
+    moto_s3.create_bucket(bucket)
+    settings = node_settings(tmp_path, moto_s3, f"s3://{bucket}/p", monkeypatch)
+    with tempfile.TemporaryDirectory(prefix="ct-") as short:
+        settings["socket"] = Path(short) / "s"
+        with running(settings) as service, Client(f"unix://{service.socket}") as client:
+            for step in (10, 20, 30):
+                with client.checkpoint("r", step) as checkpoint:
+                    client.put_shard(b"x", run="r", step=step, name="x", save_id=checkpoint.save_id)
+                client.wait("r", step, timeout_seconds=60)
+            advice = client.cadence("r")
+
+    assert advice.blocked.about == "by this client, median of 3 saves"
+    assert advice.durable.about == "from start to publication, median of 3 steps"
+    assert advice.durable.seconds >= advice.blocked.seconds > 0
+    assert advice.step is not None
+    assert advice.step.about == "from the starts of 3 saves"
+    assert advice.mtbf.about.startswith("1 node at")
