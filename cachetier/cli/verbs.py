@@ -25,6 +25,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "pin": ("pin:pin", "Keep a step on this node, or list what is kept."),
         "unpin": ("pin:unpin", "Let a pinned step go again."),
         "delete": ("steps:delete", "Delete a step, here and in S3."),
+        "export": ("transfer:export", "Write a step as DCP, safetensors, torch or plain files."),
+        "import": ("transfer:import_", "Save a folder, a file or objects of S3 as a step."),
+        "advise": ("advise:advise", "Say how often a run should save, and what decides it."),
     },
     "Look after a node": {
         "status": ("status:status", "Show what the node holds and what is wrong."),

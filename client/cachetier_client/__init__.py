@@ -57,6 +57,7 @@ from cachetier_client.errors import (
 from cachetier_client.trace_context import traced
 
 if TYPE_CHECKING:
+    from cachetier_client.cadence import Cadence
     from cachetier_client.checkpoints import Checkpoint
     from cachetier_client.client import Client
     from cachetier_client.default import (
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
 
 # Imported when first asked for: who wants only the errors, or a digest, waits for no transport.
 _HOMES = {
+    "Cadence": "cadence",
     "Checkpoint": "checkpoints",
     "Client": "client",
     "Incident": "results",
@@ -125,6 +127,7 @@ __all__ = [
     "get_shard",
     "training_step",
     "traced",
+    "Cadence",
     "Incident",
     "LevelReached",
     "PinInfo",

@@ -57,6 +57,7 @@ class Checkpoint:
         self._writers: list[ShardWriter] = []
         self._ended = False
         self._process = os.getpid()
+        self._began = caller.clock.monotonic()
 
     def put(
         self,
@@ -117,6 +118,7 @@ class Checkpoint:
             self._end()
             if self._ack != "local":
                 self._wait()
+        self._caller.note_blocked(self.run, self._caller.clock.monotonic() - self._began)
         return self.sealed_ranks
 
     def abort(self) -> None:

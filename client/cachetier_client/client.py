@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, Self, SupportsIndex, overload
 
 from cachetier_client.calls.caller import Caller, checked_ack
@@ -252,6 +252,16 @@ class Client(Reads):
         ``with``, with this process, or after 60 s.
         """
         return self._caller.phases
+
+    @contextmanager
+    def blocking(self, run: str | None = None) -> Iterator[None]:
+        """Time, for ``cadence``, what holds training up, in a ``with`` around ``async_save``, say.
+
+        A ``checkpoint`` that the main thread begins and seals is timed without.
+        """
+        which_run, began = self._caller.run_of(run), self._caller.clock.monotonic()
+        yield
+        self._caller.note_blocked(which_run, self._caller.clock.monotonic() - began)
 
     @property
     def lost_hints(self) -> int:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, SupportsIndex, cast
 
 from cachetier_client import forks
+from cachetier_client.cadence import RECENT_SAVES
 from cachetier_client.calls.background import EXIT_SECONDS, Background
 from cachetier_client.calls.training_hints import TrainingPhases
 from cachetier_client.calls.unsealed import Unsealed
@@ -69,6 +72,7 @@ class Caller:
         self.background = Background(self._fetch_incidents)
         self.phases = TrainingPhases(single, clock)
         self._unsealed = Unsealed()
+        self.blocked: deque[tuple[str, float]] = deque(maxlen=RECENT_SAVES)  # of which run
         forks.own(self)
 
     # --- the frame of a call ---------------------------------------------------------------------
@@ -234,6 +238,11 @@ class Caller:
         """Take back what a rank put."""
         self._unsealed.over(part)
         self.transport.call("abort_rank", part.fields(), self.deadline(timeout_seconds))
+
+    def note_blocked(self, run: str, seconds: float) -> None:
+        """Keep what a save has just cost training, if this is the thread that trains."""
+        if threading.current_thread() is threading.main_thread():
+            self.blocked.append((run, seconds))
 
     # --- the end ---------------------------------------------------------------------------------
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, SupportsIndex
 
+from cachetier_client import cadence as rules
+from cachetier_client.cadence import Cadence, Figure
 from cachetier_client.calls.caller import Caller, understood
+from cachetier_client.errors import ForbiddenError
 from cachetier_client.identity.names import checked_name, checked_run, checked_step
 from cachetier_client.results import Level, LevelReached, PinInfo, StepInfo
 from cachetier_client.transport.base import Reply
@@ -173,6 +176,57 @@ class Runs:
             fields = {"dry_run": dry_run, "older_than_seconds": older_than_seconds}
             return dict(self._ask("collect", fields, timeout_seconds)["collected"])
 
+    def cadence(  # noqa: PLR0913 - figures, each by its name
+        self,
+        run: str | None = None,
+        *,
+        blocked_seconds: float | None = None,
+        durable_seconds: float | None = None,
+        step_seconds: float | None = None,
+        mtbf_seconds: float | None = None,
+        nodes: int | None = None,
+        failures_per_node_day: float = rules.FAILURES_PER_NODE_DAY,
+        overhead_cap: float = rules.OVERHEAD_CAP,
+        timeout_seconds: float = LOOK_SECONDS,
+    ) -> Cadence:
+        """Return how often a run should save, by what this node has seen of its saves.
+
+        Args:
+            run: Default: the client's.
+            blocked_seconds: What a save costs training. Default: as this client has measured it in
+                saves that the main thread made, else as long as a save takes.
+            durable_seconds: From the start of a save until its step is durable.
+            step_seconds: A training step.
+            mtbf_seconds: Between two failures of the job. Default: by ``nodes`` (those of the last
+                save) and ``failures_per_node_day``.
+            nodes, failures_per_node_day: See ``mtbf_seconds``.
+            overhead_cap: The largest share of its time that training may be blocked.
+            timeout_seconds: For each question to the service.
+
+        Raises:
+            InvalidRequestError: A figure was neither passed nor measured; says which to pass.
+
+        Source: docs/cadence.md.
+        """
+        with self._caller.calling("cadence", run=run):
+            which_run = self._caller.run_of(run)
+            steps = self.steps(which_run, timeout_seconds=timeout_seconds)
+            seen = [seconds for saved, seconds in self._caller.blocked if saved == which_run]
+            blocked = _given(blocked_seconds) or rules.measured_blocked(seen, steps)
+            durable = _given(durable_seconds) or rules.measured_durable(steps)
+            if durable is None:
+                durable = rules.measured_durable(steps, self._drain_rate(timeout_seconds))
+            mtbf = _given(mtbf_seconds) or rules.expected_mtbf(steps, nodes, failures_per_node_day)
+            step = _given(step_seconds) or rules.measured_step(steps, blocked)
+            return rules.cadence_of(blocked, durable, mtbf, step, overhead_cap=overhead_cap)
+
+    def _drain_rate(self, timeout_seconds: float) -> float | None:
+        try:
+            rate = self.status(timeout_seconds=timeout_seconds)["drain"]["rate_bytes_per_second"]
+        except ForbiddenError:  # a principal of some runs is not told of the node
+            return None
+        return None if rate is None else float(rate)
+
     def status(self, *, timeout_seconds: float = LOOK_SECONDS) -> dict[str, Any]:
         """Return what ``cachetier status`` shows; this call raises no background failure."""
         with self._caller.calling("status", tells=False), understood():
@@ -180,3 +234,7 @@ class Runs:
 
     def _ask(self, op: str, fields: dict[str, Any], timeout_seconds: float) -> Reply:
         return self._caller.transport.call(op, fields, self._caller.deadline(timeout_seconds))
+
+
+def _given(seconds: float | None) -> Figure | None:
+    return None if seconds is None else Figure(seconds)

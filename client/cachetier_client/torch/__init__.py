@@ -27,6 +27,7 @@ from cachetier_client.torch.agreement import (  # noqa: E402
     latest_common_step,
     wait_for_step,
 )
+from cachetier_client.torch.exports import export_step  # noqa: E402
 from cachetier_client.torch.lazy import LazyStager  # noqa: E402
 from cachetier_client.torch.reader import CachetierReader  # noqa: E402
 from cachetier_client.torch.snapshot import SnapshotAbandonedError, StateChangedError  # noqa: E402
@@ -56,5 +57,6 @@ __all__ = [
     "NoSuchTensorError",
     "StepTensors",
     "TensorInfo",
+    "export_step",
     "open_step",
 ]

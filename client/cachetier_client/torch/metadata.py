@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from cachetier_client.errors import IntegrityError
+from cachetier_client.torch.extents import Extent
 
 METADATA_NAME = ".metadata"
 VERSION = "1.0.0"  # of DCP's format, see torch.distributed.checkpoint.filesystem
@@ -93,6 +95,25 @@ def load(data: bytes | memoryview, *, trusted: bool = False) -> Metadata:
     if getattr(found, "storage_meta", None) is None:
         found.storage_meta = StorageMeta()
     return found
+
+
+def check_files(metadata: Metadata, sizes: Mapping[str, int]) -> None:
+    """Check that all that metadata tells of lies within files of these sizes.
+
+    Raises:
+        IntegrityError: It does not; names what is missing, and where.
+    """
+    for index, place in (metadata.storage_data or {}).items():
+        name, at = (
+            (place.shard, place.at)
+            if isinstance(place, Extent)
+            else (place.relative_path, place.offset)
+        )
+        if sizes.get(name, -1) < at + place.length:
+            raise IntegrityError(
+                f"{name} lacks {index.fqn}, of which {METADATA_NAME} tells",
+                hint="Import a checkpoint that is whole.",
+            )
 
 
 class _Restricted(pickle.Unpickler):

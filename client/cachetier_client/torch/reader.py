@@ -178,6 +178,11 @@ class CachetierReader(StorageReader):
         return is_address(checkpoint_id)
 
     @property
+    def step(self) -> StepStorage | None:
+        """The step that is read; None of a directory."""
+        return self._step if self._directory is None else None
+
+    @property
     def checkpoint_id(self) -> str | os.PathLike[str] | None:
         """The step's address, or the directory, once one was named."""
         if self._directory is not None:

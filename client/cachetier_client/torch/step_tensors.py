@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import io
 import math
+import operator
 import os
 import pickle
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,10 +30,14 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from cachetier_client.client import Client
 from cachetier_client.errors import IntegrityError, InvalidRequestError, NotFoundError
 from cachetier_client.torch.dcp import DCP_SECONDS
+from cachetier_client.torch.hyperslabs import Box, slabs
 from cachetier_client.torch.reader import CachetierReader
 
 MEMORY_BYTES = 256 << 20
+PIECES_BYTES = 32 << 20
 _NAMES_SHOWN = 3
+
+TensorBox: TypeAlias = tuple[str, ChunkStorageMetadata]
 
 
 class MemoryBudgetError(InvalidRequestError):
@@ -98,7 +104,7 @@ class StepTensors:
     def __init__(self, reader: CachetierReader, memory_bytes: int = MEMORY_BYTES) -> None:
         self._reader = reader
         self._memory_bytes = memory_bytes
-        metadata = reader.read_metadata()
+        self.metadata = metadata = reader.read_metadata()
         reader.set_up_storage_reader(metadata, is_coordinator=True)
         self._described = metadata.state_dict_metadata
         self._places: dict[MetadataIndex, Any] = dict(metadata.storage_data or {})
@@ -107,6 +113,12 @@ class StepTensors:
     def bytes_read(self) -> int:
         """How many bytes of shards the last read took, whole blocks of 4 MiB."""
         return self._reader.bytes_read
+
+    @property
+    def place(self) -> tuple[Client, str, int] | None:
+        """The client, run and step that are read; None of a directory."""
+        step = self._reader.step
+        return None if step is None else (step.client, *step.where)
 
     def names(self) -> list[str]:
         """Return the names of all tensors and objects, sorted."""
@@ -151,6 +163,59 @@ class StepTensors:
             return self._read_object(name, weights_only=weights_only)
         return self._read_tensor(name, described, out, rows)
 
+    def pieces(self, wanted: Iterable[TensorBox]) -> Iterator[tuple[TensorBox, Tensor]]:
+        """Yield boxes of tensors in turn, each in memory of its own; many are read at a time.
+
+        At most ``PIECES_BYTES`` are, or one box that is larger. ``boxes`` cuts tensors so.
+        """
+        batch: list[TensorBox] = []
+        size_bytes = 0
+        for name, box in wanted:
+            room = math.prod(box.sizes) * self._dtype(name).itemsize
+            if batch and size_bytes + room > PIECES_BYTES:
+                yield from self._read_boxes(batch)
+                batch, size_bytes = [], 0
+            batch.append((name, box))
+            size_bytes += room
+        yield from self._read_boxes(batch)
+
+    def boxes(self, name: str, chunk: torch.Size | None = None) -> Iterator[ChunkStorageMetadata]:
+        """Cut a tensor, or its stored chunk at an offset, into boxes for ``pieces``, in order.
+
+        What can only be unpickled whole makes them as large as it is.
+        """
+        described = self._described[name]
+        assert isinstance(described, TensorStorageMetadata)
+        whole = _wanted(name, described.size, None)
+        if chunk is not None:
+            whole = next(each for each in described.chunks if each.offsets == chunk)
+        places = [self._places.get(MetadataIndex(name, each.offsets)) for each in described.chunks]
+        pickled = [place.length for place in places if isinstance(place, _StorageInfo)]
+        limit = max([PIECES_BYTES, *pickled]) // described.properties.dtype.itemsize
+        sizes = tuple(whole.sizes)
+        for slab in slabs(Box(sizes, (0,) * len(sizes), sizes), limit):
+            inside = [at.start for at in slab.target] + [0] * (len(sizes) - len(slab.target))
+            offsets = map(operator.add, whole.offsets, inside)
+            yield ChunkStorageMetadata(torch.Size(offsets), torch.Size(slab.shape))
+        if not whole.sizes.numel():
+            yield whole
+
+    def _read_boxes(self, batch: list[TensorBox]) -> Iterator[tuple[TensorBox, Tensor]]:
+        targets: dict[MetadataIndex, Tensor] = {}
+        items: list[ReadItem] = []
+        for name, box in batch:
+            target = torch.empty(box.sizes, dtype=self._dtype(name))
+            targets[MetadataIndex(name, box.offsets)] = target
+            items += self._items(name, box) if target.numel() else []
+        if items:
+            self._reader.read_data(LoadPlan(items), _Filling(targets)).wait()
+        yield from zip(batch, targets.values(), strict=True)
+
+    def _dtype(self, name: str) -> torch.dtype:
+        described = self._described[name]
+        assert isinstance(described, TensorStorageMetadata)
+        return described.properties.dtype
+
     def close(self) -> None:
         """Let go of the client, if it was opened here."""
         self._reader.close()
@@ -182,7 +247,8 @@ class StepTensors:
             raise IntegrityError(f"the step's metadata does not say where {index.fqn} is")
         return int(place.length)
 
-    def _read_object(self, name: str, *, weights_only: bool) -> Any:
+    def read_bytes(self, name: str) -> io.BytesIO:
+        """Return an object as ``torch.save`` wrote it."""
         index = MetadataIndex(name)
         self._afford(name, 2 * self._length(index))  # its bytes, and what they become
         item = ReadItem(
@@ -193,10 +259,14 @@ class StepTensors:
             storage_offsets=torch.Size((0,)),
             lengths=torch.Size((0,)),
         )
-        filling = _Filling(None)
+        filling = _Filling({})
         self._reader.read_data(LoadPlan([item]), filling).wait()
+        return filling.data
+
+    def _read_object(self, name: str, *, weights_only: bool) -> Any:
+        data = self.read_bytes(name)
         try:
-            return torch.load(filling.data, map_location="cpu", weights_only=weights_only)
+            return torch.load(data, map_location="cpu", weights_only=weights_only)
         except pickle.UnpicklingError as error:
             raise InvalidRequestError(
                 f"{name} is an object that torch.load does not read with weights_only=True",
@@ -212,10 +282,8 @@ class StepTensors:
     ) -> Tensor:
         wanted = _wanted(name, described.size, rows)
         dtype = described.properties.dtype
-        items = create_read_items_for_chunk_list(name, described, [wanted])
+        items = self._items(name, wanted)
         elements = math.prod(wanted.sizes)
-        if sum(math.prod(item.lengths) for item in items) < elements:
-            raise IntegrityError(f"the step's metadata lacks a piece of {name}")
         result_bytes = 0 if out is not None else elements * dtype.itemsize
         self._afford(name, result_bytes + self._largest_pickled(items))
         if out is None:
@@ -227,8 +295,18 @@ class StepTensors:
                 hint="Pass a tensor of that shape and type, or none.",
             )
         if elements:
-            self._reader.read_data(LoadPlan(items), _Filling(out)).wait()
+            filling = _Filling({MetadataIndex(name, wanted.offsets): out})
+            self._reader.read_data(LoadPlan(items), filling).wait()
         return out
+
+    def _items(self, name: str, wanted: ChunkStorageMetadata) -> list[ReadItem]:
+        """Return what to read for a box of a tensor."""
+        described = self._described[name]
+        assert isinstance(described, TensorStorageMetadata)
+        items = create_read_items_for_chunk_list(name, described, [wanted])
+        if sum(math.prod(item.lengths) for item in items) < math.prod(wanted.sizes):
+            raise IntegrityError(f"the step's metadata lacks a piece of {name}")
+        return items
 
     def _largest_pickled(self, items: list[ReadItem]) -> int:
         """Return how much the largest piece takes that can only be read whole: DCP's own."""
@@ -245,17 +323,17 @@ class StepTensors:
 
 
 class _Filling(DefaultLoadPlanner):
-    """Tells the reader where things go: parts of one tensor, or one object's bytes."""
+    """Tells the reader where things go: boxes of tensors, by where they lie, or objects' bytes."""
 
-    def __init__(self, target: Tensor | None) -> None:
+    def __init__(self, targets: Mapping[MetadataIndex, Tensor]) -> None:
         super().__init__()
-        self._target = target
+        self._targets = targets
         self.data = io.BytesIO()
 
     def resolve_tensor(self, read_item: ReadItem) -> Tensor:
-        assert self._target is not None
         sides = zip(read_item.dest_offsets, read_item.lengths, strict=True)
-        return self._target.detach()[tuple(slice(at, at + length) for at, length in sides)]
+        target = self._targets[read_item.dest_index].detach()
+        return target[tuple(slice(at, at + length) for at, length in sides)]
 
     def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
         """It is where it belongs already."""
