@@ -16,7 +16,7 @@ from cachetier_client.bucket_format.documents import Manifest, ManifestState, ma
 from cachetier.errors import IntegrityError, RemoteError
 from cachetier.local.catalog import queries
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.checkpoint import Save, SaveState
 from cachetier.remote.bucket import Remote
 from cachetier.restore.replica_choice import Absences
 
@@ -81,6 +81,18 @@ class PublishedSteps:
         if seen is None or seen.state is not ManifestState.PUBLISHED:
             return None
         return None if self._deleted_here(seen) else seen
+
+    def newer(self, save: Save) -> Manifest | None:
+        """Return the durable manifest of another save of the same step, if it can be asked."""
+        name = self._durable.name
+        if self._absences.away(name):
+            return None
+        try:
+            manifest = self.durable(save.run, save.step)
+        except RemoteError:
+            self._absences.note(name)
+            return None
+        return manifest if manifest is not None and manifest.save_id != save.save_id else None
 
     def durable_steps(self, run: str) -> Iterator[Manifest]:
         """Yield the durable steps of a run, the newest first; raises as ``durable`` does."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cachetier_client.clock import Clock
+from cachetier_client.identity.places import has_one_step
 from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import (
@@ -47,6 +48,7 @@ from cachetier.restore.replica_choice import (
 
 Source = Literal["local", "remote"]
 FOLLOWED_FROM_BYTES = 2 * BLOCK_BYTES  # one that is smaller is here before it is asked for
+FRESH_SECONDS = 0.2  # for so long nobody looks again whether a file was written anew elsewhere
 ROOM_SECONDS = 2.0  # who reads a part and can go on without does not wait long for room
 
 
@@ -306,7 +308,7 @@ class Restore:
 
     def _find(self, run: str, step: int, name: str) -> Shard:
         shard = self._known(run, step, name)
-        if shard is not None and not self._is_hearsay(shard):
+        if shard is not None and not (self._is_hearsay(shard) or self._is_replaced(shard)):
             return shard
         save = self._store.read(queries.shown_save, run, step)
         if save is not None and save.state in OPEN_STATES:
@@ -334,6 +336,21 @@ class Restore:
             return False
         self._asked_at[save.number] = now
         return True
+
+    def _is_replaced(self, shard: Shard) -> bool:
+        """Return whether another node has since saved anew what stands for one step alone.
+
+        Steps of a run are saved by all nodes, or not again; a file may be written again anywhere,
+        and then only the bucket knows. What is here is read while the bucket cannot be asked.
+        """
+        save = self._store.read(queries.save_by_number, shard.save)
+        if save is None or save.state is not SaveState.PUBLISHED or not has_one_step(save.run):
+            return False
+        now, asked_at = self._clock.monotonic(), self._asked_at.get(save.number, float("-inf"))
+        if now - asked_at < FRESH_SECONDS:
+            return False
+        self._asked_at[save.number] = now
+        return self.published.newer(save) is not None
 
     def _known(self, run: str, step: int, name: str) -> Shard | None:
         return self._store.read(queries.visible_shard, run, step, name)

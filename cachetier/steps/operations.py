@@ -258,6 +258,11 @@ class Checkpoints:
             NotFoundError: Neither knows it.
         """
         save = self._store.read(queries.shown_save, run, step)
+        if save is not None and save.state is SaveState.PUBLISHED and has_one_step(run):
+            newer = self._published.newer(save)  # a file may be written again on any node
+            if newer is not None:
+                anew = FoundStep(newer, durable=True)
+                return view_of_found(anew), _remote_shards(anew)
         if save is not None:
             view = self._view(save)
             number = save.number

@@ -272,3 +272,24 @@ def test_another_node_lists_and_reads_what_lies_in_branches(
         other.rm("run/last.ckpt")
         assert names(other, "run") == ["run/checkpoints/step-10/.metadata"]
         other.client.close()
+
+
+def test_another_node_reads_what_was_written_again_once_it_is_published(
+    fs: CachetierFileSystem, node: Node, client: Client
+) -> None:
+    def publish(data: bytes) -> None:
+        put(fs, "run/last.ckpt", data)
+        client.wait("run~last.ckpt", 0, "durable", timeout_seconds=30)
+
+    publish(b"first")
+    elsewhere = {**node.settings, "cache_dir": node.settings["cache_dir"].parent / "second"}
+    elsewhere["socket"] = elsewhere["socket"].with_name("second")
+
+    from tests.integration.serving import running
+
+    with running(elsewhere) as service:
+        other = CachetierFileSystem(service_url=f"unix://{service.socket}")
+        assert other.cat("run/last.ckpt") == b"first"
+        publish(b"second")
+        assert other.cat("run/last.ckpt") == b"second"
+        other.client.close()
