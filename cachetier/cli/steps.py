@@ -86,20 +86,20 @@ def latest(
 ) -> None:
     """Print the newest step that can be restored; exit 1 when there is none.
 
-    With --level local: one that this node has whole.
+    With --level local: one that this node has whole. Standard error names a newer one, if this
+    node can restore one.
 
-    JSON: `step`, or null.
+    JSON: `step`, or null; `newer_local`, the number of that newer one, or null.
     """
     wanted = chosen_level(level, "level", as_json)
     with reported(as_json), reach(url) as client:
         found = client.latest(run, wanted)
+        newer = found.newer_local if found is not None else _newest_here(client, run)
         if as_json:
-            print_json({"step": None if found is None else _step_json(found)})
-        elif found is not None:
-            echo(found.step)
+            step = None if found is None else _step_json(found)
+            print_json({"step": step, "newer_local": newer})
         else:
-            echo(f"No step of {run} can be restored at {level}.", err=True)
-            echo(f"Next: See how far its steps are with `cachetier ls {run}`.", err=True)
+            _show_latest(run, level, found, newer)
     if found is None:
         raise typer.Exit(1)
 
@@ -313,6 +313,22 @@ def _table_of(steps: list[StepInfo], called: Callable[[StepInfo], str]) -> Table
     return shown
 
 
+def _newest_here(client: Client, run: str) -> int | None:
+    here = client.latest(run, "local")
+    return None if here is None else here.step
+
+
+def _show_latest(run: str, level: str, found: StepInfo | None, newer: int | None) -> None:
+    if found is not None:
+        echo(found.step)
+    else:
+        echo(f"No step of {run} can be restored at {level}.", err=True)
+    if newer is not None:
+        echo(f"This node can restore step {newer}, which is newer.", err=True)
+    if found is None:
+        echo(f"Next: See how far its steps are with `cachetier ls {run}`.", err=True)
+
+
 def _show_step(step: StepInfo, as_json: bool) -> None:
     if as_json:
         print_json({"step": _step_json(step)})
@@ -345,5 +361,5 @@ def _step_json(step: StepInfo) -> dict[str, Any]:
         described["shards"] = [asdict(shard) for shard in step.shards]
     else:
         described["shards"] = step.shard_count
-    del described["shard_count"]
+    del described["shard_count"], described["newer_local"]
     return described

@@ -60,6 +60,7 @@ from cachetier.restore.published import FoundStep, PublishedSteps
 from cachetier.restore.replica_choice import Absences
 from cachetier.steps.pending import Pending, pending_of
 from cachetier.steps.views import (
+    NewestSteps,
     ShardView,
     StepView,
     shard_view,
@@ -250,6 +251,14 @@ class Checkpoints:
             return self._latest_replicated(run)
         views = (self._view(save) for save in reversed(self._shown_saves(run)))
         return next((view for view in views if level in view.levels), None)
+
+    def newest(self, run: str, level: Level) -> NewestSteps:
+        """Return ``latest``, and a newer step that this node can restore, if there is one."""
+        found = self.latest(run, level)
+        here = None if level is Level.LOCAL else self.latest(run, Level.LOCAL)
+        if here is None or (found is not None and here.step <= found.step):
+            return NewestSteps(found)
+        return NewestSteps(found, newer_local=here.step)
 
     def step(self, run: str, step: int) -> tuple[StepView, list[ShardView]]:
         """Return one step with its shards, from this node or else from the bucket.

@@ -55,6 +55,17 @@ class StepView:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class NewestSteps:
+    """The newest step restorable at a level, and a newer one that this node can restore."""
+
+    step: StepView | None
+    newer_local: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 def view_of_save(
     save: Save,
     parts: list[RankPart],

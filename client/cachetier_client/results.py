@@ -71,7 +71,8 @@ class StepInfo:
 
     ``levels`` are those at which the whole step can be restored; ``ranks`` have sealed on this
     node; ``pinned``: it stays there. ``shards`` is filled by ``Client.step`` alone; ``shard_count``
-    always is. Instants are UTC seconds.
+    always is. ``newer_local``, from ``Client.latest``, is a newer step that this node can restore.
+    Instants are UTC seconds.
     """
 
     run: str
@@ -89,6 +90,7 @@ class StepInfo:
     published_at: float | None
     shards: tuple[ShardInfo, ...] = ()
     pinned: bool = False
+    newer_local: int | None = None
 
     @classmethod
     def from_reply(cls, reply: Mapping[str, Any]) -> StepInfo:

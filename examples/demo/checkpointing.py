@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from cachetier_client import Client
+from cachetier_client.torch import latest_common_step
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -76,21 +77,13 @@ def save(client: Client, run: str, step: int, part: Part) -> int:
 
 def restore(client: Client, run: str, level: Level, part: Part) -> int:
     """Bring back the newest step restorable at ``level``; return it, or 0 if there is none."""
-    step = _same_on_all_ranks(client, run, level)
+    step = latest_common_step(run, level=level, client=client) or 0  # the same on all ranks
     if step:
         for shard, buffer in part.buffers.items():
             client.get_shard(run, step, f"rank-{part.rank}/{shard}", out=buffer)
         state = client.get_shard(run, step, f"rank-{part.rank}/state.json")
         part.unpack(json.loads(bytes(state)))
     return step
-
-
-def _same_on_all_ranks(client: Client, run: str, level: Level) -> int:
-    """Let rank 0 ask: a step may become durable between two ranks' questions."""
-    newest = client.latest(run, level=level) if dist.get_rank() == 0 else None
-    step = torch.tensor([newest.step if newest else 0])
-    dist.broadcast(step, src=0)
-    return int(step)
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

@@ -146,7 +146,7 @@ class Story:
         )
 
     def _resume_on_the_node(self, saved: int) -> Record:
-        self._narrator.phase('Start again on the same disk, resume from latest(level="local")')
+        self._narrator.phase("Start again on the same disk, resume by latest_common_step")
         self._service.start(self._narrator)
         status = self._client.status()
         self._narrator.say(f"recovered with {status['dirty_bytes'] / 1e6:.0f} MB still to drain")

@@ -96,7 +96,7 @@ class Training:
                 self._narrator.say(f"step {step:>3}  loss {loss:.2f}")
         elif kind == "restored" and rank == 0:
             seconds = event["at"] - event["began_at"]
-            level = f'latest(level="{event["level"]}")'
+            level = f'latest_common_step(level="{event["level"]}")'
             self._narrator.say(f"restored step {step} from {level} in {seconds * 1000:.0f} ms")
         elif kind == "ready" and rank == 0:
             seconds = event["at"] - self._began_at

@@ -190,6 +190,24 @@ def test_the_latest_step_is_told_or_none(service: FakeService, client: Client) -
     assert [header["level"] for header in service.ids("latest")] == ["local", "durable"]
 
 
+def test_a_newer_step_of_this_node_is_named_and_logged(
+    service: FakeService, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.answers["latest"] = {"step": STEP, "newer_local": 9}
+    with caplog.at_level("INFO", logger="cachetier_client"):
+        latest = client.latest()
+        assert latest is not None
+        assert (latest.step, latest.newer_local) == (7, 9)
+        service.answers["latest"] = {"step": None, "newer_local": 9}
+        assert client.latest("other") is None
+
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", f"the newest step of run {run} at level durable is {step}; {here}")
+        for here in ["this node can restore 9, which is newer"]
+        for run, step in [("a-run", 7), ("other", None)]
+    ]
+
+
 def test_a_step_is_told_with_its_shards(service: FakeService, client: Client) -> None:
     shard = {"name": "model", "rank": 1, "size_bytes": 9, "digest": "0" * 16, "state": "dirty"}
     service.answers["step"] = {"step": {**STEP, "shards": [shard]}}

@@ -96,7 +96,8 @@ def test_latest_prints_the_step_or_fails(served: Served) -> None:
     run(served, "put", "-", *STEP, "--name", "x", "--seal", stdin=b"x")
     assert run(served, "latest", "r", "--level", "local").out == "1\n"
     assert run(served, "latest", "r", "--level", "local", "--json").json["step"]["step"] == 1
-    assert run(served, "latest", "r", "--json").json == {"step": None}
+    assert run(served, "latest", "r", "--json").json == {"step": None, "newer_local": 1}
+    assert "This node can restore step 1, which is newer." in run(served, "latest", "r").err
 
 
 def test_wait_and_flush_end_with_3_while_bytes_are_dirty(served: Served) -> None:

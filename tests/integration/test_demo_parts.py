@@ -259,19 +259,20 @@ class DictClient:
     """Keeps shards in a dict: the calls that checkpointing makes, without a service."""
 
     def __init__(self) -> None:
-        self.steps: dict[int, dict[str, bytes]] = {}
+        self.saved: dict[int, dict[str, bytes]] = {}
 
     @contextmanager
     def checkpoint(self, run: str, step: int, **place: int) -> Iterator[DictCheckpoint]:
         shards: dict[str, bytes] = {}
         yield DictCheckpoint(shards)
-        self.steps[step] = shards
+        self.saved[step] = shards
 
-    def latest(self, run: str, level: str) -> SimpleNamespace | None:
-        return SimpleNamespace(step=max(self.steps)) if self.steps else None
+    def steps(self, run: str, level: str, *, timeout_seconds: float) -> list[SimpleNamespace]:
+        one_rank = {"save_id": "one", "world_size": 1, "ranks": (0,)}
+        return [SimpleNamespace(step=step, **one_rank) for step in self.saved]
 
     def get_shard(self, run: str, step: int, name: str, *, out: Any = None) -> bytes:
-        data = self.steps[step][name]
+        data = self.saved[step][name]
         if out is not None:
             memoryview(out.numpy()).cast("B")[:] = data
         return data
@@ -335,7 +336,7 @@ def test_a_shard_can_be_read_with_json_and_numpy_alone(one_rank: None) -> None:
     job, client = Job(Shape(width=16, layers=1, heads=2, window=8)), DictClient()
     save(cast("Client", client), "run", 1, job.part)
 
-    shards: Mapping[str, bytes] = client.steps[1]
+    shards: Mapping[str, bytes] = client.saved[1]
     tensors = json.loads(shards["rank-0/state.json"])["tensors"]["weights"]
     sizes = [int(np.prod(shape)) for _, shape in tensors]
     weights = np.frombuffer(shards["rank-0/weights"], "float32")

@@ -16,6 +16,7 @@ from cachetier.local.catalog.records import IncidentRecord
 from tests.integration.serving import Served, serving, shard_path
 
 STEP = "/v1/runs/r/steps/1"
+NO_STEP = {"step": None, "newer_local": None}
 
 
 @pytest.fixture
@@ -37,15 +38,15 @@ def test_a_step_goes_from_open_to_sealed(served: Served) -> None:
     step = served.call("GET", STEP).json["step"]
     assert (step["state"], step["levels"], step["world_size"]) == ("open", [], 2)
     assert [shard["name"] for shard in step["shards"]] == ["a", "b"]
-    assert served.call("GET", "/v1/runs/r/latest?level=local").json == {"step": None}
+    assert served.call("GET", "/v1/runs/r/latest?level=local").json == NO_STEP
 
     part = {"world_size": 2, "save_id": "s", "ranks_on_node": 2}
     assert served.call.post(f"{STEP}/seal", {**part, "rank": 0}).json == {"sealed_ranks": [0]}
-    assert served.call("GET", "/v1/runs/r/latest?level=local").json == {"step": None}
+    assert served.call("GET", "/v1/runs/r/latest?level=local").json == NO_STEP
     assert served.call.post(f"{STEP}/seal", {**part, "rank": 1}).json == {"sealed_ranks": [0, 1]}
     latest = served.call("GET", "/v1/runs/r/latest?level=local").json["step"]
     assert (latest["step"], latest["state"], latest["shards"]) == (1, "sealed", 2)
-    assert served.call("GET", "/v1/runs/r/latest").json == {"step": None}
+    assert served.call("GET", "/v1/runs/r/latest").json == {"step": None, "newer_local": 1}
     listed = served.call("GET", "/v1/runs/r/steps?level=local").json["steps"]
     assert [each["step"] for each in listed] == [1]
 

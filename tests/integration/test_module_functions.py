@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import cachetier_client
 import pytest
+from typer.testing import CliRunner
 
+from cachetier.cli.app import app
 from tests.integration.test_unix_door import Door, door
 
 __all__ = ["door"]
@@ -30,3 +34,24 @@ def test_steps_are_saved_found_and_read_by_functions_alone(
     with pytest.raises(cachetier_client.NotDurableError):
         cachetier_client.flush(timeout_seconds=0.1)
     cachetier_client.default_client().close()
+
+
+def test_a_newer_step_of_this_node_is_named_beside_the_durable_one(door: Door) -> None:
+    with cachetier_client.Client(f"unix://{door.path}", run="a-run") as client:
+        for step in (7, 8):
+            with client.checkpoint(None, step, rank=0, world_size=1) as part:
+                part.put("model", b"weights")
+            if step == 7:
+                door.node.drain.drain_all()
+        durable, local = client.latest(), client.latest(level="local")
+
+        assert durable is not None
+        assert local is not None
+        assert (durable.step, durable.newer_local) == (7, 8)
+        assert (local.step, local.newer_local) == (8, None)
+    url = ["--url", f"unix://{door.path}"]
+    shown = CliRunner().invoke(app, ["latest", "a-run", *url])
+    assert shown.stdout == "7\n"
+    assert shown.stderr == "This node can restore step 8, which is newer.\n"
+    told = json.loads(CliRunner().invoke(app, ["latest", "a-run", "--json", *url]).stdout)
+    assert (told["step"]["step"], told["newer_local"]) == (7, 8)

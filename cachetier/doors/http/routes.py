@@ -47,8 +47,7 @@ def looking_routes(node: Operations, pools: Pools) -> APIRouter:
 
     @router.get("/v1/runs/{run}/latest", response_model=schemas.Latest)
     async def latest(run: str, level: schemas.LevelName = "durable") -> dict[str, Any]:
-        view = await pools.patient(checkpoints.latest, run, Level(level))
-        return {"step": None if view is None else view.as_json()}
+        return (await pools.patient(checkpoints.newest, run, Level(level))).as_json()
 
     @router.get("/v1/runs/{run}/steps/{step}", response_model=schemas.OneStep)
     async def step(run: str, step: str) -> dict[str, Any]:

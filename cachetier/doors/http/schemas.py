@@ -107,7 +107,10 @@ class Steps(BaseModel):
 
 
 class Latest(BaseModel):
+    """The newest step at the level, and a newer one that this node can restore."""
+
     step: StepModel | None
+    newer_local: int | None = None
 
 
 class OneStep(BaseModel):

@@ -440,8 +440,7 @@ class Session:
 
     def _latest(self, header: Header) -> Reply:
         run, level = names.checked_run(header.get("run")), requests.level_of(header)
-        view = self._node.checkpoints.latest(run, level)
-        return Reply({"step": None if view is None else view.as_json()})
+        return Reply(self._node.checkpoints.newest(run, level).as_json())
 
     def _step(self, step: Step) -> Reply:
         view, shards = self._node.checkpoints.step(*step)

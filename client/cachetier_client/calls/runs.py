@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from typing import Any, SupportsIndex
 
 from cachetier_client import cadence as rules
@@ -16,6 +18,9 @@ PUT_SECONDS = 60.0
 LOOK_SECONDS = 30.0
 COLLECT_SECONDS = 300.0
 DAY_SECONDS = 86_400.0
+_NEWER = "the newest step of run %s at level %s is %s; this node can restore %d, which is newer"
+
+log = logging.getLogger(__name__)
 
 
 class Runs:
@@ -69,11 +74,20 @@ class Runs:
         """Return the newest step that can be restored at ``level``, or None.
 
         ``durable`` is the bucket's truth, the same on every node; ``local`` is this node's alone.
+        If this node can restore a newer one, ``newer_local`` names it, and so does the log at level
+        info, which tells of it even where None is returned. Several ranks resume from what
+        ``cachetier_client.torch.latest_common_step`` finds.
         """
         with self._caller.calling("latest", run=run), understood():
             fields = {"run": self._caller.run_of(run), "level": level}
-            described = self._ask("latest", fields, timeout_seconds)["step"]
-            return None if described is None else StepInfo.from_reply(described)
+            reply = self._ask("latest", fields, timeout_seconds)
+            described, newer_local = reply["step"], reply.get("newer_local")
+            found = None if described is None else StepInfo.from_reply(described)
+            if newer_local is None:
+                return found
+            newer = int(newer_local)
+            log.info(_NEWER, fields["run"], level, found.step if found else None, newer)
+            return None if found is None else replace(found, newer_local=newer)
 
     def step(
         self, run: str | None, step: SupportsIndex, *, timeout_seconds: float = LOOK_SECONDS

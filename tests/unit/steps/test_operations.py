@@ -92,6 +92,26 @@ def test_latest_is_the_newest_step_that_can_be_restored_not_the_newest_there_is(
     assert [v.step for v in node.checkpoints.steps("run", Level.LOCAL)] == [1, 2]
 
 
+def test_a_newer_step_that_is_only_here_is_told_of_beside_the_newest_durable_one(
+    node: Node, elsewhere: Node
+) -> None:
+    def newest(at: Node, level: Level) -> tuple[int | None, int | None]:
+        found = at.checkpoints.newest("run", level)
+        return found.step.step if found.step else None, found.newer_local
+
+    assert newest(node, Level.DURABLE) == (None, None)
+    save_step(node, 1)
+    assert newest(node, Level.DURABLE) == (None, 1), "nothing is durable, and a step is here"
+    node.drain.drain_all()
+    assert newest(node, Level.DURABLE) == (1, None)
+    save_step(node, 2)
+    node.put(ids(3), "rank-0", b"x")
+
+    assert newest(node, Level.DURABLE) == newest(node, Level.REPLICATED) == (1, 2)
+    assert newest(node, Level.LOCAL) == (2, None)
+    assert newest(elsewhere, Level.DURABLE) == (1, None)
+
+
 def test_a_damaged_step_is_no_latest(node: Node) -> None:
     save_step(node, 1)
     save_step(node, 2)
