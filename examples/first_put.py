@@ -13,7 +13,7 @@ weights = bytes(range(256)) * 4096  # anything contiguous will do: an array, a C
 
 with Client(run=run) as client:
     with client.checkpoint(None, step=1) as checkpoint:  # sealed at its end, taken back on an error
-        receipt = checkpoint.put("weights", weights)
+        receipt = checkpoint.put(weights, "weights")
     print(f"{receipt.size_bytes} bytes are safe on this node, digest {receipt.digest}")
 
     assert client.get_shard(None, 1, "weights") == weights

@@ -40,7 +40,7 @@ def save_and_restore(client: Client, run: str) -> None:
 
     begun = time.monotonic()
     with client.checkpoint(None, step=1) as checkpoint:  # seals at its end
-        receipts = [checkpoint.put(name, weights) for name, weights in shards.items()]
+        receipts = [checkpoint.put(weights, name) for name, weights in shards.items()]
     seconds = time.monotonic() - begun
     print(f"put        {seconds:.2f} s, {mib / seconds:.0f} MiB/s: training may go on")
     print(

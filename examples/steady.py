@@ -30,7 +30,7 @@ with Client(run=given.run) as client:
         weights = b"".join(source.randbytes(1 << 20) for _ in range(given.megabytes))
         generated = time.perf_counter()
         with client.checkpoint(None, step=step) as checkpoint:
-            receipt = checkpoint.put("weights", weights)
+            receipt = checkpoint.put(weights, "weights")
         blocked = time.perf_counter() - generated
         print(f"step {step}: safe here after {1000 * blocked:.0f} ms, {receipt.digest}", flush=True)
         time.sleep(max(0.0, given.every_seconds - (time.perf_counter() - began)))

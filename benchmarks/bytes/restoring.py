@@ -66,7 +66,7 @@ def _store(cache_dir: Path, remote: RunningSink, body: memoryview) -> None:
     ):
         for run, view in ((WARM_UP_RUN, body[: 1 << 20]), *((_run(mode), body) for mode in MODES)):
             with client.checkpoint(run, 1, rank=0, world_size=1) as checkpoint:
-                checkpoint.put(NAME, stamp(view, run), element_size=ELEMENT_SIZE)
+                checkpoint.put(stamp(view, run), NAME, element_size=ELEMENT_SIZE)
             client.wait(run, 1, "durable", timeout_seconds=PATIENCE_SECONDS)
     shutil.rmtree(cache_dir)
 

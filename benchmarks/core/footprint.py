@@ -65,7 +65,7 @@ def _save(client: Client, step: int, source: memoryview, count: int) -> None:
         client.checkpoint("memory", step, rank=0, world_size=1) as checkpoint,
         ThreadPoolExecutor(count) as threads,
     ):
-        puts = [threads.submit(checkpoint.put, f"shard-{n}", source) for n in range(count)]
+        puts = [threads.submit(checkpoint.put, source, f"shard-{n}") for n in range(count)]
         for put in puts:
             put.result()
 

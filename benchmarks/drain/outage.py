@@ -135,7 +135,7 @@ def _outage(
 
 def _save(client: Client, source: memoryview, step: int) -> None:
     with client.checkpoint(RUN, step, rank=0, world_size=1) as checkpoint:
-        checkpoint.put("shard", source)
+        checkpoint.put(source, "shard")
 
 
 def _seconds_until_back(remote: RunningSink, rate: float) -> float | None:

@@ -4,7 +4,7 @@
 
     with Client() as client:
         with client.checkpoint("my-run", step) as checkpoint:
-            checkpoint.put("model/rank-0", tensor)
+            checkpoint.put(tensor, "model/rank-0")
         newest = client.latest("my-run", level="local")
         restored = client.get_shard("my-run", newest.step, "model/rank-0")
 

@@ -61,13 +61,19 @@ class Checkpoint:
 
     def put(
         self,
-        name: str,
         data: Any,
+        name: str,
         *,
         timeout_seconds: float | None = None,
         element_size: SupportsIndex | None = None,
     ) -> Receipt:
-        """Store one shard of this rank on the node; see ``Client.put_shard``."""
+        """Store one shard of this rank on the node; see ``Client.put_shard``.
+
+        Raises:
+            TypeError: The name came first, as in an earlier order; nothing was stored.
+        """
+        if isinstance(data, str):
+            raise TypeError(f"put(data, name) takes the data first, and got {data!r}")
         with self._calling("put_shard", name=name):
             seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
             receipt = self._caller.put(self._part, name, data, "local", seconds, element_size)

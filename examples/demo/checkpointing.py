@@ -71,7 +71,7 @@ def save(client: Client, run: str, step: int, part: Part) -> int:
     size_bytes = 0
     with client.checkpoint(run, step, rank=part.rank, world_size=part.world_size) as checkpoint:
         for shard, data in part.pack().items():
-            size_bytes += checkpoint.put(f"rank-{part.rank}/{shard}", data).size_bytes
+            size_bytes += checkpoint.put(data, f"rank-{part.rank}/{shard}").size_bytes
     return size_bytes
 
 

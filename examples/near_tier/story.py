@@ -206,7 +206,7 @@ class Story:
         with self._client.checkpoint(
             RUN, step, rank=rank, world_size=RANKS, save_id=f"save-{step}"
         ) as checkpoint:
-            checkpoint.put(_name(rank), body)
+            checkpoint.put(body, _name(rank))
 
     def _save_until_durable(self, step: int) -> None:
         save, began_at = self._save(step)

@@ -55,8 +55,8 @@ def test_a_checkpoint_is_not_broken_by_what_befell_an_older_one(service: FakeSer
     client = Client(service.url, run="a-run")
     with client.checkpoint("a-run", 7) as checkpoint:
         service.incidents.append(INCIDENT)
-        checkpoint.put("a", b"x")
-        checkpoint.put("b", b"y")
+        checkpoint.put(b"x", "a")
+        checkpoint.put(b"y", "b")
 
     assert len(service.sealed) == 1
     with pytest.raises(BackgroundError):

@@ -43,7 +43,7 @@ def test_a_checkpoint_left_normally_is_sealed(
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
 
     with client.checkpoint("a-run", 7, save_id="one") as checkpoint:
-        checkpoint.put("model", b"weights")
+        checkpoint.put(b"weights", "model")
         with checkpoint.open("optimizer") as stream:
             stream.write(b"moments")
 
@@ -60,7 +60,7 @@ def test_a_checkpoint_left_by_an_exception_is_taken_back(
 ) -> None:
     with pytest.raises(ZeroDivisionError):
         with client.checkpoint("a-run", 7) as checkpoint:
-            checkpoint.put("model", b"weights")
+            checkpoint.put(b"weights", "model")
             raise ZeroDivisionError
 
     assert len(service.aborted) == 1
@@ -84,7 +84,7 @@ def test_a_put_that_fails_inside_takes_the_part_back(service: FakeService, clien
 
     with pytest.raises(SealedError, match="put_shard run=a-run step=7 rank=0 shard=model"):
         with client.checkpoint("a-run", 7) as checkpoint:
-            checkpoint.put("model", b"weights")
+            checkpoint.put(b"weights", "model")
 
     assert len(service.aborted) == 1
 
@@ -113,7 +113,7 @@ def test_an_ended_checkpoint_takes_no_more(client: Client) -> None:
         pass
 
     with pytest.raises(InvalidRequestError, match="ended"):
-        checkpoint.put("late", b"x")
+        checkpoint.put(b"x", "late")
 
 
 def test_ack_durable_waits_for_this_ranks_shards_after_the_seal(
@@ -122,8 +122,8 @@ def test_ack_durable_waits_for_this_ranks_shards_after_the_seal(
     service.answers["wait"] = {"level": "durable", "age_seconds": 0.1}
 
     with client.checkpoint("a-run", 7, ack="durable") as checkpoint:
-        checkpoint.put("a", b"x")
-        checkpoint.put("b", b"y")
+        checkpoint.put(b"x", "a")
+        checkpoint.put(b"y", "b")
 
     assert [waited["name"] for waited in service.ids("wait")] == ["a", "b"]
     assert service.ops.index("seal") < service.ops.index("wait")
@@ -136,7 +136,7 @@ def test_ack_durable_not_in_time_leaves_the_part_sealed(
 
     with pytest.raises(NotDurableError):
         with client.checkpoint("a-run", 7, ack="durable") as checkpoint:
-            checkpoint.put("a", b"x")
+            checkpoint.put(b"x", "a")
 
     assert service.sealed
     assert not service.aborted
@@ -177,6 +177,15 @@ def test_steps_are_listed(
     assert (found.step, found.levels, found.ranks) == (7, ("local",), (0, 1))
     assert (found.shard_count, found.shards, found.published_at) == (3, (), None)
     assert fields.items() <= service.ids(op)[0].items()
+
+
+def test_a_name_that_comes_first_is_no_data(service: FakeService, client: Client) -> None:
+    with pytest.raises(TypeError, match=r"put\(data, name\) takes the data first, and got 'model'"):
+        with client.checkpoint("a-run", 7) as checkpoint:
+            checkpoint.put("model", b"weights")  # type: ignore[arg-type]
+
+    assert not service.sealed
+    assert checkpoint.receipts == {}
 
 
 def test_the_latest_step_is_told_or_none(service: FakeService, client: Client) -> None:

@@ -99,8 +99,8 @@ def test_a_lost_reply_repeats_the_call(service: FakeService, op: str) -> None:
     service.lost_replies.append(op)
     with Client(service.url, run="a-run", clock=FakeClock()) as client:
         with client.checkpoint("a-run", 7) as checkpoint:
-            checkpoint.put("small", b"x")
-            checkpoint.put("large", bytes(70_000))
+            checkpoint.put(b"x", "small")
+            checkpoint.put(bytes(70_000), "large")
 
     assert not service.lost_replies
     assert service.ops.count(op) >= 2

@@ -244,7 +244,7 @@ def test_a_large_shard_goes_in_parts_and_a_stream_holds_one_of_them(
 ) -> None:
     body = os.urandom(40 * MIB + 3)
     with alone.checkpoint("r", 1, rank=0, world_size=1, save_id="s") as checkpoint:
-        checkpoint.put("put", [body[: 7 * MIB + 1], body[7 * MIB + 1 :]])
+        checkpoint.put([body[: 7 * MIB + 1], body[7 * MIB + 1 :]], "put")
         with checkpoint.open("stream") as stream:
             for at in range(0, len(body), 3 * MIB):
                 stream.write(body[at : at + 3 * MIB])
@@ -336,7 +336,7 @@ def test_a_claim_whose_answer_was_lost_is_recognised(alone: Client, bucket: Fake
     lossy = Lossy()
     bucket.send = lossy.send  # type: ignore[method-assign]
     with alone.checkpoint("r", 1, rank=0, world_size=1, save_id="s") as checkpoint:
-        checkpoint.put("a", b"x")
+        checkpoint.put(b"x", "a")
     assert lossy.lost == 3
     manifest = json.loads(lossy.objects["p/r/1/.cachetier/manifest.json"].body)
     assert manifest["state"] == "published"

@@ -166,7 +166,7 @@ def test_a_part_whose_document_is_written_cannot_be_aborted(
     bucket._answer = refusing  # type: ignore[assignment,method-assign]
     with pytest.raises(ServiceUnavailableError, match="AccessDenied") as failed:
         with alone.checkpoint("r", 1, **SEAL) as checkpoint:
-            checkpoint.put("a", b"x")
+            checkpoint.put(b"x", "a")
     assert "cannot be aborted" in failed.value.__notes__[0]
     bucket._answer = answer  # type: ignore[method-assign]
 

@@ -130,11 +130,11 @@ def test_a_child_that_leaves_a_checkpoint_ends_nothing_of_its_parents(
 ) -> None:
     def leave() -> None:
         with pytest.raises(InvalidRequestError, match="belongs to the parent"):
-            checkpoint.put("childs", b"x")
+            checkpoint.put(b"x", "childs")
         checkpoint.__exit__(SystemExit, SystemExit(), None)
 
     with client.checkpoint("a-run", 7) as checkpoint:
-        checkpoint.put("parents", b"x")
+        checkpoint.put(b"x", "parents")
         assert run_in_child(leave) == 0
 
     assert not service.aborted

@@ -159,7 +159,7 @@ def test_a_put_whose_service_goes_away_is_sent_again_from_the_same_memory(
 def test_buffers_of_any_kind_go_together(service: FakeService, client: Client) -> None:
     with client.checkpoint(None, 7) as checkpoint:
         receipt = checkpoint.put(
-            "s", (torch.ones(3, dtype=torch.bfloat16), b"", np.arange(2), b"x")
+            (torch.ones(3, dtype=torch.bfloat16), b"", np.arange(2), b"x"), "s"
         )
 
     assert receipt.size_bytes == 6 + 16 + 1

@@ -66,10 +66,10 @@ def test_what_was_sealed_or_taken_back_is_not_told(
     put(client, 7)
     client.seal("a-run", 7, save_id="one")
     with client.checkpoint("a-run", 8) as checkpoint:
-        checkpoint.put("model", b"weights")
+        checkpoint.put(b"weights", "model")
     with pytest.raises(ValueError, match="no"):
         with client.checkpoint("a-run", 9) as checkpoint:
-            checkpoint.put("model", b"weights")
+            checkpoint.put(b"weights", "model")
             raise ValueError("no")
 
     client.close()

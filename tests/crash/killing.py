@@ -82,7 +82,7 @@ class Rank(threading.Thread):
         data = self._random.randbytes(self._random.choice(SIZES))
         with self._history.lock:
             self._history.tried.add((step, name))
-        checkpoint.put(name, data)
+        checkpoint.put(data, name)
         with self._history.lock:
             self._history.acked[step, name] = digest_of(data)
 

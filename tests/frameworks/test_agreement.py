@@ -163,7 +163,7 @@ def saved_and_agreed() -> Any:
     for step in (1, 2):
         if (rank, step) != (1, 2):
             with client.checkpoint(None, step, save_id=f"s{step}") as checkpoint:
-                checkpoint.put(f"shard-{rank}", b"x" * 100)
+                checkpoint.put(b"x" * 100, f"shard-{rank}")
     agree(lambda: True, name="both have saved")
     found.append(told(lambda: latest_common_step(RUN, client=client)))
     found.append(told(lambda: wait_for_step(RUN, 1, client=client)))
@@ -194,7 +194,7 @@ def one_rank_on_each_node(urls: list[str]) -> Any:
             ]
 
         checkpoint = client.checkpoint(None, 5, save_id="two-nodes")
-        checkpoint.put(f"shard-{rank}", bytes(100))
+        checkpoint.put(bytes(100), f"shard-{rank}")
         if rank == 0:
             checkpoint.seal()
         agree(lambda: None, name="rank 0 has sealed")

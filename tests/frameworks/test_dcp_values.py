@@ -240,7 +240,7 @@ def test_a_shard_that_the_metadata_names_and_nobody_has_is_an_error(client: Clie
     state = {"x": torch.ones(3)}
     dcp.save(state, storage_writer=CachetierWriter("cachetier://run/1", client=client))
     with client.checkpoint("run", 2) as checkpoint:
-        checkpoint.put(".metadata", client.get_shard("run", 1, ".metadata"))
+        checkpoint.put(client.get_shard("run", 1, ".metadata"), ".metadata")
 
     with pytest.raises(CheckpointException, match=r"run=run step=2 rank=0 shard=__0_0\.distcp"):
         dcp.load(state, storage_reader=CachetierReader("cachetier://run/2", client=client))
@@ -283,7 +283,7 @@ def test_a_step_whose_items_dcp_wrote_itself_is_read_too(
     dcp.save(state, checkpoint_id=tmp_path / "plain")
     with client.checkpoint("run", 1) as checkpoint:
         for path in (tmp_path / "plain").iterdir():
-            checkpoint.put(path.name, path)
+            checkpoint.put(path, path.name)
 
     loaded = empty_like(state)
     dcp.load(loaded, storage_reader=CachetierReader("cachetier://run/1", client=client))
@@ -298,7 +298,7 @@ def test_metadata_that_is_damaged_or_lacks_something_is_named(client: Client) ->
     lacking.storage_data = {}
     for step, stored in ((2, b"junk"), (3, metadata.dump(lacking))):
         with client.checkpoint("run", step) as checkpoint:
-            checkpoint.put(".metadata", stored)
+            checkpoint.put(stored, ".metadata")
 
     with pytest.raises(IntegrityError, match=r"run=run step=2 shard=\.metadata"):
         CachetierReader("cachetier://run/2", client=client).read_metadata()

@@ -164,7 +164,7 @@ def work(client: Client) -> None:
     with client.open_shard(RUN, 1, "streamed", **ids, **quick) as stream:
         stream.write(PATTERN[:300_000])
     with contextlib.suppress(ZeroDivisionError), client.checkpoint(RUN, 3, **ids, **quick) as save:
-        save.put("left", SMALL)
+        save.put(SMALL, "left")
         _ = 1 / 0  # the rank fails in the middle: its part is aborted
     client.seal(RUN, 1, **ids, **quick)
     client.get_shard(RUN, 1, "small", **quick)

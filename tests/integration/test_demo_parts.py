@@ -282,7 +282,7 @@ class DictCheckpoint:
     def __init__(self, shards: dict[str, bytes]) -> None:
         self.shards = shards
 
-    def put(self, name: str, data: Any) -> SimpleNamespace:
+    def put(self, data: Any, name: str) -> SimpleNamespace:
         self.shards[name] = data if isinstance(data, bytes) else data.numpy().tobytes()
         return SimpleNamespace(size_bytes=len(self.shards[name]))
 

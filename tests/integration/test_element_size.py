@@ -49,7 +49,7 @@ def test_streams_and_checkpoints_are_told(served: Served, client: Client) -> Non
     with client.open_shard("r", 1, "stream", save_id="s", element_size=8) as stream:
         stream.write(bytes(5 << 20))
     save = client.checkpoint("r", 1, save_id="s", rank=0, world_size=1)
-    save.put("part", LARGE.tobytes(), element_size=2)
+    save.put(LARGE.tobytes(), "part", element_size=2)
     with save.open("part-stream", element_size=4) as stream:
         stream.write(LARGE)
 

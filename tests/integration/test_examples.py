@@ -67,7 +67,7 @@ def test_the_steady_job_goes_on_while_s3_is_away(tmp_path: Path) -> None:
             assert json.loads(process.stdout.readline())["state"] == "ready"
             with Client(environment["CACHETIER_URL"]) as client:
                 with client.checkpoint("tutorial", 1) as checkpoint:
-                    checkpoint.put("weights", b"saved while S3 was there")
+                    checkpoint.put(b"saved while S3 was there", "weights")
             job = [sys.executable, str(ROOT / "examples" / "steady.py"), "--steps", "2"]
             done = subprocess.run(
                 [*job, "--megabytes", "1", "--every-seconds", "0"],

@@ -47,9 +47,9 @@ def test_a_step_saved_without_any_service_is_restored_by_one_that_comes_later(pa
     for rank in range(2):
         with past.client(f"node-{rank}") as client:
             with client.checkpoint(RUN, 1, rank=rank, world_size=2, save_id=SAVE) as checkpoint:
-                receipt = checkpoint.put(f"gathered-{rank}", pieces)
+                receipt = checkpoint.put(pieces, f"gathered-{rank}")
                 assert receipt.level == "durable"
-                checkpoint.put(f"empty-{rank}", b"")
+                checkpoint.put(b"", f"empty-{rank}")
                 with checkpoint.open(f"streamed-{rank}") as stream:
                     stream.write(noise(LARGE)[:3])
                     stream.write(noise(LARGE)[3:])
@@ -67,9 +67,9 @@ def test_a_step_saved_without_any_service_is_restored_by_one_that_comes_later(pa
 def test_a_service_that_is_killed_between_two_puts_seals_what_went_past_it(past: Place) -> None:
     with past.node() as node, past.client() as client:
         with client.checkpoint(RUN, 1, rank=0, world_size=1, save_id=SAVE) as checkpoint:
-            assert checkpoint.put("first", b"first" * 1000).level == "local"
+            assert checkpoint.put(b"first" * 1000, "first").level == "local"
             node.kill()
-            assert checkpoint.put("second", noise(LARGE)).level == "durable"
+            assert checkpoint.put(noise(LARGE), "second").level == "durable"
         assert not past.is_published(1)
         pending = "p/run/1/.cachetier/pending-0.json"
         assert pending in past.all_keys()
@@ -86,7 +86,7 @@ def test_a_service_that_is_killed_between_two_puts_seals_what_went_past_it(past:
 def test_a_service_that_is_killed_before_the_seal_seals_when_it_is_back(past: Place) -> None:
     with past.node() as node, past.client() as client:
         checkpoint = client.checkpoint(RUN, 1, rank=0, world_size=1, save_id=SAVE)
-        checkpoint.put("only", b"only")
+        checkpoint.put(b"only", "only")
         node.kill()
         assert checkpoint.seal() == (0,)
         assert client.fallback_shards == 0
@@ -99,18 +99,18 @@ def test_a_service_that_is_killed_before_the_seal_seals_when_it_is_back(past: Pl
 def test_a_part_that_went_past_the_service_goes_on_so_when_that_is_back(past: Place) -> None:
     with past.node() as node, past.client() as client:
         with client.checkpoint(RUN, 1, rank=0, world_size=1, save_id=SAVE) as checkpoint:
-            checkpoint.put("before", b"before")
+            checkpoint.put(b"before", "before")
             node.kill()
-            checkpoint.put("without", b"without")
+            checkpoint.put(b"without", "without")
             node.start()
-            assert checkpoint.put("after", b"after").level == "durable"
+            assert checkpoint.put(b"after", "after").level == "durable"
         # The end of the part tells the service, which need not wait for its next look.
         until(lambda: past.is_published(1))
         status = client.status()
         assert status["state"] == "ready"
 
         with client.checkpoint(RUN, 2, rank=0, world_size=1, save_id=SAVE) as checkpoint:
-            assert checkpoint.put("with", b"with").level == "local"
+            assert checkpoint.put(b"with", "with").level == "local"
         until(lambda: past.is_published(2))
         assert client.fallback_shards == 2
     assert past.bucket.objects.get("p/run/1/after") == b"after"
@@ -122,9 +122,9 @@ def test_a_part_that_went_past_the_service_goes_on_so_when_that_is_back(past: Pl
 def test_what_is_left_at_the_service_of_a_try_that_was_given_up_is_never_read(past: Place) -> None:
     def save(body: bytes) -> None:
         with client.checkpoint(RUN, 1, rank=0, world_size=1, save_id=SAVE) as checkpoint:
-            checkpoint.put("x", body)
+            checkpoint.put(body, "x")
             if body == b"first try":
-                checkpoint.put("y", body)
+                checkpoint.put(body, "y")
                 node.kill()
                 raise ZeroDivisionError
 
@@ -148,7 +148,7 @@ def test_a_rank_with_its_service_and_one_without_publish_a_step_together(
 ) -> None:
     def save(client: Client, rank: int) -> None:
         with client.checkpoint(RUN, 1, rank=rank, world_size=2, save_id=SAVE) as checkpoint:
-            checkpoint.put(f"of-{rank}", f"rank {rank}".encode())
+            checkpoint.put(f"rank {rank}".encode(), f"of-{rank}")
 
     with past.node(), past.client() as served, past.client("nowhere") as direct:
         if last == "direct":
@@ -183,7 +183,7 @@ def test_the_service_hears_what_went_past_it_and_counts_it(
             assert client.status()["state"] == "ready"
         for step in (1, 2):
             with client.checkpoint(RUN, step, rank=0, world_size=1, save_id=SAVE) as checkpoint:
-                checkpoint.put("direct", b"direct")
+                checkpoint.put(b"direct", "direct")
         with running(settings) as service:
             client.close()
             told = service.metrics.exposition().decode().splitlines()
@@ -199,13 +199,13 @@ def test_a_published_step_is_only_replaced_if_that_was_asked_for(
 ) -> None:
     with past.client() as client:
         with client.checkpoint(RUN, 1, rank=0, world_size=1, save_id="old") as checkpoint:
-            checkpoint.put("x", b"old")
+            checkpoint.put(b"old", "x")
         with pytest.raises(StepPublishedError):
             client.put_shard(b"new", step=1, name="x", rank=0, world_size=1, save_id="new")
         with client.checkpoint(
             RUN, 1, rank=0, world_size=1, save_id="new", overwrite=True
         ) as checkpoint:
-            checkpoint.put("x", b"new")
+            checkpoint.put(b"new", "x")
         monkeypatch.setattr(parts, "THIS_PROCESS", parts.DirectRankParts())  # another process, late
         with pytest.raises(SaveSupersededError):
             client.put_shard(
@@ -246,7 +246,7 @@ def test_an_aborted_part_leaves_none_of_its_objects(past: Place) -> None:
     with past.client() as client:
         with pytest.raises(ZeroDivisionError):
             with client.checkpoint(RUN, 1, rank=0, world_size=1, save_id=SAVE) as checkpoint:
-                checkpoint.put("x", b"x")
+                checkpoint.put(b"x", "x")
                 with checkpoint.open("y") as stream:
                     stream.write(noise(LARGE))
                 raise ZeroDivisionError
@@ -255,5 +255,5 @@ def test_an_aborted_part_leaves_none_of_its_objects(past: Place) -> None:
     assert not list(past.bucket.objects.list_uploads("p/"))
     with past.client() as client:
         with client.checkpoint(RUN, 1, rank=0, world_size=1, save_id="again") as checkpoint:
-            checkpoint.put("x", b"again")
+            checkpoint.put(b"again", "x")
     assert restored(past, 1) == {"x": b"again"}

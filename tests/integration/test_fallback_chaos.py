@@ -61,7 +61,7 @@ def test_every_step_that_was_sealed_is_published_bit_for_bit(past: Place) -> Non
                     flaky.perhaps()
                     name, size = f"{rank}-{number}", chance.choice([0, 1000, 70_000, 5_000_000])
                     bodies[name] = chance.randbytes(size)
-                    part.put(name, bodies[name])
+                    part.put(bodies[name], name)
             for part in parts:
                 flaky.perhaps()
                 part.seal()

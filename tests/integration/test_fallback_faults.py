@@ -49,8 +49,8 @@ def save(past: Place, timeout_seconds: float = 30.0, save_id: str = SAVE) -> Non
         with client.checkpoint(
             RUN, 1, rank=0, world_size=1, save_id=save_id, timeout_seconds=timeout_seconds
         ) as checkpoint:
-            checkpoint.put("large", noise(LARGE))
-            checkpoint.put("small", SMALL)
+            checkpoint.put(noise(LARGE), "large")
+            checkpoint.put(SMALL, "small")
             with checkpoint.open("stream") as stream:
                 stream.write(noise(LARGE))
 
@@ -195,7 +195,7 @@ def test_a_shard_that_vanishes_before_the_seal_keeps_the_part_from_being_sealed(
 ) -> None:
     with past.client() as client:
         checkpoint = client.checkpoint(RUN, 1, rank=0, world_size=1, save_id=SAVE)
-        checkpoint.put("x", SMALL)
+        checkpoint.put(SMALL, "x")
         past.bucket.objects.delete("p/run/1/x")
         with pytest.raises(CachetierClientError, match="not in the bucket any more"):
             checkpoint.seal()
@@ -207,8 +207,8 @@ import os, sys
 from cachetier_client import Client
 with Client(f"unix://{sys.argv[1]}", run="run") as client:
     with client.checkpoint("run", 1, rank=0, world_size=1, save_id="killed") as checkpoint:
-        checkpoint.put("first", b"first")
-        checkpoint.put("large", os.urandom(64 << 20))
+        checkpoint.put(b"first", "first")
+        checkpoint.put(os.urandom(64 << 20), "large")
 """
 
 
@@ -275,9 +275,9 @@ def test_what_lies_in_the_bucket_is_what_the_drain_would_have_put_there(
             node = past.node().start() if step == 1 else None
             with past.client() as client:
                 with client.checkpoint(RUN, step, rank=0, world_size=1, save_id=SAVE) as checkpoint:
-                    checkpoint.put("large", noise(LARGE))
-                    checkpoint.put("sub/small", SMALL)
-                    checkpoint.put("empty", b"")
+                    checkpoint.put(noise(LARGE), "large")
+                    checkpoint.put(SMALL, "sub/small")
+                    checkpoint.put(b"", "empty")
                 if node is not None:
                     client.wait(RUN, step, "durable", 60)
                 assert client.fallback_shards == (0 if step == 1 else 3)

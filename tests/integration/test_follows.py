@@ -180,7 +180,7 @@ def test_who_follows_finds_out_that_another_save_has_taken_its_place(nodes: Node
         seal(follower, 1, follows=True)
         assert shard_is_durable(follower, "one")
         with leader.checkpoint("run", 1, rank=0, **newer) as checkpoint:  # type: ignore[arg-type]
-            checkpoint.put("one", b"newer")
+            checkpoint.put(b"newer", "one")
         leader.wait("run", 1, "durable", SECONDS)
 
         def ended() -> bool:

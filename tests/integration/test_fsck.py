@@ -60,9 +60,9 @@ def site(tmp_path: Path, seaweed_s3: S3Endpoint, monkeypatch: pytest.MonkeyPatch
     settings = node_settings(tmp_path, seaweed_s3, remote, monkeypatch)
     with running(settings) as service, Client(f"unix://{service.socket}") as client:
         with client.checkpoint("run", 7, rank=0, world_size=1) as checkpoint:
-            checkpoint.put("model", BODY)
-            checkpoint.put("large", LARGE)
-            checkpoint.put("small", b"small")
+            checkpoint.put(BODY, "model")
+            checkpoint.put(LARGE, "large")
+            checkpoint.put(b"small", "small")
         client.wait("run", 7, "durable", 60)
     config = tmp_path / "cachetier.toml"
     config.write_text(

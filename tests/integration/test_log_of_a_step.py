@@ -201,7 +201,7 @@ def test_a_failure_that_repeats_is_told_once_and_then_counted(
     with Client(f"unix://{ready['socket']}") as client:
         for number in range(4):
             with client.checkpoint(f"run-{number}", 1, rank=0, world_size=1) as checkpoint:
-                checkpoint.put("x", b"x")
+                checkpoint.put(b"x", "x")
         deadline = time.monotonic() + SECONDS
         while client.status()["drain"]["failures"] < 2:
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()
@@ -229,7 +229,7 @@ def test_secrets_are_in_no_line(
         Client(ready["http"]) as client,
         client.checkpoint("run", 1, rank=0, world_size=1) as checkpoint,
     ):
-        checkpoint.put("x", b"x")
+        checkpoint.put(b"x", "x")
     wait_for(tmp_path, "drain.failed")
     process.send_signal(signal.SIGTERM)
     assert ended(process) == 0

@@ -20,7 +20,7 @@ def test_steps_are_saved_found_and_read_by_functions_alone(
     monkeypatch.setenv("CACHETIER_URL", f"unix://{door.path}")
     monkeypatch.setenv("CACHETIER_RUN", "a-run")
     with cachetier_client.checkpoint(None, 7, rank=0, world_size=1) as part:
-        part.put("model", b"weights")
+        part.put(b"weights", "model")
     cachetier_client.put_shard(b"more", step=8, name="model", rank=0, world_size=1)
     cachetier_client.seal(None, 8, rank=0, world_size=1)
 
@@ -40,7 +40,7 @@ def test_a_newer_step_of_this_node_is_named_beside_the_durable_one(door: Door) -
     with cachetier_client.Client(f"unix://{door.path}", run="a-run") as client:
         for step in (7, 8):
             with client.checkpoint(None, step, rank=0, world_size=1) as part:
-                part.put("model", b"weights")
+                part.put(b"weights", "model")
             if step == 7:
                 door.node.drain.drain_all()
         durable, local = client.latest(), client.latest(level="local")

@@ -143,7 +143,7 @@ def levels(client: Client, step: int) -> tuple[str, ...]:
 def save(client: Client, step: int, shards: dict[str, bytes]) -> None:
     with client.checkpoint(RUN, step, rank=0, world_size=1) as checkpoint:
         for name, body in shards.items():
-            checkpoint.put(name, body)
+            checkpoint.put(body, name)
 
 
 def put_replicated(client: Client, step: int, name: str, body: bytes) -> str:

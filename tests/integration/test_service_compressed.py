@@ -37,7 +37,7 @@ def test_a_compressed_shard_comes_back_by_every_door(
     large = compressible(LARGE)
     with running(settings) as service, Client(f"unix://{service.socket}") as client:
         with client.checkpoint("run", 7, rank=0, world_size=1) as checkpoint:
-            checkpoint.put("large", large)
+            checkpoint.put(large, "large")
         client.wait("run", 7, timeout_seconds=100)
         zstd = client.status()["drain"]["codecs"]["zstd"]
         assert (zstd["shards"], zstd["size_bytes"]) == (1, LARGE)
@@ -66,7 +66,7 @@ def test_planes_come_back_by_every_door_and_status_shows_them(
     ruled = {**settings, "compression": "off", "compression_rules": {"run/*": "planes:1"}}
     with running(ruled) as service, Client(f"unix://{service.socket}") as client:
         with client.checkpoint("run", 7, rank=0, world_size=1) as checkpoint:
-            checkpoint.put("large", large, element_size=4)
+            checkpoint.put(large, "large", element_size=4)
         client.wait("run", 7, timeout_seconds=100)
         made = client.status()["drain"]["codecs"]["zstd-planes-1"]
         assert (made["shards"], made["size_bytes"]) == (1, LARGE - 1)

@@ -50,7 +50,7 @@ def test_a_checkpoint_reaches_the_bucket_and_comes_back_on_a_new_node(
         with Client(f"unix://{service.socket}") as client:
             with client.checkpoint("run", 7, rank=0, world_size=1) as checkpoint:
                 for name, body in bodies.items():
-                    checkpoint.put(name, body)
+                    checkpoint.put(body, name)
             client.wait("run", 7, timeout_seconds=100)
             client.flush(timeout_seconds=100)
             assert client.status()["dirty_bytes"] == 0
@@ -86,7 +86,7 @@ def test_a_spread_save_is_found_and_deleted_by_a_node_that_is_not_set_up_to_spre
         with Client(f"unix://{service.socket}") as client:
             with client.checkpoint("run", 7, rank=0, world_size=1) as checkpoint:
                 for name, body in bodies.items():
-                    checkpoint.put(name, body)
+                    checkpoint.put(body, name)
             client.wait("run", 7, timeout_seconds=100)
     finally:
         service.stop()
@@ -154,7 +154,7 @@ def test_a_bucket_that_is_missing_is_told_and_mended_by_itself(
     try:
         with Client(f"unix://{service.socket}") as client:
             with client.checkpoint("run", 1, rank=0, world_size=1) as checkpoint:
-                checkpoint.put("x", b"x")
+                checkpoint.put(b"x", "x")
             with pytest.raises((NotDurableError, RemoteRefusedError)):
                 client.flush(timeout_seconds=1)
             _until(lambda: client.status()["remotes"][0]["state"] == "refused", client.status)

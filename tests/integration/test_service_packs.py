@@ -98,7 +98,7 @@ def settings(
 def save(client: Client, step: int = 7) -> None:
     with client.checkpoint("run", step, rank=0, world_size=1) as checkpoint:
         for number, name in enumerate(NAMES):
-            checkpoint.put(name, body_of(number))
+            checkpoint.put(body_of(number), name)
     client.wait("run", step, timeout_seconds=100)
 
 

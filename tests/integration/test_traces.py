@@ -188,7 +188,7 @@ def test_a_collector_that_is_away_holds_nothing_up(
     try:
         with Client(f"unix://{ready['socket']}") as client:
             with client.checkpoint("run", 7, rank=0, world_size=1) as checkpoint:
-                checkpoint.put("x", b"x")
+                checkpoint.put(b"x", "x")
             client.wait("run", 7, timeout_seconds=SECONDS)
     finally:
         process.send_signal(signal.SIGTERM)

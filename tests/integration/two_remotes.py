@@ -115,7 +115,7 @@ class Node:
     def save(self, step: int, bodies: dict[str, bytes], **options: Any) -> None:
         with self.client.checkpoint(RUN, step, rank=0, world_size=1, **options) as checkpoint:
             for name, body in bodies.items():
-                checkpoint.put(name, body)
+                checkpoint.put(body, name)
 
     def remote(self, name: str) -> dict[str, Any]:
         """Return what ``status`` says of a remote."""

@@ -112,7 +112,7 @@ class Life:
     def _save(self, client: Client, step: int, bodies: dict[str, bytes]) -> None:
         with client.checkpoint(RUN, step, rank=0, world_size=1, save_id="s") as checkpoint:
             for name, body in bodies.items():
-                checkpoint.put(name, body)
+                checkpoint.put(body, name)
         client.wait(RUN, step, "durable", 60)
 
     def _examine(self) -> None:
@@ -135,15 +135,15 @@ class Life:
     def _partly_away(self, client: Client, stop: Callable[[], None]) -> None:
         """Stop the service within a part: it is asked in the bucket to seal what it holds."""
         checkpoint = client.checkpoint(RUN, 6, rank=0, world_size=1, save_id="s")
-        checkpoint.put("held", b"held" * 1000)
+        checkpoint.put(b"held" * 1000, "held")
         stop()
-        checkpoint.put("past", noise(LARGE, 6))
+        checkpoint.put(noise(LARGE, 6), "past")
         checkpoint.seal()
 
     def _all_away(self, client: Client) -> None:
         with client.checkpoint(RUN, 7, rank=0, world_size=1, save_id="s") as checkpoint:
-            assert checkpoint.put("direct", noise(LARGE, 7)).level == "durable"
-            checkpoint.put("direct-small", b"small")
+            assert checkpoint.put(noise(LARGE, 7), "direct").level == "durable"
+            checkpoint.put(b"small", "direct-small")
         assert self.behind.published(RUN, 7) is not None
 
     def _repair(self) -> None:

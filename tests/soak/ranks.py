@@ -109,7 +109,7 @@ class Rank:
 
         def put() -> str:
             if ack == "local":
-                return save.put(name, data).level
+                return save.put(data, name).level
             return self._client.put_shard(
                 data,
                 run=self._orders.run,

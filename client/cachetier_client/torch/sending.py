@@ -111,8 +111,8 @@ def _put(checkpoint: Checkpoint, name: str, layout: ShardLayout, deadline: Deadl
     for each in layout.placed:
         buffers += [each.padding, bytes_of(each.piece.content)]
     checkpoint.put(
-        name,
         [*filter(len, buffers), layout.index],
+        name,
         timeout_seconds=deadline.remaining(),
         element_size=layout.element_size,
     )

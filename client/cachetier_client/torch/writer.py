@@ -169,7 +169,7 @@ class CachetierWriter(StorageWriter):
         if not save.collectives:
             name = stored.rank_metadata_name(part.rank)
         try:
-            part.put(name, stored.dump(metadata), timeout_seconds=self._step.timeout_seconds)
+            part.put(stored.dump(metadata), name, timeout_seconds=self._step.timeout_seconds)
             self._seal(save)
         except BaseException as error:
             self._abort_after(error, save, name)
