@@ -1,6 +1,7 @@
 # The same commands on a laptop and in CI. Needs Python 3.11 or later, make and git; nothing else.
 
 PYTHON  ?= python3
+INTERPRETERS ?= python3.12 python3.13
 VENV    ?= .venv
 # One more than there are cores: some tests wait.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
@@ -20,7 +21,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick test soak faults fuzz prometheus xfs acceptance demo near bench paired docs house serve dev wheels lock sbom audit digests clean
+.PHONY: help setup check quick interpreters test soak faults fuzz prometheus xfs acceptance demo near bench paired docs house serve dev wheels lock sbom audit digests clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -39,6 +40,10 @@ test: setup prometheus  ## Run the whole test suite (TESTS=path, ARGS='-k word',
 
 quick: setup  ## Run the tests for the loop of a person at work: unit, client, conformance
 	@$(PY) -m pytest -n $(WORKERS) $(ARGS) tests/unit tests/client tests/conformance
+
+interpreters:  ## Run those tests on the other Pythons of the classifiers (INTERPRETERS="python3.12 python3.13")
+	@for python in $(INTERPRETERS); do \
+	    $(MAKE) --no-print-directory quick VENV=$(VENV)/$${python##*/} PYTHON=$$python || exit 1; done
 
 soak: setup prometheus  ## Run the tests that repeat at length, or (MINUTES=90) nodes under load and faults, judged from outside
 	@$(if $(MINUTES),$(PY) -m tests.soak --minutes $(MINUTES) $(ARGS),FAULT_SLICE=all $(PY) -m pytest -n $(WORKERS) $(ARGS) -m soak tests)

@@ -214,6 +214,28 @@ def test_a_large_read_that_fails_moves_the_stream_nowhere(
         assert stream.tell() == 0
 
 
+def test_a_read_that_fails_keeps_no_view_of_its_memory(
+    service: FakeService, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.put_shard(patterned(3 * BLOCK_BYTES), step=7, name="s")
+    service.damage = flipped
+    service.answers["verify"] = {"sound": True}
+    made: list[io.BytesIO] = []
+    real = io.BytesIO
+
+    def kept(initial: bytes) -> io.BytesIO:
+        made.append(real(initial))
+        return made[-1]
+
+    monkeypatch.setattr("cachetier_client.streams.reader.io.BytesIO", kept)
+    with client.open_shard("a-run", 7, "s", "rb") as stream:
+        with pytest.raises(IntegrityError):
+            stream.read()
+
+    (buffer,) = made
+    buffer.truncate(0)  # refused while there is a view, whoever has it
+
+
 def test_a_small_shard_streams_from_the_reply(client: Client) -> None:
     client.put_shard(b"line 1\nline 2\n", step=7, name="s")
 

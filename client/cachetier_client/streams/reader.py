@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -78,8 +79,12 @@ class ShardReader(io.RawIOBase):
 
     def readall(self) -> bytes:
         rest = io.BytesIO(bytes(max(0, self.size_bytes - self._position)))  # neither is copied
-        with rest.getbuffer() as into:
-            self.readinto(into)
+        try:
+            with rest.getbuffer() as into:
+                self.readinto(into)
+        except BaseException as error:
+            _let_views_go(error)
+            raise
         return rest.getvalue()
 
     def close(self) -> None:
@@ -120,3 +125,13 @@ class ShardReader(io.RawIOBase):
     def _copy_kept(self, start: int, into: memoryview) -> None:
         assert self._block is not None
         copy_bytes(into, self._block.view[start : start + len(into)])
+
+
+def _let_views_go(error: BaseException | None) -> None:
+    """Let no frame keep a view of the buffer that a read has failed to fill.
+
+    Python 3.12.1 crashes, and 3.13 complains, where the collector finds a ``BytesIO`` with views.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

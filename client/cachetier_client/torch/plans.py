@@ -113,7 +113,7 @@ def _piece(item: WriteItem, planner: SavePlanner) -> Piece:
     name, resolved = item.index.fqn, planner.resolve_data(item)
     if item.type == WriteItemType.BYTE_IO:
         assert isinstance(resolved, io.BytesIO)
-        return Piece(name, (), resolved.getbuffer())
+        return Piece(name, (), memoryview(resolved.getvalue()))  # not copied
     assert isinstance(resolved, Tensor)
     content = plain(name, resolved)
     offsets = tuple(item.index.offset or (0,) * content.dim())
