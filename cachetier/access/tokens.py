@@ -74,7 +74,8 @@ class Tokens:
         self._by_hash: Mapping[str, Token] = {}
         self._stamp: tuple[int, ...] | None = None
         self._unread: str | None = None
-        self._looked_at = -LOOK_SECONDS
+        self._looked_at = monotonic()
+        self.look()  # or whoever comes during the first look would be nobody
 
     def find(self, secret: str) -> Token | None:
         """Return the token that ``secret`` is, unless it has ended."""
@@ -120,12 +121,22 @@ class Tokens:
     def _has_ended(self, token: Token) -> bool:
         return token.expires_at is not None and token.expires_at <= self._now()
 
-    def _known(self, *, at_once: bool = False) -> Mapping[str, Token]:
+    def is_due(self) -> bool:
+        """Return whether to ``look`` now, which whoever is told so does: once a second."""
+        if self._monotonic() - self._looked_at < LOOK_SECONDS:
+            return False
+        self._looked_at = self._monotonic()
+        return True
+
+    def look(self) -> None:
+        """Read the file if it has changed; meanwhile others go on with what was read before."""
         with self._lock:
-            if at_once or self._monotonic() - self._looked_at >= LOOK_SECONDS:
-                self._looked_at = self._monotonic()
-                self._look()
-            return self._by_hash
+            self._look()
+
+    def _known(self, *, at_once: bool = False) -> Mapping[str, Token]:
+        if self.is_due() or at_once:
+            self.look()
+        return self._by_hash
 
     def _look(self) -> None:
         """Read the file if it has changed; what cannot be read changes nothing, and is told."""

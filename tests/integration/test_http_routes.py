@@ -51,6 +51,29 @@ def test_a_step_goes_from_open_to_sealed(served: Served) -> None:
     assert [each["step"] for each in listed] == [1]
 
 
+def test_tokens_are_read_again_while_others_are_answered(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = served.service.operations.access.tokens
+    looks, goes_on, due = threading.Event(), threading.Event(), [True]
+
+    def hang() -> None:
+        looks.set()
+        assert goes_on.wait(10)
+
+    monkeypatch.setattr(tokens, "is_due", lambda: bool(due) and due.pop())
+    monkeypatch.setattr(tokens, "look", hang)
+    first: list[int] = []
+    asking = threading.Thread(target=lambda: first.append(served.call("GET", "/v1/runs").status))
+    asking.start()
+    assert looks.wait(10)
+    assert served.call("GET", "/v1/runs").status == 200
+    assert first == []
+    goes_on.set()
+    asking.join(10)
+    assert first == [200]
+
+
 def test_abort_takes_back_what_a_rank_put(served: Served) -> None:
     served.put("a", b"a")
     assert served.call.post(f"{STEP}/abort", {}).json == {}

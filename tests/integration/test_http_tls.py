@@ -6,6 +6,7 @@ import http.client
 import logging
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -134,6 +135,28 @@ def test_a_renewed_certificate_is_used_without_a_restart(authority: Authority) -
         authority.issue("node", common_name="second")
         until(lambda: "second" in str(asked(port, trusting(authority))[2]["subject"]))
         assert told == [None]
+
+
+def test_a_disk_that_hangs_holds_up_no_connection_that_is_there(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issued, hangs, goes_on = authority.issue("node"), threading.Event(), threading.Event()
+    with opened(TlsFiles(issued.certificate, issued.key), names_peer) as port:
+        there = http.client.HTTPSConnection("127.0.0.1", port, context=trusting(authority))
+        there.connect()
+
+        def hang(_files: TlsFiles) -> None:
+            hangs.set()
+            assert goes_on.wait(10)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(TlsFiles, "signature", hang)
+            with socket.create_connection(("127.0.0.1", port)):
+                assert hangs.wait(10)
+                there.request("GET", "/")
+                assert there.getresponse().status == 200
+                goes_on.set()
+        there.close()
 
 
 def test_new_files_that_are_no_good_change_nothing(

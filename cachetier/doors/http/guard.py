@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import aiofiles.os
 from cachetier_client.trace_context import FIELD as TRACEPARENT
 from cachetier_client.trace_context import called_by
 from starlette.datastructures import Headers
@@ -130,6 +131,8 @@ class Guard:
             await self._probe(scope, exchange)
             return
         self._refuse_strangers(scope, address)
+        if self._access.tokens.is_due():
+            await aiofiles.os.wrap(self._access.tokens.look)()  # the loop waits for no disk
         if path in PAGES:  # they find out for themselves who calls
             await self._page(scope, exchange)
             return

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 
+import aiofiles.os
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -155,12 +156,19 @@ class _Server(uvicorn.Server):
 
     async def _admit(self, connection: socket.socket) -> None:
         """Shake hands, if that is wanted; whoever does not in time, or cannot, is hung up on."""
-        seconds = None if self._tls is None else self._limits.header_seconds
+        context, seconds = None, None
+        if self._tls is not None:
+            try:
+                context = await aiofiles.os.wrap(self._tls.context)()  # the loop waits for no disk
+            except BaseException:
+                connection.close()
+                raise
+            seconds = self._limits.header_seconds
         with contextlib.suppress(OSError):  # those of TLS are
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: Entrance(self.config, self.server_state, self.lifespan.state),
                 connection,
-                ssl=None if self._tls is None else self._tls.context(),
+                ssl=context,
                 ssl_handshake_timeout=seconds,
             )
 

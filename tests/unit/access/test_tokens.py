@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.access.tokens import LEAST_CHARACTERS, LOOK_SECONDS, Tokens, owner_secret
+from cachetier.access.tokens import LEAST_CHARACTERS, LOOK_SECONDS, Token, Tokens, owner_secret
 from cachetier.errors import ConfigError, InvalidRequestError
 
 
@@ -52,6 +52,24 @@ def test_the_tokens_of_the_settings_are_none_of_the_file(tmp_path: Path, time: T
     assert scraper is not None
     assert scraper.principal == "scraper"
     assert tokens.list() == []
+
+
+def test_what_was_read_counts_while_somebody_reads_the_file_again(
+    tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, secret = tokens_in(tmp_path, time).create("team", None)
+    tokens = tokens_in(tmp_path, time)
+    (tmp_path / "tokens.json").write_text('{"tokens": []}')
+    time.monotonic += LOOK_SECONDS
+    assert (tokens.is_due(), tokens.is_due()) == (True, False), "one of them looks"
+
+    def read(path: Path) -> dict[str, Token]:
+        assert tokens.find(secret) == made, "nobody waits for the disk"
+        return {}
+
+    monkeypatch.setattr("cachetier.access.tokens._read", read)
+    tokens.look()
+    assert tokens.find(secret) is None
 
 
 def test_a_token_ends_when_it_was_said_to(tmp_path: Path, time: Time) -> None:
