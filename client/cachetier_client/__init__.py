@@ -9,7 +9,7 @@
         restored = client.get_shard("my-run", newest.step, "model/rank-0")
 
 The same calls are functions of this module, ``cachetier_client.put_shard(...)`` and so on, on one
-client that the process makes at first use.
+client that the process makes at first use. ``cachetier_client.aio`` has a client to await.
 
 Where the service is (``CACHETIER_URL``), which run this is (``CACHETIER_RUN``) and which rank come
 from the environment.

@@ -48,6 +48,22 @@ def test_the_first_put_becomes_durable_as_often_as_it_is_run(dev_url: str) -> No
         assert "step 1 is durable" in done.stdout
 
 
+def test_files_are_saved_all_at_once_and_come_back(dev_url: str, tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"file-{number}").write_bytes(bytes([number]) * 500_000 * number)
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "async_copy.py", tmp_path],
+        env={**os.environ, "CACHETIER_URL": dev_url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "20 files, 95000000 bytes, are safe on this node" in done.stdout
+    assert "every file came back as it was" in done.stdout
+
+
 def test_the_steady_job_goes_on_while_s3_is_away(tmp_path: Path) -> None:
     """Chapter 6 of the tutorial: S3 is stopped, and the job started again."""
     with socket.create_server(("127.0.0.1", 0)) as free:
