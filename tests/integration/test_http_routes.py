@@ -264,6 +264,7 @@ def test_the_description_names_every_route(shared: Served) -> None:
     assert set(described["paths"]) == {
         "/v1/runs",
         "/v1/runs/{run}/steps",
+        "/v1/runs/{run}/branches",
         "/v1/runs/{run}/latest",
         "/v1/runs/{run}/steps/{step}",
         "/v1/runs/{run}/steps/{step}/seal",
