@@ -16,11 +16,14 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 pytestmark = [needs("transformers", "transformers"), pytest.mark.torch]
 
 import torch  # noqa: E402
+import torch.distributed.checkpoint  # noqa: E402
+from cachetier_client.integrations.step_folders import load_folder, save_folder  # noqa: E402
 from cachetier_client.integrations.transformers import (  # noqa: E402
     CachetierCallback,
     CachetierTrainerMixin,
     surplus_of,
 )
+from cachetier_client.torch.huggingface import HuggingFaceWriter  # noqa: E402
 from transformers import (  # noqa: E402
     GPT2Config,
     GPT2LMHeadModel,
@@ -114,13 +117,46 @@ def test_training_goes_on_from_an_address(
 
     assert steps_of(client) == [1, 2, 3, 4]
     assert folders(tmp_path) == ["checkpoint-2", "checkpoint-3", "checkpoint-4"]
-    expected = whole.model.state_dict()
-    for name, tensor in second.model.state_dict().items():
-        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=0)
+    assert_same_weights(second.model, whole.model)
 
 
 def _stop(trainer: Any) -> None:
     trainer.control.should_training_stop = True
+
+
+# --- models alone ---------------------------------------------------------------------------------
+
+
+def test_a_model_comes_back_from_what_save_pretrained_has_written(
+    client: Client, tmp_path: Path, trainer_of: Callable[..., Any]
+) -> None:
+    model = trainer_of().model
+    with save_folder("cachetier://model/0", client=client, alone=True) as folder:
+        model.save_pretrained(folder)
+
+    loaded = load_folder("cachetier://model/0", tmp_path / "models", client=client)
+
+    assert_same_weights(GPT2LMHeadModel.from_pretrained(loaded), model)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+def test_transformers_reads_the_safetensors_that_dcp_has_saved(
+    client: Client, tmp_path: Path, trainer_of: Callable[..., Any]
+) -> None:
+    model = trainer_of().model
+    mapping = {name: 1 + (name < "transformer.h") for name in model.state_dict()}
+    writer = HuggingFaceWriter("cachetier://model/0", mapping, client=client)
+    torch.distributed.checkpoint.save(model.state_dict(), storage_writer=writer)
+
+    folder = load_folder("cachetier://model/0", tmp_path / "models", client=client)
+    model.config.save_pretrained(folder)
+
+    assert_same_weights(GPT2LMHeadModel.from_pretrained(folder), model)
+
+
+def assert_same_weights(found: Any, expected: Any) -> None:
+    for name, tensor in expected.state_dict().items():
+        torch.testing.assert_close(found.state_dict()[name], tensor, rtol=0, atol=0)
 
 
 # --- rotation ------------------------------------------------------------------------------------
