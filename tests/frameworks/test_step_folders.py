@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from cachetier_client import Client
-from cachetier_client.errors import InvalidRequestError, NotFoundError
+from cachetier_client.errors import BackpressureError, InvalidRequestError, NotFoundError
 from cachetier_client.integrations.step_folders import (
     FolderSaves,
     load_folder,
@@ -20,6 +22,8 @@ from cachetier_client.integrations.step_folders import (
     shares,
 )
 from cachetier_client.torch import AgreementError
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.frameworks.conftest import Node
 from tests.frameworks.ranks import Failed, Job, run_ranks
@@ -182,6 +186,19 @@ def saved_and_loaded(under: str) -> list[str]:
     return sorted(written(loaded))
 
 
+def sharded_by_dcp(under: str) -> list[float]:
+    """Save as FSDP does with sharded state: DCP's own writer, on all ranks."""
+    mesh, whole = init_device_mesh("cpu", (2,)), torch.arange(20.0).view(10, 2)
+    state: dict[str, Any] = {"w": distribute_tensor(whole, mesh, [Shard(0)])}
+    with save_folder("cachetier://run/10") as folder:
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(folder / "model_0"))
+    state["w"] = distribute_tensor(torch.zeros(10, 2), mesh, [Shard(0)])
+    loaded = load_folder("cachetier://run/latest", under)
+    assert loaded is not None
+    dcp.load(state, storage_reader=dcp.FileSystemReader(loaded / "model_0"))
+    return list(state["w"].to_local().flatten().tolist())
+
+
 def saved_by_one(under: str) -> list[str]:
     if dist.get_rank() == 1:
         with save_folder("cachetier://run/10", alone=True) as folder:
@@ -203,6 +220,33 @@ def failing_on_rank_1() -> None:
             raise ValueError("rank 1 will not")
 
 
+def failing_behind_rank_1(under: str) -> None:
+    folder = Path(under) / str(dist.get_rank())
+    folder.mkdir()
+    (folder / "bad" if dist.get_rank() else folder / "good").write_bytes(b"x")
+
+    class Full(Client):
+        def checkpoint(self, *ids: Any, **options: Any) -> Any:
+            if dist.get_rank() == 1:
+                raise BackpressureError("no room")
+            return super().checkpoint(*ids, **options)
+
+    with Full() as client:
+        saves = FolderSaves("run", client=client)
+        assert saves.begin(folder, 10)
+        saves.begin(folder, 20)
+
+
+def test_what_fails_behind_training_is_raised_on_all_ranks(node: Node, under: Path) -> None:
+    job = Job(failing_behind_rank_1, 2, environment=node.environment, under=str(under))
+
+    for told in job.results():
+        assert isinstance(told, Failed) and told.kind == AgreementError.__name__
+        assert "rank 1" in told.message and "no room" in told.message
+    with Client(node.url) as client:
+        assert not any(info.levels for info in client.steps("run"))
+
+
 def test_ranks_with_folders_of_their_own_make_one_step(node: Node, under: Path) -> None:
     told = run_ranks(saved_and_loaded, 2, environment=node.environment, under=str(under))
 
@@ -211,6 +255,14 @@ def test_ranks_with_folders_of_their_own_make_one_step(node: Node, under: Path) 
         by_name = {shard.name: shard.rank for shard in client.step("run", 10).shards}
     assert by_name["rank-0"] == 0 and by_name["rank-1"] == 1
     assert [path.name for path in under.iterdir()] == ["10"]
+
+
+def test_what_dcp_writes_on_each_rank_is_one_step(node: Node, under: Path) -> None:
+    told = run_ranks(sharded_by_dcp, 2, environment=node.environment, under=str(under))
+
+    assert told == [[float(each) for each in range(10)], [float(each) for each in range(10, 20)]]
+    names = {path.name for path in (under / "10" / "model_0").iterdir()}
+    assert names == {".metadata", "__0_0.distcp", "__1_0.distcp"}
 
 
 def test_one_rank_saves_for_all(node: Node, under: Path) -> None:
