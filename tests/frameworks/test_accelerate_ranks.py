@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,15 @@ import pytest
 from cachetier_client import Client
 
 from tests.frameworks.conftest import Node
-from tests.frameworks.outside import needs, run_example
+from tests.frameworks.outside import run_example
 
-pytestmark = [needs("accelerate", "transformers"), pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed"
+    ),
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
 
 
 def test_a_killed_training_goes_on_from_the_saved_state(

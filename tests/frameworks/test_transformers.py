@@ -10,10 +10,8 @@ import pytest
 from cachetier_client import Client, StepInfo
 from cachetier_client.errors import BackpressureError, InvalidNameError, InvalidRequestError
 
-from tests.frameworks.outside import needs
-
 pytest.importorskip("transformers", reason="transformers is not installed")
-pytestmark = [needs("transformers", "transformers"), pytest.mark.torch]
+pytestmark = pytest.mark.torch
 
 import torch  # noqa: E402
 import torch.distributed.checkpoint  # noqa: E402

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import signal
 from pathlib import Path
@@ -11,9 +12,15 @@ import pytest
 from cachetier_client import Client
 
 from tests.frameworks.conftest import Node
-from tests.frameworks.outside import needs, run_example
+from tests.frameworks.outside import run_example
 
-pytestmark = [needs("transformers", "transformers"), pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
+    ),
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
 
 SCRIPT = "transformers_trainer.py"
 
