@@ -13,11 +13,16 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from cachetier_client import Client
-from cachetier_client.errors import BackpressureError, InvalidRequestError, NotFoundError
+from cachetier_client.errors import (
+    BackpressureError,
+    CachetierClientError,
+    IncompleteError,
+    InvalidRequestError,
+    NotFoundError,
+)
 from cachetier_client.integrations.step_folders import (
     FolderSaves,
     load_folder,
-    put_file,
     save_folder,
     shares,
 )
@@ -104,20 +109,27 @@ def test_a_body_that_writes_elsewhere_is_an_error(client: Client) -> None:
 
 
 def test_a_file_that_is_written_to_meanwhile_is_refused(client: Client, under: Path) -> None:
-    path = under / "model.bin"
-    path.write_bytes(b"before")
-    part = client.checkpoint("run", 10)
+    (under / "model.bin").write_bytes(b"before")
 
-    class Growing(type(part)):  # type: ignore[misc]
-        def open(self, name: str, **options: Any) -> Any:
-            path.write_bytes(b"behind")
-            os.utime(path, ns=(1, 1))
-            return part.open(name, **options)
+    class Late(Client):
+        def checkpoint(self, *ids: Any, **options: Any) -> Any:
+            part = super().checkpoint(*ids, **options)
+            opened = part.open
 
-    growing = object.__new__(Growing)
-    with pytest.raises(InvalidRequestError, match="was written to"):
-        put_file(growing, "model.bin", path)
-    assert part.receipts == {}
+            def growing(name: str, **options: Any) -> Any:
+                stream = opened(name, **options)
+                (under / name).write_bytes(b"behind it")
+                return stream
+
+            part.open = growing  # type: ignore[method-assign]
+            return part
+
+    with Late(client.url) as late:
+        saves = FolderSaves("run", client=late)
+        saves.begin(under, 10)
+        with pytest.raises(CachetierClientError):
+            saves.finish()
+    assert not any(info.levels for info in client.steps("run"))
 
 
 def test_what_is_there_with_the_right_bytes_is_not_brought_again(
@@ -154,7 +166,7 @@ def test_a_load_that_fails_leaves_nothing(client: Client, under: Path) -> None:
     client.put_shard(b"x", run="run", step=10, name="half", rank=0, world_size=2, save_id="s")
 
     assert load_folder("cachetier://run/latest", under, client=client) is None
-    with pytest.raises(NotFoundError):
+    with pytest.raises(IncompleteError):
         load_folder("cachetier://run/10", under, client=client)
     with pytest.raises(NotFoundError):
         load_folder("cachetier://run/11", under, client=client)

@@ -26,10 +26,9 @@ from typing import Any, NoReturn
 
 from cachetier_client.calls.reads import GET_SECONDS
 from cachetier_client.calls.runs import PUT_SECONDS
-from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.client import Client
 from cachetier_client.default import default_client
-from cachetier_client.errors import InvalidNameError, InvalidRequestError, NotFoundError
+from cachetier_client.errors import IntegrityError, InvalidNameError, InvalidRequestError
 from cachetier_client.identity.addresses import SCHEME, parse, parse_step
 from cachetier_client.identity.names import checked_name
 from cachetier_client.identity.processes import Processes
@@ -37,6 +36,7 @@ from cachetier_client.identity.ranks import torch_distributed
 from cachetier_client.identity.step_names import StepName
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
 from cachetier_client.results import ShardInfo
+from cachetier_client.step_files import files_of, shards_of
 from cachetier_client.torch.agreement import agree, latest_common_step
 
 ROUND_SECONDS = 1800.0  # what torch gives a collective: one rank may write for long, others wait
@@ -142,8 +142,12 @@ class FolderSaves:
             overwrite=True,
             timeout_seconds=self._put_seconds,
         ) as part:
-            for name in names:
-                put_file(part, name, folder / name)
+            for file in files_of(folder) if names else ():
+                if file.name not in names:
+                    continue
+                with part.open(file.name, size_bytes=file.size_bytes) as shard:
+                    for piece in file.pieces():
+                        shard.write(piece)
         self.saved(step)
 
 
@@ -212,7 +216,7 @@ def load_folder(
         The folder; None if ``latest`` finds no step.
 
     Raises:
-        NotFoundError: There is no such step, or it cannot be restored whole.
+        NotFoundError, IncompleteError: There is no such step, or not all of it is to be had here.
         AgreementError: The same, or anything else, where there are several ranks.
     """
     found = _run_and_step(address, client)
@@ -246,26 +250,6 @@ def shares(views: Sequence[View]) -> list[list[str]]:
         loads[rank] += sizes[name]
         found[rank].append(name)
     return found
-
-
-def put_file(part: Checkpoint, name: str, path: Path) -> None:
-    """Put a finished file as a shard, through one block of memory.
-
-    Raises:
-        InvalidRequestError: It was written to meanwhile.
-    """
-    block = memoryview(bytearray(BLOCK_BYTES))
-    with path.open("rb", buffering=0) as file:
-        before = os.fstat(file.fileno())
-        with part.open(name, size_bytes=before.st_size) as shard:
-            while count := file.readinto(block):
-                shard.write(block[:count])
-            now = os.fstat(file.fileno())
-            if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-                raise InvalidRequestError(
-                    f"{path} was written to while it was saved",
-                    hint="Leave a folder as it is once it is handed over, and save it again.",
-                )
 
 
 def is_address(path: str | os.PathLike[str] | None) -> bool:
@@ -310,13 +294,8 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _bring(client: Client, run: str, step: int, folder: Path, seconds: float) -> None:
-    info = client.step(run, step)
-    if not info.levels:
-        raise NotFoundError(
-            f"step {step} of run {run} cannot be restored whole from here",
-            hint="`cachetier steps` lists those that can; or load 'latest'.",
-        )
-    fill = functools.partial(_fill, client, run, step, info.shards, seconds=seconds)
+    shards = shards_of(client, run, step, timeout_seconds=seconds)
+    fill = functools.partial(_fill, client, run, step, shards, seconds=seconds)
     if folder.exists():
         fill(folder)
         return
@@ -349,6 +328,10 @@ def _fill(
         with client.open_shard(
             run, step, shard.name, "rb", restore=True, timeout_seconds=seconds
         ) as reader:
+            if reader.digest != shard.digest:
+                raise IntegrityError(
+                    f"{shard.name} was replaced meanwhile", hint="Load the step again."
+                )
             with growing.open("wb", buffering=0) as file:
                 while count := reader.readinto(block):
                     file.write(block[:count])
