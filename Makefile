@@ -35,7 +35,7 @@ check: setup  ## Lint, format, types, import layers, dependencies
 	@echo '==> import-linter'; $(VENV)/bin/lint-imports --no-cache
 	@echo '==> deptry'; $(VENV)/bin/deptry . && cd client && $(abspath $(VENV))/bin/deptry .
 
-test: setup prometheus  ## Run the whole test suite (TESTS=path, ARGS='-k word', WORKERS=n)
+test: setup prometheus $(STAMPS)/frameworks  ## Run the whole test suite (TESTS=path, ARGS='-k word', WORKERS=n)
 	@$(PY) -m pytest -n $(WORKERS) $(ARGS) $(TESTS)
 
 quick: setup  ## Run the tests for the loop of a person at work: unit, client, conformance
@@ -101,6 +101,9 @@ lock: $(STAMPS)/venv  ## Resolve requirements/*.txt again (UPGRADE=1: to the new
 	    pyproject.toml client/pyproject.toml
 	@$(COMPILE) --output-file requirements/build.txt --constraint requirements/dev.txt requirements/build.in
 	@$(COMPILE) --output-file requirements/audit.txt requirements/audit.in
+	@echo "torch; sys_platform == 'none'" > $(STAMPS)/without-torch.txt
+	@$(COMPILE) --output-file requirements/frameworks.txt --constraint requirements/dev.txt \
+	    --override $(STAMPS)/without-torch.txt --no-emit-package torch requirements/frameworks.in
 	@! grep -nE '(https?|file)://|--(index|extra-index|find-links)' requirements/*.txt
 
 sbom: $(STAMPS)/audit  ## Write build/sbom.json, a CycloneDX list of what the image installs, and validate it
@@ -140,6 +143,12 @@ $(STAMPS)/distributions: pyproject.toml client/pyproject.toml $(STAMPS)/requirem
 $(STAMPS)/torch: requirements/torch.txt $(STAMPS)/requirements
 	@echo '==> installing torch (large; for the demo and the torch tests)'
 	@$(PIP) --requirement requirements/torch.txt
+	@touch $@
+
+# Their versions of what dev.txt has, too, are dev.txt's. Torch, which they need, is there.
+$(STAMPS)/frameworks: requirements/frameworks.txt $(STAMPS)/torch
+	@echo '==> installing the trainers whose tests run here'
+	@$(PIP) --no-deps --require-hashes --requirement $<
 	@touch $@
 
 $(STAMPS)/bench: requirements/bench.txt $(STAMPS)/torch

@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-LOCKED = ("dev.txt", "audit.txt")  # service.txt and build.txt are parts of dev.txt
+LOCKED = (
+    "dev.txt",
+    "frameworks.txt",
+    "audit.txt",
+)  # service.txt and build.txt are parts of dev.txt
 NOT_ASKED, FOUND = 2, 1
 
 

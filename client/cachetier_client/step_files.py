@@ -19,7 +19,7 @@ from cachetier_client.client import Client
 from cachetier_client.errors import IncompleteError, IntegrityError, InvalidRequestError
 from cachetier_client.identity.names import checked_name
 from cachetier_client.io.digests import BLOCK_BYTES
-from cachetier_client.results import Receipt
+from cachetier_client.results import Receipt, ShardInfo
 
 PIECE_BYTES = 4 * BLOCK_BYTES
 COPY_SECONDS = 300.0
@@ -66,6 +66,27 @@ def export_files(
         IncompleteError: The step is not whole, or this node cannot see all of it.
         IntegrityError: A shard has no good copy, or was replaced meanwhile.
     """
+    shards = shards_of(client, run, step, timeout_seconds=timeout_seconds)
+    for shard in shards:
+        path = folder / checked_name(shard.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        options: dict[str, Any] = {"mode": "rb", "timeout_seconds": timeout_seconds}
+        with client.open_shard(run, step, shard.name, **options) as data, path.open("xb") as file:
+            if data.digest != shard.digest:
+                what = f"{shard.name} was replaced meanwhile"
+                raise IntegrityError(what, hint="Export the step again.")
+            shutil.copyfileobj(data, file, PIECE_BYTES)
+    return [shard.name for shard in shards]
+
+
+def shards_of(
+    client: Client, run: str, step: int, *, timeout_seconds: float = COPY_SECONDS
+) -> tuple[ShardInfo, ...]:
+    """Return all shards of a step that is whole.
+
+    Raises:
+        IncompleteError: It is not, or this node cannot see all of it.
+    """
     found = client.step(run, step, timeout_seconds=timeout_seconds)
     if len(found.ranks) < found.world_size and "durable" in found.levels:
         # What other nodes put is listed only while the remote answers; this fails while not.
@@ -76,16 +97,7 @@ def export_files(
             f"step {step} of {run} is not whole, or not to be seen from this node as a whole",
             hint="Wait until it is durable: cachetier wait RUN STEP.",
         )
-    for shard in found.shards:
-        path = folder / checked_name(shard.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        options: dict[str, Any] = {"mode": "rb", "timeout_seconds": timeout_seconds}
-        with client.open_shard(run, step, shard.name, **options) as data, path.open("xb") as file:
-            if data.digest != shard.digest:
-                what = f"{shard.name} was replaced meanwhile"
-                raise IntegrityError(what, hint="Export the step again.")
-            shutil.copyfileobj(data, file, PIECE_BYTES)
-    return [shard.name for shard in found.shards]
+    return found.shards
 
 
 # --- in ------------------------------------------------------------------------------------------
