@@ -26,7 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 
-class Model(lightning.LightningModule):
+class Model(lightning.LightningModule):  # type: ignore[misc]
     def __init__(self, width: int, kill_at: int, sharded: bool) -> None:
         super().__init__()
         self.kill_at, self.sharded = kill_at, sharded
@@ -36,7 +36,7 @@ class Model(lightning.LightningModule):
         if self.sharded:
             fully_shard(self.layers, mesh=self.device_mesh["data_parallel"])
 
-    def training_step(self, batch: Any, _index: int) -> torch.Tensor:
+    def training_step(self, batch: Any, _index: int) -> Any:
         if self.global_step == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.layers(batch[0]).pow(2).mean()

@@ -88,6 +88,7 @@ def test_sharded_checkpoints_of_two_ranks_are_whole_commits(node: Node) -> None:
     assert resumed["weights"] == straight["weights"]
 
 
+@pytest.mark.filterwarnings("ignore")  # Lightning's, of torch
 def test_lightnings_own_callback_keeps_what_it_says_it_keeps(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,17 +98,17 @@ def test_lightnings_own_callback_keeps_what_it_says_it_keeps(
     from lightning.pytorch.demos.boring_classes import BoringModel
 
     monkeypatch.setenv("CACHETIER_URL", node.url)
-    own = {"save_last": True, "monitor": "step", "mode": "max"}
-    kept = [
-        ModelCheckpoint(dirpath=f"cachetier://run/{top}", save_top_k=top, **own) for top in (1, 2)
-    ]
-    torch.manual_seed(0)
-    lightning.Trainer(
-        max_epochs=3, limit_train_batches=2, limit_val_batches=0, callbacks=kept, logger=False,
-        accelerator="cpu", enable_progress_bar=False, enable_model_summary=False,
-    ).fit(BoringModel())  # fmt: skip
+    fs = fsspec.filesystem("cachetier", service_url=node.url)
+    for top in (1, 2):
+        own: dict[str, Any] = {"save_last": True, "monitor": "step", "mode": "max"}
+        kept = ModelCheckpoint(dirpath=f"cachetier://run/{top}", save_top_k=top, **own)
+        torch.manual_seed(0)
+        lightning.Trainer(
+            max_epochs=3, limit_train_batches=2, limit_val_batches=0, callbacks=[kept],
+            logger=False, accelerator="cpu", enable_progress_bar=False, enable_model_summary=False,
+        ).fit(BoringModel())  # fmt: skip
+        assert len(kept.best_k_models) == top
+        assert all(fs.isfile(path) for path in (*kept.best_k_models, kept.last_model_path))
 
     assert found(node, "run/1") == ["epoch=2-step=6.ckpt", "last.ckpt"]
     assert found(node, "run/2") == ["epoch=1-step=4.ckpt", "epoch=2-step=6.ckpt", "last.ckpt"]
-    fs = fsspec.filesystem("cachetier", service_url=node.url)
-    assert all(fs.isfile(path) for each in kept for path in each.best_k_models)

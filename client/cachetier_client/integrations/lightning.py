@@ -1,7 +1,7 @@
 """Lightning: single files through ``CachetierCheckpointIO``, sharded ones through the strategy.
 
-Lightning writes a checkpoint to ``cachetier://`` by itself, from a copy in memory, and finds none of
-them again by ``ckpt_path="last"``. Sharded strategies take an address for a local folder.
+Lightning writes a checkpoint to ``cachetier://`` by itself, from a copy in memory, and finds none
+of them again by ``ckpt_path="last"``. Sharded strategies take an address for a local folder.
 
 Source: docs/frameworks.md, "Lightning".
 """
@@ -39,7 +39,7 @@ def is_address(path: object) -> bool:
     return isinstance(path, str | os.PathLike) and os.fspath(path).startswith(f"{SCHEME}://")
 
 
-class CachetierCheckpointIO(TorchCheckpointIO):
+class CachetierCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
     """Writes a checkpoint into the node's cache as it is pickled, without a copy in memory.
 
     Local paths are as without it. ``storage_options`` of ``Trainer.save_checkpoint`` are those of
@@ -75,7 +75,7 @@ class CachetierCheckpointIO(TorchCheckpointIO):
         return super().load_checkpoint(path, map_location, weights_only)  # type: ignore[no-any-return]
 
 
-class CachetierModelCheckpoint(ModelCheckpoint):
+class CachetierModelCheckpoint(ModelCheckpoint):  # type: ignore[misc]
     """A ``ModelCheckpoint`` whose ``dirpath`` is an address, and which finds its last checkpoint.
 
     Everything else is Lightning's: ``save_top_k``, ``save_last=True``, ``monitor``.
@@ -98,7 +98,7 @@ class CachetierModelCheckpoint(ModelCheckpoint):
         return {each if is_address(each) else f"{SCHEME}://{each}" for each in found}
 
 
-class CachetierModelParallelStrategy(ModelParallelStrategy):
+class CachetierModelParallelStrategy(ModelParallelStrategy):  # type: ignore[misc]
     """FSDP2 and tensor parallel: all ranks' shards and the rest of a checkpoint are one commit.
 
     ``filepath`` is an address of a folder; other paths are as without it.
@@ -138,8 +138,8 @@ class CachetierModelParallelStrategy(ModelParallelStrategy):
         model, module = self.model, self.lightning_module
         assert model is not None and module is not None
         reader = CachetierReader(address)
-        size = reader.read_metadata().state_dict_metadata[_REST].size
-        rest = torch.empty(size, dtype=torch.uint8)
+        described: Any = reader.read_metadata().state_dict_metadata[_REST]
+        rest = torch.empty(described.size, dtype=torch.uint8)
         state: dict[str, Any] = {"state_dict": get_model_state_dict(model), _REST: rest}
         for index, optimizer in enumerate(self.optimizers):
             state[f"optimizer_{index}"] = get_optimizer_state_dict(model, optimizer)
