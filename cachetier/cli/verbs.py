@@ -17,6 +17,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Checkpoints": {
         "put": ("shards:put", "Put a file, or standard input, as one shard."),
         "get": ("shards:get", "Get one shard, verified, from the nearest copy."),
+        "watch": ("watch:watch", "Take each step that a trainer writes as files to a folder."),
         "seal": ("steps:seal", "Say that a rank has put all its shards."),
         "wait": ("steps:wait", "Wait until a step, or a shard, has reached a level."),
         "flush": ("steps:flush", "Drain now, and wait until nothing is dirty."),
@@ -70,6 +71,5 @@ ALSO_CALLED = {
     "start": "serve",
     "sync": "flush",
     "upload": "put",
-    "watch": "top",
 }
 VERBS = {name: verb for section in SECTIONS.values() for name, verb in section.items()}

@@ -242,6 +242,51 @@ class Client(Reads):
                 self._counting(part)()
             return sealed
 
+    def adopt(  # noqa: PLR0913 - the ids, fixed names all
+        self,
+        path: str | os.PathLike[str],
+        *,
+        run: str | None = None,
+        step: SupportsIndex | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        save_id: str | None = None,
+        overwrite: bool = False,
+        origin: str | None = None,
+        ack: AckLevel = "local",
+        timeout_seconds: float = PUT_SECONDS,
+    ) -> list[Receipt]:
+        """Put a finished file, or the files of a finished folder, as a step, and seal it.
+
+        Each file is a shard, called by its path in the folder. It is read in blocks of 4 MiB, past
+        the page cache, and only while nobody can write to it. What this step has already is not
+        sent again: the call may be repeated, by another process too.
+
+        Args:
+            path: What a trainer has written. It is only read.
+            run, rank, world_size, overwrite, ack, timeout_seconds: See ``put_shard``.
+            step: Default: the number in the name, as in ``checkpoint-500`` or ``step=16.ckpt``.
+            save_id: Default: with a world size of one made of the files' names, sizes and times;
+                else as for ``put_shard``.
+            origin: What the folder is called, where ``path`` is another name of it: two origins
+                never save one step in turns. Default: the last name in ``path``.
+
+        Returns:
+            The receipts of all files, those that were stored before among them.
+
+        Raises:
+            OpenForWritingError: Somebody writes to a file, or did meanwhile; nothing was kept.
+            InvalidRequestError: There is no such file, or it cannot be read, or is a link.
+            StepPublishedError: The step was saved before, and not from these files.
+            WaitError: Not now. What was put stays; call again.
+        """
+        from cachetier_client.adopt.adopting import adopted
+
+        with self._caller.calling("adopt", run=run, step=step, rank=rank):
+            place = place_of(os.environ, rank, world_size)
+            options = (place, save_id, overwrite, origin, ack, timeout_seconds)
+            return adopted(self, self._caller, path, run, step, *options)
+
     # --- training --------------------------------------------------------------------------------
 
     def training_step(self) -> AbstractContextManager[None]:

@@ -64,6 +64,19 @@ def test_files_are_saved_all_at_once_and_come_back(dev_url: str, tmp_path: Path)
     assert "every file came back as it was" in done.stdout
 
 
+def test_a_job_that_only_writes_files_has_all_its_steps_stored(dev_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "watched.py"],
+        env={**os.environ, "CACHETIER_URL": dev_url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "steps [10, 20, 30] are safe on this node; the last has 8388608 bytes" in done.stdout
+
+
 def test_the_steady_job_goes_on_while_s3_is_away(tmp_path: Path) -> None:
     """Chapter 6 of the tutorial: S3 is stopped, and the job started again."""
     with socket.create_server(("127.0.0.1", 0)) as free:

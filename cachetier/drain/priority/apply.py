@@ -90,6 +90,18 @@ def lower_priority(group: str, cpus: Collection[int] | None = None) -> Courtesy:
     return courtesy
 
 
+def step_aside() -> dict[str, Any]:
+    """Give way to training, where no service looks after this process; return what took effect.
+
+    It makes no control group, which somebody would have to remove, and ranks its session's group
+    only where that is its own: training may have been started from the same shell.
+    """
+    report = {"nice": _tried(_nice), "io": _tried(_io_idle), "autogroup": None}
+    if os.getsid(0) == os.getpid():
+        report["autogroup"] = _tried(lambda: _autogroup(CpuPriority.SHARE))
+    return report
+
+
 def _tried(measure: Callable[[], Any]) -> Any:
     try:
         return measure()

@@ -1,0 +1,74 @@
+"""Which paths below a folder are a trainer's steps, and which file says that one has ended.
+
+A step is a folder (``checkpoint-500/``), or a single file (``epoch=1-step=16.ckpt``), whose name
+has a step's number. Its *marker* is the file that its framework writes last.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from cachetier_client.errors import InvalidNameError
+from cachetier_client.identity.addresses import StepName
+from cachetier_client.identity.names import STEP_LIMIT
+
+# Of a folder called like the first, any of the rest ends the save. The first row that fits counts.
+MARKERS = (
+    ("checkpoint-*", ("trainer_state.json", ".metadata")),  # transformers
+    ("*.ckpt", ("meta.pt",)),  # Lightning, sharded
+    ("*", (".metadata", "model.safetensors.index.json")),  # torch.distributed.checkpoint
+)
+SINGLE_FILES = ("*.ckpt", "*.pt", "*.pth", "*.safetensors")
+# Beside the folders, with the name or the number of the one that has ended: DeepSpeed, Megatron.
+POINTERS = ("latest", "latest_checkpointed_iteration.txt")
+
+_NUMBERED = re.compile(
+    r"(?:^|[^A-Za-z])(?:global[-_]?step|step|checkpoint|ckpt|iter|iteration)[-_=]?(\d{1,16})(?!\d)"
+)
+_NUMBER = re.compile(r"\d{1,16}")
+_UNFINISHED = re.compile(r"\.|tmp|.*\.(?:tmp|part|partial|incomplete)(?:[-_.].*)?$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRules:
+    """How a trainer calls its steps and what it writes last.
+
+    Args:
+        step_name: How steps are called, if not by the usual words; see ``identity/addresses.py``.
+        markers: Patterns of the file that ends a save, and of single files that are one, in place
+            of the table's.
+    """
+
+    step_name: StepName | None = None
+    markers: tuple[str, ...] = ()
+
+    def step_of(self, name: str) -> int | None:
+        """Return the step that a folder or a file is called after, or None."""
+        if _UNFINISHED.match(name):
+            return None
+        if self.step_name is not None:
+            for each in (name, name.rpartition(".")[0]):  # a file's suffix is not of the form
+                try:
+                    return self.step_name.step_of(each)
+                except InvalidNameError:
+                    continue
+            return None
+        figures = [name] if _NUMBER.fullmatch(name) else _NUMBERED.findall(name)
+        step = int(figures[-1]) if figures else STEP_LIMIT
+        return step if step < STEP_LIMIT else None
+
+    def ends_save(self, name: str) -> bool:
+        """Return whether the file ``folder/file``, or a single ``file``, ends its step's save."""
+        folder, slash, last = name.rpartition("/")
+        patterns = self.markers or (_markers_in(folder) if slash else SINGLE_FILES)
+        return any(fnmatchcase(last, pattern) for pattern in patterns)
+
+    def markers_in(self, folder: str) -> tuple[str, ...]:
+        """Return what may end a save in a folder of this name, to be told."""
+        return self.markers or _markers_in(folder)
+
+
+def _markers_in(folder: str) -> tuple[str, ...]:
+    return next(files for pattern, files in MARKERS if fnmatchcase(folder, pattern))
