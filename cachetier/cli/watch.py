@@ -47,7 +47,7 @@ Marker = Annotated[
 ]
 StepForm = Annotated[
     str | None,
-    typer.Option("--step-name", help="How steps are called, such as `epoch={step}`."),
+    typer.Option("--step-name", help="How steps are called, such as `round-{step}`."),
 ]
 QuietCommits = Annotated[
     float | None,
@@ -129,7 +129,7 @@ def _trainer_folder(
 ) -> TrainerFolder:
     from cachetier_client.adopt.rules import SaveRules
     from cachetier_client.adopt.trainer_folder import TrainerFolder
-    from cachetier_client.identity.addresses import StepName
+    from cachetier_client.identity.step_names import StepName
 
     form = StepName(step_name) if step_name else None
     return TrainerFolder(os.path.abspath(folder), SaveRules(form, tuple(markers or ())))

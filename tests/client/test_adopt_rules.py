@@ -8,7 +8,7 @@ import pytest
 from cachetier_client.adopt.rules import SaveRules
 from cachetier_client.adopt.sources import files_of
 from cachetier_client.adopt.trainer_folder import TrainerFolder
-from cachetier_client.identity.addresses import StepName
+from cachetier_client.identity.step_names import StepName
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from cachetier_client.identity.addresses import StepName
         ("checkpoint-0", 0),
         ("last.ckpt", None),
         ("version_0", None),
-        ("epoch=3.ckpt", None),
+        ("epoch=3.ckpt", 3),
         ("model-00001-of-00002.safetensors", None),
         ("tmp-checkpoint-500", None),
         ("checkpoint-500.tmp", None),
@@ -43,9 +43,9 @@ def test_a_step_is_read_from_the_names_that_frameworks_give(name: str, step: int
 
 
 def test_a_run_may_have_a_rule_of_its_own() -> None:
-    rules = SaveRules(StepName("epoch={step}"))
-    assert rules.step_of("epoch=3.ckpt") == 3
-    assert rules.step_of("epoch=3") == 3
+    rules = SaveRules(StepName("round-{step}"))
+    assert rules.step_of("round-3.ckpt") == 3
+    assert rules.step_of("round-3") == 3
     assert rules.step_of("checkpoint-500") is None
 
 

@@ -118,9 +118,9 @@ def test_a_folder_that_is_not_there_is_said_at_once(served: Served, tmp_path: Pa
 def test_names_markers_and_quiet_are_the_users_to_say(
     served: Served, client: Client, root: Path
 ) -> None:
-    save(root / "epoch=3", {"a": b"x"}, "random_states_0.pkl")
-    save(root / "epoch=4", {"a": b"x"}, "b")
-    rules = ("--step-name", "epoch={step}", "--marker", "random_states_*.pkl")
+    save(root / "round-3", {"a": b"x"}, "random_states_0.pkl")
+    save(root / "round-4", {"a": b"x"}, "b")
+    rules = ("--step-name", "round-{step}", "--marker", "random_states_*.pkl")
     code, _, errors = watched(served, root, *ALONE, *rules, "--once", "--quiet-commits", "0")
     assert code == 0, errors
     assert [each.step for each in client.steps("r")] == [3, 4]

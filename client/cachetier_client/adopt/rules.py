@@ -10,9 +10,7 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from cachetier_client.errors import InvalidNameError
-from cachetier_client.identity.addresses import StepName
-from cachetier_client.identity.names import STEP_LIMIT
+from cachetier_client.identity.step_names import StepName, find_step
 
 # Of a folder called like the first, any of the rest ends the save. The first row that fits counts.
 MARKERS = (
@@ -24,10 +22,6 @@ SINGLE_FILES = ("*.ckpt", "*.pt", "*.pth", "*.safetensors")
 # Beside the folders, with the name or the number of the one that has ended: DeepSpeed, Megatron.
 POINTERS = ("latest", "latest_checkpointed_iteration.txt")
 
-_NUMBERED = re.compile(
-    r"(?:^|[^A-Za-z])(?:global[-_]?step|step|checkpoint|ckpt|iter|iteration)[-_=]?(\d{1,16})(?!\d)"
-)
-_NUMBER = re.compile(r"\d{1,16}")
 _UNFINISHED = re.compile(r"\.|tmp|.*\.(?:tmp|part|partial|incomplete)(?:[-_.].*)?$", re.DOTALL)
 
 
@@ -36,7 +30,7 @@ class SaveRules:
     """How a trainer calls its steps and what it writes last.
 
     Args:
-        step_name: How steps are called, if not by the usual words; see ``identity/addresses.py``.
+        step_name: How steps are called, if not by the usual words; see ``identity/step_names.py``.
         markers: Patterns of the file that ends a save, and of single files that are one, in place
             of the table's.
     """
@@ -48,16 +42,11 @@ class SaveRules:
         """Return the step that a folder or a file is called after, or None."""
         if _UNFINISHED.match(name):
             return None
-        if self.step_name is not None:
-            for each in (name, name.rpartition(".")[0]):  # a file's suffix is not of the form
-                try:
-                    return self.step_name.step_of(each)
-                except InvalidNameError:
-                    continue
-            return None
-        figures = [name] if _NUMBER.fullmatch(name) else _NUMBERED.findall(name)
-        step = int(figures[-1]) if figures else STEP_LIMIT
-        return step if step < STEP_LIMIT else None
+        if self.step_name is not None:  # a file's suffix is not of the form
+            steps = (self.step_name.step_of("", each) for each in (name, name.rpartition(".")[0]))
+            return next((step for step in steps if step is not None), None)
+        found = find_step([name])
+        return None if found is None else found.step
 
     def ends_save(self, name: str) -> bool:
         """Return whether the file ``folder/file``, or a single ``file``, ends its step's save."""
