@@ -10,13 +10,14 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from cachetier_client.identity.presets import PRESETS
 from cachetier_client.identity.step_names import StepName, find_step
 
 # Of a folder called like the first, any of the rest ends the save. The first row that fits counts.
 MARKERS = (
-    ("checkpoint-*", ("trainer_state.json", ".metadata")),  # transformers
-    ("*.ckpt", ("meta.pt",)),  # Lightning, sharded
-    ("*", (".metadata", "model.safetensors.index.json")),  # torch.distributed.checkpoint
+    ("checkpoint-*", (*PRESETS["transformers"].ends, *PRESETS["dcp"].ends)),
+    ("*.ckpt", PRESETS["lightning"].ends),  # sharded
+    ("*", (*PRESETS["dcp"].ends, "model.safetensors.index.json")),
 )
 SINGLE_FILES = ("*.ckpt", "*.pt", "*.pth", "*.safetensors")
 # Beside the folders, with the name or the number of the one that has ended: DeepSpeed, Megatron.
