@@ -34,6 +34,8 @@ def put_files(
     folder: str | os.PathLike[str],
     names: Iterable[str],
     contents: Mapping[str, Any] | None = None,
+    *,
+    under: str = "",
 ) -> None:
     """Put finished files of a folder as this rank's part, and seal it.
 
@@ -42,10 +44,11 @@ def put_files(
         folder: Where the files are.
         names: Which, relative to it; they are the shards' names.
         contents: Further shards, by name.
+        under: A folder that the files' names begin with.
     """
     with checkpoint:
         for name in names:
-            checkpoint.put(name, Path(folder) / name)
+            checkpoint.put(f"{under}/{name}" if under else name, Path(folder) / name)
         for name, data in (contents or {}).items():
             checkpoint.put(name, data)
 
