@@ -33,9 +33,11 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import (
 from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.client import Client
 from cachetier_client.default import default_client
-from cachetier_client.errors import InvalidRequestError
-from cachetier_client.identity.addresses import SCHEME, StepName, parse
+from cachetier_client.errors import InvalidNameError, InvalidRequestError
+from cachetier_client.identity.addresses import SCHEME, parse
+from cachetier_client.identity.step_names import StepName
 from cachetier_client.integrations.folders import write_whole
+from cachetier_client.step_files import whole_step
 from cachetier_client.torch.agreement import RestorableLevel, latest_common_step
 
 TAG = StepName("global_step{step}")
@@ -88,7 +90,8 @@ def lay_out(
     step = latest_common_step(run, level=level, client=client)
     if step is None:
         return None
-    tag, info = TAG.of(step), client.step(run, step)
+    info = whole_step(client, run, step)
+    tag = TAG.of(info.run, step)
     for shard in info.shards:
         _place(Path(load_dir) / tag / shard.name, info.run, step, shard.name)
     write_whole(Path(load_dir) / _LATEST, tag)
@@ -142,7 +145,7 @@ class CachetierCheckpointEngine(CheckpointEngine):  # type: ignore[misc]  # it h
             assert self._info is not None
             self._part = self._client.checkpoint(
                 self._run,
-                TAG.step_of(self._info.tag),
+                _step_of(self._info.tag),
                 overwrite=True,
                 timeout_seconds=self._timeout_seconds,
             )
@@ -203,9 +206,9 @@ class CachetierCheckpointEngine(CheckpointEngine):  # type: ignore[misc]  # it h
             line = file.read(2048) if file.read(len(_MARK)) == _MARK else b""
         if not line:
             return torch.load(path, map_location=map_location, weights_only=False)
-        at = parse((_MARK + line).decode().strip(), StepName())
-        assert at.step is not None and at.name is not None
-        with self._client.open_shard(at.run, at.step, at.name, "rb", restore=True) as source:
+        at = parse((_MARK + line).decode().strip())
+        step, name = int(at.path[0]), "/".join(at.path[1:])
+        with self._client.open_shard(at.run, step, name, "rb", restore=True) as source:
             stream = cast("io.RawIOBase", source)
             return torch.load(
                 io.BufferedReader(stream), map_location=map_location, weights_only=False
@@ -230,6 +233,15 @@ class CachetierCheckpointEngine(CheckpointEngine):  # type: ignore[misc]  # it h
     def _folder(self) -> Path:
         assert self._info is not None
         return Path(self._info.save_dir).absolute() / str(self._info.tag)
+
+
+def _step_of(tag: str) -> int:
+    step = TAG.step_of("", tag)
+    if step is None:
+        raise InvalidNameError(
+            f"the tag {tag!r} names no step", hint=f"Tags are called like {TAG.of('', 1000)!r}."
+        )
+    return step
 
 
 def _commit_at_exit(engine: weakref.ref[CachetierCheckpointEngine]) -> None:

@@ -17,6 +17,7 @@ from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.client import Client
 from cachetier_client.io import digests
 from cachetier_client.results import ShardInfo
+from cachetier_client.step_files import whole_step
 
 _COPIED_AT_ONCE = 8 << 20
 
@@ -99,9 +100,10 @@ def fetch_step(client: Client, run: str | None, step: int, folder: str | os.Path
 
     Raises:
         NotFoundError: There is no such step.
+        IncompleteError: It is not whole, or this node cannot see all of it.
         IntegrityError: No copy of a file has the bytes that were put.
     """
-    found, target = client.step(run, step), Path(folder)
+    found, target = whole_step(client, run, step), Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     turn = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     try:

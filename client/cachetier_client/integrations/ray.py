@@ -29,8 +29,8 @@ import ray.train.collective
 
 from cachetier_client.client import Client
 from cachetier_client.default import default_client
-from cachetier_client.errors import InvalidRequestError
-from cachetier_client.identity.addresses import StepName
+from cachetier_client.errors import InvalidNameError, InvalidRequestError
+from cachetier_client.identity.step_names import StepName
 from cachetier_client.integrations.folders import fetch_step, files_of, put_files
 from cachetier_client.results import AckLevel
 
@@ -99,7 +99,12 @@ class CachetierUpload:
                 f"rank {self._rank} reports a checkpoint, and ranks='first' was said",
                 hint="Pass ranks='all', and a checkpoint on every rank.",
             )
-        step = self._steps.step_of(checkpoint_dir_name)
+        step = self._steps.step_of("", checkpoint_dir_name)
+        if step is None:
+            raise InvalidNameError(
+                f"{checkpoint_dir_name!r} names no step",
+                hint=f"Pass a checkpoint_dir_name like {self._steps.of('', 1000)!r} to report.",
+            )
         part = (self._client or default_client()).checkpoint(
             self._run,
             step,

@@ -22,7 +22,7 @@ from verl.utils.checkpoint.checkpoint_handler import CheckpointHandler, Orchestr
 from cachetier_client.client import Client
 from cachetier_client.default import default_client
 from cachetier_client.errors import InvalidRequestError
-from cachetier_client.identity.addresses import StepName, parse
+from cachetier_client.identity.addresses import parse
 from cachetier_client.integrations.folders import FolderPuts, fetch_step, files_of
 from cachetier_client.torch.agreement import latest_common_step
 
@@ -53,8 +53,8 @@ class CachetierCheckpointHandler(CheckpointHandler):  # type: ignore[misc]  # it
     ) -> None:
         remote = str(options.pop("default_hdfs_dir", None) or "")
         super().__init__(*arguments, **options)  # verl would make a local folder of that name
-        address = parse(remote, StepName())
-        if address.run is None or address.step is not None:
+        address = parse(remote)
+        if address.run is None or address.path:
             raise InvalidRequestError(
                 f"default_hdfs_dir={remote!r} names no run",
                 hint="Set it to cachetier://my-run.",
