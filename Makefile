@@ -21,7 +21,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test soak faults fuzz prometheus xfs acceptance demo near bench paired docs house serve dev wheels lock sbom audit digests clean
+.PHONY: help setup check quick interpreters test soak faults fuzz prometheus xfs acceptance demo near bench paired frameworks docs house serve dev wheels lock sbom audit digests clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -75,6 +75,9 @@ bench: setup $(STAMPS)/bench  ## Measure and write benchmarks/results.json (ONLY
 paired: setup $(STAMPS)/bench  ## Measure this tree beside a commit, in turns (BASE=commit)
 	@$(PY) -m benchmarks.paired --base $(BASE) $(ARGS)
 
+frameworks: setup  ## Test each framework in an environment of its own (ONLY=ray); writes docs/frameworks-results.json
+	@$(PY) -m tools.frameworks $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
 docs: setup  ## Write the pages and dashboards that are made from the code
 	@$(PY) -m tools
 
@@ -104,7 +107,11 @@ lock: $(STAMPS)/venv  ## Resolve requirements/*.txt again (UPGRADE=1: to the new
 	@echo "torch; sys_platform == 'none'" > $(STAMPS)/without-torch.txt
 	@$(COMPILE) --output-file requirements/frameworks.txt --constraint requirements/dev.txt \
 	    --override $(STAMPS)/without-torch.txt --no-emit-package torch requirements/frameworks.in
-	@! grep -nE '(https?|file)://|--(index|extra-index|find-links)' requirements/*.txt
+	@for list in $(filter-out %/megatron.in,$(wildcard requirements/frameworks/*.in)); do \
+	    $(COMPILE) --no-deps --no-annotate --output-file "$${list%.in}.txt" "$$list" || exit; done
+	@$(subst 3.11,3.12,$(COMPILE)) --no-deps --no-annotate \
+	    --output-file requirements/frameworks/megatron.txt requirements/frameworks/megatron.in
+	@! grep -nE '(https?|file)://|--(index|extra-index|find-links)' requirements/*.txt requirements/frameworks/*.txt
 
 sbom: $(STAMPS)/audit  ## Write build/sbom.json, a CycloneDX list of what the image installs, and validate it
 	@mkdir -p build

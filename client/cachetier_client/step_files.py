@@ -19,7 +19,7 @@ from cachetier_client.client import Client
 from cachetier_client.errors import IncompleteError, IntegrityError, InvalidRequestError
 from cachetier_client.identity.names import checked_name
 from cachetier_client.io.digests import BLOCK_BYTES
-from cachetier_client.results import Receipt, ShardInfo
+from cachetier_client.results import Receipt, StepInfo
 
 PIECE_BYTES = 4 * BLOCK_BYTES
 COPY_SECONDS = 300.0
@@ -57,35 +57,13 @@ def placed(dest: str | os.PathLike[str], *, one_file: bool = False) -> Iterator[
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def export_files(
-    client: Client, run: str, step: int, folder: Path, *, timeout_seconds: float = COPY_SECONDS
-) -> list[str]:
-    """Write every shard of a step to a file of its name in ``folder``; return the names.
+def whole_step(
+    client: Client, run: str | None, step: int, *, timeout_seconds: float = COPY_SECONDS
+) -> StepInfo:
+    """Return a step with all its shards, those of other nodes among them.
 
     Raises:
         IncompleteError: The step is not whole, or this node cannot see all of it.
-        IntegrityError: A shard has no good copy, or was replaced meanwhile.
-    """
-    shards = shards_of(client, run, step, timeout_seconds=timeout_seconds)
-    for shard in shards:
-        path = folder / checked_name(shard.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        options: dict[str, Any] = {"mode": "rb", "timeout_seconds": timeout_seconds}
-        with client.open_shard(run, step, shard.name, **options) as data, path.open("xb") as file:
-            if data.digest != shard.digest:
-                what = f"{shard.name} was replaced meanwhile"
-                raise IntegrityError(what, hint="Export the step again.")
-            shutil.copyfileobj(data, file, PIECE_BYTES)
-    return [shard.name for shard in shards]
-
-
-def shards_of(
-    client: Client, run: str, step: int, *, timeout_seconds: float = COPY_SECONDS
-) -> tuple[ShardInfo, ...]:
-    """Return all shards of a step that is whole.
-
-    Raises:
-        IncompleteError: It is not, or this node cannot see all of it.
     """
     found = client.step(run, step, timeout_seconds=timeout_seconds)
     if len(found.ranks) < found.world_size and "durable" in found.levels:
@@ -97,7 +75,29 @@ def shards_of(
             f"step {step} of {run} is not whole, or not to be seen from this node as a whole",
             hint="Wait until it is durable: cachetier wait RUN STEP.",
         )
-    return found.shards
+    return found
+
+
+def export_files(
+    client: Client, run: str, step: int, folder: Path, *, timeout_seconds: float = COPY_SECONDS
+) -> list[str]:
+    """Write every shard of a step to a file of its name in ``folder``; return the names.
+
+    Raises:
+        IncompleteError: The step is not whole, or this node cannot see all of it.
+        IntegrityError: A shard has no good copy, or was replaced meanwhile.
+    """
+    found = whole_step(client, run, step, timeout_seconds=timeout_seconds)
+    for shard in found.shards:
+        path = folder / checked_name(shard.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        options: dict[str, Any] = {"mode": "rb", "timeout_seconds": timeout_seconds}
+        with client.open_shard(run, step, shard.name, **options) as data, path.open("xb") as file:
+            if data.digest != shard.digest:
+                what = f"{shard.name} was replaced meanwhile"
+                raise IntegrityError(what, hint="Export the step again.")
+            shutil.copyfileobj(data, file, PIECE_BYTES)
+    return [shard.name for shard in found.shards]
 
 
 # --- in ------------------------------------------------------------------------------------------

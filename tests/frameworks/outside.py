@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "frameworks"
 PYTHON = "FRAMEWORK_PYTHON"  # set by `make frameworks`
-SECONDS = 300.0
+SECONDS = 280.0
 
 
 def needs(package: str, name: str) -> pytest.MarkDecorator:
@@ -46,25 +49,35 @@ def run_example(
     }
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    started = [
-        subprocess.Popen(
-            [*command, *map(str, arguments)],
-            env={**common, **(_place(rank, ranks, port) if ranks else {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+    with tempfile.TemporaryDirectory(prefix="outside-") as folder:
+        started = [
+            _started(
+                [*command, *map(str, arguments)],
+                {**common, **(_place(rank, ranks, port) if ranks else {})},
+                Path(folder) / str(rank),
+            )
+            for rank in range(ranks or 1)
+        ]
+        try:
+            codes = [process.wait(SECONDS) for process in started]
+        finally:
+            for process in started:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # and what it left behind
+                process.wait()
+        told = [Path(folder, str(rank)).read_text() for rank in range(ranks or 1)]
+    assert codes == [code] * len(codes), "\n".join(each[-8000:] for each in told)
+    return [_last(out) for out in told]
+
+
+def _started(
+    command: list[str], environment: Mapping[str, str], output: Path
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own; its output goes to a file, which nobody waits on."""
+    with output.open("wb") as file:
+        return subprocess.Popen(
+            command, env=environment, stdout=file, stderr=file, start_new_session=True
         )
-        for rank in range(ranks or 1)
-    ]
-    try:
-        told = [process.communicate(timeout=SECONDS) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    for process, (out, err) in zip(started, told, strict=True):
-        assert process.returncode == code, f"{out[-4000:]}\n{err[-8000:]}"
-    return [_last(out) for out, _ in told]
 
 
 def _place(rank: int, ranks: int, port: str) -> dict[str, str]:

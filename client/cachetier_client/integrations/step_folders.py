@@ -36,7 +36,7 @@ from cachetier_client.identity.ranks import torch_distributed
 from cachetier_client.identity.step_names import StepName
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
 from cachetier_client.results import ShardInfo
-from cachetier_client.step_files import files_of, shards_of
+from cachetier_client.step_files import files_of, whole_step
 from cachetier_client.torch.agreement import agree, latest_common_step
 
 ROUND_SECONDS = 1800.0  # what torch gives a collective: one rank may write for long, others wait
@@ -294,7 +294,7 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _bring(client: Client, run: str, step: int, folder: Path, seconds: float) -> None:
-    shards = shards_of(client, run, step, timeout_seconds=seconds)
+    shards = whole_step(client, run, step, timeout_seconds=seconds).shards
     fill = functools.partial(_fill, client, run, step, shards, seconds=seconds)
     if folder.exists():
         fill(folder)

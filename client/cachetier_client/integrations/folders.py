@@ -1,0 +1,161 @@
+"""Folders that trainers write, as parts of steps; and steps, as folders that trainers read."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from cachetier_client.checkpoints import Checkpoint
+from cachetier_client.client import Client
+from cachetier_client.io import digests
+from cachetier_client.results import ShardInfo
+from cachetier_client.step_files import whole_step
+
+_COPIED_AT_ONCE = 8 << 20
+
+logger = logging.getLogger(__name__)
+
+
+def files_of(folder: str | os.PathLike[str]) -> list[str]:
+    """Return the names of all files under a folder, relative to it, in order."""
+    top = Path(folder)
+    return sorted(path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file())
+
+
+def put_files(
+    checkpoint: Checkpoint,
+    folder: str | os.PathLike[str],
+    names: Iterable[str],
+    contents: Mapping[str, Any] | None = None,
+    *,
+    under: str = "",
+) -> None:
+    """Put finished files of a folder as this rank's part, and seal it.
+
+    Args:
+        checkpoint: Not begun yet; it is aborted if a file cannot be put.
+        folder: Where the files are.
+        names: Which, relative to it; they are the shards' names.
+        contents: Further shards, by name.
+        under: A folder that the files' names begin with.
+    """
+    with checkpoint:
+        for name in names:
+            checkpoint.put(Path(folder) / name, f"{under}/{name}" if under else name)
+        for name, data in (contents or {}).items():
+            checkpoint.put(data, name)
+
+
+class FolderPuts:
+    """Does ``put_files`` in a thread of its own. A failure is logged, and raised by the next call.
+
+    The process ends only once what was started has been put.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "cachetier-folder")
+        self._under_way: Future[None] | None = None
+
+    def start(
+        self,
+        checkpoint: Checkpoint,
+        folder: str | os.PathLike[str],
+        names: Iterable[str],
+        contents: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Begin, once what was begun before has ended.
+
+        Raises:
+            CachetierClientError: The one before has failed; this one was not begun.
+        """
+        self.wait()
+        self._under_way = self._thread.submit(
+            _put_logging, checkpoint, folder, list(names), contents
+        )
+
+    def wait(self) -> None:
+        """Wait until the files are in a sealed part.
+
+        Raises:
+            CachetierClientError: They are not, and nothing of the part is kept.
+        """
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+
+def fetch_step(client: Client, run: str | None, step: int, folder: str | os.PathLike[str]) -> Path:
+    """Bring a step's files into ``folder``, verified, and return it.
+
+    Files that are there with the same bytes stay; each of the others is replaced as a whole. Of the
+    ranks of a node that ask for it at once, one brings it.
+
+    Raises:
+        NotFoundError: There is no such step.
+        IncompleteError: It is not whole, or this node cannot see all of it.
+        IntegrityError: No copy of a file has the bytes that were put.
+    """
+    found, target = whole_step(client, run, step), Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    turn = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        for shard in found.shards:
+            if not _is_there(target / shard.name, shard):
+                _fetch(client, found.run, step, shard.name, target / shard.name)
+    finally:
+        os.close(turn)
+    return target
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file; several ranks of a node may write the same at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(partial, 0o644)
+    os.replace(partial, path)
+
+
+def _put_logging(checkpoint: Checkpoint, *files: Any) -> None:
+    try:
+        put_files(checkpoint, *files)
+    except BaseException:
+        logger.exception("step %s of run %s was not put", checkpoint.step, checkpoint.run)
+        raise
+
+
+def _fetch(client: Client, run: str, step: int, name: str, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with (
+            os.fdopen(descriptor, "wb") as file,
+            client.open_shard(run, step, name, "rb", restore=True) as source,
+        ):
+            shutil.copyfileobj(source, file, _COPIED_AT_ONCE)
+        os.chmod(partial, 0o644)
+        os.replace(partial, path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+
+
+def _is_there(path: Path, shard: ShardInfo) -> bool:
+    """Whether a file has a shard's bytes."""
+    if not path.is_file() or path.stat().st_size != shard.size_bytes:
+        return False
+    if not shard.size_bytes:
+        return True
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with memoryview(data) as view:
+            return digests.to_hex(digests.digest_of(view)) == shard.digest

@@ -1,0 +1,77 @@
+"""Folders of files become parts of steps, in the background too, and steps become folders."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from cachetier_client import Client, InvalidRequestError, ServiceUnavailableError
+from cachetier_client.integrations.folders import FolderPuts, fetch_step, files_of, put_files
+
+from tests.frameworks.conftest import Node
+
+FILES = {"a.pt": os.urandom(9_000_000), "deep/er/b.json": b"{}", "empty": b""}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, data in FILES.items():
+        path = tmp_path / "from" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return tmp_path / "from"
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in files_of(folder)}
+
+
+def test_a_folder_comes_back_as_it_was(client: Client, folder: Path, tmp_path: Path) -> None:
+    put_files(client.checkpoint("run", 1), folder, files_of(folder), {"more": b"m"}, under="item")
+
+    found = fetch_step(client, "run", 1, tmp_path / "to")
+
+    assert content(found / "item") == FILES
+    assert (found / "item/a.pt").stat().st_mode & 0o777 == 0o644
+    assert (found / "more").read_bytes() == b"m"
+
+
+def test_what_is_there_stays_and_what_is_torn_is_replaced(
+    client: Client, folder: Path, tmp_path: Path
+) -> None:
+    put_files(client.checkpoint("run", 1), folder, files_of(folder))
+    target = fetch_step(client, "run", 1, tmp_path / "to")
+    before = (target / "deep/er/b.json").stat().st_ino
+    torn = bytearray(FILES["a.pt"])
+    torn[5_000_000] ^= 1  # of the same length
+    (target / "a.pt").write_bytes(torn)
+    (target / "empty").unlink()
+
+    fetch_step(client, "run", 1, target)
+
+    assert content(target) == FILES
+    assert (target / "deep/er/b.json").stat().st_ino == before
+
+
+def test_a_file_that_is_missing_aborts_the_part(client: Client, folder: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot read"):
+        put_files(client.checkpoint("run", 1), folder, ["a.pt", "none"])
+
+    assert client.steps("run", "local") == []
+
+
+def test_a_put_in_the_background_that_fails_is_logged_and_raised_by_the_next(
+    node: Node, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Client(node.url, fallback="fail") as client:
+        puts = FolderPuts()
+        puts.start(client.checkpoint("run", 1), folder, files_of(folder))
+        puts.wait()
+        assert [info.step for info in client.steps("run", "local")] == [1]
+        node.service.stop()
+        puts.start(client.checkpoint("run", 2), folder, files_of(folder))
+        with pytest.raises(ServiceUnavailableError):
+            puts.start(client.checkpoint("run", 3), folder, files_of(folder))
+        puts.wait()  # it was raised once
+    assert "step 2 of run run was not put" in caplog.text

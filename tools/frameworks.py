@@ -1,0 +1,144 @@
+"""``make frameworks``: test each integration with its framework, in an environment of its own.
+
+Frameworks pin versions that conflict, and weigh gigabytes. Each has a hashed list of what it needs
+beside ``.venv``, and an environment under ``build/frameworks`` that lies on top of ``.venv``: torch
+and the client come from there. The tests and the service run in ``.venv``, and what the framework
+does in its own environment. What came of it is in ``docs/frameworks-results.json``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ROOT = Path(__file__).parents[1]
+LISTS = ROOT / "requirements" / "frameworks"
+ENVIRONMENTS = ROOT / "build" / "frameworks"
+RESULTS = ROOT / "docs" / "frameworks-results.json"
+PYTHON = "FRAMEWORK_PYTHON"
+_PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A framework's virtual environment."""
+
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        return ENVIRONMENTS / self.name
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def packages(self) -> Path:
+        return LISTS / f"{self.name}.txt"
+
+    @property
+    def version(self) -> str:
+        """The framework's version: the first that its list asks for."""
+        pin = _PIN.search((LISTS / f"{self.name}.in").read_text(encoding="utf-8"))
+        assert pin is not None, f"{self.name}.in pins nothing"
+        return f"{pin[1]} {pin[2]}"
+
+    def install(self) -> None:
+        """Have what the list says; does nothing if it is there.
+
+        Raises:
+            subprocess.CalledProcessError: pip could not; what it said is in ``stderr``.
+        """
+        stamp = self.folder / "installed"
+        wanted = hashlib.sha256(self.packages.read_bytes()).hexdigest()
+        if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+            return
+        _called(sys.executable, "-m", "venv", "--clear", self.folder)
+        below = sysconfig.get_path("purelib")
+        own = Path(_called(self.python, "-c", "import site; print(site.getsitepackages()[0])"))
+        line = f"import site; site.addsitedir({below!r})\n"
+        (own / "zz_below.pth").write_text(line, encoding="utf-8")
+        pip = [self.python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        pip += ["--no-deps", "--require-hashes", "--no-build-isolation", "--ignore-requires-python"]
+        _called(*pip, "--requirement", self.packages)
+        stamp.write_text(wanted, encoding="utf-8")
+
+
+def result_of(environment: Environment) -> dict[str, object]:
+    """Install a framework, run its tests, and return the row of the result file."""
+    row: dict[str, object] = {
+        "version": environment.version,
+        "python": ".".join(map(str, sys.version_info[:2])),
+    }
+    try:
+        environment.install()
+    except subprocess.CalledProcessError as failed:
+        last = failed.stderr.strip().splitlines()[-1:]
+        return {**row, "tests": {}, "outcome": "not installed", "reason": " ".join(last)}
+    report = environment.folder / "tests.xml"
+    report.unlink(missing_ok=True)
+    tests = ROOT / "tests" / "frameworks" / f"test_{environment.name}.py"
+    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", str(tests)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, PYTHON: str(environment.python)}, check=False
+    )
+    if not report.exists():
+        reason = f"pytest ended with {done.returncode}"
+        return {**row, "tests": {}, "outcome": "failed", "reason": reason}
+    counts, reason = _counts(report)
+    outcome = "failed" if done.returncode else "passed" if counts["passed"] else "skipped"
+    return {**row, "tests": counts, "outcome": outcome, "reason": reason}
+
+
+def _counts(report: Path) -> tuple[dict[str, int], str]:
+    """Return how the tests ended, and the first line of why one did not pass."""
+    suite = next(ET.parse(report).iter("testsuite"))
+    of = {name: int(suite.get(name, "0")) for name in ("tests", "failures", "errors", "skipped")}
+    failed = of["failures"] + of["errors"]
+    told = [
+        (each.get("message") or "").splitlines()[:1]
+        for case in suite.iter("testcase")
+        for each in case
+        if each.tag in ("failure", "error", "skipped")
+    ]
+    counts = {"passed": of["tests"] - failed - of["skipped"], "failed": failed}
+    return {**counts, "skipped": of["skipped"]}, "".join(told[0]) if told else ""
+
+
+def _called(*command: object) -> str:
+    words = [str(word) for word in command]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def main(only: Annotated[str, typer.Option(help="One framework.")] = "") -> None:
+    """Test every framework that has a list, or one."""
+    names = sorted(path.stem for path in LISTS.glob("*.txt"))
+    if only and only not in names:
+        raise typer.BadParameter(f"{only!r} is none of {', '.join(names)}")
+    found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    for name in [only] if only else names:
+        typer.echo(f"==> {name}")
+        found[name] = result_of(Environment(name))
+        typer.echo(
+            f"    {found[name]['version']}: {found[name]['outcome']} {found[name]['reason']}"
+        )
+        text = json.dumps(dict(sorted(found.items())), indent=2) + "\n"
+        RESULTS.write_text(text, encoding="utf-8")
+    if any(found[name]["outcome"] == "failed" for name in ([only] if only else names)):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
