@@ -248,10 +248,12 @@ def delete(
 
 
 def _show_runs(runs: list[str], as_json: bool) -> None:
+    from cachetier_client.identity.names import base_run
+
     if as_json:
         print_json({"runs": runs})
     elif runs:
-        echo(*runs)
+        echo(*dict.fromkeys(map(base_run, runs)))
     else:
         echo("This node knows no run yet.", err=True)
         echo("Next: See one in S3 with `cachetier ls RUN --level durable`.", err=True)
@@ -291,7 +293,8 @@ def _show_steps(run: str, steps: list[StepInfo], level: str | None, as_json: boo
         where = f"is {level}" if level else "is on this node"
         echo(f"No step of {run} {where}.", err=True)
         if level in (None, "local"):
-            echo(f"Next: See S3 with `cachetier ls {run} --level durable`.", err=True)
+            others = f"See S3 with `cachetier ls {run} --level durable`"
+            echo(f"Next: {others}, other paths with `cachetier ls {run} --all`.", err=True)
         return
     console().print(_table_of(steps, lambda step: str(step.step)))
 
