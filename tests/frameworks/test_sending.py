@@ -53,7 +53,7 @@ class FakeCheckpoint:
         self.stream: FakeStream | None = None
         self.options: dict[str, Any] = {}
 
-    def put(self, name: str, data: list[Any], **options: Any) -> None:
+    def put(self, data: list[Any], name: str, **options: Any) -> None:
         self.put_buffers, self.options = data, options
 
     def open(self, name: str, **options: Any) -> FakeStream:

@@ -174,6 +174,7 @@ def work(client: Client) -> None:
         reader.read(1000)
     client.runs(**quick)
     client.steps(RUN, **quick)
+    client.branches(RUN, **quick)
     client.steps(RUN, level="local", **quick)
     client.latest(RUN, level="local", **quick)
     client.wait(RUN, 1, "local", **quick)
