@@ -176,7 +176,7 @@ def flush(
     with reported(as_json), reach(url, patient=True, seconds=deadline) as client:
         _flush(client, run, step, deadline, as_json)
         if run is not None:
-            _tell_of_unknown(run, client.runs())
+            _tell_of_unknown(run, _run_names(client.runs()))
         pending = {"pending_shards": 0, "pending_bytes": 0, "pending_steps": []}
         show(as_json, pending, "Everything asked for is durable.")
 
@@ -247,13 +247,18 @@ def delete(
 # --- how they look -------------------------------------------------------------------------------
 
 
-def _show_runs(runs: list[str], as_json: bool) -> None:
+def _run_names(runs: list[str]) -> list[str]:
+    """Return the runs of which these are, or are branches."""
     from cachetier_client.identity.names import base_run
 
+    return sorted({base_run(run) for run in runs})
+
+
+def _show_runs(runs: list[str], as_json: bool) -> None:
     if as_json:
         print_json({"runs": runs})
     elif runs:
-        echo(*dict.fromkeys(map(base_run, runs)))
+        echo(*_run_names(runs))
     else:
         echo("This node knows no run yet.", err=True)
         echo("Next: See one in S3 with `cachetier ls RUN --level durable`.", err=True)
@@ -261,9 +266,7 @@ def _show_runs(runs: list[str], as_json: bool) -> None:
 
 def _show_all(client: Client, run: str | None, level: LevelName | None, as_json: bool) -> None:
     """Show the steps and branches of a run, or of all, by path; and say what nobody committed."""
-    from cachetier_client.identity.names import base_run
-
-    runs = sorted({base_run(each) for each in client.runs()}) if run is None else [run]
+    runs = _run_names(client.runs()) if run is None else [run]
     found: list[StepInfo] = []
     for each in runs:
         found += client.steps(each, level)

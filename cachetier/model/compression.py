@@ -12,6 +12,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.identity.names import base_run
 
 LEVELS = range(1, 20)
 # What ``auto`` compresses with: higher levels cost far more CPU and gain little on weights.
@@ -95,6 +96,7 @@ class Rules:
 
     def mode_of(self, run: str, name: str) -> Mode:
         """Return the mode of shard ``name`` of ``run``."""
+        run = base_run(run)
         for glob, mode in self.globs:
             if fnmatchcase(f"{run}/{name}" if "/" in glob else run, glob):
                 return mode

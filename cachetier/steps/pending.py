@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cachetier_client.identity.names import is_of_run
 from cachetier_client.units import counted, shown_size
 
 from cachetier.local.catalog import queries
@@ -61,10 +62,11 @@ def _counted(left: Pending | PendingStep) -> str:
 
 
 def pending_of(store: Store, run: str | None, step: int | None) -> Pending:
-    """Return what is left of a step, of a run, or (None) of everything."""
+    """Return what is left of a step, of a run and its branches, or (None) of everything."""
     found = []
     for each in store.read(queries.backlog):
         save, shards = each.save, each.dirty_shards or int(each.whole)
-        if shards and run in (None, save.run) and step in (None, save.step):
+        asked = (run is None or is_of_run(save.run, run)) and step in (None, save.step)
+        if shards and asked:
             found.append(PendingStep(save.run, save.step, shards, each.dirty_bytes))
     return Pending(tuple(found))

@@ -293,3 +293,34 @@ def test_another_node_reads_what_was_written_again_once_it_is_published(
         publish(b"second")
         assert other.cat("run/last.ckpt") == b"second"
         other.client.close()
+
+
+def test_a_flush_of_the_run_is_one_of_all_its_commits(
+    fs: CachetierFileSystem, client: Client
+) -> None:
+    put(fs, "run/checkpoints/epoch=1-step=16.ckpt")
+    put(fs, "runaway/last.ckpt")
+
+    client.flush("run", timeout_seconds=30)
+
+    (commit,) = client.branches("run")
+    assert "durable" in commit.levels
+
+
+def test_what_was_removed_can_be_written_again(
+    fs: CachetierFileSystem, client: Client, settled: Any
+) -> None:
+    for data in (b"first", b"second", b"third"):
+        put(fs, "run/last.ckpt", data)
+        fs.makedirs("run/final")
+        put(fs, "run/final/__0_0.distcp", data)
+        put(fs, "run/final/.metadata", data)
+        settled("run")
+        assert fs.cat("run/last.ckpt") == fs.cat("run/final/__0_0.distcp") == data
+        fs.rm("run/last.ckpt")
+        fs.rm("run/final", recursive=True)
+        assert fs.find("run") == []
+
+    put(fs, "run/last.ckpt", b"fourth")
+    client.wait("run~last.ckpt", 0, "durable", timeout_seconds=30)
+    assert fs.cat("run/last.ckpt") == b"fourth"

@@ -19,7 +19,7 @@ from itertools import chain, count
 from math import prod
 
 from cachetier_client.clock import Clock
-from cachetier_client.identity.names import base_run
+from cachetier_client.identity.names import base_run, is_of_run
 
 from cachetier import callers
 from cachetier.drain.schedule.tasks import Key, TaskKind, Work, name_key
@@ -320,7 +320,7 @@ class QueueState:
     def hurried(self, save: Save) -> bool:
         now = self._clock.monotonic()
         return any(
-            until > now and run in (None, save.run) and step in (None, save.step)
+            until > now and (run is None or is_of_run(save.run, run)) and step in (None, save.step)
             for (run, step), until in tuple(self._wishes.items())
         )
 

@@ -133,6 +133,11 @@ def base_run(run: str) -> str:
     return run.partition(GENERATION_MARK)[0]
 
 
+def is_of_run(saved: str, run: str) -> bool:
+    """Return whether what was saved as ``saved`` is of ``run``: it itself, or a branch of it."""
+    return saved == run or saved.startswith(f"{run}{GENERATION_MARK}")
+
+
 def checked_step(step: object) -> int:
     """Return ``step`` as a plain integer; raise InvalidNameError if it is not a step."""
     number = _index(step)
