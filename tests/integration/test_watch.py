@@ -445,7 +445,8 @@ def test_a_watcher_takes_what_came_while_none_ran_and_what_the_last_one_had_link
 
     with watching(root, adopting(client)) as heard:
         heard.await_(3)
-    assert sorted(heard.taken) == ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
+    # The first watcher may have stored its own after all: then nothing of that is sent again.
+    assert {"checkpoint-2", "checkpoint-3"} <= set(heard.taken)
     assert stored(client, "r", 1) == on_disk(first)
     assert stored(client, "r", 2) == whole
     assert stored(client, "r", 3) == on_disk(third)
