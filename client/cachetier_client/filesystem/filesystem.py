@@ -247,12 +247,22 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Give a file called ``*.tmp`` its name; anything else is copied, and then removed.
 
         Raises:
-            InvalidRequestError: It is part of a commit, which would be left without it.
+            InvalidRequestError: It is part of a commit, which would be left without it; or would
+                come to lie in itself, or in this process alone.
             FileNotFoundError: There is no such file.
         """
-        key = _path(checked_file(self._address(path1)))
+        key, target_path = _path(checked_file(self._address(path1))), _path(self._address(path2))
+        if key == target_path:
+            return
+        if target_path[: len(key)] == key:
+            raise InvalidRequestError(f"{path1} cannot be moved into itself, as {path2}")
         spool = self.saves.held.pop(key, None)
         if spool is None:
+            if target_path[-1].endswith(HELD_SUFFIX):
+                raise InvalidRequestError(
+                    f"{path1} is stored: as {path2} it would be gone with this process",
+                    hint=f"Move it to a name that does not end in {HELD_SUFFIX}.",
+                )
             self._tree.removable([self._address(path1)], recursive=recursive)
             super().mv(path1, path2, recursive=recursive, **kwargs)
             return
