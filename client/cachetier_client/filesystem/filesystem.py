@@ -30,7 +30,7 @@ from cachetier_client.filesystem.saves import FileSaves, Path, Together, Who, sa
 from cachetier_client.filesystem.tree import Entry, Tree, checked_file, missing
 from cachetier_client.filesystem.units import Rules, Unit
 from cachetier_client.identity.addresses import Address, parse
-from cachetier_client.identity.places import further_place
+from cachetier_client.identity.places import Place, further_place
 from cachetier_client.identity.presets import chosen_preset
 from cachetier_client.identity.step_names import StepName
 from cachetier_client.io.digests import BLOCK_BYTES
@@ -124,10 +124,17 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def ls(self, path: str, detail: bool = True, **_kwargs: Any) -> list[Any]:
+    def ls(
+        self, path: str, detail: bool = True, tree: Tree | None = None, **_kwargs: Any
+    ) -> list[Any]:
         """List a folder: runs, or what is saved in one, or in a folder below."""
-        entries = self._tree.entries(self._address(path))
+        entries = (tree or self._tree).entries(self._address(path))
         return entries if detail else [entry["name"] for entry in entries]
+
+    def walk(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        """List all folders below one, having asked once what there is."""
+        kwargs.setdefault("tree", self._tree)
+        return super().walk(path, *args, **kwargs)
 
     def info(self, path: str, **_kwargs: Any) -> Entry:
         """Describe a folder or a file.
@@ -396,11 +403,17 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if held is not None:
             return held.reader()
         options: dict[str, Any] = {"timeout_seconds": self._timeout_seconds}
-        for place, name in self._tree.commits.with_file(address):
+
+        def ask(place: Place, name: str) -> ReadFile | None:
             with suppress(NotFoundError):
                 reader = self.client.open_shard(place.run, place.step, name, "rb", **options)
                 return ReadFile(path, reader)
-        raise missing(path)
+            return None
+
+        found = self._tree.commits.first(address, ask)
+        if found is None:
+            raise missing(path)
+        return found
 
     def _open_to_write(self, address: Address, together: Together | None) -> WrittenFile:
         path, text = _path(address), address.text
