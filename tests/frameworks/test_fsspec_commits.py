@@ -324,3 +324,29 @@ def test_what_was_removed_can_be_written_again(
     put(fs, "run/last.ckpt", b"fourth")
     client.wait("run~last.ckpt", 0, "durable", timeout_seconds=30)
     assert fs.cat("run/last.ckpt") == b"fourth"
+
+
+def test_nothing_is_lost_by_a_move_to_where_it_is_already(
+    fs: CachetierFileSystem, settled: Any
+) -> None:
+    put(fs, "run/a/last.ckpt")
+    settled("run")
+
+    fs.mv("run/a/last.ckpt", "cachetier://run/a/last.ckpt")
+    with pytest.raises(InvalidRequestError, match="into itself"):
+        fs.mv("run/a", "run/a/b", recursive=True)
+    with pytest.raises(InvalidRequestError, match="gone with this process"):
+        fs.mv("run/a/last.ckpt", "run/a/last.ckpt.tmp")
+
+    assert names(fs, "run") == ["run/a/last.ckpt"]
+    assert fs.cat("run/a/last.ckpt") == b"1"
+
+
+def test_a_file_alone_does_not_use_up_that_its_folder_was_made(fs: CachetierFileSystem) -> None:
+    for data in (b"1", b"2"):
+        fs.makedirs("run/final")
+        put(fs, "run/final/config.json", data)
+        put(fs, "run/final/__0_0.distcp", data)
+        put(fs, "run/final/.metadata", data)
+
+    assert fs.cat("run/final/__0_0.distcp") == fs.cat("run/final/config.json") == b"2"

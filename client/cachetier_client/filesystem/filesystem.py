@@ -30,7 +30,7 @@ from cachetier_client.filesystem.saves import FileSaves, Path, Together, Who, sa
 from cachetier_client.filesystem.tree import Entry, Tree, checked_file, missing
 from cachetier_client.filesystem.units import Rules, Unit
 from cachetier_client.identity.addresses import Address, parse
-from cachetier_client.identity.places import further_place
+from cachetier_client.identity.places import Place, further_place
 from cachetier_client.identity.presets import chosen_preset
 from cachetier_client.identity.step_names import StepName
 from cachetier_client.io.digests import BLOCK_BYTES
@@ -124,10 +124,17 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def ls(self, path: str, detail: bool = True, **_kwargs: Any) -> list[Any]:
+    def ls(
+        self, path: str, detail: bool = True, tree: Tree | None = None, **_kwargs: Any
+    ) -> list[Any]:
         """List a folder: runs, or what is saved in one, or in a folder below."""
-        entries = self._tree.entries(self._address(path))
+        entries = (tree or self._tree).entries(self._address(path))
         return entries if detail else [entry["name"] for entry in entries]
+
+    def walk(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        """List all folders below one, having asked once what there is."""
+        kwargs.setdefault("tree", self._tree)
+        return super().walk(path, *args, **kwargs)
 
     def info(self, path: str, **_kwargs: Any) -> Entry:
         """Describe a folder or a file.
@@ -247,12 +254,22 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Give a file called ``*.tmp`` its name; anything else is copied, and then removed.
 
         Raises:
-            InvalidRequestError: It is part of a commit, which would be left without it.
+            InvalidRequestError: It is part of a commit, which would be left without it; or would
+                come to lie in itself, or in this process alone.
             FileNotFoundError: There is no such file.
         """
-        key = _path(checked_file(self._address(path1)))
+        key, target_path = _path(checked_file(self._address(path1))), _path(self._address(path2))
+        if key == target_path:
+            return
+        if target_path[: len(key)] == key:
+            raise InvalidRequestError(f"{path1} cannot be moved into itself, as {path2}")
         spool = self.saves.held.pop(key, None)
         if spool is None:
+            if target_path[-1].endswith(HELD_SUFFIX):
+                raise InvalidRequestError(
+                    f"{path1} is stored: as {path2} it would be gone with this process",
+                    hint=f"Move it to a name that does not end in {HELD_SUFFIX}.",
+                )
             self._tree.removable([self._address(path1)], recursive=recursive)
             super().mv(path1, path2, recursive=recursive, **kwargs)
             return
@@ -386,11 +403,17 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if held is not None:
             return held.reader()
         options: dict[str, Any] = {"timeout_seconds": self._timeout_seconds}
-        for place, name in self._tree.commits.with_file(address):
+
+        def ask(place: Place, name: str) -> ReadFile | None:
             with suppress(NotFoundError):
                 reader = self.client.open_shard(place.run, place.step, name, "rb", **options)
                 return ReadFile(path, reader)
-        raise missing(path)
+            return None
+
+        found = self._tree.commits.first(address, ask)
+        if found is None:
+            raise missing(path)
+        return found
 
     def _open_to_write(self, address: Address, together: Together | None) -> WrittenFile:
         path, text = _path(address), address.text

@@ -189,11 +189,13 @@ class FileSaves:
         key = unit.place.run, unit.place.step
         with self._lock:
             save = self._saves.get(key) if together is None else together.saves.get(key)
-            made = {each for each in self._fresh if _is_in(each, unit.place.folder)}
-            self._fresh -= made
-            again = save is not None and (path in save.paths or save.is_redone_in(made))
-            if unit.place.alone is not None or (made and again):
+            if unit.place.alone is not None:  # says nothing of its folder's save
                 save = None
+            else:
+                made = {each for each in self._fresh if _is_in(each, unit.place.folder)}
+                self._fresh -= made
+                if save is not None and made and (path in save.paths or save.is_redone_in(made)):
+                    save = None
             if save is not None and save.ended:
                 error = SealedError("the save has ended", hint=AFTER_COMMIT)
                 error.locate("open", run=key[0], step=key[1], name=unit.name)

@@ -68,7 +68,8 @@ class Tree:
         found: dict[str, Entry] = {}
         for commit in self.commits.touching(address):
             for entry in self._inside(commit, _path(address)):
-                if entry["type"] == "file" or entry["name"] not in found:
+                before = found.setdefault(entry["name"], entry)
+                if before["type"] == "directory" and entry["type"] == "file":
                     found[entry["name"]] = entry
         for path, spool in list(self.saves.held.items()):
             if path[:-1] == _path(address):

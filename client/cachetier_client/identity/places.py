@@ -57,6 +57,12 @@ class Place:
         """Its path as one text."""
         return "/".join(self.parts)
 
+    @property
+    def rank(self) -> tuple[int, str, int]:
+        """Which of several that have a file is read: the least one."""
+        kind = 0 if self.alone is not None else 1 + (GENERATION_MARK * 2 in self.run)
+        return kind, self.run, self.step
+
     def path_of(self, name: str) -> str:
         """Return the path of one of its shards."""
         return "/".join((*self.folder, name))
