@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from cachetier_client.bucket_format.stored import Content
 
+from cachetier.errors import CachetierError
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
 from cachetier.model.objects import NO_HEAD, Head, Mount
@@ -168,6 +169,9 @@ class Objects(Protocol):
 
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
         """Reserve more for bytes of unknown length, as ``NodeIngest.extend``."""
+
+    def refused_by_disk(self, error: OSError) -> CachetierError:
+        """Return what a put says when the disk does not take what the door writes for it."""
 
     def abort(self, staged: Staged) -> None:
         """Leave nothing behind."""
