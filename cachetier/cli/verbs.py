@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "export": ("transfer:export", "Write a step as DCP, safetensors, torch or plain files."),
         "import": ("transfer:import_", "Save a folder, a file or objects of S3 as a step."),
         "advise": ("advise:advise", "Say how often a run should save, and what decides it."),
+        "estimate": ("estimate:estimate", "Say what checkpoints cost, before anybody saved one."),
     },
     "Look after a node": {
         "status": ("status:status", "Show what the node holds and what is wrong."),
