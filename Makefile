@@ -21,11 +21,11 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test soak faults fuzz prometheus xfs acceptance demo near bench paired frameworks docs house serve dev wheels lock sbom audit digests clean
+.PHONY: help setup check quick interpreters test soak faults fuzz prometheus xfs acceptance demo near bench paired frameworks s3clients docs house serve dev wheels lock sbom audit digests clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
-	@sed -nE 's/^([a-z]+):.*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -nE 's/^([a-z0-9]+):.*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 
 setup: $(STAMPS)/distributions $(STAMPS)/torch  ## Create .venv and install everything, pinned (quick when done)
 
@@ -78,6 +78,9 @@ paired: setup $(STAMPS)/bench  ## Measure this tree beside a commit, in turns (B
 frameworks: setup  ## Test each framework in an environment of its own (ONLY=ray); writes docs/frameworks-results.json
 	@$(PY) -m tools.frameworks $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
+s3clients: setup  ## Test each client of S3 through the door, likewise (ONLY=awscli); writes docs/s3clients-results.json
+	@$(PY) -m tools.frameworks --of s3clients $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
 docs: setup  ## Write the pages and dashboards that are made from the code
 	@$(PY) -m tools
 
@@ -107,11 +110,11 @@ lock: $(STAMPS)/venv  ## Resolve requirements/*.txt again (UPGRADE=1: to the new
 	@echo "torch; sys_platform == 'none'" > $(STAMPS)/without-torch.txt
 	@$(COMPILE) --output-file requirements/frameworks.txt --constraint requirements/dev.txt \
 	    --override $(STAMPS)/without-torch.txt --no-emit-package torch requirements/frameworks.in
-	@for list in $(filter-out %/megatron.in,$(wildcard requirements/frameworks/*.in)); do \
+	@for list in $(filter-out %/megatron.in,$(wildcard requirements/frameworks/*.in requirements/s3clients/*.in)); do \
 	    $(COMPILE) --no-deps --no-annotate --output-file "$${list%.in}.txt" "$$list" || exit; done
 	@$(subst 3.11,3.12,$(COMPILE)) --no-deps --no-annotate \
 	    --output-file requirements/frameworks/megatron.txt requirements/frameworks/megatron.in
-	@! grep -nE '(https?|file)://|--(index|extra-index|find-links)' requirements/*.txt requirements/frameworks/*.txt
+	@! grep -nE '(https?|file)://|--(index|extra-index|find-links)' requirements/*.txt requirements/frameworks/*.txt requirements/s3clients/*.txt
 
 sbom: $(STAMPS)/audit  ## Write build/sbom.json, a CycloneDX list of what the image installs, and validate it
 	@mkdir -p build

@@ -1,9 +1,9 @@
-"""``make frameworks``: test each integration with its framework, in an environment of its own.
+"""``make frameworks`` and ``make s3clients``: test each in an environment of its own.
 
-Frameworks pin versions that conflict, and weigh gigabytes. Each has a hashed list of what it needs
-beside ``.venv``, and an environment under ``build/frameworks`` that lies on top of ``.venv``: torch
-and the client come from there. The tests and the service run in ``.venv``, and what the framework
-does in its own environment. What came of it is in ``docs/frameworks-results.json``.
+Frameworks, and clients of S3, pin versions that conflict, and weigh gigabytes. Each has a hashed
+list of what it needs beside ``.venv``, and an environment under ``build/`` that lies on top of
+``.venv``: torch and the client come from there. The tests and the service run in ``.venv``, and
+what is tested does in its own environment. What came of it is in ``docs/<kind>-results.json``.
 """
 
 from __future__ import annotations
@@ -23,22 +23,48 @@ from typing import Annotated
 import typer
 
 ROOT = Path(__file__).parents[1]
-LISTS = ROOT / "requirements" / "frameworks"
-ENVIRONMENTS = ROOT / "build" / "frameworks"
-RESULTS = ROOT / "docs" / "frameworks-results.json"
-PYTHON = "FRAMEWORK_PYTHON"
 _PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Environment:
-    """A framework's virtual environment."""
+class Kind:
+    """What is tested: each has a list, and a test module, by its name.
 
+    ``variable`` names the interpreter that the tests are to use.
+    """
+
+    name: str
+    tests: Path
+    variable: str
+
+    @property
+    def lists(self) -> Path:
+        return ROOT / "requirements" / self.name
+
+    @property
+    def results(self) -> Path:
+        return ROOT / "docs" / f"{self.name}-results.json"
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("frameworks", ROOT / "tests" / "frameworks", "FRAMEWORK_PYTHON"),
+        Kind("s3clients", ROOT / "tests" / "integration" / "s3clients", "S3CLIENT_PYTHON"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The virtual environment of one framework, or client."""
+
+    kind: Kind
     name: str
 
     @property
     def folder(self) -> Path:
-        return ENVIRONMENTS / self.name
+        return ROOT / "build" / self.kind.name / self.name
 
     @property
     def python(self) -> Path:
@@ -46,12 +72,12 @@ class Environment:
 
     @property
     def packages(self) -> Path:
-        return LISTS / f"{self.name}.txt"
+        return self.kind.lists / f"{self.name}.txt"
 
     @property
     def version(self) -> str:
-        """The framework's version: the first that its list asks for."""
-        pin = _PIN.search((LISTS / f"{self.name}.in").read_text(encoding="utf-8"))
+        """Its version: the first that its list asks for."""
+        pin = _PIN.search(self.packages.with_suffix(".in").read_text(encoding="utf-8"))
         assert pin is not None, f"{self.name}.in pins nothing"
         return f"{pin[1]} {pin[2]}"
 
@@ -77,7 +103,7 @@ class Environment:
 
 
 def result_of(environment: Environment) -> dict[str, object]:
-    """Install a framework, run its tests, and return the row of the result file."""
+    """Install it, run its tests, and return the row of the result file."""
     row: dict[str, object] = {
         "version": environment.version,
         "python": ".".join(map(str, sys.version_info[:2])),
@@ -89,11 +115,10 @@ def result_of(environment: Environment) -> dict[str, object]:
         return {**row, "tests": {}, "outcome": "not installed", "reason": " ".join(last)}
     report = environment.folder / "tests.xml"
     report.unlink(missing_ok=True)
-    tests = ROOT / "tests" / "frameworks" / f"test_{environment.name}.py"
+    tests = environment.kind.tests / f"test_{environment.name}.py"
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", str(tests)]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, PYTHON: str(environment.python)}, check=False
-    )
+    variables = {**os.environ, environment.kind.variable: str(environment.python)}
+    done = subprocess.run(command, cwd=ROOT, env=variables, check=False)
     if not report.exists():
         reason = f"pytest ended with {done.returncode}"
         return {**row, "tests": {}, "outcome": "failed", "reason": reason}
@@ -122,20 +147,24 @@ def _called(*command: object) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def main(only: Annotated[str, typer.Option(help="One framework.")] = "") -> None:
-    """Test every framework that has a list, or one."""
-    names = sorted(path.stem for path in LISTS.glob("*.txt"))
+def main(
+    only: Annotated[str, typer.Option(help="One of them.")] = "",
+    of: Annotated[str, typer.Option(help="frameworks, or s3clients.")] = "frameworks",
+) -> None:
+    """Test every framework, or client of S3, that has a list, or one."""
+    kind = KINDS[of]
+    names = sorted(path.stem for path in kind.lists.glob("*.txt"))
     if only and only not in names:
         raise typer.BadParameter(f"{only!r} is none of {', '.join(names)}")
-    found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    found = json.loads(kind.results.read_text(encoding="utf-8")) if kind.results.exists() else {}
     for name in [only] if only else names:
         typer.echo(f"==> {name}")
-        found[name] = result_of(Environment(name))
+        found[name] = result_of(Environment(kind, name))
         typer.echo(
             f"    {found[name]['version']}: {found[name]['outcome']} {found[name]['reason']}"
         )
         text = json.dumps(dict(sorted(found.items())), indent=2) + "\n"
-        RESULTS.write_text(text, encoding="utf-8")
+        kind.results.write_text(text, encoding="utf-8")
     if any(found[name]["outcome"] == "failed" for name in ([only] if only else names)):
         raise typer.Exit(1)
 
