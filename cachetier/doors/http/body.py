@@ -17,6 +17,7 @@ from typing import Protocol
 from cachetier_client.io.digests import BLOCK_BYTES
 from starlette.types import Receive
 
+from cachetier.doors.http.direct import DirectStream, Lend
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import BodyCutShortError, SlowBodyError
@@ -62,13 +63,21 @@ class Body:
     """One request's body. ``size_bytes`` counts what has come.
 
     With a ``tap`` the connection copies into blocks itself, which saves two copies and a task
-    switch for each piece; ``receive`` then only says when a block is full, or the body ends.
+    switch for each piece; ``receive`` then only says when a block is full, or the body ends. With
+    ``lend`` a thread receives into the blocks, past the loop, where the connection allows it.
     """
 
-    def __init__(self, receive: Receive, limits: RequestLimits, tap: Tap | None = None) -> None:
+    def __init__(
+        self,
+        receive: Receive,
+        limits: RequestLimits,
+        tap: Tap | None = None,
+        lend: Lend | None = None,
+    ) -> None:
         self._receive = receive
         self._limits = limits
         self._tap = tap
+        self._lend = lend
         self._more = True
         self._held = b""
         self._waiting = False
@@ -112,7 +121,11 @@ class Body:
                 filling.feed(self._held)
                 self._held = b""
                 await filling.relieve()
-                self._divert(filling)
+                stream = self._lend() if self._lend is not None and self._more else None
+                if stream is not None:
+                    await self._receive_directly(stream, filling, pools)
+                else:
+                    self._divert(filling)
                 while self._more:
                     await filling.relieve()
                     filling.feed(await self._next())
@@ -120,6 +133,33 @@ class Body:
             await filling.finish()
         finally:
             await filling.settle()
+
+    async def _receive_directly(
+        self, stream: DirectStream, filling: _BodyFilling, pools: Pools
+    ) -> None:
+        """Let a thread receive what is left straight into blocks."""
+        try:
+            self.size_bytes += len(stream.earlier)
+            filling.feed(stream.earlier)
+            while stream.left_bytes:
+                await filling.relieve()
+                coming = pools.wire(stream.fill, filling.room, self._moved)
+                self._waiting = True
+                try:
+                    await asyncio.wait([coming])
+                finally:
+                    self._waiting = False
+                    if not coming.done():
+                        stream.stop()
+                        with suppress(Exception):  # why it is stopped says more
+                            await pools.whole(coming)
+                filling.grow(coming.result())
+            self._more = False
+        finally:
+            stream.close()
+
+    def _moved(self, count: int) -> None:
+        self.size_bytes += count
 
     def _divert(self, filling: _BodyFilling) -> None:
         if self._tap is None or not self._more:
@@ -213,6 +253,15 @@ class _BodyFilling:
         self._block[self._filled : end] = piece
         self._filled = end
         return end == BLOCK_BYTES
+
+    @property
+    def room(self) -> memoryview:
+        """What is empty of the block that fills; never nothing after ``relieve``."""
+        return self._block[self._filled :]
+
+    def grow(self, count: int) -> None:
+        """Count what was received into ``room``."""
+        self._filled += count
 
     async def relieve(self) -> None:
         """Hand over full blocks, until what was fed fits into one that is not."""

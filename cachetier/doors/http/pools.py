@@ -1,6 +1,6 @@
 """Bounded thread pools for blocking calls: the event loop itself only moves bytes.
 
-Three pools, so that who waits for room or for the drain never holds up a commit, and a commit's
+Four pools, so that who waits for room or for the drain never holds up a commit, and a commit's
 sync never holds up the blocks of another upload.
 """
 
@@ -16,15 +16,19 @@ Result = TypeVar("Result")
 
 
 class Pools:
-    """``disk`` moves blocks, ``quick`` asks the catalog and commits, ``patient`` waits."""
+    """``disk`` moves blocks and ``wire`` receives; ``quick`` commits, and ``patient`` waits."""
 
-    def __init__(self, *, disk: int = 4, quick: int = 8, patient: int = 64) -> None:
+    def __init__(self, *, disk: int = 4, wire: int = 12, quick: int = 8, patient: int = 64) -> None:
         self._disk = ThreadPoolExecutor(disk, thread_name_prefix="http-disk")
+        self._wire = ThreadPoolExecutor(wire, thread_name_prefix="http-wire")
         self._quick = ThreadPoolExecutor(quick, thread_name_prefix="http-quick")
         self._patient = ThreadPoolExecutor(patient, thread_name_prefix="http-patient")
 
     def disk(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         return _run(self._disk, call, *arguments)
+
+    def wire(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        return _run(self._wire, call, *arguments)
 
     def quick(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         return _run(self._quick, call, *arguments)
@@ -70,7 +74,7 @@ class Pools:
 
     def close(self) -> None:
         """Let idle threads go; a call that still blocks ends with the process."""
-        for pool in (self._disk, self._quick, self._patient):
+        for pool in (self._disk, self._wire, self._quick, self._patient):
             pool.shutdown(wait=False, cancel_futures=True)
 
 

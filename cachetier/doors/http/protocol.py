@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import httptools
 from uvicorn._types import HTTPScope
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -18,6 +19,7 @@ from uvicorn.server import ServerState
 
 from cachetier.callers import is_gone
 from cachetier.doors.http.body import TAP, Feed, Tap
+from cachetier.doors.http.direct import LEND, DirectStream, Lend
 from cachetier.doors.http.front import CONNECTION, Describe, Failed
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.problems import problem_response
@@ -56,6 +58,7 @@ class WatchedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._has_body = False
         self._feed: Feed | None = None
+        self._left_bytes: int | None = None
         self._served: RequestResponseCycle | None = None
         self.resting_since = self.loop.time()
         self._unsent_bytes = 0
@@ -136,9 +139,11 @@ class WatchedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._has_body = False
         self._feed = None
+        self._left_bytes = None
         connection = self.transport.get_extra_info("socket")
         self.scope["extensions"] = {
             TAP: {"tap": self._tap_for(self.scope)},
+            LEND: {"lend": self._lend_for(self.scope)},
             CONNECTION: {
                 "socket": connection,
                 "unsent_bytes": self.transport.get_write_buffer_size,
@@ -153,7 +158,8 @@ class WatchedProtocol(HttpToolsProtocol):
             raise BadHeadError("too many headers")
 
     def on_headers_complete(self) -> None:
-        names = {name for name, _value in self.headers}
+        named = dict(self.headers)
+        names = named.keys()
         if b"content-length" in names and b"transfer-encoding" in names:
             raise BadHeadError("both Content-Length and Transfer-Encoding")
         if len(self.pipeline) >= PIPELINED:
@@ -161,6 +167,8 @@ class WatchedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._in_head = False
         self._has_body = bool(names & {b"content-length", b"transfer-encoding"})
+        if b"content-length" in names:
+            self._left_bytes = int(named[b"content-length"])
         if self._has_body:
             self.flow.pause_reading()  # until the application asks, or has answered without
 
@@ -169,6 +177,8 @@ class WatchedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
+        if self._left_bytes is not None:
+            self._left_bytes -= len(body)
         if self._feed is None or self.cycle.response_complete:
             super().on_body(body)
         elif self._feed(body):
@@ -187,6 +197,33 @@ class WatchedProtocol(HttpToolsProtocol):
             return earlier
 
         return tap
+
+    def _lend_for(self, scope: HTTPScope) -> Lend:
+        """Return how a thread may receive the rest of one request's body from the socket itself."""
+
+        def lend() -> DirectStream | None:
+            cycle, left_bytes = self.cycle, self._left_bytes
+            ours = cycle.scope is scope and not cycle.disconnected
+            if not ours or not left_bytes or self.transport.get_extra_info("ssl_object"):
+                return None
+            if cycle.waiting_for_100_continue:
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                cycle.waiting_for_100_continue = False
+            self.flow.pause_reading()
+            earlier, cycle.body = bytes(cycle.body), bytearray()
+            connection = self.transport.get_extra_info("socket").fileno()
+            return DirectStream(connection, earlier, left_bytes, self._taken_back)
+
+        return lend
+
+    def _taken_back(self, whole: bool) -> None:
+        """Go on behind a body that was read past the parser, or let this be the last request."""
+        if whole:
+            self.parser = httptools.HttpRequestParser(self)
+            self._left_bytes = 0
+            self.on_message_complete()
+        else:
+            self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

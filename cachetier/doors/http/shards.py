@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 import os
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 
@@ -15,19 +12,21 @@ from cachetier_client.io import digests
 from cachetier_client.results import Receipt
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from cachetier.access.principals import Caller
 from cachetier.doors.http.admitted import TARGET, doing
 from cachetier.doors.http.body import TAP, Blocks, Body
+from cachetier.doors.http.direct import LEND
 from cachetier.doors.http.download import Download
-from cachetier.doors.http.front import CONNECTION, caller_of
+from cachetier.doors.http.front import caller_of
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.paths import RequestTarget
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import MethodError
 from cachetier.doors.http.queries import Query, digest_of, element_size_of, size_of
 from cachetier.doors.http.ranges import Span, span_of
+from cachetier.doors.http.sending import SentAnswer
 from cachetier.doors.http.slots import Slots
 from cachetier.doors.http.upload import Put, put_large, put_small
 from cachetier.doors.http.waiting import answered, in_share
@@ -82,8 +81,9 @@ class Shards:
         started_at = time.monotonic()
         put = _put_of(target, query, headers)
         client_id = self._listen(caller_of(scope), query, target.run)
-        tap = scope.get("extensions", {}).get(TAP, {}).get("tap")
-        receipt = await self._take(put, Body(receive, self._limits, tap), scope)
+        extensions = scope.get("extensions", {})
+        tap, lend = extensions.get(TAP, {}).get("tap"), extensions.get(LEND, {}).get("lend")
+        receipt = await self._take(put, Body(receive, self._limits, tap, lend), scope)
         if not covers(Level(receipt.level), ack):
             left = max(0.0, put.timeout_seconds - (time.monotonic() - started_at))
             reached = self._node.checkpoints.level_reached(
@@ -129,7 +129,7 @@ class Shards:
         query = Query(scope["query_string"], ("timeout_seconds", "restore"))
         timeout_seconds, ids = query.seconds(), _ids(target)
         wanted = None if query.flag("restore") else Headers(scope=scope).get("range")
-        sending = _Sending(scope, send)
+        sending = SentAnswer(scope, send)
         async with AsyncExitStack() as held:
             opened = await self._pools.owned(
                 _close, self._opened_small, ids, wanted, timeout_seconds
@@ -167,7 +167,7 @@ class Shards:
         return restore.follow(*ids, timeout_seconds)
 
     async def _answer(
-        self, download: Download, scope: Scope, receive: Receive, send: _Sending
+        self, download: Download, scope: Scope, receive: Receive, send: SentAnswer
     ) -> None:
         shard, headers = download.opened.shard, Headers(scope=scope)
         described = _headers(shard, download.opened.source)
@@ -203,30 +203,6 @@ class Shards:
         Query(scope["query_string"], ())
         await self._pools.quick(self._node.checkpoints.delete_shard, *_ids(target))
         await Response(status_code=204)(scope, receive, send)
-
-
-class _Sending:
-    """An answer on its way: ``moved_bytes`` are those that its reader took."""
-
-    def __init__(self, scope: Scope, send: Send) -> None:
-        connection = scope.get("extensions", {}).get(CONNECTION, {})
-        self._unsent_bytes: Callable[[], int] = connection.get("unsent_bytes", lambda: 0)
-        self._send = send
-        self._sent_bytes = 0
-        self._excused_at = -math.inf
-
-    @property
-    def moved_bytes(self) -> int:
-        return self._sent_bytes - self._unsent_bytes()
-
-    def waits_for_peer(self, since: float) -> bool:
-        return self._unsent_bytes() > 0 and self._excused_at <= since
-
-    async def __call__(self, message: Message) -> None:
-        if not self._unsent_bytes():  # the reader waited for us
-            self._excused_at = asyncio.get_running_loop().time()
-        self._sent_bytes += len(message.get("body", b""))
-        await self._send(message)
 
 
 async def _stream(

@@ -1,0 +1,72 @@
+"""Documents of S3 as answers, those of errors among them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Union
+from xml.sax.saxutils import escape
+
+from starlette.responses import Response
+
+from cachetier.doors.s3.errors import STATUS, s3_code_of
+from cachetier.errors import CachetierError
+
+MEDIA_TYPE = "application/xml"
+ERROR = "Error"
+NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+# What no document of XML 1.0 can have; clients that have such keys ask for encoding-type=url.
+_UNSPEAKABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+# The fields of a document, in order; what is no text is a record of fields itself.
+Fields = list[tuple[str, Union[str, "Fields"]]]  # it names itself
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")  # of the request at hand
+resource: ContextVar[str] = ContextVar("resource", default="")  # what it is about
+
+
+def document(root: str, fields: Fields) -> bytes:
+    """Return a document of S3."""
+    namespace = "" if root == ERROR else f' xmlns="{NAMESPACE}"'  # S3's errors have none
+    body = f"<{root}{namespace}>{_elements(fields)}</{root}>"
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}'.encode()
+
+
+def xml_answer(
+    root: str, fields: Fields, headers: Mapping[str, str] | None = None, status: int = 200
+) -> Response:
+    return Response(document(root, fields), status, dict(headers or {}), MEDIA_TYPE)
+
+
+def error_answer(error: CachetierError, *, close: bool = False) -> Response:
+    """Return the answer for ``error``; ``close`` also ends the connection."""
+    code = s3_code_of(error)
+    fields: Fields = [
+        ("Code", code),
+        ("Message", f"{error.message} {error.hint}".strip()),
+        ("Resource", resource.get()),
+        ("RequestId", request_id.get()),
+    ]
+    headers = {"Connection": "close"} if close else {}
+    if error.retry_after_seconds is not None:
+        headers["Retry-After"] = str(math.ceil(error.retry_after_seconds))
+    return xml_answer(ERROR, fields, headers, STATUS[code])
+
+
+def iso_date(instant: float) -> str:
+    found = datetime.fromtimestamp(instant, UTC)
+    return f"{found:%Y-%m-%dT%H:%M:%S}.{found.microsecond // 1000:03}Z"
+
+
+def _elements(fields: Sequence[tuple[str, str | Fields]]) -> str:
+    return "".join(
+        f"<{name}>{_text(value) if isinstance(value, str) else _elements(value)}</{name}>"
+        for name, value in fields
+    )
+
+
+def _text(value: str) -> str:
+    return escape(_UNSPEAKABLE.sub("\ufffd", value), {"\r": "&#13;"})

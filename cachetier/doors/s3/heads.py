@@ -1,0 +1,43 @@
+"""What of a put's headers is kept with the object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.datastructures import Headers
+
+from cachetier.doors.s3.errors import refused
+from cachetier.model.objects import Head
+
+METADATA_LIMIT_BYTES = 2048  # S3's own
+CONTENT_HEADERS = (
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-type",
+    "expires",
+)
+_META = "x-amz-meta-"
+_OURS = "cachetier-"
+_CHUNKED = "aws-chunked"
+
+
+def head_of(headers: Headers, checksums: Mapping[str, str] | None = None) -> Head:
+    """Return what a put says of its object.
+
+    Raises:
+        CachetierError: MetadataTooLarge, or a name that is ours.
+    """
+    kept = {name: headers[name] for name in CONTENT_HEADERS if name in headers}
+    encodings = [each.strip() for each in kept.pop("content-encoding", "").split(",")]
+    if encoding := ", ".join(each for each in encodings if each not in ("", _CHUNKED)):
+        kept["content-encoding"] = encoding
+    metadata = {
+        name.removeprefix(_META): value for name, value in headers.items() if name.startswith(_META)
+    }
+    if sum(len(name) + len(value) for name, value in metadata.items()) > METADATA_LIMIT_BYTES:
+        raise refused("MetadataTooLarge", f"metadata has up to {METADATA_LIMIT_BYTES} bytes")
+    if any(name.startswith(_OURS) for name in metadata):
+        raise refused("InvalidArgument", f"metadata that begins with {_OURS} is the service's own")
+    return Head(kept, metadata, dict(checksums or {}))
