@@ -13,6 +13,7 @@ from cachetier_client.errors import (
     ForbiddenError,
     GiveUpError,
     InvalidRequestError,
+    NotFoundError,
     RemoteError,
     RemoteRefusedError,
 )
@@ -98,6 +99,57 @@ class SourceChangedError(RemoteError):
     """The object to copy from is gone, or is not the version that was looked at: send the bytes."""
 
     code = "remote_source_changed"
+
+
+# --- objects: what the S3 door refuses with, by S3's own codes -----------------------------------
+
+_LOOK_AT_KEY = (
+    "Look at the key: `ls` through the door, or `cachetier ls s3:<mount>`, shows what there is."
+)
+
+
+class NoSuchKeyError(NotFoundError):
+    code = "no_such_key"
+    hint = _LOOK_AT_KEY
+    s3_code = "NoSuchKey"
+
+
+class NoSuchBucketError(NotFoundError):
+    code = "no_such_bucket"
+    s3_code = "NoSuchBucket"
+
+
+class NoSuchUploadError(NotFoundError):
+    code = "no_such_upload"
+    s3_code = "NoSuchUpload"
+
+
+class InvalidPartError(InvalidRequestError):
+    code = "invalid_part"
+    s3_code = "InvalidPart"
+
+
+class InvalidPartOrderError(InvalidRequestError):
+    code = "invalid_part_order"
+    s3_code = "InvalidPartOrder"
+
+
+class EntityTooSmallError(InvalidRequestError):
+    code = "entity_too_small"
+    s3_code = "EntityTooSmall"
+
+
+class ConditionError(InvalidRequestError):
+    """The condition of a put or a read does not hold."""
+
+    code = "precondition_failed"
+    s3_code = "PreconditionFailed"
+
+
+class ReadOnlyMountError(CachetierError):
+    code = "read_only"
+    hint = "This mount takes no writes: `mode` of its [[s3_mount]] says so."
+    s3_code = "AccessDenied"
 
 
 def error_codes() -> frozenset[str]:

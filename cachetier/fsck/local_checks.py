@@ -16,11 +16,11 @@ from cachetier_client.units import shown_size
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport
 from cachetier.local.catalog import queries
 from cachetier.local.files.data_files import DiskFiles
+from cachetier.local.local_copy import LocalCopy
 from cachetier.local.lost_and_found import Identity, LostAndFound, superfluous_because
 from cachetier.local.repair import check_queries
 from cachetier.local.repair.check_queries import PAGE_ROWS, CheckedRow
 from cachetier.local.repair.open_catalog import CatalogView
-from cachetier.local.store import LocalCopy
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE

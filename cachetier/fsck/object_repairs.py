@@ -22,7 +22,8 @@ from cachetier.fsck.local_checks import doubtful_copies
 from cachetier.fsck.local_repairs import LocalRepairs
 from cachetier.fsck.remote_index import RemoteIndex
 from cachetier.local.catalog import drain_writes, replica_writes
-from cachetier.local.store import LocalCopy, Store
+from cachetier.local.local_copy import LocalCopy
+from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE

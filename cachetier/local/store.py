@@ -9,21 +9,18 @@ clears away; never a row without its file.
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import apsw
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
-from cachetier_client.io import digests
-from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import (
     BackpressureError,
@@ -48,6 +45,8 @@ from cachetier.local.catalog.puts import Committed
 from cachetier.local.catalog.records import NewShard
 from cachetier.local.files.data_files import Files
 from cachetier.local.files.space import Space
+from cachetier.local.identity import FileMark, shard_mark
+from cachetier.local.local_copy import LocalCopy
 from cachetier.local.open_files import OpenFile, OpenFiles
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Shard
@@ -90,45 +89,18 @@ class Staged:
             self.writer = None
 
 
-@dataclass(frozen=True, slots=True)
-class LocalCopy:
-    """The local bytes of a shard: a descriptor, which the receiver closes, or the bytes."""
+class Outcome(Protocol):
+    """What a commit made of new bytes: see ``puts.Committed``."""
 
-    shard: Shard
-    descriptor: int | None
-    body: bytes | None
+    @property
+    def replaced(self) -> Sequence[Shard]: ...
 
-    def close(self) -> None:
-        """Let go of the file, if it is one."""
-        if self.descriptor is not None:
-            os.close(self.descriptor)
+    @property
+    def repeated(self) -> bool: ...
 
-    def looks_right(self) -> bool:
-        """Check the size of a file, as its reader checks the blocks; or the digest of a body."""
-        content = self.shard.content
-        if self.descriptor is not None:
-            return os.fstat(self.descriptor).st_size == content.size_bytes
-        assert self.body is not None
-        sized = len(self.body) == content.size_bytes
-        return sized and digests.digest_of(self.body) == content.digest
 
-    def reads_right(self) -> bool:
-        """Read it to its end and check it all; a file that the disk cannot read is not right."""
-        if not self.looks_right():
-            return False
-        try:
-            return self.descriptor is None or self._blocks_match(self.descriptor)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            return False
-
-    def _blocks_match(self, descriptor: int) -> bool:
-        for number, expected in enumerate(self.shard.content.block_digests):
-            block = os.pread(descriptor, BLOCK_BYTES, number * BLOCK_BYTES)
-            if digests.digest_of(block) != expected:
-                return False
-        return True
+Kept = TypeVar("Kept", bound=Outcome)
+Record = Callable[[apsw.Connection, float], Kept]  # takes the time too
 
 
 class Store:
@@ -312,7 +284,20 @@ class Store:
         return size_bytes
 
     def commit(self, staged: Staged, ids: SaveIds, name: str, content: Content) -> Committed:
-        """Make a staged shard safe on this node; on any error nothing of it is kept.
+        """Make a staged shard safe on this node; raises as ``commit_file``."""
+        new = NewShard(name, ids.rank, content, file_id=staged.file_id)
+        mark = shard_mark(self.store_id, ids, name, content, ids.world_size)
+        return self.commit_file(
+            staged,
+            mark,
+            content,
+            lambda sql, now: puts.commit_shard(sql, self.policy, ids, new, now),
+        )
+
+    def commit_file(
+        self, staged: Staged, mark: FileMark, content: Content, record: Record[Kept]
+    ) -> Kept:
+        """Make a staged file safe on this node, and ``record`` whose it is; on error keep nothing.
 
         Raises:
             SizeMismatchError, OpenForWritingError: The file is not what was declared, or reserved.
@@ -321,9 +306,8 @@ class Store:
         """
         try:
             self._refuse_if_fenced()
-            self._sync(staged, ids, name, content, ids.world_size)
-            new = NewShard(name, ids.rank, content, file_id=staged.file_id)
-            committed = self.write(puts.commit_shard, self.policy, ids, new, self._clock.now())
+            self._sync(staged, mark, content)
+            committed = self.write(record, self._clock.now())
         except BaseException:
             self.discard(staged)
             raise
@@ -337,33 +321,58 @@ class Store:
     def commit_inline(
         self, ids: SaveIds, name: str, content: Content, body: bytes
     ) -> Callable[[], Committed]:
-        """Begin to make a small shard safe inside the catalog; the caller has reserved its size.
+        """Begin to make a small shard safe inside the catalog; see ``commit_body``."""
+        new = NewShard(name, ids.rank, content, body=body)
+        return self.commit_body(
+            content.size_bytes,
+            lambda sql, now: puts.commit_shard(sql, self.policy, ids, new, now),
+        )
 
-        It is safe once what is returned has returned: shards that were begun together share a sync.
+    def commit_body(self, size_bytes: int, record: Record[Kept]) -> Callable[[], Kept]:
+        """Begin to ``record`` bytes inside the catalog; the caller has reserved their size.
+
+        They are safe once what is returned has returned: those that were begun together share a
+        sync.
 
         Raises:
             DiskFullError: What is left of the catalog's reserve is not for puts; see ``in_room``.
         """
         if not self.takes_records():
-            self.space.refuse(content.size_bytes, 0)
+            self.space.refuse(size_bytes, 0)
             raise DiskFullError(DISK_IS_FULL)
-        new = NewShard(name, ids.rank, content, body=body)
-        pending = self._committer.submit(
-            puts.commit_shard, self.policy, ids, new, self._clock.now()
-        )
+        pending = self._committer.submit(record, self._clock.now())
 
-        def outcome() -> Committed:
+        def outcome() -> Kept:
             try:
                 committed = self._committer.outcome(pending)
             except BaseException:
-                self.space.release(content.size_bytes)
+                self.space.release(size_bytes)
                 raise
             if committed.repeated:
-                self.space.release(content.size_bytes)
+                self.space.release(size_bytes)
             self.drop(committed.replaced)
             return committed
 
         return outcome
+
+    def mark(self, file_id: str, mark: FileMark) -> None:
+        """Mark a committed file anew, and sync that.
+
+        Raises:
+            FencedError: The sync failed.
+            BackpressureError: The disk has no room for it.
+        """
+        descriptor = self.files.open(file_id)
+        try:
+            self.files.seal(descriptor, mark.identity)
+        except FencedError as error:
+            self._on_disk_error("sync")
+            self.fence(error.message)
+            raise
+        except OSError as error:
+            raise self.refused_by_disk(error) from error
+        finally:
+            os.close(descriptor)
 
     def restored(self, staged: Staged, shard: Shard) -> None:
         """Give a shard the staged file that now holds its bytes again; damaged ones go.
@@ -373,7 +382,8 @@ class Store:
         """
         of_any_world = 0  # how many ranks there are is not known here
         try:
-            self._sync(staged, shard, shard.name, shard.content, of_any_world)
+            mark = shard_mark(self.store_id, shard, shard.name, shard.content, of_any_world)
+            self._sync(staged, mark, shard.content)
             before = self.write(local_copies.attach, shard.version, staged.file_id)
         except BaseException:
             self.discard(staged)
@@ -516,16 +526,13 @@ class Store:
         if reason is not None:
             raise FencedError(reason)
 
-    def _sync(
-        self, staged: Staged, ids: SaveIds | Shard, name: str, content: Content, world_size: int
-    ) -> None:
+    def _sync(self, staged: Staged, mark: FileMark, content: Content) -> None:
         staged.close_writer()
         if not self.open_files.take_back(staged.file):
             raise _overrun(staged)
-        self._check_size(staged, ids, name, content)
+        _check_size(staged, mark, content)
         try:
-            identity = _identity(self.store_id, ids, name, content, world_size)
-            self.files.seal(staged.file.descriptor, identity)
+            self.files.seal(staged.file.descriptor, mark.identity)
             self.files.sync_name(staged.file_id)
         except FencedError as error:
             self._on_disk_error("sync")
@@ -533,33 +540,29 @@ class Store:
             raise
         except OSError as error:
             raise self._not_allocated(0, error) from error
-        self._check_size(staged, ids, name, content)  # again, as nobody can write any more
+        _check_size(staged, mark, content)  # again, as nobody can write any more
 
-    def _check_size(
-        self, staged: Staged, ids: SaveIds | Shard, name: str, content: Content
-    ) -> None:
-        status = os.fstat(staged.file.descriptor)
-        if status.st_nlink == 0:  # by a row nobody would find its bytes
-            raise StagedIOError(
-                f"somebody removed the staged file {staged.file_id}",
-                hint="Let nothing but cachetier touch its cache_dir, and put the shard again.",
-                **ids.context,
-                name=name,
-            )
-        size_bytes = status.st_size
-        declared, reserved = content.size_bytes, staged.reserved_bytes
-        if size_bytes != declared or size_bytes > reserved:
-            raise SizeMismatchError(
-                f"{declared} bytes declared and {reserved} reserved, but the file has {size_bytes}",
-                **ids.context,
-                name=name,
-            )
-        if (allocated := staged.file.overrun()) is not None:
-            raise SizeMismatchError(
-                f"{reserved} bytes were reserved, but the file takes {allocated} of the disk",
-                **ids.context,
-                name=name,
-            )
+
+def _check_size(staged: Staged, mark: FileMark, content: Content) -> None:
+    status = os.fstat(staged.file.descriptor)
+    if status.st_nlink == 0:  # by a row nobody would find its bytes
+        raise StagedIOError(
+            f"somebody removed the staged file {staged.file_id}",
+            hint="Let nothing but cachetier touch its cache_dir, and put the shard again.",
+            **mark.context,
+        )
+    size_bytes = status.st_size
+    declared, reserved = content.size_bytes, staged.reserved_bytes
+    if size_bytes != declared or size_bytes > reserved:
+        raise SizeMismatchError(
+            f"{declared} bytes declared and {reserved} reserved, but the file has {size_bytes}",
+            **mark.context,
+        )
+    if (allocated := staged.file.overrun()) is not None:
+        raise SizeMismatchError(
+            f"{reserved} bytes were reserved, but the file takes {allocated} of the disk",
+            **mark.context,
+        )
 
 
 def _overrun(staged: Staged) -> SizeMismatchError:
@@ -573,21 +576,3 @@ def _overrun(staged: Staged) -> SizeMismatchError:
 def _unreadable(error: Exception) -> CatalogDamagedError:
     tell(log, events.CATALOG_UNREADABLE, reason=str(error))
     return CatalogDamagedError(f"the catalog cannot be read: {error}")
-
-
-def _identity(
-    store_id: str, ids: SaveIds | Shard, name: str, content: Content, world_size: int
-) -> bytes:
-    """Return what is written on a data file, so that ``fsck`` can tell whose it is."""
-    identity = {
-        "store": store_id,
-        "run": ids.run,
-        "step": ids.step,
-        "save": ids.save_id,
-        "rank": ids.rank,
-        "name": name,
-        "size_bytes": content.size_bytes,
-        "digest": f"{content.digest:016x}",
-        "world_size": world_size,
-    }
-    return json.dumps(identity, separators=(",", ":")).encode()

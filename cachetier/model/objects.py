@@ -27,6 +27,9 @@ from cachetier.model.levels import Level
 MOUNT_MARK = "s3:"  # no run's name begins so
 KEY_LIMIT_BYTES = 1024
 OBJECT_PART_LIMIT = 10_000
+PART_MINIMUM_BYTES = 5 << 20  # of every part but the last
+UPLOAD_EXPIRES_SECONDS = 7 * 86_400.0
+SAVE_ID = "objects"  # of a mount's one save
 DEFAULT_MARKERS = (".metadata", "latest*", "*.index.json", "_SUCCESS", "COMMIT*", "*.json")
 
 
@@ -73,6 +76,11 @@ class Mount:
     def run(self) -> str:
         """What the catalog and the status call it."""
         return f"{MOUNT_MARK}{self.name}"
+
+    @property
+    def least_level(self) -> Level:
+        """The level that a put waits for at the least."""
+        return Level.DURABLE if self.mode is Mode.WRITE_THROUGH else self.ack
 
     def covers(self, bucket: str, key: str) -> bool:
         return bucket == self.bucket and key.startswith(self.prefix)
@@ -132,7 +140,9 @@ class ObjectVersion:
         follows: The highest version that was acknowledged before this one's last byte came.
         base: The bucket's ETag that this version may replace: empty for none there, None where
             nobody has looked yet.
-        remote_etag: What the bucket calls it, once it is there.
+        remote_etag: What the bucket calls it, once it is there; empty for a deletion.
+        epoch: Of other nodes' order, which it belongs to.
+        waits: What it waits for at other nodes; see ``Ordering`` of ``objects.ordering``.
     """
 
     version: int
@@ -151,6 +161,12 @@ class ObjectVersion:
     base: str | None = None
     remote_etag: str | None = None
     epoch: str | None = None
+    waits: str | None = None
+
+    @property
+    def shown(self) -> bool:
+        """Whether the bucket shows it, or for a deletion nothing."""
+        return self.state is ObjectState.CLEAN
 
     @property
     def pieces(self) -> int:

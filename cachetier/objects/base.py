@@ -180,7 +180,7 @@ class Objects(Protocol):
         """Make an object safe here, and promise so; on error nothing is kept.
 
         Raises:
-            PreconditionFailedError: The key is, or is not, there.
+            ConditionError: The key is, or is not, there.
         """
 
     def commit_inline(
@@ -235,7 +235,7 @@ class Objects(Protocol):
         Raises:
             NoSuchUploadError: As above; but one that was completed so before is answered as then.
             InvalidPartError, InvalidPartOrderError, EntityTooSmallError: As S3.
-            PreconditionFailedError: As ``commit``.
+            ConditionError: As ``commit``.
         """
 
     def abort_upload(self, mount: Mount, key: str, upload_id: str) -> None:

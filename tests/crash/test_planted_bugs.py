@@ -46,7 +46,6 @@ from typing import Any
 import apsw
 import pytest
 from cachetier_client.bucket_format.stored import Content, Stored
-from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain import messages
 from cachetier.drain.publish.publisher import Publisher
@@ -58,11 +57,10 @@ from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import CatalogDamagedError, PreconditionFailedError
-from cachetier.local.catalog import connection, puts, running, wal
+from cachetier.local.catalog import connection, running, wal
 from cachetier.local.catalog.committer import Committer
-from cachetier.local.catalog.puts import Committed
-from cachetier.local.catalog.records import NewShard
 from cachetier.local.files.data_files import DiskFiles
+from cachetier.local.identity import FileMark
 from cachetier.local.store import Staged, Store
 from cachetier.model.checkpoint import PartState
 from cachetier.remote.base import IF_ABSENT
@@ -110,10 +108,9 @@ def test_the_harness_finds_nothing_where_no_bug_is_planted(tmp_path: Path) -> No
 def test_the_harness_catches_an_acknowledgement_before_the_sync(
     caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def commit(self: Store, staged: Staged, ids: SaveIds, name: str, content: Content) -> Committed:
-        new = NewShard(name, ids.rank, content, file_id=staged.file_id)
-        committed = self.write(puts.commit_shard, self.policy, ids, new, 0.0)
-        self._sync(staged, ids, name, content, ids.world_size)
+    def commit(self: Store, staged: Staged, mark: FileMark, content: Content, record: Any) -> Any:
+        committed = self.write(record, 0.0)
+        self._sync(staged, mark, content)
         if committed.repeated:
             self.discard(staged)
         else:
@@ -121,7 +118,7 @@ def test_the_harness_catches_an_acknowledgement_before_the_sync(
         self.drop(committed.replaced)
         return committed
 
-    monkeypatch.setattr(Store, "commit", commit)
+    monkeypatch.setattr(Store, "commit_file", commit)
 
     assert "lost their files" in caught(every=1, at="(sync cache/data/")
 

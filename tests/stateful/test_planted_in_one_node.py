@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from cachetier.local.store import LocalCopy
+from cachetier.local.local_copy import LocalCopy
 from tests.stateful.test_tier import SLOW, Tier
 
 LIVES = settings(SLOW, phases=(Phase.generate,), print_blob=False)

@@ -25,7 +25,7 @@ from cachetier.local.catalog import (
 )
 from cachetier.local.catalog.queries import small_of
 from cachetier.local.catalog.records import IncidentRecord, UploadRecord
-from cachetier.local.store import LocalCopy
+from cachetier.local.local_copy import LocalCopy
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.packs import PACK_MEMBERS, Member, next_pack
 from cachetier.model.shard import Shard

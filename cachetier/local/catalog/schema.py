@@ -20,7 +20,9 @@ A pin is on a step, whichever save of it readers see, and goes with the step.
 
 An object of the S3 door has a row in ``objects`` for each of its versions that the bucket does not
 show yet, and for the newest. ``follows`` says after which others it may be shown, ``epoch`` and
-``waits`` what it has to do with other nodes (docs/design/0030-objects.md).
+``waits`` what it has to do with other nodes (docs/design/0030-objects.md). An upload that was
+completed keeps its row for a while, with the ``version`` that it became and a digest of the parts
+that were ``listed``: whoever did not hear that it is complete asks again.
 
 ``taken_back`` names saves whose files fsck took back under a catalog that knew nothing of them: of
 those it cannot be said that a rank never sealed.
@@ -294,9 +296,12 @@ MIGRATIONS: tuple[str, ...] = (
         key TEXT NOT NULL,
         head TEXT NOT NULL,
         owner TEXT NOT NULL,
-        begun_at REAL NOT NULL
+        begun_at REAL NOT NULL,
+        version INTEGER,
+        etag TEXT,
+        listed BLOB
     ) STRICT, WITHOUT ROWID;
-    CREATE INDEX object_upload_keys ON object_uploads (save, key, id);
+    CREATE INDEX object_upload_keys ON object_uploads (save, key, id) WHERE version IS NULL;
 
     CREATE TABLE object_upload_parts (
         upload TEXT NOT NULL REFERENCES object_uploads (id) ON DELETE CASCADE,

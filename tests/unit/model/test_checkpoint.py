@@ -16,7 +16,7 @@ from cachetier.model.checkpoint import (
     visible_save,
 )
 
-OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED, REPLICATED = SaveState
+OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED, REPLICATED, OBJECTS = SaveState
 
 
 def save(number: int, state: SaveState, save_id: str | None = None) -> Save:
@@ -85,6 +85,7 @@ def test_the_ranks_of_a_save_agree_on_its_world() -> None:
     ("states", "seen"),
     [
         ([], None),
+        ([OBJECTS], None),
         ([OPEN], 1),
         ([OPEN, PUBLISHED], 2),
         ([PUBLISHED, OPEN], 1),

@@ -8,7 +8,7 @@ from cachetier.model.checkpoint import SaveState
 from cachetier.model.levels import Level, covers
 from cachetier.model.replication import AWAITED_STATES, ReplicaState, ended_there, shown_state
 
-OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED, REPLICATED = SaveState
+OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED, REPLICATED, OBJECTS = SaveState
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,7 @@ OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED, REPLICATED = SaveStat
         (SUPERSEDED, SUPERSEDED),
         (REFUSED, REFUSED),
         (REPLICATED, REPLICATED),
+        (OBJECTS, OBJECTS),
     ],
 )
 def test_what_is_open_at_the_replica_is_drained_while_the_save_has_a_future(
