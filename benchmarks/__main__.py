@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import bytes as bytes_group
-from benchmarks import core, drain, link, machine, report
+from benchmarks import core, drain, link, machine, report, s3
 from benchmarks import torch as torch_group
 from benchmarks.measures import Result
 from benchmarks.scratch import FULL, QUICK, Bench, Sizes, scratch
@@ -23,6 +23,7 @@ GROUPS = {
     "link": link.BENCHES,
     "bytes": bytes_group.BENCHES,
     "torch": torch_group.BENCHES,
+    "s3": s3.BENCHES,
 }
 
 Measure = Callable[[Bench], list[Result]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from cachetier.testing.s3_endpoint import free_ports
 def measure(bench: Bench) -> list[Result]:
     body = raw.random_buffer(bench.sizes.large_bytes)
     ours, bare = [], []
-    with node(bench.directory / "cache") as service, _bare_app() as bare_port:
+    with node(bench.directory / "cache") as service, bare_app() as bare_port:
         for number in range(-1, bench.sizes.large_runs):
             step = f"/v1/runs/http/steps/{number + 1}"
             door = _put(service.http_port, f"{step}/shards/shard", body)
@@ -60,14 +61,15 @@ def _request(port: int, method: str, path: str, body: memoryview | None = None) 
 
 
 @contextmanager
-def _bare_app() -> Iterator[int]:
-    """Serve the bare app as the service serves its own: uvicorn with httptools and uvloop."""
+def bare_app(app: str = "benchmarks.core.bare_app:app", **variables: str) -> Iterator[int]:
+    """Serve a bare app as the service serves its own: uvicorn with httptools and uvloop."""
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "uvicorn", "benchmarks.core.bare_app:app"]
+    command = [sys.executable, "-m", "uvicorn", app]
     options = ["--port", str(port), "--loop", "uvloop", "--http", "httptools", "--no-access-log"]
     process = subprocess.Popen(
         [*command, *options, "--host", "127.0.0.1", "--log-level", "error"],
         cwd=ROOT,
+        env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
     )
     try:
@@ -82,7 +84,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     give_up_at = time.monotonic() + 30
     while process.poll() is None and time.monotonic() < give_up_at:
         try:
-            _request(port, "GET", "/")
+            _request(port, "HEAD", "/")
         except OSError:
             time.sleep(0.02)
         else:

@@ -35,7 +35,7 @@ WORDS = {OURS_ASYNC: "CachetierWriter", OURS_LAZY: "CachetierWriter, LazyStager"
 
 
 def measure(bench: Bench) -> list[Result]:
-    missing = _missing()
+    why = missing()
     with (
         seaweedfs(bench.directory / "s3") as server,
         S3Proxy(server.url, latency_seconds=LATENCY_SECONDS) as proxy,
@@ -45,14 +45,14 @@ def measure(bench: Bench) -> list[Result]:
         access = {**server.environment(), "AWS_ENDPOINT_URL": proxy.url}
         environment = {**access, "CACHETIER_URL": service.url}
         with ranks(sizes_of(bench), environment, bench.directory / "ranks.log") as job:
-            theirs = [] if missing else _uploads(bench, job, server.bucket)
+            theirs = [] if why else _uploads(bench, job, server.bucket)
             _give_way()
             added = _added(bench, sizes_of(bench), job, client)
     results = []
     for mode in OURS:
         what = f"training blocked by dcp.async_save: {WORDS[mode]} / s3torchconnector at 35 ms"
-        if missing:
-            results.append(Result(what, None, "", at_most(0.1), (), missing))
+        if why:
+            results.append(Result(what, None, "", at_most(0.1), (), why))
             continue
         usual = statistics.median(theirs)
         runs = tuple(ratios(added[mode], [usual] * len(added[mode])))
@@ -65,7 +65,7 @@ def measure(bench: Bench) -> list[Result]:
     return results
 
 
-def _missing() -> str:
+def missing() -> str:
     """Return why s3torchconnector cannot be measured, if it cannot."""
     lacking = [
         name for name in ("s3torchconnector", "tenacity") if importlib.util.find_spec(name) is None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bytes as bytes_group
-from benchmarks import core, drain, link, report
+from benchmarks import core, drain, link, report, s3
 from benchmarks import torch as torch_group
 from benchmarks.__main__ import main
 from benchmarks.core import demo
@@ -30,17 +30,21 @@ WITHOUT_DEMO = [
         pytest.param("torch", name, marks=[pytest.mark.torch, pytest.mark.timeout(300)])
         for name in sorted(set(torch_group.BENCHES) - {"beside_s3", "gpu"})  # gpu: none without one
     ),
-    pytest.param(
-        "torch",
-        "beside_s3",
-        marks=[
-            pytest.mark.torch,
-            pytest.mark.timeout(300),
-            pytest.mark.skipif(
-                importlib.util.find_spec("s3torchconnector") is None,
-                reason="s3torchconnector comes with `make bench`",
-            ),
-        ],
+    *(("s3", name) for name in sorted(set(s3.BENCHES) - {"s3_torch"})),
+    *(
+        pytest.param(
+            group,
+            name,
+            marks=[
+                pytest.mark.torch,
+                pytest.mark.timeout(300),
+                pytest.mark.skipif(
+                    importlib.util.find_spec("s3torchconnector") is None,
+                    reason="s3torchconnector comes with `make bench`",
+                ),
+            ],
+        )
+        for group, name in (("torch", "beside_s3"), ("s3", "s3_torch"))
     ),
 ]
 
