@@ -5,10 +5,12 @@ Names are decoded strictly from the raw bytes, as the client signed them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote_to_bytes
 
+from cachetier_client.identity.names import RESERVED_SEGMENT
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
@@ -20,6 +22,8 @@ from cachetier.parsers import host_of
 PARAMETERS_LIMIT = 50
 LOCALHOST = "localhost"
 _DOTS = frozenset({".", ".."})
+_ESCAPED_BYTES = 3  # of a byte that is percent-encoded
+_NO_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +84,14 @@ def checked_key(key: str) -> str:
     """Return a key that an object can have.
 
     Raises:
-        CachetierError: KeyTooLongError, InvalidURI.
+        CachetierError: KeyTooLongError, InvalidURI, or AccessDenied for a key of ours.
     """
-    if len(key.encode()) > KEY_LIMIT_BYTES:
+    if len(key.encode("utf-8", "replace")) > KEY_LIMIT_BYTES:
         raise refused("KeyTooLongError", f"a key has up to {KEY_LIMIT_BYTES} bytes")
     if "\0" in key or not _DOTS.isdisjoint(key.split("/")):
         raise refused("InvalidURI", "no key has a NUL, or a segment of dots alone")
+    if RESERVED_SEGMENT in key.split("/"):
+        raise refused("AccessDenied", f"what lies under {RESERVED_SEGMENT} is the service's own")
     return key
 
 
@@ -129,6 +135,10 @@ def _query_of(query_string: bytes) -> dict[str, str]:
 
 
 def _decoded(raw: bytes) -> str:
+    if len(raw) > _ESCAPED_BYTES * KEY_LIMIT_BYTES:
+        raise refused("KeyTooLongError", f"a key has up to {KEY_LIMIT_BYTES} bytes")
+    if _NO_ESCAPE.search(raw):
+        raise refused("InvalidURI", "a % in the path is not followed by two hexadecimal digits")
     try:
         return unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
