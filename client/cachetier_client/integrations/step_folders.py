@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 from cachetier_client.calls.reads import GET_SECONDS
 from cachetier_client.calls.runs import PUT_SECONDS
+from cachetier_client.calls.unsealed import tell_of_local_folder
 from cachetier_client.client import Client
 from cachetier_client.default import default_client
 from cachetier_client.errors import InvalidNameError, InvalidRequestError
@@ -74,12 +75,7 @@ class FolderSaves:
         self._put_seconds = put_seconds
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cachetier-folders")
         self._saving: Future[None] | None = None
-        if Path(f"{SCHEME}:").is_dir():
-            log.warning(
-                "%s is a folder: something took an address of cachetier for a local path, and what "
-                "it has written there is nowhere else",
-                Path(f"{SCHEME}:").absolute(),
-            )
+        tell_of_local_folder()
 
     @property
     def client(self) -> Client:
