@@ -87,11 +87,11 @@ def test_at_the_exit_of_the_interpreter_it_is_told_too(
     assert ["a-run/7" in each for each in told()] == [True]
 
 
+@pytest.mark.usefixtures("client")
 def test_a_folder_named_like_an_address_is_told_of_at_exit(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: _Told
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: _Told
 ) -> None:
     """As Lightning's sharded strategies make it, which know local folders alone."""
-    assert client
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cachetier:" / "run" / "last.ckpt").mkdir(parents=True)
 
