@@ -18,7 +18,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jax
 import orbax.checkpoint as ocp
 
 from cachetier_client.client import Client
@@ -55,9 +54,9 @@ class CachetierHandler(ocp.StandardCheckpointHandler):  # type: ignore[misc]  # 
         client: Client | None = None,
         **options: Any,
     ) -> None:
-        if jax.process_count() > 1:
+        if (processes := ocp.multihost.process_count()) > 1:
             raise InvalidRequestError(
-                f"{jax.process_count()} JAX processes would each save a step of their own",
+                f"{processes} JAX processes would each save a step of their own",
                 hint="Watch Orbax's folder instead: docs/adopt.md.",
             )
         super().__init__(**options)
