@@ -34,6 +34,30 @@ class UnauthorizedError(ForbiddenError):
     hint = "Send a token as `Authorization: Bearer <token>`: the owner's is <cache_dir>/token."
 
 
+_NEW_KEY = 'Take a key of this service: eval "$(cachetier s3 env)".'
+
+
+class UnknownKeyError(UnauthorizedError):
+    """An S3 client has a key that there is not, or not any more."""
+
+    code = "s3_key_unknown"
+    hint = _NEW_KEY
+
+
+class WrongSignatureError(UnauthorizedError):
+    """A request of an S3 client is signed with another secret, or was changed on its way."""
+
+    code = "s3_signature"
+    hint = _NEW_KEY
+
+
+class EndedKeyError(UnauthorizedError):
+    """The time of an S3 client's key is over."""
+
+    code = "s3_key_ended"
+    hint = _NEW_KEY
+
+
 class CatalogDamagedError(GiveUpError):
     """The catalog cannot be trusted."""
 

@@ -68,16 +68,17 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def why_not_open(address: tuple[str, int], *, is_private: bool) -> str | None:
-    """Return why the HTTP door must not be at ``address``, or None.
+def why_not_open(address: tuple[str, int], *, is_private: bool, door: str = "http") -> str | None:
+    """Return why a door must not be at ``address``, or None.
 
     ``is_private``: nobody reads along, or somebody said that this is fine.
     """
     host, port = address
     if is_loopback(host) or is_private:
         return None
+    what = "tokens" if door == "http" else "objects"  # a key of the S3 door signs, and stays
     return (
-        f"http {host}:{port} is open to other machines, and tokens would cross the network in "
+        f"{door} {host}:{port} is open to other machines, and {what} would cross the network in "
         "clear text: set `tls_certificate` and `tls_key`, or, where the network is private, "
         "`http_clear_text` to on"
     )

@@ -13,13 +13,17 @@ from cachetier.access.audit import Audit
 from cachetier.access.principals import OWNER, SCRAPER, Caller, Principal
 from cachetier.access.quotas import Quotas
 from cachetier.access.roles import OPERATIONS, Extent, Need
+from cachetier.access.s3_keys import S3Keys
 from cachetier.access.sessions import Sessions
-from cachetier.access.tokens import Tokens
+from cachetier.access.tokens import Token, Tokens
 from cachetier.errors import (
     CachetierError,
+    EndedKeyError,
     ForbiddenError,
     InvalidRequestError,
     UnauthorizedError,
+    UnknownKeyError,
+    WrongSignatureError,
 )
 
 
@@ -35,11 +39,13 @@ class Access:
         open_metrics: bool = False,
         quotas: Quotas | None = None,
         hosts: Collection[str] = (),
+        s3_keys: S3Keys | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Judge by ``principals``; with ``open_metrics`` the metrics want no token.
 
-        ``hosts`` are names, beside localhost, by which browsers may call.
+        ``hosts`` are names, beside localhost, by which browsers may call. Without ``s3_keys`` no S3
+        client is anybody.
         """
         self.quotas = quotas or Quotas()
         self._principals = tuple(principals)
@@ -50,6 +56,7 @@ class Access:
         self._audit = audit
         self.tokens = tokens
         self.hosts = frozenset(each.lower() for each in hosts)
+        self._s3_keys = s3_keys
         self.sessions = Sessions(tokens, audit, monotonic)
         self.shared_uid: int | None = None  # once a rank of the service's own user has written
 
@@ -92,6 +99,32 @@ class Access:
             self._audit.refused("hello", refused.code, address=address)
             raise refused
         return Caller(principal, token=token.id, address=address)
+
+    def signed(self, key_id: str, is_signed_by: Callable[[str], bool], address: str) -> Caller:
+        """Return who signed a request of S3, which came from ``address``.
+
+        Args:
+            key_id: What the request says that it is signed with.
+            is_signed_by: Returns whether it is signed with a secret; called once, whatever key_id
+                says, so that nobody learns by the time it takes which keys there are.
+
+        Raises:
+            UnknownKeyError, WrongSignatureError, EndedKeyError: Nobody, for S3's reason.
+        """
+        key = None if self._s3_keys is None else self._s3_keys.find(key_id, is_signed_by)
+        principal = None if key is None else self._named.get(key.principal)
+        try:
+            if key is None or principal is None:
+                raise UnknownKeyError("no key of this id opens anything here")
+            if not key.is_signed:
+                raise WrongSignatureError("the signature is not that of this request and key")
+            if key.has_ended:
+                raise EndedKeyError("the time of this key is over")
+        except UnauthorizedError as error:
+            known = key.id if key is not None else None  # what there is not, anybody can make up
+            self._audit.refused("hello", error.code, address=address, token=known)
+            raise
+        return Caller(principal, token=key.id, address=address)
 
     def turned_away(self, error: CachetierError, address: str) -> None:
         """Have the audit log say that a browser was refused for what sent it."""
@@ -152,15 +185,40 @@ class Access:
         Raises:
             InvalidRequestError: There is no such principal.
         """
-        if not isinstance(principal, str) or principal not in self._named:
-            raise InvalidRequestError(
-                f"there is no principal {str(principal)[:60]!r}",
-                hint=f"There are: {', '.join(self._named)}. More are set as [[principal]].",
-            )
-        token, secret = self.tokens.create(principal, expires_seconds)
+        owner = self._principal(principal)
+        token, secret = self.tokens.create(owner.name, expires_seconds)
         return {**token.as_json(), "token": secret}
 
+    def owner_of_key(self, caller: Caller, principal: object) -> Principal:
+        """Return for whom ``caller`` may make a key of an S3 client: None, or somebody's name.
 
+        Raises:
+            ForbiddenError: It is for somebody else, and the caller is no admin.
+            InvalidRequestError: There is no such principal, or no S3 door.
+        """
+        if self._s3_keys is None:
+            raise InvalidRequestError("this service has no S3 door", hint=_NO_DOOR)
+        if principal is None or principal == caller.principal.name:
+            return caller.principal
+        self.check(caller, "token_create", None)
+        return self._principal(principal)
+
+    def create_s3_key(self, owner: Principal, expires_seconds: float | None) -> tuple[Token, str]:
+        """Make a key of an S3 client; the secret beside it is shown nowhere else."""
+        if self._s3_keys is None:
+            raise InvalidRequestError("this service has no S3 door", hint=_NO_DOOR)
+        return self._s3_keys.create(owner.name, expires_seconds)
+
+    def _principal(self, name: object) -> Principal:
+        if not isinstance(name, str) or name not in self._named:
+            raise InvalidRequestError(
+                f"there is no principal {str(name)[:60]!r}",
+                hint=f"There are: {', '.join(self._named)}. More are set as [[principal]].",
+            )
+        return self._named[name]
+
+
+_NO_DOOR = "Set `s3` to an address such as 127.0.0.1:7071, and add an [[s3_mount]]."
 _HINT = "`cachetier whoami` says what this principal may do; [[principal]] in the settings decides."
 
 

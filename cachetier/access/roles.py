@@ -82,6 +82,15 @@ OPERATIONS: Mapping[str, Need] = {
     "whoami": Need(Role.SCRAPE, Extent.OWN),
     "status": Need(Role.READ, Extent.NODE),
     "metrics": Need(Role.SCRAPE, Extent.NODE),
+    # Of the S3 door, where a mount is what a run is elsewhere.
+    "s3_buckets": Need(Role.READ, Extent.OWN),
+    "s3_get": Need(Role.READ, Extent.RUN, audited=True),
+    "s3_head": _READ_RUN,
+    "s3_list": _READ_RUN,
+    "s3_put": _WRITE_RUN,
+    "s3_delete": _WRITE_RUN,
+    "s3_upload": _WRITE_RUN,
+    "s3_key_create": Need(Role.READ, Extent.OWN, audited=True),  # for others: an admin
     "phase": _HINT,
     "fallback": _HINT,
     "collect": _ADMIN,

@@ -3,6 +3,8 @@
 A token is ``ct_<id>_<secret>``. Its file keeps the id, whose it is, and the SHA-256 of the whole;
 random secrets of 256 bits need no slower hash. The owner's own token is a file beside it, in clear,
 which only the service's user can read.
+
+The key of an S3 client is kept here too, without a hash: see ``s3_keys``.
 """
 
 from __future__ import annotations
@@ -34,24 +36,34 @@ TOKENS_FILE = "tokens.json"
 LEAST_CHARACTERS = 16  # 80 bits of letters and digits, out of reach for guesses
 LOOK_SECONDS = 1.0
 SIZE_LIMIT_BYTES = 4 << 20
+KEYS_LIMIT = 1_000  # of S3 clients, for each principal
+PAST_SECONDS = 7 * 86_400.0  # for which a client whose key has ended is told so
 _PREFIX = "ct_"
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is kept of a token; times in UTC seconds, ``expires_at`` None: never."""
+    """What is kept of a token; times in UTC seconds, ``expires_at`` None: never.
+
+    ``sha256`` is None of a key of an S3 client, whose secret follows from its id.
+    """
 
     id: str
     principal: str
-    sha256: str
+    sha256: str | None
     created_at: float
     expires_at: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return what may be shown."""
         shown = asdict(self)
-        del shown["sha256"]
+        shown["kind"] = "s3" if shown.pop("sha256") is None else "token"
         return shown
+
+    @property
+    def kept_by(self) -> str:
+        """What a file's tokens are told apart by: no hash looks like the id of a key."""
+        return self.sha256 or self.id
 
 
 class Tokens:
@@ -81,7 +93,7 @@ class Tokens:
         """Return the token that ``secret`` is, unless it has ended."""
         hashed = hash_of(secret)
         for each in self._fixed:
-            if hmac.compare_digest(hashed, each.sha256):
+            if hmac.compare_digest(hashed, each.kept_by):
                 return each
         found = self._known().get(hashed)
         return None if found is None or self._has_ended(found) else found
@@ -101,8 +113,38 @@ class Tokens:
         secret = f"{_PREFIX}{name}_{secrets.token_urlsafe(32)}"
         expires_at = None if expires_seconds is None else now + expires_seconds
         token = Token(name, principal, hash_of(secret), now, expires_at)
-        self._replace(lambda kept: {**kept, token.sha256: token})
+        self._replace(lambda kept: {**kept, token.kept_by: token})
         return token, secret
+
+    def create_key(self, key_id: str, principal: str, expires_seconds: float | None) -> Token:
+        """Keep a new key of an S3 client; those that ended a week ago are forgotten.
+
+        Raises:
+            InvalidRequestError: The principal has very many already.
+        """
+        now = self._now()
+        expires_at = None if expires_seconds is None else now + expires_seconds
+        key = Token(key_id, principal, None, now, expires_at)
+
+        def changed(kept: Mapping[str, Token]) -> Mapping[str, Token]:
+            left = {name: each for name, each in kept.items() if not _is_past(each, now)}
+            own = [each for each in left.values() if each.sha256 is None]
+            if sum(each.principal == principal for each in own) >= KEYS_LIMIT:
+                raise InvalidRequestError(
+                    f"{principal} has {KEYS_LIMIT} keys already",
+                    hint="Let all processes of a job use one; `cachetier token revoke` ends some.",
+                )
+            return {**left, key.kept_by: key}
+
+        self._replace(changed)
+        return key
+
+    def key(self, key_id: str) -> tuple[Token, bool] | None:
+        """Return the key of an S3 client, and whether it has ended; None: there is none."""
+        found = self._known().get(key_id)
+        if found is None or found.sha256 is not None:
+            return None
+        return found, self._has_ended(found)
 
     def revoke(self, token_id: str) -> None:
         """Forget a token: from the next request on it opens nothing.
@@ -169,17 +211,30 @@ def owner_secret(cache_dir: Path) -> str:
     Raises:
         ConfigError: The file is no such secret: it can be read by others, or is too short.
     """
-    path = cache_dir / OWNER_FILE
+    return kept_secret(cache_dir / OWNER_FILE, "token", f"{_PREFIX}{OWNER}_")
+
+
+def kept_secret(path: Path, what: str, prefix: str = "") -> str:
+    """Return the secret that a file keeps, made if there is none yet, mode 0600.
+
+    Args:
+        path: The file.
+        what: What errors call the secret.
+        prefix: What a new one begins with.
+
+    Raises:
+        ConfigError: The file is no such secret: it can be read by others, or is too short.
+    """
     try:
         secret = _own_text(path).strip()
     except FileNotFoundError:
-        secret = f"{_PREFIX}{OWNER}_{secrets.token_urlsafe(32)}"
+        secret = f"{prefix}{secrets.token_urlsafe(32)}"
         write_secret(path, f"{secret}\n")
         return secret
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot use the token in {path}: {error}", hint=_REMOVE) from error
+        raise ConfigError(f"cannot use the {what} in {path}: {error}", hint=_REMOVE) from error
     if len(secret) < LEAST_CHARACTERS:
-        raise ConfigError(f"the token in {path} is too short", hint=_REMOVE)
+        raise ConfigError(f"the {what} in {path} is too short", hint=_REMOVE)
     return secret
 
 
@@ -234,13 +289,19 @@ def _read(path: Path) -> Mapping[str, Token]:
     document = json.loads(_own_text(path, others_may=0o044, follows=True))
     if not isinstance(document, dict) or not isinstance(document.get("tokens"), list):
         raise ValueError("it has no list `tokens`")  # noqa: TRY004
-    return {each.sha256: each for each in map(_token_of, document["tokens"])}
+    return {each.kept_by: each for each in map(_token_of, document["tokens"])}
+
+
+def _is_past(token: Token, now: float) -> bool:
+    """Return whether nobody asks any more for a key that has ended; tokens stay as before."""
+    ended = token.expires_at is not None and token.expires_at + PAST_SECONDS <= now
+    return ended and token.sha256 is None
 
 
 def _token_of(entry: object) -> Token:
     if not isinstance(entry, dict) or set(entry) != set(Token.__slots__):
         raise ValueError("an entry is no token")
-    texts = [entry[name] for name in ("id", "principal", "sha256")]
+    texts = [entry["id"], entry["principal"], entry["sha256"] or ""]
     times = [entry["created_at"], entry["expires_at"]]
     numbers = [each for each in times if each is not None]
     if not all(isinstance(each, str) for each in texts) or not all(

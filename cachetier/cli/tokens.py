@@ -35,7 +35,7 @@ def create(
     JSON: `token`, `id`, `principal`, `created_at`, `expires_at` (null: never).
     """
     hint = "Write 12h, 30d or never."
-    seconds = read_option("expires", expires, _span_of, hint, as_json)
+    seconds = read_option("expires", expires, span_or_never, hint, as_json)
     with reported(as_json), reach(url) as client:
         made = client.create_token(principal, expires_seconds=seconds)
         if as_json:
@@ -47,9 +47,9 @@ def create(
 
 
 def list_(url: Url = None, as_json: AsJson = False) -> None:
-    """List the tokens that were made, but for their secrets; the owner's own is a file.
+    """List the tokens and S3 keys that were made, but for their secrets; the owner's is a file.
 
-    JSON: `tokens`: `id`, `principal`, `created_at`, `expires_at` of each.
+    JSON: `tokens`: `id`, `kind` (`token`, `s3`), `principal`, `created_at`, `expires_at` of each.
     """
     with reported(as_json), reach(url) as client:
         found = client.tokens()
@@ -59,10 +59,11 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
     if not found:
         echo("No token was made yet: `cachetier token create PRINCIPAL` does.", err=True)
         return
-    shown, now = table("<id", "<principal", "made", "ends in"), time.time()
+    shown, now = table("<id", "<kind", "<principal", "made", "ends in"), time.time()
     for each in found:
         age = shown_span(max(0.0, now - each["created_at"]))
-        shown.add_row(each["id"], each["principal"], f"{age} ago", _ending(each, now))
+        kind = each.get("kind", "token")  # which older services do not say
+        shown.add_row(each["id"], kind, each["principal"], f"{age} ago", _ending(each, now))
     console().print(shown)
 
 
@@ -71,7 +72,7 @@ def revoke(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a token: from the next request on it opens nothing.
+    """Revoke a token, or an S3 key: from the next request on it opens nothing.
 
     JSON: `revoked`.
     """
@@ -117,7 +118,8 @@ def whoami(url: Url = None, as_json: AsJson = False) -> None:
         echo(f"{name.ljust(width)}  {value}")
 
 
-def _span_of(text: str) -> float | None:
+def span_or_never(text: str) -> float | None:
+    """Return the seconds of a span of time; None: never."""
     return None if text == "never" else parsed_span(text)
 
 

@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "export": ("transfer:export", "Write a step as DCP, safetensors, torch or plain files."),
         "import": ("transfer:import_", "Save a folder, a file or objects of S3 as a step."),
         "advise": ("advise:advise", "Say how often a run should save, and what decides it."),
+        "estimate": ("estimate:estimate", "Say what checkpoints cost, before anybody saved one."),
     },
     "Look after a node": {
         "status": ("status:status", "Show what the node holds and what is wrong."),
@@ -43,6 +44,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "token create": ("tokens:create", "Make a token for a principal, for HTTP."),
         "token list": ("tokens:list_", "List the tokens, but for their secrets."),
         "token revoke": ("tokens:revoke", "Have a token open nothing any more."),
+        "s3 env": ("s3:env", "Make a key, and print what S3 clients need to write through here."),
     },
     "Measure, and the rest": {
         "bench": ("bench:bench", "Measure what this node can do, beside its bare disk."),
@@ -52,6 +54,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 }
 GROUPS = {
     "config": "Show and check the settings of the service.",
+    "s3": "What programs need that speak S3 to this node.",
     "token": "Make, list and revoke the tokens of HTTP callers.",
 }
 # What people type who come from elsewhere.

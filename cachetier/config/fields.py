@@ -5,12 +5,13 @@ What a class declares is read from here by the sources, the JSON schema and the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
 
 from cachetier.config.types import SettingType, each_read, plain
 from cachetier.nearest import nearest
+from cachetier.parsers import table_of
 
 T = TypeVar("T")
 
@@ -79,6 +80,30 @@ def record(cls: type[T], missing: str) -> SettingType[T]:
         return cls(**read_values(known, value))
 
     return SettingType(read, schema_of(cls))
+
+
+def records(one: SettingType[T], what: str, heading: str) -> SettingType[tuple[T, ...]]:
+    """Return the kind of a list of tables, each of which has a ``name`` of its own.
+
+    Args:
+        one: The kind of each.
+        what: What errors call them.
+        heading: How a file writes one.
+    """
+
+    def read_all(value: object) -> tuple[T, ...]:
+        found = (table_of(value) or []) if isinstance(value, str) else value
+        if isinstance(found, Mapping) or not isinstance(found, Sequence) or isinstance(found, str):
+            raise ValueError(f"{what} are a list of tables: [[{heading}]] for each")  # noqa: TRY004
+        numbered = {str(number): each for number, each in enumerate(found, 1)}
+        read = tuple(each_read(lambda _number, table: one.read(table), numbered).values())
+        names = [getattr(each, "name", "") for each in read]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two {what} are called {twice}: the name tells them apart")
+        return read
+
+    return SettingType(read_all, {"type": "array", "items": one.schema})
 
 
 def _all(known: Mapping[str, Declared]) -> str:

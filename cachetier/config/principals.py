@@ -6,21 +6,18 @@ Source: docs/security.md, "Who may do what".
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cachetier.access.principals import ALLOWED, EVERY_RUN, OWNER, SCRAPER, Principal, Quota
 from cachetier.access.roles import Role
-from cachetier.config.fields import record, required, setting
+from cachetier.config.fields import record, records, required, setting
 from cachetier.config.types import (
     CAPACITY,
     PATH,
     TEXT,
     UIDS,
-    SettingType,
     checked,
-    each_read,
     listed,
     number,
     one_of,
@@ -28,7 +25,7 @@ from cachetier.config.types import (
     refuse_share,
     whole,
 )
-from cachetier.parsers import capacity_of, table_of
+from cachetier.parsers import capacity_of
 
 _TAKEN = (OWNER, ALLOWED, SCRAPER.name)
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
@@ -91,21 +88,4 @@ class PrincipalSettings:
 
 
 _ONE = record(PrincipalSettings, "`name` is not set: give each principal one")
-
-
-def _read(value: object) -> tuple[PrincipalSettings, ...]:
-    found = (table_of(value) or []) if isinstance(value, str) else value
-    if isinstance(found, Mapping) or not isinstance(found, Sequence) or isinstance(found, str):
-        raise ValueError("principals are a list of tables: [[principal]] for each")  # noqa: TRY004
-    numbered = {str(number): each for number, each in enumerate(found, 1)}
-    read = tuple(each_read(lambda _number, each: _ONE.read(each), numbered).values())
-    names = [each.name for each in read]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"two principals are called {twice}: the name tells them apart")
-    return read
-
-
-PRINCIPALS: SettingType[tuple[PrincipalSettings, ...]] = SettingType(
-    _read, {"type": "array", "items": _ONE.schema}
-)
+PRINCIPALS = records(_ONE, "principals", "principal")

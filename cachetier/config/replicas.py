@@ -76,14 +76,14 @@ def checked_replicas(
     Raises:
         ValueError: Says what is wrong.
     """
-    places = {_place(*durable): "`remote`"}
+    places = {place_of(*durable): "`remote`"}
     for name, replica in replicas.items():
         if not _NAME.fullmatch(name) or name == DURABLE:
             raise ValueError(
                 f"{name!r} cannot be the name of a replica: a lower-case letter first, then up to "
                 f"30 of a-z 0-9 -, and not {DURABLE!r}"
             )
-        place = _place(replica.remote, replica.endpoint)
+        place = place_of(replica.remote, replica.endpoint)
         if place in places:
             raise ValueError(
                 f"{name} is the same place as {places[place]}: a second copy there is none"
@@ -92,7 +92,8 @@ def checked_replicas(
     return replicas
 
 
-def _place(remote: str, endpoint: str | None) -> tuple[str, str, str]:
+def place_of(remote: str, endpoint: str | None) -> tuple[str, str, str]:
+    """Return bucket, prefix and server of a remote, each in the one way to write it."""
     return (*remote_of(remote), _server(endpoint) if endpoint else "")
 
 

@@ -18,6 +18,7 @@ from cachetier_client.bucket_format.at_rest import BUCKETS_OWN, AtRest
 
 from cachetier.access.tokens import TOKENS_FILE
 from cachetier.config.fields import declared, read_values, required, setting
+from cachetier.config.mounts import MOUNTS, MountSettings, check_mounts, door_named_by
 from cachetier.config.principals import PRINCIPALS, PrincipalSettings
 from cachetier.config.replicas import ENCRYPTION, REPLICAS, ReplicaSettings, checked_replicas
 from cachetier.config.sources import (
@@ -60,6 +61,7 @@ from cachetier.model.backpressure import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.model.compression import Rules
 from cachetier.model.keep import Keep
+from cachetier.model.objects import Mount
 from cachetier.parsers import address_of, capacity_of, host_of, remote_of, why_not_open
 from cachetier.tls import TlsFiles
 
@@ -161,6 +163,20 @@ class Settings:
         optional(PATH),
         None,
         "PEM file of who issues to clients: who has no such certificate is refused.",
+    )
+    s3: str = setting(
+        ADDRESS,
+        "",
+        "Address of the S3 door: `127.0.0.1:7071`; empty for none, port 0 for a free one.",
+    )
+    s3_hosts: tuple[str, ...] = setting(
+        HOSTS,
+        (),
+        "Names of the S3 door before which a bucket may stand: `s3.example.org` for "
+        "`bucket.s3.example.org`.",
+    )
+    s3_mount: tuple[MountSettings, ...] = setting(
+        MOUNTS, (), "What the S3 door offers of buckets: a list of tables; see docs/s3.md."
     )
     health: str = setting(
         ADDRESS, "", "Address of a port for probes alone, `/livez` and `/readyz`; empty for none."
@@ -327,13 +343,23 @@ class Settings:
         return address_of(self.http) if self.http else None
 
     @property
+    def s3_address(self) -> tuple[str, int] | None:
+        """(host, port) of the S3 door, or None when it is off."""
+        return address_of(self.s3) if self.s3 else None
+
+    @property
+    def s3_mounts(self) -> tuple[Mount, ...]:
+        """What the S3 door offers; objects of mounts are drained where the door is off, too."""
+        return tuple(each.mount() for each in self.s3_mount)
+
+    @property
     def health_address(self) -> tuple[str, int] | None:
         """(host, port) of the health door, or None when it is off."""
         return address_of(self.health) if self.health else None
 
     @property
     def tls_files(self) -> TlsFiles | None:
-        """What the HTTP door shows of itself, or None where it speaks in clear text."""
+        """What the HTTP and the S3 door show of themselves; None where they speak clear text."""
         if self.tls_certificate is None or self.tls_key is None:
             return None
         return TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
@@ -375,9 +401,9 @@ class Settings:
             raise ValueError("set both of `tls_certificate` and `tls_key`, or none")
         if self.tls_client_ca is not None and self.tls_files is None:
             raise ValueError("`tls_client_ca` wants `tls_certificate` and `tls_key` as well")
-        if self.http_address is not None:
+        for door, address in (("http", self.http_address), ("s3", self.s3_address)):
             is_private = self.http_clear_text or self.tls_files is not None
-            why_not = why_not_open(self.http_address, is_private=is_private)
+            why_not = address and why_not_open(address, is_private=is_private, door=door)
             if why_not is not None:
                 raise ValueError(why_not)
         if self.low_watermark > self.high_watermark:
@@ -385,7 +411,27 @@ class Settings:
                 f"low_watermark {self.low_watermark:g} is above "
                 f"high_watermark {self.high_watermark:g}"
             )
+        self._check_s3()
         self._check_sockets()
+
+    def _check_s3(self) -> None:
+        remotes = {"`remote`": (self.remote, self.remote_endpoint)}
+        remotes |= {
+            f"replica {name}": (each.remote, each.endpoint) for name, each in self.replicas.items()
+        }
+        check_mounts(self.s3_mounts, remotes)
+        if self.s3_address is None:
+            return
+        if not self.s3_mount:
+            raise ValueError("the S3 door (`s3`) has nothing to offer: add an [[s3_mount]]")
+        for what, (_, endpoint) in remotes.items():
+            named_by = door_named_by(endpoint, self.s3_address, self.s3_hosts)
+            if named_by is not None:
+                raise ValueError(
+                    f"{named_by} leads {what} to our own S3 door, and what is drained would come "
+                    "back here: give the service the endpoint of the bucket itself, as "
+                    "`remote_endpoint`, or unset that variable for it"
+                )
 
     def _check_sockets(self) -> None:
         own = [each.socket for each in self.principal if each.socket]

@@ -19,6 +19,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from cachetier_client.units import parsed_span
+
 from cachetier.access.tokens import LEAST_CHARACTERS
 from cachetier.model.compression import parsed_mode
 from cachetier.nearest import nearest
@@ -270,6 +272,15 @@ def _number(value: object) -> int | float:
     except ValueError:
         pass  # said below
     raise ValueError(f"{value!r} is not a number")
+
+
+def _span(value: object) -> float:
+    seconds = parsed_span(value) if isinstance(value, str) else _number(value)
+    _check(seconds, {"minimum": 0})
+    return float(seconds)
+
+
+SPAN: SettingType[float] = SettingType(_span, {"type": ["string", "number"], "minimum": 0})
 
 
 def _bounds(**bounds: float | None) -> dict[str, float]:

@@ -6,14 +6,53 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from cachetier_client.identity.names import shown
+
 from cachetier.access.access import Access
+from cachetier.access.principals import Caller
+from cachetier.errors import InvalidRequestError
 from cachetier.ingest.ingest import Ingest
+from cachetier.model.objects import Mount
 from cachetier.reclaim.gc import Garbage
 from cachetier.restore.restore import Restore
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.waits import Waits
 from cachetier.training_hints import Phases
+
+
+@dataclass(frozen=True, slots=True)
+class S3Offer:
+    """What an S3 client needs to know beside its key; ``url`` says where the door is."""
+
+    url: Callable[[], str | None] = lambda: None
+    region: str = "us-east-1"
+    mounts: tuple[Mount, ...] = ()
+
+    def create_key(
+        self,
+        access: Access,
+        caller: Caller,
+        principal: object,
+        mount: object,
+        expires_seconds: float | None,
+    ) -> dict[str, Any]:
+        """Make a key as ``Access.create_s3_key``; return it with where it may be used.
+
+        Raises:
+            InvalidRequestError: ``mount`` is given, and the key would open none of this name.
+        """
+        owner = access.owner_of_key(caller, principal)
+        seen = [each for each in self.mounts if owner.sees(each.name)]
+        if mount is not None and all(each.name != mount for each in seen):
+            raise InvalidRequestError(
+                f"{owner.name} has no mount {shown(mount)}",
+                hint=f"It has: {', '.join(each.name for each in seen) or 'none'}.",
+            )
+        key, secret = access.create_s3_key(owner, expires_seconds)
+        places = [{"name": e.name, "bucket": e.bucket, "prefix": e.prefix} for e in seen]
+        where = {"url": self.url(), "region": self.region, "mounts": places}
+        return {**key.as_json(), "secret": secret, **where}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +63,8 @@ class Operations:
     ``refuse_when_leaving`` once shards are not: what is begun may still be sealed, and flushed.
     ``fell_back`` takes how many shards and bytes went past this service while it was away,
     ``failed`` which door answered with which code of an error. ``http_url`` says where the HTTP
-    door is, if there is one. ``greeting`` is added to the answer to each client's ``hello``.
+    door is, if there is one; ``s3`` tells clients of the S3 door. ``greeting`` is added to the
+    answer to each client's ``hello``.
     """
 
     store_id: str
@@ -42,4 +82,5 @@ class Operations:
     fell_back: Callable[[int, int], None] = lambda _shards, _size_bytes: None
     failed: Callable[[str, str], None] = lambda _door, _code: None
     http_url: Callable[[], str | None] = lambda: None
+    s3: S3Offer = field(default_factory=S3Offer)
     greeting: dict[str, Any] = field(default_factory=dict)

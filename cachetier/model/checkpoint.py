@@ -29,6 +29,8 @@ class SaveState(StrEnum):
 
     ``replicated``: published at a replica, which is all this node knows of it, as the durable
     remote could not be asked. It can be restored, and is replaced by whatever comes after it.
+
+    ``objects``: no step at all, but what a mount of the S3 door holds: see ``objects``.
     """
 
     OPEN = "open"
@@ -38,6 +40,7 @@ class SaveState(StrEnum):
     REFUSED = "refused"
     DELETED = "deleted"
     REPLICATED = "replicated"
+    OBJECTS = "objects"
 
 
 OPEN_STATES = (SaveState.OPEN, SaveState.LOCAL_ONLY)  # in these a save takes shards and seals

@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias
 from cachetier_client.bucket_format.uploads import ObjectInfo
 
 Metadata = Mapping[str, str]
+Headers = Mapping[str, str]
 
 
 class Pieces(Protocol):
@@ -35,6 +36,17 @@ class Pieces(Protocol):
 
 
 Body: TypeAlias = bytes | memoryview | Pieces
+
+
+# S3 keeps these for whoever reads an object; our own names of them are in lower case.
+CONTENT_HEADERS = (
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-type",
+    "expires",
+)
 
 
 def size_of(body: Body) -> int:
@@ -89,6 +101,25 @@ class Listing:
 
     keys: tuple[str, ...]
     prefixes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """An object as a listing describes it; its ETag is as ``head`` gives it."""
+
+    key: str
+    size_bytes: int
+    etag: str
+    modified_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPage:
+    """A page of a listing; ``next_after`` is what the next one begins behind, None at the end."""
+
+    objects: tuple[ListedObject, ...]
+    prefixes: tuple[str, ...]
+    next_after: str | None
 
 
 class Sink(Protocol):
@@ -159,11 +190,12 @@ class ObjectStore(Protocol):
             TransientError: The body broke off; read again.
         """
 
-    def read_into(self, key: str, start: int, into: Into) -> None:
+    def read_into(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
         """Fill ``into`` with the bytes from ``start``, without a second copy of the range.
 
-        After an error what it holds is undefined. Raises as ``get`` does; the range is not checked
-        against a digest, as no store keeps one of it.
+        After an error what it holds is undefined. Raises as ``get`` does, and SourceChangedError
+        where ``etag`` is given and the object has another; the range is not checked against a
+        digest, as no store keeps one of it.
         """
 
     def put(
@@ -174,11 +206,12 @@ class ObjectStore(Protocol):
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
-        encoding: str | None = None,
+        headers: Headers | None = None,
     ) -> ObjectInfo:
         """Store a whole object; the store checks ``digest`` where ``keeps_digests``.
 
-        ``encoding`` labels it for others: it comes back byte by byte as it was put.
+        ``headers`` label it for others, by names of ``CONTENT_HEADERS``: whatever they say, its
+        bytes come back as they were put.
 
         Raises:
             PreconditionFailedError: ``condition`` did not hold. It may be our own earlier success.
@@ -186,7 +219,7 @@ class ObjectStore(Protocol):
         """
 
     def create_upload(
-        self, key: str, metadata: Metadata | None = None, encoding: str | None = None
+        self, key: str, metadata: Metadata | None = None, headers: Headers | None = None
     ) -> str:
         """Begin a multipart upload with a full-object CRC-64/NVME and return its id."""
 
@@ -241,6 +274,13 @@ class ObjectStore(Protocol):
 
     def list(self, prefix: str, delimiter: str | None = None) -> Listing:
         """List every key (and common prefix) under ``prefix``, paging through all of them."""
+
+    def list_page(self, prefix: str, delimiter: str, after: str, limit: int) -> ListedPage:
+        """List up to ``limit`` keys and common prefixes under ``prefix``, from behind ``after``.
+
+        A common prefix that ``after`` begins with was on an earlier page. An empty ``delimiter`` is
+        none.
+        """
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is no error."""

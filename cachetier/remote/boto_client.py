@@ -47,6 +47,10 @@ SEND_BYTES = 1 << 20  # with small ones the processor is the limit
 ENCRYPTED_BYTES = 64 << 10  # takes a second even where a connection gets next to nothing
 PROGRAM_SECONDS = 60.0  # one may ask somebody else; calls that need its answer wait as long
 
+# A parameter of calls beside botocore's: content headers, sent as they are. botocore would
+# take an ``Expires`` apart, and refuse what is no date, though S3 keeps it.
+HEADERS = "CachetierHeaders"
+
 _SOURCE = "Mend the program, profile or agent that the AWS configuration takes credentials from."
 _SETTINGS = "Correct the remote's settings, or the AWS profile and files that they lead to."
 
@@ -111,6 +115,8 @@ def connect(
     if client.meta.endpoint_url.startswith("https:"):
         _check_authorities(session)
     client.meta.events.unregister("before-call.s3", add_expect_header)
+    client.meta.events.register("before-parameter-build.s3", _take_headers)
+    client.meta.events.register("before-call.s3", _send_headers)
     if endpoint:
         client.meta.events.register("before-call.s3", _follow_no_redirect)
     return cast("S3Client", client)
@@ -276,6 +282,15 @@ def _watched(connection: Any, watch: StallWatch) -> Any:
                 data = data[count:]
 
     return Watched
+
+
+def _take_headers(params: dict[str, Any], context: dict[str, Any], **_: object) -> None:
+    """Take ``HEADERS`` out of the parameters of a call, before botocore judges them."""
+    context[HEADERS] = params.pop(HEADERS, {})
+
+
+def _send_headers(params: dict[str, Any], context: dict[str, Any], **_: object) -> None:
+    params["headers"].update(context.get(HEADERS, {}))
 
 
 def _follow_no_redirect(context: dict[str, Any], **_: object) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, Literal
 
 from awscrt.checksums import crc64nvme
@@ -30,10 +31,14 @@ from cachetier.errors import (
     UploadGoneError,
 )
 from cachetier.remote.base import (
+    CONTENT_HEADERS,
     Body,
     Condition,
     CopyRange,
+    Headers,
     Into,
+    ListedObject,
+    ListedPage,
     Listing,
     Metadata,
     UploadedPart,
@@ -41,7 +46,14 @@ from cachetier.remote.base import (
     room_of,
     size_of,
 )
-from cachetier.remote.boto_client import Credentials, Profile, Timeouts, connect, report_connections
+from cachetier.remote.boto_client import (
+    HEADERS,
+    Credentials,
+    Profile,
+    Timeouts,
+    connect,
+    report_connections,
+)
 from cachetier.remote.boto_errors import translated_errors
 from cachetier.remote.stall_guard import ReadableBody, first_byte, read_slices
 
@@ -55,6 +67,8 @@ AT_REST = {
     "x-amz-server-side-encryption-context": "SSEKMSEncryptionContext",
     "x-amz-storage-class": "StorageClass",
 }
+
+LISTED_AT_ONCE = 1000  # S3 lists no more
 
 # S3 may take minutes to put thousands of parts together, and to copy a large one.
 LONG_ANSWERS = {"complete_multipart_upload": 10.0, "upload_part_copy": 10.0}
@@ -110,7 +124,11 @@ class S3ObjectStore:
             answer = self._call("head_object", key, **mode)
         except ObjectMissingError:
             return None
-        return self._info(key, answer["ContentLength"], answer)
+        found = self._info(key, answer["ContentLength"], answer)
+        raw = answer["ResponseMetadata"]["HTTPHeaders"]
+        headers = {name: raw[name] for name in CONTENT_HEADERS if raw.get(name)}
+        modified_at = answer["LastModified"].timestamp() if "LastModified" in answer else None
+        return replace(found, headers=headers, modified_at=modified_at)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         if length == 0:
@@ -123,12 +141,12 @@ class S3ObjectStore:
             raise RemoteDigestError(f"{key}: the bytes read are not those that were put", key=key)
         return data
 
-    def read_into(self, key: str, start: int, into: Into) -> None:
+    def read_into(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
         size_bytes = room_of(into)
         if size_bytes == 0:
             self._nothing(key, start)
             return
-        answer = self._open(key, start, size_bytes)
+        answer = self._open(key, start, size_bytes, etag)
         with closing(self._pieces(key, answer, size_bytes)) as pieces:
             deliver(pieces, into)
 
@@ -140,9 +158,9 @@ class S3ObjectStore:
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
-        encoding: str | None = None,
+        headers: Headers | None = None,
     ) -> ObjectInfo:
-        options = self._new_object(key, metadata, encoding) | self._checksum(digest)
+        options = self._new_object(key, metadata, headers) | self._checksum(digest)
         if condition is not None and self._conditional_writes:
             options |= _conditions(condition)
         elif condition is not None:
@@ -154,13 +172,14 @@ class S3ObjectStore:
                 raise
             # S3's answer to If-Match when there is no object at all.
             raise PreconditionFailedError(f"{key}: no object to replace", key=key) from None
-        described = answer | _described(metadata, encoding)
-        return self._stored(key, size_of(body), described, digest)
+        described = answer | {"Metadata": dict(metadata or {})}
+        stored = self._stored(key, size_of(body), described, digest)
+        return replace(stored, headers=dict(headers or {}))
 
     def create_upload(
-        self, key: str, metadata: Metadata | None = None, encoding: str | None = None
+        self, key: str, metadata: Metadata | None = None, headers: Headers | None = None
     ) -> str:
-        options = self._new_object(key, metadata, encoding)
+        options = self._new_object(key, metadata, headers)
         if self._checksums:
             options |= {"ChecksumAlgorithm": "CRC64NVME", "ChecksumType": "FULL_OBJECT"}
         return str(self._call("create_multipart_upload", key, **options)["UploadId"])
@@ -255,6 +274,28 @@ class S3ObjectStore:
                 return Listing(tuple(keys), tuple(prefixes))
             more["ContinuationToken"] = answer["NextContinuationToken"]
 
+    def list_page(self, prefix: str, delimiter: str, after: str, limit: int) -> ListedPage:
+        # One more, as a store may name the common prefix once more that the last page ended with.
+        options = {"Delimiter": delimiter} if delimiter else {}
+        options |= {"StartAfter": after} if after else {}
+        at_once = min(limit + 1, LISTED_AT_ONCE)
+        answer = self._call("list_objects_v2", None, Prefix=prefix, MaxKeys=at_once, **options)
+        found = [
+            ListedObject(each["Key"], each["Size"], each["ETag"], each["LastModified"].timestamp())
+            for each in answer.get("Contents", ())
+        ]
+        folded = [each["Prefix"] for each in answer.get("CommonPrefixes", ())]
+        folded = [each for each in folded if not after.startswith(each)]
+        entries = sorted([each.key for each in found] + folded)
+        if len(entries) <= limit and not answer.get("IsTruncated"):
+            return ListedPage(tuple(found), tuple(folded), None)
+        last = entries[:limit][-1] if entries else after
+        return ListedPage(
+            tuple(each for each in found if each.key <= last),
+            tuple(each for each in folded if each <= last),
+            last,
+        )
+
     def delete(self, key: str) -> None:
         try:
             self._call("delete_object", key)
@@ -294,15 +335,18 @@ class S3ObjectStore:
                 self._stalls.received(len(piece))
                 yield piece
 
-    def _open(self, key: str, start: int, length: int | None) -> Answer:
+    def _open(self, key: str, start: int, length: int | None, etag: str | None = None) -> Answer:
         """Begin to read a range, and make sure that it is the one asked for."""
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"IfMatch": etag} if etag is not None else {}
         if start or length is not None:
             last = "" if length is None else start + length - 1
             options["Range"] = f"bytes={start}-{last}"
         elif self._checksums:
             options["ChecksumMode"] = "ENABLED"
-        answer = self._call("get_object", key, **options)
+        try:
+            answer = self._call("get_object", key, **options)
+        except PreconditionFailedError as error:
+            raise SourceChangedError(error.message, key=key) from error
         announced = answer.get("ContentLength")
         begins_at = first_byte(answer.get("ContentRange"))
         if announced is None or begins_at != start or (length is not None and announced != length):
@@ -337,10 +381,10 @@ class S3ObjectStore:
             raise PreconditionFailedError(f"{key}: the store has version {etag}", key=key)
 
     def _new_object(
-        self, key: str, metadata: Metadata | None, encoding: str | None
+        self, key: str, metadata: Metadata | None, headers: Headers | None
     ) -> dict[str, Any]:
         at_rest = {AT_REST[name]: text for name, text in self._at_rest.headers(key).items()}
-        return _described(metadata, encoding) | at_rest
+        return {"Metadata": dict(metadata or {}), HEADERS: headers or {}} | at_rest
 
     def _checksum(self, digest: int) -> dict[str, str]:
         return {"ChecksumCRC64NVME": to_base64(digest)} if self._checksums else {}
@@ -358,13 +402,7 @@ class S3ObjectStore:
 
     def _info(self, key: str, size_bytes: int, answer: Answer) -> ObjectInfo:
         etag, metadata = answer.get("ETag", ""), answer.get("Metadata", {})
-        encoding = answer.get("ContentEncoding") or None
-        return ObjectInfo(key, size_bytes, etag, self._kept_digest(answer), metadata, encoding)
-
-
-def _described(metadata: Metadata | None, encoding: str | None) -> dict[str, Any]:
-    described: dict[str, Any] = {"Metadata": dict(metadata or {})}
-    return described | ({"ContentEncoding": encoding} if encoding else {})
+        return ObjectInfo(key, size_bytes, etag, self._kept_digest(answer), metadata)
 
 
 def _conditions(condition: Condition) -> dict[str, str]:

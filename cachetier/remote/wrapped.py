@@ -15,7 +15,9 @@ from cachetier.remote.base import (
     Body,
     Condition,
     CopyRange,
+    Headers,
     Into,
+    ListedPage,
     Listing,
     Metadata,
     ObjectStore,
@@ -71,9 +73,9 @@ class WrappedObjectStore(ABC):
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         return self._around("get", 0, lambda: self._store.get(key, start, length))
 
-    def read_into(self, key: str, start: int, into: Into) -> None:
+    def read_into(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
         return self._around(
-            "read_into", room_of(into), lambda: self._store.read_into(key, start, into)
+            "read_into", room_of(into), lambda: self._store.read_into(key, start, into, etag)
         )
 
     def put(
@@ -84,7 +86,7 @@ class WrappedObjectStore(ABC):
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
-        encoding: str | None = None,
+        headers: Headers | None = None,
     ) -> ObjectInfo:
         return self._around(
             "put",
@@ -95,15 +97,15 @@ class WrappedObjectStore(ABC):
                 digest=digest,
                 metadata=metadata,
                 condition=condition,
-                encoding=encoding,
+                headers=headers,
             ),
         )
 
     def create_upload(
-        self, key: str, metadata: Metadata | None = None, encoding: str | None = None
+        self, key: str, metadata: Metadata | None = None, headers: Headers | None = None
     ) -> str:
         return self._around(
-            "create_upload", 0, lambda: self._store.create_upload(key, metadata, encoding)
+            "create_upload", 0, lambda: self._store.create_upload(key, metadata, headers)
         )
 
     def upload_part(
@@ -148,6 +150,11 @@ class WrappedObjectStore(ABC):
 
     def list(self, prefix: str, delimiter: str | None = None) -> Listing:
         return self._around("list", 0, lambda: self._store.list(prefix, delimiter))
+
+    def list_page(self, prefix: str, delimiter: str, after: str, limit: int) -> ListedPage:
+        return self._around(
+            "list", 0, lambda: self._store.list_page(prefix, delimiter, after, limit)
+        )
 
     def delete(self, key: str) -> None:
         return self._around("delete", 0, lambda: self._store.delete(key))

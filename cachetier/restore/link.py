@@ -74,12 +74,12 @@ class InPieces(WrappedObjectStore):
     ) -> Answer:
         return call()
 
-    def read_into(self, key: str, start: int, into: Into) -> None:
+    def read_into(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
         if not isinstance(into, memoryview):
-            self._store.read_into(key, start, into)
+            self._store.read_into(key, start, into, etag)
             return
 
         def read(at: int) -> None:
-            self._store.read_into(key, start + at, into[at : at + PIECE_BYTES])
+            self._store.read_into(key, start + at, into[at : at + PIECE_BYTES], etag)
 
         self._link.each(read, range(0, len(into), PIECE_BYTES))

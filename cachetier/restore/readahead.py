@@ -149,7 +149,7 @@ class _Held(WrappedObjectStore):
     ) -> Answer:
         return call()
 
-    def read_into(self, _key: str, start: int, into: Into) -> None:
+    def read_into(self, _key: str, start: int, into: Into, etag: str | None = None) -> None:  # noqa: ARG002
         at = start - self._start
         deliver([self._data[at : at + room_of(into)]], into)
 

@@ -21,6 +21,7 @@ from cachetier.access.access import Access
 from cachetier.access.audit import Audit
 from cachetier.access.principals import OWNER, SCRAPER, principals_of
 from cachetier.access.quotas import Quotas
+from cachetier.access.s3_keys import S3Keys
 from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
@@ -60,7 +61,13 @@ from cachetier.restore.missing import MissingObjects
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
 from cachetier.restore.restore import Restore, RestoreListener
 from cachetier.service.signals import ending_signals
-from cachetier.service.wiring import locked, open_drains, policy_of, remote_for_clients
+from cachetier.service.wiring import (
+    locked,
+    open_drains,
+    policy_of,
+    remote_for_clients,
+    s3_offer,
+)
 from cachetier.status.prometheus import points_of_catalog, points_of_service
 from cachetier.status.report import Addresses, Course, Door, NodeReport
 from cachetier.status.warnings import Machine
@@ -262,6 +269,7 @@ class Service:
             fell_back=self._fell_back,
             failed=self.metrics.answered_with_error,
             http_url=lambda: self.url,
+            s3=s3_offer(self._settings, lambda: self.s3_url),
             greeting={"remote": remote_for_clients(self._remote)},
         )
 
@@ -354,10 +362,12 @@ class Service:
         if settings.scrape_token:
             fixed[SCRAPER.name] = settings.scrape_token.reveal()
         tenants = [each.principal() for each in settings.principal]
+        tokens = Tokens(settings.token_path, fixed, now=self._clock.now)
         return Access(
             principals_of(tenants, settings.allowed_uids, settings.admin_socket),
-            Tokens(settings.token_path, fixed, now=self._clock.now),
+            tokens,
             self._audit,
+            s3_keys=S3Keys(settings.cache_dir, tokens) if settings.s3_address else None,
             quotas=Quotas(tenants, lambda: store.look(held_by_run), self._clock.monotonic),
             open_metrics=http is not None and is_loopback(http[0]) and not tenants,
             hosts=settings.http_hosts,
@@ -412,6 +422,14 @@ class Service:
     def url(self) -> str | None:
         """The address of the HTTP door, or None."""
         return self._http.url if self._http is not None else None
+
+    @property
+    def s3_url(self) -> str | None:
+        """The address of the S3 door, or None."""
+        if self._settings.s3_address is None:
+            return None
+        scheme = "http" if self._settings.tls_files is None else "https"
+        return f"{scheme}://{self._settings.s3}"
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGTERM or SIGINT, then stop; a second signal ends the process at once.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from cachetier_client.units import parsed_size
 from cachetier.access.roles import Role
 from cachetier.config.settings import Settings
 from cachetier.cpus import default_threads, parsed_cpus
+from cachetier.doors.operations import S3Offer
 from cachetier.drain.messages import Size
 from cachetier.drain.schedule.queue_state import Group, Weights
 from cachetier.drain.serve.drains import Drain, Drains
@@ -22,6 +23,7 @@ from cachetier.local.store import Store
 from cachetier.model.compression import Rules
 from cachetier.model.policy import Policy
 from cachetier.notifier import Changes
+from cachetier.remote.boto_client import DEFAULT_REGION
 from cachetier.remote.settings import RemoteSettings
 from cachetier.steps.incidents import Incidents
 from cachetier.telemetry.metrics import Metrics
@@ -98,6 +100,16 @@ def remote_for_clients(remote: RemoteSettings) -> dict[str, Any]:
     how = "verify", "conditional_writes", "spread"
     known = {name: getattr(remote, name) for name in where + how}
     return known | remote.at_rest.described()
+
+
+def s3_offer(settings: Settings, url: Callable[[], str | None]) -> S3Offer:
+    """Return what S3 clients learn of the door at ``url``; any machine's becomes this one's."""
+
+    def here() -> str | None:
+        found = url()
+        return found and found.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+    return S3Offer(here, settings.remote_region or DEFAULT_REGION, settings.s3_mounts)
 
 
 def locked(settings: Settings) -> int:

@@ -389,7 +389,7 @@ TLS_REFUSED = _warning(
     "tls.refused",
     "the files of TLS changed and are no good, what was read before stays: %(reason)s",
 )
-HTTP_FAILED = _error("http.failed", "the HTTP door failed")
+HTTP_FAILED = _error("http.failed", "the %(door)s door failed", alike=("door",))
 TOKENS_UNREADABLE = _error(
     "tokens.unreadable",
     "the tokens in %(path)s cannot be read, and those known before still hold: %(reason)s",

@@ -8,7 +8,12 @@ import pytest
 from awscrt.checksums import crc64nvme
 from cachetier_client.bucket_format import documents
 
-from cachetier.errors import IntegrityError, ObjectMissingError, RemoteDigestError
+from cachetier.errors import (
+    IntegrityError,
+    ObjectMissingError,
+    RemoteDigestError,
+    SourceChangedError,
+)
 from cachetier.remote.base import ObjectStore
 
 BODY = os.urandom(300_000)  # more than one slice
@@ -146,3 +151,15 @@ def test_what_is_larger_than_any_document_is_not_read_as_one(
     assert store.get(folder + "a", 0, len(BODY)) == BODY
     monkeypatch.setattr(documents, "DOCUMENT_LIMIT_BYTES", len(BODY))
     assert store.get(folder + "a") == BODY
+
+
+def test_a_range_of_another_version_is_not_read(store: ObjectStore, folder: str) -> None:
+    first = store.put(folder + "a", b"hello", digest=crc64nvme(b"hello"))
+    second = store.put(folder + "a", b"world", digest=crc64nvme(b"world"))
+    buffer = bytearray(3)
+
+    with pytest.raises(SourceChangedError):
+        store.read_into(folder + "a", 1, memoryview(buffer), first.etag)
+    store.read_into(folder + "a", 1, memoryview(buffer), second.etag)
+
+    assert buffer == b"orl"

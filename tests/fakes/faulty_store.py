@@ -18,6 +18,7 @@ from cachetier.errors import RemoteError, TransientError
 from cachetier.remote.base import (
     Body,
     Condition,
+    Headers,
     Into,
     Metadata,
     ObjectStore,
@@ -110,7 +111,7 @@ class FaultyObjectStore(WrappedObjectStore):
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
-        encoding: str | None = None,
+        headers: Headers | None = None,
     ) -> ObjectInfo:
         fault = self._next("put", key)
         sent = _flipped(body) if _strikes(fault, FaultMoment.BODY) else body
@@ -122,7 +123,7 @@ class FaultyObjectStore(WrappedObjectStore):
                 digest=digest,
                 metadata=metadata,
                 condition=condition,
-                encoding=encoding,
+                headers=headers,
             ),
         )
 
@@ -140,13 +141,13 @@ class FaultyObjectStore(WrappedObjectStore):
         body = self._act(fault, lambda: self._store.get(key, start, length))
         return _flipped(body) if _strikes(fault, FaultMoment.BODY) else body
 
-    def read_into(self, key: str, start: int, into: Into) -> None:
+    def read_into(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
         fault = self._next("read_into")
         if not _strikes(fault, FaultMoment.BODY):
-            self._act(fault, lambda: self._store.read_into(key, start, into))
+            self._act(fault, lambda: self._store.read_into(key, start, into, etag))
             return
         view = memoryview(bytearray(room_of(into)))
-        self._act(fault, lambda: self._store.read_into(key, start, view))
+        self._act(fault, lambda: self._store.read_into(key, start, view, etag))
         deliver([_flipped(view)], into)
 
     def _around(self, operation: Operation, _size: int, call: Callable[[], Answer], /) -> Answer:

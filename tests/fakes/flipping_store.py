@@ -10,6 +10,7 @@ from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier.remote.base import (
     Body,
     Condition,
+    Headers,
     Into,
     Metadata,
     ObjectStore,
@@ -46,7 +47,7 @@ class FlippingObjectStore(WrappedObjectStore):
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
-        encoding: str | None = None,
+        headers: Headers | None = None,
     ) -> ObjectInfo:
         return self._store.put(
             key,
@@ -54,7 +55,7 @@ class FlippingObjectStore(WrappedObjectStore):
             digest=digest,
             metadata=metadata,
             condition=condition,
-            encoding=encoding,
+            headers=headers,
         )
 
     def upload_part(
@@ -62,9 +63,9 @@ class FlippingObjectStore(WrappedObjectStore):
     ) -> UploadedPart:
         return self._store.upload_part(key, upload_id, number, self._moved(body), digest=digest)
 
-    def read_into(self, key: str, start: int, into: Into) -> None:
+    def read_into(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
         view = memoryview(bytearray(room_of(into)))
-        self._store.read_into(key, start, view)
+        self._store.read_into(key, start, view, etag)
         deliver([self._moved(view)], into)
 
     def _around(self, _operation: Operation, _size: int, call: Callable[[], Answer], /) -> Answer:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from awscrt.checksums import crc64nvme
 from cachetier_client.bucket_format import documents
 from cachetier_client.bucket_format.uploads import ObjectInfo
+from cachetier_client.clock import Clock, SystemClock
 
 from cachetier.errors import (
     ObjectMissingError,
@@ -24,7 +25,10 @@ from cachetier.remote.base import (
     Body,
     Condition,
     CopyRange,
+    Headers,
     Into,
+    ListedObject,
+    ListedPage,
     Listing,
     Metadata,
     UploadedPart,
@@ -40,7 +44,7 @@ S3_MINIMUM_PART_BYTES = 5 << 20
 class _Upload:
     key: str
     metadata: dict[str, str]
-    encoding: str | None = None
+    headers: dict[str, str]
     parts: dict[int, tuple[UploadedPart, bytes]] = field(default_factory=dict)
 
 
@@ -59,8 +63,13 @@ class MemoryObjectStore:
     """
 
     def __init__(
-        self, *, keeps_digests: bool = True, minimum_part_bytes: int = S3_MINIMUM_PART_BYTES
+        self,
+        *,
+        keeps_digests: bool = True,
+        minimum_part_bytes: int = S3_MINIMUM_PART_BYTES,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
         self._keeps_digests = keeps_digests
         self._minimum_part_bytes = minimum_part_bytes
         self._lock = threading.Lock()
@@ -90,7 +99,9 @@ class MemoryObjectStore:
             raise RemoteDigestError(f"{key}: the bytes read are not those that were put")
         return body[start:end]
 
-    def read_into(self, key: str, start: int, into: Into) -> None:
+    def read_into(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
+        if etag is not None and self._find(key)[0].etag != etag:
+            raise SourceChangedError(f"{key} is not {etag}", key=key)
         deliver([self.get(key, start, room_of(into))], into)
 
     def put(
@@ -101,21 +112,21 @@ class MemoryObjectStore:
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
-        encoding: str | None = None,
+        headers: Headers | None = None,
     ) -> ObjectInfo:
         kept = bytes_of(body)
         self._judge_digest(key, kept, digest)
         with self._lock:
             if condition is not None:
                 self._judge_condition(key, condition)
-            return self._keep(key, kept, digest, dict(metadata or {}), encoding)
+            return self._keep(key, kept, digest, dict(metadata or {}), dict(headers or {}))
 
     def create_upload(
-        self, key: str, metadata: Metadata | None = None, encoding: str | None = None
+        self, key: str, metadata: Metadata | None = None, headers: Headers | None = None
     ) -> str:
         with self._lock:
             upload_id = f"upload-{next(self._numbers)}"
-            self._uploads[upload_id] = _Upload(key, dict(metadata or {}), encoding)
+            self._uploads[upload_id] = _Upload(key, dict(metadata or {}), dict(headers or {}))
         return upload_id
 
     def upload_part(
@@ -157,7 +168,7 @@ class MemoryObjectStore:
             body = self._joined(key, upload, parts)
             self._judge_digest(key, body, digest)
             del self._uploads[upload_id]
-            return self._keep(key, body, digest, upload.metadata, upload.encoding)
+            return self._keep(key, body, digest, upload.metadata, upload.headers)
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         with self._lock, suppress(UploadGoneError):
@@ -183,6 +194,28 @@ class MemoryObjectStore:
             else:
                 keys.append(key)
         return Listing(tuple(keys), tuple(prefixes))
+
+    def list_page(self, prefix: str, delimiter: str, after: str, limit: int) -> ListedPage:
+        with self._lock:
+            found = {key: info for key, (info, _) in self._objects.items()}
+        entries: list[str] = []
+        for key in sorted(found):
+            head, mark, _ = key.removeprefix(prefix).partition(delimiter or "\0")
+            entry = prefix + head + mark if delimiter and mark else key
+            if key.startswith(prefix) and entry > after and entry not in entries[-1:]:
+                entries.append(entry)
+        page = entries[:limit]
+        objects = [
+            ListedObject(key, found[key].size_bytes, found[key].etag, found[key].modified_at or 0.0)
+            for key in page
+            if key in found and not (delimiter and delimiter in key[len(prefix) :])
+        ]
+        listed = {entry.key for entry in objects}
+        return ListedPage(
+            tuple(objects),
+            tuple(entry for entry in page if entry not in listed),
+            page[-1] if len(entries) > limit else None,
+        )
 
     def delete(self, key: str) -> None:
         with self._lock:
@@ -239,10 +272,11 @@ class MemoryObjectStore:
         body: bytes,
         digest: int,
         metadata: dict[str, str],
-        encoding: str | None = None,
+        headers: dict[str, str],
     ) -> ObjectInfo:
         etag = f'"{next(self._numbers):032x}"'
         kept = digest if self._keeps_digests else None
-        info = ObjectInfo(key, len(body), etag, kept, metadata, encoding)
-        self._objects[key] = (info, body)
+        info = ObjectInfo(key, len(body), etag, kept, metadata, headers)
+        described = replace(info, modified_at=self._clock.now())
+        self._objects[key] = (described, body)
         return info

@@ -8,7 +8,7 @@ from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.remote.base import Body, CopyRange, Metadata, UploadedPart, size_of
+from cachetier.remote.base import Body, CopyRange, Headers, Metadata, UploadedPart, size_of
 from tests.fakes.bodies import kept, noise
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.integration.drain_node import Node
@@ -35,7 +35,7 @@ class CountingStore(FaultyObjectStore):
         digest: int,
         metadata: Metadata | None = None,
         condition: object = None,
-        encoding: str | None = None,
+        headers: Headers | None = None,
     ) -> ObjectInfo:
         self.sent_bytes += size_of(body)
         return super().put(
@@ -44,7 +44,7 @@ class CountingStore(FaultyObjectStore):
             digest=digest,
             metadata=metadata,
             condition=condition,  # type: ignore[arg-type]
-            encoding=encoding,
+            headers=headers,
         )
 
     def upload_part(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import uuid
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from cachetier_client import Client
+from typer.testing import CliRunner
 
+from cachetier.cli.app import app
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.serving import Served, node_settings, running, serving
 from tests.integration.test_cli import STEP, run
@@ -59,7 +63,9 @@ def test_what_a_real_node_saves_and_drains_is_measured(
                 with client.checkpoint("r", step) as checkpoint:
                     client.put_shard(b"x", run="r", step=step, name="x", save_id=checkpoint.save_id)
                 client.wait("r", step, timeout_seconds=60)
-            advice = client.cadence("r")
+            advice = client.cadence("r", nodes=1)
+            words = ["estimate", "--from-run", "r", "--url", f"unix://{service.socket}", "--json"]
+            estimate = json.loads(CliRunner().invoke(app, words).stdout)
 
     assert advice.blocked.about == "by this client, median of 3 saves"
     assert advice.durable.about == "from start to publication, median of 3 steps"
@@ -67,3 +73,5 @@ def test_what_a_real_node_saves_and_drains_is_measured(
     assert advice.step is not None
     assert advice.step.about == "from the starts of 3 saves"
     assert advice.mtbf.about.startswith("1 node at")
+    assert estimate["size_bytes"] == 1
+    assert estimate["cadence"]["durable"] == asdict(advice.durable)

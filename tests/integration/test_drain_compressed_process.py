@@ -125,7 +125,7 @@ def test_a_bomb_in_the_bucket_is_an_error_on_the_node_that_restores(
         assert info is not None
         bomb = zstandard.ZstdCompressor(level=1).compress(bytes(256 << 20))
         body = bomb + objects.get(key)[len(bomb) :]
-        objects.put(key, body, digest=digest_of(body), metadata=info.metadata, encoding="zstd")
+        objects.put(key, body, digest=digest_of(body), metadata=info.metadata, headers=info.headers)
 
         with (
             clean_node(tmp_path / "another", objects) as restore,

@@ -82,8 +82,8 @@ class Flipping(WrappedObjectStore):
     ) -> Answer:
         return call()
 
-    def read_into(self, key: str, start: int, into: Into) -> None:
-        super().read_into(key, start, into)
+    def read_into(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
+        super().read_into(key, start, into, etag)
         assert isinstance(into, memoryview)
         into[len(into) // 2] ^= 1
 

@@ -17,7 +17,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import TransientError
 from cachetier.local.catalog import claims
 from cachetier.model.checkpoint import SaveState
-from cachetier.remote.base import Body, Condition, Metadata
+from cachetier.remote.base import Body, Condition, Headers, Metadata
 from tests.fakes.memory_store import MemoryObjectStore, bytes_of
 from tests.integration.drain_node import REMOTE, Node, patterned
 
@@ -42,7 +42,7 @@ class Bucket(MemoryObjectStore):
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
-        encoding: str | None = None,
+        headers: Headers | None = None,
     ) -> ObjectInfo:
         claim = "/.cachetier/stores/" in key
         self.claims += claim
@@ -52,7 +52,7 @@ class Bucket(MemoryObjectStore):
             self.before -= 1
             raise TransientError("it never arrived")
         info = super().put(
-            key, body, digest=digest, metadata=metadata, condition=condition, encoding=encoding
+            key, body, digest=digest, metadata=metadata, condition=condition, headers=headers
         )
         if claim and self.after:
             self.after -= 1

@@ -74,7 +74,9 @@ def asked(node: Tenants, tenant: str, **fields: Any) -> dict[str, Any]:
 
 
 ABOUT_A_RUN = sorted(name for name, need in OPERATIONS.items() if need.extent is Extent.RUN)
-AT_THE_SOCKET = [name for name in ABOUT_A_RUN if name != "delete_shard"]
+AT_THE_SOCKET = [
+    name for name in ABOUT_A_RUN if name != "delete_shard" and not name.startswith("s3_")
+]
 
 
 @pytest.mark.parametrize("operation", AT_THE_SOCKET)

@@ -12,25 +12,13 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from cachetier.access.access import Access
-from cachetier.access.principals import Caller
 from cachetier.access.roles import OPERATIONS
+from cachetier.doors.http.front import caller_of
 from cachetier.doors.http.paths import RequestTarget
 
-CALLER = "cachetier.caller"  # in the scope: who calls
 TARGET = "cachetier.target"  # in the scope: what the path names under /v1/runs/, or None
 
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-
-
-def caller_of(scope: Scope) -> Caller:
-    caller: Caller = scope[CALLER]
-    return caller
-
-
-def address_of(scope: Scope) -> str:
-    """Return the address a request comes from; empty where nobody knows."""
-    client = scope.get("client")
-    return str(client[0]) if client else ""
 
 
 def doing(access: Access, scope: Scope, operation: str) -> AbstractContextManager[None]:

@@ -7,46 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Awaitable, Callable
 
 import aiofiles.os
-from cachetier_client.trace_context import FIELD as TRACEPARENT
-from cachetier_client.trace_context import called_by
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cachetier.access.access import Access
 from cachetier.access.principals import Caller
-from cachetier.callers import working_for
-from cachetier.doors.http.admitted import CALLER, TARGET, address_of
-from cachetier.doors.http.browsers import PAGES, judge, session_in, with_safe_headers
+from cachetier.doors.http.admitted import TARGET
+from cachetier.doors.http.browsers import PAGES, judge, session_in
+from cachetier.doors.http.front import CALLER, Exchange, Failed, Front, address_of
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.paths import target_of
 from cachetier.doors.http.problems import (
-    CODE_HEADER,
     BodyCutShortError,
     CrossSiteError,
     MediaTypeError,
     MethodError,
     MisdirectedError,
     SlowBodyError,
-    internal,
     problem_response,
 )
-from cachetier.doors.http.waiting import PARKED
 from cachetier.errors import (
     BusyError,
-    CachetierError,
-    DeadlineError,
     InvalidRequestError,
-    StoppingError,
 )
-from cachetier.telemetry import events
-from cachetier.telemetry.events import tell
 
 log = logging.getLogger(__name__)
 
@@ -54,15 +40,10 @@ OPEN_PATHS = frozenset({"/livez", "/readyz"})
 METRICS_PATH = "/metrics"
 BODY_METHODS = frozenset({"POST", "PATCH", "PUT", "DELETE"})
 
-CONNECTION = "cachetier.connection"  # the extension of the scope that has the socket
-
-_CODE_HEADER = CODE_HEADER.lower().encode()
-
-Failed = Callable[[str, str], None]
 ShardRoute = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Guard:
+class Guard(Front):
     """The outermost application: ``shards`` streams bodies, ``routes`` answers everything else."""
 
     def __init__(
@@ -75,57 +56,12 @@ class Guard:
         failed: Failed,
     ) -> None:
         """Stand before ``routes`` and ``shards``; ``failed``: see ``Operations``."""
-        self._failed = failed
+        super().__init__("http", problem_response, access=access, limits=limits, failed=failed)
         self._routes = routes
         self._shards = shards
-        self._access = access
-        self._limits = limits
-        self._served: Counter[str] = Counter()  # requests, by who they count for
         self._strangers = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = _Exchange(scope, receive, send, self._failed)
-        try:
-            async with asyncio.timeout(self._limits.request_seconds):
-                with called_by(Headers(scope=scope).get(TRACEPARENT)):
-                    await self._serve(scope, exchange)
-        except CachetierError as error:
-            await exchange.answer_error(error)
-        except TimeoutError:
-            await exchange.answer_error(DeadlineError("the request took too long altogether"))
-        except (
-            asyncio.CancelledError
-        ):  # by the server, at the end of the grace time; it has said so
-            await exchange.answer_error(StoppingError("the service stopped before it could answer"))
-        except Exception as error:
-            operation = f"{scope['method']} {scope['path'][:200]}"
-            tell(log, events.REQUEST_FAILED, door="http", operation=operation, error=error)
-            await exchange.answer_error(internal())
-
-    @contextmanager
-    def _counted(self, holder: str, by: int) -> Iterator[None]:
-        self._served[holder] += by
-        try:
-            yield
-        finally:
-            self._served[holder] -= by
-            if not self._served[holder]:
-                del self._served[holder]
-
-    @contextmanager
-    def _parked(self, holder: str, principal: str, *, whole: bool = True) -> Iterator[None]:
-        """Count a request for none that is served; ``whole``: nor for one of its principal."""
-        quotas = self._access.quotas
-        if whole:
-            quotas.disconnect(principal)
-        try:
-            with self._counted(holder, -1):
-                yield
-        finally:
-            if whole:
-                quotas.connect(principal, at_any_rate=True)
-
-    async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
+    async def _serve(self, scope: Scope, exchange: Exchange) -> None:
         path, address = scope["path"], address_of(scope)
         if path in OPEN_PATHS:
             await self._probe(scope, exchange)
@@ -136,25 +72,17 @@ class Guard:
         if path in PAGES:  # they find out for themselves who calls
             await self._page(scope, exchange)
             return
-        caller = scope[CALLER] = self._caller(scope, address)
-        holder, principal = caller.holder, caller.principal.name
-        scope[PARKED] = partial(self._parked, holder, principal)
-        connection = scope.get("extensions", {}).get(CONNECTION, {}).get("socket")
-        self._access.quotas.connect(principal)
-        try:
-            with self._counted(holder, 1), working_for(connection, caller):
-                self._refuse_if_crowded(holder)
-                await self._pass_on(scope, exchange)
-        finally:
-            self._access.quotas.disconnect(principal)
+        caller = self._caller(scope, address)
+        with self._serving(scope, caller):
+            await self._pass_on(scope, exchange)
 
-    async def _probe(self, scope: Scope, exchange: _Exchange) -> None:
+    async def _probe(self, scope: Scope, exchange: Exchange) -> None:
         """Answer a probe, whose body nobody waits for."""
         if scope["method"] not in ("GET", "HEAD"):
             raise MethodError(f"{scope['method']} is not taken here")
         await self._routes(scope, _replay(b"", exchange.receive), exchange.send)
 
-    async def _page(self, scope: Scope, exchange: _Exchange) -> None:
+    async def _page(self, scope: Scope, exchange: Exchange) -> None:
         """Serve a page, to strangers too: those who sign in are few, and keep nobody else out."""
         if self._strangers >= self._limits.strangers:
             raise BusyError(f"{self._strangers} are signing in already")
@@ -164,7 +92,7 @@ class Guard:
         finally:
             self._strangers -= 1
 
-    async def _pass_on(self, scope: Scope, exchange: _Exchange) -> None:
+    async def _pass_on(self, scope: Scope, exchange: Exchange) -> None:
         scope[TARGET] = target = target_of(scope["raw_path"])
         if target is not None and target.name is not None:
             await self._shards(scope, exchange.receive, exchange.send)
@@ -173,12 +101,6 @@ class Guard:
         if body and scope["path"] not in PAGES and not _is_json(Headers(scope=scope)):
             raise MediaTypeError("the body is not JSON")
         await self._routes(scope, _replay(body, exchange.receive), exchange.send)
-
-    def _refuse_if_crowded(self, holder: str) -> None:
-        """Beyond the limit, take requests only of those who have less than an equal share."""
-        limit = self._limits.requests
-        if self._served.total() > limit and self._served[holder] * len(self._served) > limit:
-            raise BusyError(f"{limit} requests are being served already")
 
     def _refuse_strangers(self, scope: Scope, address: str) -> None:
         """Refuse what a page that is not ours has a browser send, whoever reads it."""
@@ -235,59 +157,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return replayed
-
-
-class _Exchange:
-    """One request and its answer: remembers how far they got, for an error to be told."""
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send, failed: Failed) -> None:
-        self._failed = failed
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._started = False
-        self._ended = False
-        self._read = False
-        self.receive: Receive = receive if not self._expects_continue() else self._first_receive
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._count_error(message)
-            message["headers"] = with_safe_headers(message.get("headers", ()))
-        self._started = True
-        self._ended = message["type"] == "http.response.body" and not message.get("more_body")
-        await self._send(message)
-
-    def _count_error(self, message: Message) -> None:
-        for name, value in message.get("headers", ()):
-            if name.lower() == _CODE_HEADER:
-                self._failed("http", value.decode("latin-1"))
-
-    async def _first_receive(self) -> Message:
-        self._read = True
-        return await self._receive()
-
-    async def answer_error(self, error: CachetierError) -> None:
-        """Answer with a problem; an answer that has begun can only be cut off.
-
-        The server cuts it when the application returns before its end, so that nobody takes a part
-        for the whole. A reader who was too slow is not waited for any more.
-        """
-        if self._started:
-            if not self._ended:
-                self._failed("http", error.code)
-                tell(log, events.ANSWER_CUT_OFF, reason=error.message, code=error.code)
-                if isinstance(error, BusyError):
-                    self._scope["extensions"][CONNECTION]["abort"]()
-            return
-        # Who waits for `100 Continue` will not send its body now, and who is too slow has had its
-        # time: the connection cannot go on.
-        unsent = self._expects_continue() and not self._read
-        close = unsent or isinstance(error, SlowBodyError)
-        await self._respond(problem_response(error, close=close))
-
-    async def _respond(self, response: Response) -> None:
-        await response(self._scope, self._receive, self.send)
-
-    def _expects_continue(self) -> bool:
-        return "expect" in Headers(scope=self._scope)

@@ -15,7 +15,6 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cachetier.access.principals import Caller
 from cachetier.access.sessions import LINK_ENDED, SESSION_SECONDS, Sessions, csrf_of
-from cachetier.doors.http.admitted import address_of
 from cachetier.doors.http.browsers import (
     COOKIE,
     HOME_PATH,
@@ -25,6 +24,7 @@ from cachetier.doors.http.browsers import (
     check_csrf,
     session_in,
 )
+from cachetier.doors.http.front import address_of
 from cachetier.doors.http.queries import Query
 from cachetier.errors import UnauthorizedError
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from uvicorn._types import HTTPScope
@@ -19,14 +18,12 @@ from uvicorn.server import ServerState
 
 from cachetier.callers import is_gone
 from cachetier.doors.http.body import TAP, Feed, Tap
-from cachetier.doors.http.guard import CONNECTION
+from cachetier.doors.http.front import CONNECTION, Describe, Failed
 from cachetier.doors.http.limits import RequestLimits
-from cachetier.doors.http.problems import MEDIA_TYPE, problem_body
+from cachetier.doors.http.problems import problem_response
 from cachetier.errors import InvalidRequestError
 from cachetier.parsers import network_of
 from cachetier.tls import name_of
-
-Failed = Callable[[str, str], None]
 
 READ_BYTES = 256 << 10
 READ_BYTES_UNASKED = 16 << 10  # until an application wants a large body
@@ -42,7 +39,9 @@ class WatchedProtocol(HttpToolsProtocol):
     """One connection; see ``protocol_with`` for its limits."""
 
     limits = RequestLimits()
+    door = "http"
     failed: Failed = staticmethod(lambda _door, _code: None)
+    describe: Describe = staticmethod(problem_response)
     read_buffer = memoryview(bytearray(READ_BYTES))  # of all connections of a loop
 
     def __init__(
@@ -123,13 +122,10 @@ class WatchedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         error = InvalidRequestError(msg)
-        self.failed("http", error.code)
-        body = problem_body(error)
-        head = (
-            f"HTTP/1.1 400 Bad Request\r\ncontent-type: {MEDIA_TYPE}\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        self.failed(self.door, error.code)
+        answer = self.describe(error, close=True)
+        head = b"".join(b"%b: %b\r\n" % header for header in answer.raw_headers)
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n%b\r\n%b" % (head, bytes(answer.body)))
         self.transport.close()
 
     # --- parser --------------------------------------------------------------------------------
@@ -262,11 +258,21 @@ def _peer_of(certificate: dict[str, Any] | None) -> dict[str, Any]:
     return {TLS: {"client_cert_name": subject, "client_cert_alt_names": others}}
 
 
-def protocol_with(limits: RequestLimits, failed: Failed) -> type[WatchedProtocol]:
+def protocol_with(
+    door: str, limits: RequestLimits, failed: Failed, describe: Describe
+) -> type[WatchedProtocol]:
     """Return the protocol bounded by ``limits``; uvicorn makes one instance for each connection.
 
-    ``failed``: see ``Operations``.
+    Args:
+        door: As ``failed`` calls it.
+        failed: See ``Operations``.
+        describe: Says what is wrong with a head.
     """
-    buffer = memoryview(bytearray(READ_BYTES))
-    chosen = {"limits": limits, "failed": staticmethod(failed), "read_buffer": buffer}
+    chosen = {
+        "limits": limits,
+        "door": door,
+        "failed": staticmethod(failed),
+        "describe": staticmethod(describe),
+        "read_buffer": memoryview(bytearray(READ_BYTES)),
+    }
     return type("LimitedProtocol", (WatchedProtocol,), chosen)

@@ -12,7 +12,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from cachetier.doors.http import schemas
-from cachetier.doors.http.admitted import admitted_router, caller_of
+from cachetier.doors.http.admitted import admitted_router
+from cachetier.doors.http.front import caller_of
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.waiting import answered
 from cachetier.doors.operations import Operations

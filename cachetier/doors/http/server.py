@@ -17,8 +17,10 @@ import aiofiles.os
 import uvicorn
 from starlette.types import ASGIApp
 
+from cachetier.doors.http.front import Describe, Failed
 from cachetier.doors.http.limits import RequestLimits
-from cachetier.doors.http.protocol import Entrance, Failed, protocol_with
+from cachetier.doors.http.problems import problem_response
+from cachetier.doors.http.protocol import Entrance, protocol_with
 from cachetier.errors import ConfigError
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -42,14 +44,16 @@ class HttpServer:
         *,
         limits: RequestLimits,
         failed: Failed = lambda _door, _code: None,
+        describe: Describe = problem_response,
         tls: Tls | None = None,
     ) -> None:
-        """Prepare a server; ``setting`` names the address where it cannot be bound."""
+        """Prepare a server; ``setting`` names the address, and the door where it fails."""
         self._setting = setting
         self._address = address
         self._app = app
         self._limits = limits
         self._failed = failed
+        self._describe = describe
         self._tls = tls
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -79,7 +83,7 @@ class HttpServer:
                 break
             time.sleep(0.005)
         if not self._server.started:
-            raise ConfigError(f"the HTTP door at {self.url} did not start; see the log")
+            raise ConfigError(f"the {self._setting} door at {self.url} did not start; see the log")
 
     def stop(self, grace_seconds: float) -> None:
         """Take no new connections; close when those in flight end, or at ``grace_seconds``."""
@@ -92,7 +96,7 @@ class HttpServer:
     def _config(self) -> uvicorn.Config:
         return uvicorn.Config(
             self._app,
-            http=protocol_with(self._limits, self._failed),
+            http=protocol_with(self._setting, self._limits, self._failed, self._describe),
             loop="uvloop",
             ws="none",
             lifespan="off",
@@ -108,7 +112,7 @@ class HttpServer:
         try:
             self._server.run([])
         except Exception as error:
-            tell(log, events.HTTP_FAILED, error=error)
+            tell(log, events.HTTP_FAILED, door=self._setting, error=error)
 
 
 class _Server(uvicorn.Server):

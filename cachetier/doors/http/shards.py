@@ -18,10 +18,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from cachetier.access.principals import Caller
-from cachetier.doors.http.admitted import TARGET, caller_of, doing
+from cachetier.doors.http.admitted import TARGET, doing
 from cachetier.doors.http.body import TAP, Blocks, Body
 from cachetier.doors.http.download import Download
-from cachetier.doors.http.guard import CONNECTION
+from cachetier.doors.http.front import CONNECTION, caller_of
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.paths import RequestTarget
 from cachetier.doors.http.pools import Pools

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from dataclasses import dataclass, replace
 from functools import partial
 
-from cachetier_client.bucket_format.stored import Content
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
-from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.results import Receipt
 
 from cachetier.doors.http.body import Blocks, Body
+from cachetier.doors.http.file_sink import BlockDigests, FileSink
 from cachetier.doors.http.pools import Pools
 from cachetier.errors import DigestMismatchError, SizeMismatchError
-from cachetier.ingest.ingest import GROWTH_BYTES, Ingest, RemoteStage
-from cachetier.ingest.shares import ShareAwaitedError
-from cachetier.local.files.data_files import ALIGNMENT_BYTES, write_all
+from cachetier.ingest.ingest import Ingest, RemoteStage
 from cachetier.local.store import Staged
 
 
@@ -53,7 +48,7 @@ async def put_large(put: Put, body: Body, ingest: Ingest, pools: Pools, blocks: 
         ingest.abort, ingest.begin, put.ids, put.name, put.size_bytes, put.timeout_seconds
     )
     sink = (
-        _FileSink(put, stage, ingest, pools)
+        FileSink(stage, ingest, pools, put.timeout_seconds, partial(_check_no_more, put))
         if isinstance(stage, Staged)
         else _RemoteSink(put, stage)
     )
@@ -62,67 +57,12 @@ async def put_large(put: Put, body: Body, ingest: Ingest, pools: Pools, blocks: 
         _check_size(put, body.size_bytes)
         content = replace(sink.content(body.size_bytes), element_size=put.element_size)
         _check_digest(put, content.digest)
-        if isinstance(stage, Staged):
-            assert stage.writer is not None
-            await pools.whole(pools.quick(os.ftruncate, stage.writer, content.size_bytes))
+        if isinstance(sink, FileSink):
+            await sink.cut(content.size_bytes)
     except BaseException:
         await pools.quick(ingest.abort, stage)
         raise
     return await pools.quick(ingest.commit, stage, put.ids, put.name, content)
-
-
-class _BodyDigests:
-    """The digests of the blocks that came, in whatever order they were taken."""
-
-    def __init__(self) -> None:
-        self._by_number: dict[int, int] = {}
-
-    def add(self, block: memoryview, number: int) -> None:
-        self._by_number[number] = digests.digest_of(block)
-
-    def content(self, size_bytes: int) -> Content:
-        blocks = tuple(self._by_number[number] for number in range(len(self._by_number)))
-        return Content(size_bytes, digests.combine(blocks, size_bytes), blocks)
-
-
-class _FileSink:
-    """Blocks on their way into a data file, two at a time."""
-
-    depth = 2
-
-    def __init__(self, put: Put, stage: Staged, ingest: Ingest, pools: Pools) -> None:
-        assert stage.writer is not None
-        self._put = put
-        self._stage = stage
-        self._writer = stage.writer
-        self._ingest = ingest
-        self._pools = pools
-        self._digests = _BodyDigests()
-        self._direct = _went_direct(stage.writer)
-        self.content = self._digests.content
-
-    async def expect(self, total_bytes: int) -> None:
-        """Refuse more than was declared; reserve more where nothing was."""
-        if self._put.size_bytes is not None and total_bytes > self._put.size_bytes:
-            _check_size(self._put, total_bytes)
-        if total_bytes > self._stage.reserved_bytes:
-            reserve = self._stage.reserved_bytes + GROWTH_BYTES
-            timeout_seconds = self._put.timeout_seconds
-            extend = partial(self._pools.patient, self._ingest.extend, self._stage, reserve)
-            try:
-                await self._pools.whole(extend(timeout_seconds))
-            except ShareAwaitedError:  # nobody holds a place for uploads until then
-                await self._pools.whole(extend(0.0))
-
-    def write(self, block: memoryview, number: int, length: int) -> None:
-        self._digests.add(block[:length], number)
-        aligned = -(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES if self._direct else length
-        if aligned > length:
-            block[length:aligned] = bytes(aligned - length)
-        try:
-            write_all(self._writer, block[:aligned], number * BLOCK_BYTES)
-        except OSError as error:
-            raise self._ingest.refused_by_disk(error) from error
 
 
 class _RemoteSink:
@@ -133,26 +73,20 @@ class _RemoteSink:
     def __init__(self, put: Put, stage: RemoteStage) -> None:
         self._put = put
         self._stage = stage
-        self._digests = _BodyDigests()
+        self._digests = BlockDigests()
         self.content = self._digests.content
 
     async def expect(self, total_bytes: int) -> None:
-        if self._put.size_bytes is not None and total_bytes > self._put.size_bytes:
-            _check_size(self._put, total_bytes)
+        _check_no_more(self._put, total_bytes)
 
     def write(self, block: memoryview, number: int, length: int) -> None:
         self._digests.add(block[:length], number)
         self._stage.write(block[:length])
 
 
-def _went_direct(descriptor: int) -> bool:
-    """Switch the page cache off for ``descriptor``; return whether the disk took it."""
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
-    except OSError:
-        return False
-    return True
+def _check_no_more(put: Put, total_bytes: int) -> None:
+    if put.size_bytes is not None and total_bytes > put.size_bytes:
+        _check_size(put, total_bytes)
 
 
 def _check_size(put: Put, size_bytes: int) -> None:

@@ -19,6 +19,7 @@ from cachetier.model.shard import INLINE_BYTES
 
 LONGEST_WAIT_SECONDS = 7 * 86_400.0
 LATEST_INSTANT = 1e12
+_EXPIRES = "expires_seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,11 @@ def seconds_of(header: Header, field: str, otherwise: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         raise InvalidRequestError(f"{field} {value!r} is not a number of seconds")
     return float(min(value, LATEST_INSTANT))
+
+
+def lasting(header: Header) -> float | None:
+    """Return in how many seconds what is made ends; None: never."""
+    return seconds_of(header, _EXPIRES, 0.0) if header.get(_EXPIRES) is not None else None
 
 
 def flag_of(header: Header, field: str, *, otherwise: bool | None = False) -> bool:

@@ -481,10 +481,13 @@ class Session:
     # --- tokens ----------------------------------------------------------------------------------
 
     def _token_create(self, header: Header) -> Reply:
-        lasts = header.get("expires_seconds")
-        seconds = None if lasts is None else requests.seconds_of(header, "expires_seconds", 0.0)
-        principal = header.get("principal")
-        return Reply(self._node.access.create_token(principal, seconds))
+        lasts_seconds = requests.lasting(header)
+        return Reply(self._node.access.create_token(header.get("principal"), lasts_seconds))
+
+    def _s3_key_create(self, header: Header) -> Reply:
+        mount, lasts_seconds = header.get("mount"), requests.lasting(header)
+        offer, wanted = self._node.s3, (header.get("principal"), mount, lasts_seconds)
+        return Reply(offer.create_key(self._node.access, self._caller, *wanted))
 
     def _token_list(self, _header: Header) -> Reply:
         return Reply({"tokens": [each.as_json() for each in self._node.access.tokens.list()]})
@@ -586,6 +589,7 @@ _OPERATIONS: dict[str, _Operation] = {
     "collect": _on(_header, Session._collect),
     "link_create": _on(_header, Session._link_create),
     "token_create": _on(_header, Session._token_create),
+    "s3_key_create": _on(_header, Session._s3_key_create),
     "token_list": _on(_header, Session._token_list),
     "token_revoke": _on(_header, Session._token_revoke),
     "phase": _on(_header, Session._phase),

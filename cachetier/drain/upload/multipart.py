@@ -13,7 +13,7 @@ from dataclasses import replace
 from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.bucket_format.uploads import (
     compressed_metadata,
-    content_encoding,
+    content_headers,
     packed_upload_part_bytes_for,
     upload_part_bytes_for,
 )
@@ -152,7 +152,7 @@ class MultipartUpload:
             size_bytes = target.size_bytes
             metadata = compressed_metadata(target.metadata, size_bytes, codec, element_size)
         part_bytes = _part_bytes_for(target.size_bytes, usual_bytes, codec, donor)
-        upload_id = self._store.create_upload(target.key, metadata, content_encoding(codec))
+        upload_id = self._store.create_upload(target.key, metadata, content_headers(codec))
         try:
             self._progress.begun(upload_id, part_bytes, codec, element_size)
         except BaseException:

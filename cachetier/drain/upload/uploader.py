@@ -16,7 +16,7 @@ from cachetier_client.bucket_format.uploads import (
     SINGLE_PUT_BYTES,
     UploadPartRange,
     compressed_metadata,
-    content_encoding,
+    content_headers,
     packed_upload_part_bytes_for,
 )
 
@@ -101,7 +101,7 @@ class Uploader:
                         digest=sent.digest,
                         metadata=metadata,
                         condition=condition,
-                        encoding=content_encoding(sent.codec),
+                        headers=content_headers(sent.codec),
                     )
             found = look(self._store, target, self._context.buffers.lend, sent)
             if isinstance(found, Stored):

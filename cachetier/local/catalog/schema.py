@@ -18,6 +18,10 @@ may be under way still, and would overwrite what replaced it.
 
 A pin is on a step, whichever save of it readers see, and goes with the step.
 
+An object of the S3 door has a row in ``objects`` for each of its versions that the bucket does not
+show yet, and for the newest. ``follows`` says after which others it may be shown, ``epoch`` and
+``waits`` what it has to do with other nodes (docs/design/0030-objects.md).
+
 ``taken_back`` names saves whose files fsck took back under a catalog that knew nothing of them: of
 those it cannot be said that a rank never sealed.
 """
@@ -258,6 +262,59 @@ MIGRATIONS: tuple[str, ...] = (
         nonce TEXT NOT NULL,
         before TEXT NOT NULL,
         noticed_at REAL
+    ) STRICT, WITHOUT ROWID;
+    """,
+    # Objects of the S3 door: see `model.objects`. Their pieces are shards of the mount's save.
+    """
+    CREATE TABLE objects (
+        version INTEGER PRIMARY KEY AUTOINCREMENT,
+        save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
+        key TEXT NOT NULL,
+        deleted INTEGER NOT NULL,
+        size_bytes INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        etag TEXT NOT NULL,
+        head TEXT NOT NULL,
+        part_sizes TEXT NOT NULL,
+        committed_at REAL NOT NULL,
+        follows INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        base TEXT,
+        remote_etag TEXT,
+        epoch TEXT,
+        waits TEXT,
+        row_digest BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX object_keys ON objects (save, key, version);
+    CREATE INDEX unshown_objects ON objects (save, version, follows) WHERE state <> 'clean';
+
+    CREATE TABLE object_uploads (
+        id TEXT PRIMARY KEY,
+        save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
+        key TEXT NOT NULL,
+        head TEXT NOT NULL,
+        owner TEXT NOT NULL,
+        begun_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX object_upload_keys ON object_uploads (save, key, id);
+
+    CREATE TABLE object_upload_parts (
+        upload TEXT NOT NULL REFERENCES object_uploads (id) ON DELETE CASCADE,
+        number INTEGER NOT NULL,
+        version INTEGER NOT NULL REFERENCES shards (version) ON DELETE CASCADE,
+        etag TEXT NOT NULL,
+        checksums TEXT NOT NULL,
+        put_at REAL NOT NULL,
+        PRIMARY KEY (upload, number)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE order_notes (
+        save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
+        epoch TEXT NOT NULL,
+        opened_at REAL NOT NULL,
+        written INTEGER NOT NULL DEFAULT 0,
+        closed INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (save, epoch)
     ) STRICT, WITHOUT ROWID;
     """,
 )

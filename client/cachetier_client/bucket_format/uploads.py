@@ -27,14 +27,16 @@ DIGEST_KEY = "cachetier-digest"
 CODEC_KEY = "cachetier-codec"
 RAW_BYTES_KEY = "cachetier-raw-bytes"
 ELEMENT_SIZE_KEY = "cachetier-element-size"  # of planes
+ENCODING_HEADER = "content-encoding"
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """What a store says of one object.
 
-    ``digest`` is None where the store keeps no CRC-64/NVME; ``complete_upload`` tells neither
-    metadata nor ``encoding``, which is the object's ``Content-Encoding``.
+    ``digest`` is None where the store keeps no CRC-64/NVME. ``headers`` are its content headers, by
+    their names in lower case. ``complete_upload`` tells neither metadata nor headers, and only
+    ``head`` when the object was written; objects are equal without them.
     """
 
     key: str
@@ -42,7 +44,12 @@ class ObjectInfo:
     etag: str
     digest: int | None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    encoding: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, compare=False)
+    modified_at: float | None = field(default=None, compare=False)
+
+    @property
+    def encoding(self) -> str | None:
+        return self.headers.get(ENCODING_HEADER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +133,9 @@ def compressed_metadata(
     return described | ({ELEMENT_SIZE_KEY: str(element_size)} if element_size else {})
 
 
-def content_encoding(codec: Codec) -> str | None:
+def content_headers(codec: Codec) -> dict[str, str]:
     """Return how HTTP calls what ``codec`` makes: planes only we can put together again."""
-    return "zstd" if codec is Codec.ZSTD else None
+    return {ENCODING_HEADER: "zstd"} if codec is Codec.ZSTD else {}
 
 
 def codec_found(found: Mapping[str, str]) -> tuple[Codec, int]:

@@ -37,6 +37,29 @@ class Access(Runs):
             fields = {"principal": principal, "expires_seconds": expires_seconds}
             return dict(self._ask("token_create", fields, timeout_seconds))
 
+    def create_s3_key(
+        self,
+        principal: str | None = None,
+        *,
+        mount: str | None = None,
+        expires_seconds: float | None,
+        timeout_seconds: float = LOOK_SECONDS,
+    ) -> dict[str, Any]:
+        """Make a key of an S3 client; ``secret`` of the answer is shown nowhere else.
+
+        Args:
+            principal: Whose it is; None: the caller's.
+            mount: One that the key must open.
+            expires_seconds: When it ends; None: never.
+            timeout_seconds: For the whole call.
+
+        Raises:
+            ForbiddenError: It is for another principal, which only an admin may.
+        """
+        with self._caller.calling("s3_key_create", tells=False), understood():
+            fields = {"principal": principal, "mount": mount, "expires_seconds": expires_seconds}
+            return dict(self._ask("s3_key_create", fields, timeout_seconds))
+
     def tokens(self, *, timeout_seconds: float = LOOK_SECONDS) -> list[dict[str, Any]]:
         """Return the tokens that were made, without their secrets."""
         with self._caller.calling("token_list", tells=False), understood():

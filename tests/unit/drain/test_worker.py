@@ -15,7 +15,7 @@ from cachetier.drain.worker import _described
 from cachetier.errors import IntegrityError, TransientError
 from cachetier.local.catalog import replica_queries, replica_writes
 from cachetier.model.lifecycle import ShardState
-from cachetier.remote.base import Body, Condition, Metadata
+from cachetier.remote.base import Body, Condition, Headers, Metadata
 from cachetier.remote.bucket import Bucket
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore, bytes_of
@@ -57,7 +57,7 @@ class Breaking(MemoryObjectStore):
         digest: int,
         metadata: Metadata | None = None,
         condition: Condition | None = None,
-        encoding: str | None = None,
+        headers: Headers | None = None,
     ) -> ObjectInfo:
         if self.broken is not None and self.broken in key:
             body = self.breaking(bytes_of(body))
@@ -67,7 +67,7 @@ class Breaking(MemoryObjectStore):
             digest=digest,
             metadata=metadata,
             condition=condition,
-            encoding=encoding,
+            headers=headers,
         )
 
 

@@ -35,10 +35,10 @@ class Gate:
         self._read_into = store.read_into
         store.read_into = self._wait_and_read  # type: ignore[method-assign]
 
-    def _wait_and_read(self, key: str, start: int, into: Into) -> None:
+    def _wait_and_read(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
         self.reads += 1
         assert start == 0 or self.open.wait(SECONDS)
-        self._read_into(key, start, into)
+        self._read_into(key, start, into, etag)
 
 
 @pytest.fixture

@@ -36,10 +36,10 @@ def test_pieces_come_at_once_and_lie_where_they_belong(
 ) -> None:
     together, read_into = threading.Barrier(4), objects.read_into
 
-    def read_with_others(key: str, start: int, into: Into) -> None:
+    def read_with_others(key: str, start: int, into: Into, etag: str | None = None) -> None:
         if start < 4 * PIECE_BYTES:
             together.wait(20.0)
-        read_into(key, start, into)
+        read_into(key, start, into, etag)
 
     objects.read_into = read_with_others  # type: ignore[method-assign]
     into = bytearray(len(DATA) - 10)

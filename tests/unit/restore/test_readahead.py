@@ -247,10 +247,10 @@ def test_waiting_for_the_pack_of_another_reader_ends_at_the_deadline(
     entered, leave = threading.Event(), threading.Event()
     original = objects.read_into
 
-    def read_into(key: str, start: int, into: Into) -> None:
+    def read_into(key: str, start: int, into: Into, etag: str | None = None) -> None:
         entered.set()
         assert leave.wait(30)
-        original(key, start, into)
+        original(key, start, into, etag)
 
     objects.read_into = read_into  # type: ignore[method-assign]
     with ThreadPoolExecutor(1) as pool:

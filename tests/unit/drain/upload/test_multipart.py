@@ -41,9 +41,9 @@ class Counting(MemoryObjectStore):
         super().__init__(minimum_part_bytes=1)
         self.begun = self.completed = self.sent_bytes = 0
 
-    def create_upload(self, key: str, metadata: object = None, encoding: str | None = None) -> str:
+    def create_upload(self, key: str, metadata: object = None, headers: object = None) -> str:
         self.begun += 1
-        return super().create_upload(key, metadata, encoding)  # type: ignore[arg-type]
+        return super().create_upload(key, metadata, headers)  # type: ignore[arg-type]
 
     def upload_part(
         self, key: str, upload_id: str, number: int, body: Body, *, digest: int

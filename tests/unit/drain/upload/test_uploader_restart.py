@@ -42,9 +42,9 @@ class Store(MemoryObjectStore):
     def link(self) -> Link | None:
         return self._link if self.arrived >= self._known_after else None
 
-    def create_upload(self, key: str, metadata: object = None, encoding: str | None = None) -> str:
+    def create_upload(self, key: str, metadata: object = None, headers: object = None) -> str:
         self.begun += 1
-        return super().create_upload(key, metadata, encoding)  # type: ignore[arg-type]
+        return super().create_upload(key, metadata, headers)  # type: ignore[arg-type]
 
     def upload_part(
         self, key: str, upload_id: str, number: int, body: Body, *, digest: int

@@ -1,0 +1,62 @@
+"""``cachetier s3``: what programs need that speak S3 to this node."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated, Any
+
+import typer
+from cachetier_client.units import shown_span
+
+from cachetier.cli.output import AsJson, Url, echo, print_json, reach, read_option, reported
+from cachetier.cli.tokens import span_or_never
+
+
+def env(
+    mount: Annotated[
+        str | None, typer.Option("--mount", help="Refuse unless the key opens this mount.")
+    ] = None,
+    principal: Annotated[
+        str | None, typer.Option("--principal", help="Whose key it is, if not yours: for admins.")
+    ] = None,
+    expires: Annotated[
+        str, typer.Option("--expires", help="When it ends: 12h, 30d; `never` if it shall not.")
+    ] = "90d",
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key, and print what has any S3 client use it here: eval "$(cachetier s3 env)".
+
+    Each call makes a key of its own, and shows its secret for the only time: let the processes of a
+    job share one. `cachetier token list` shows keys, `cachetier token revoke` ends one.
+
+    JSON: `environment`, `id`, `principal`, `created_at`, `expires_at` (null: never), `mounts`:
+    `name`, `bucket`, `prefix` of each.
+    """
+    hint = "Write 12h, 30d or never."
+    seconds = read_option("expires", expires, span_or_never, hint, as_json)
+    with reported(as_json), reach(url) as client:
+        made = client.create_s3_key(principal, mount=mount, expires_seconds=seconds)
+        environment = environment_of(made)
+        if as_json:
+            shown = "id", "principal", "created_at", "expires_at", "mounts"
+            print_json({"environment": environment, **{name: made[name] for name in shown}})
+            return
+    for name, value in environment.items():
+        echo(f"export {name}={shlex.quote(value)}")
+    echo("unset AWS_SESSION_TOKEN")  # of another key: it would be sent along
+    ends = "never ends" if seconds is None else f"ends in {shown_span(seconds)}"
+    places = ", ".join(f"s3://{each['bucket']}/{each['prefix']}" for each in made["mounts"])
+    opens = f"opens {places}" if places else "opens no mount: see `runs` of the principal"
+    echo(f"Key {made['id']} of {made['principal']} {ends}; it {opens}.", err=True)
+
+
+def environment_of(made: dict[str, Any]) -> dict[str, str]:
+    """Return the variables that AWS's own clients read, and most others too."""
+    return {
+        "AWS_ENDPOINT_URL_S3": made["url"],
+        "AWS_ACCESS_KEY_ID": made["id"],
+        "AWS_SECRET_ACCESS_KEY": made["secret"],
+        "AWS_REGION": made["region"],
+        "AWS_DEFAULT_REGION": made["region"],
+    }

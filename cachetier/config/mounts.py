@@ -1,0 +1,170 @@
+"""The settings of what the S3 door offers: a table ``[[s3_mount]]``, or JSON in CACHETIER_S3_MOUNT.
+
+Source: docs/s3.md, "Mounts".
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from cachetier_client.errors import InvalidNameError
+from cachetier_client.identity.names import GENERATION_MARK, RESERVED_SEGMENT, checked_run
+
+from cachetier.config.fields import record, records, required, setting
+from cachetier.config.replicas import place_of
+from cachetier.config.types import SPAN, TEXT, checked, listed, one_of
+from cachetier.model.levels import Level
+from cachetier.model.objects import DEFAULT_MARKERS, Mode, Mount, Order
+from cachetier.parsers import is_loopback, remote_of
+
+PREFIX_LIMIT_BYTES = 512  # leaves keys as much again
+# Where botocore takes an endpoint from that nobody set, the first one first.
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_EVERY_ADDRESS = ("0.0.0.0", "::")
+_PORTS = {"http": 80, "https": 443}
+
+
+def _check_name(name: str) -> None:
+    try:
+        checked_run(name)
+    except InvalidNameError as error:
+        raise ValueError(error.message.replace("run", "the name of a mount", 1)) from None
+    if GENERATION_MARK in name:
+        raise ValueError(f"{name!r} cannot be the name of a mount: no `{GENERATION_MARK}` in it")
+
+
+def _check_bucket(bucket: str) -> None:
+    if "/" in bucket:
+        raise ValueError(f"{bucket!r} is no bucket: what follows the slash is its `prefix`")
+    remote_of(f"s3://{bucket}")
+
+
+def _check_prefix(prefix: str) -> None:
+    segments = prefix.removesuffix("/").split("/") if prefix else []
+    wrong = {"", ".", "..", RESERVED_SEGMENT}.intersection(segments)
+    if wrong or "\0" in prefix:
+        raise ValueError(
+            f"{prefix!r} cannot be the prefix of a mount: segments between single slashes, none of "
+            f"them '.', '..' or {RESERVED_SEGMENT!r}, and no slash before the first"
+        )
+    if len(prefix.encode("utf-8", "surrogateescape")) > PREFIX_LIMIT_BYTES:
+        raise ValueError(f"a prefix has up to {PREFIX_LIMIT_BYTES} bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MountSettings:
+    """A part of a bucket of the durable remote's server that programs reach by the S3 door."""
+
+    name: str = required(checked(TEXT, _check_name), "What principals' `runs` and `ls` call it.")
+    bucket: str = required(checked(TEXT, _check_bucket), "The bucket, by the name it has there.")
+    prefix: str = setting(
+        checked(TEXT, _check_prefix), "", "What its keys begin with; empty for all of the bucket."
+    )
+    mode: Mode = setting(
+        one_of(*Mode), Mode.WRITE_BACK, "`write_back`, `write_through` or `read_only`."
+    )
+    order: Order = setting(
+        one_of(*Order), Order.NODE, "`cluster`: markers wait for other nodes' objects too."
+    )
+    ack: Level = setting(one_of(*Level), Level.LOCAL, "What puts wait for that do not say.")
+    markers: tuple[str, ...] = setting(
+        listed(TEXT, r"[,\s]+"),
+        DEFAULT_MARKERS,
+        "Globs of the last segments of keys that speak of other objects.",
+    )
+    release_seconds: float = setting(
+        SPAN, 3600.0, "How long a marker waits for other nodes: `3600`, `1h`."
+    )
+
+    def mount(self) -> Mount:
+        prefix = f"{self.prefix.removesuffix('/')}/" if self.prefix else ""
+        return Mount(
+            self.name,
+            self.bucket,
+            prefix,
+            mode=self.mode,
+            order=self.order,
+            ack=self.ack,
+            markers=self.markers,
+            release_seconds=self.release_seconds,
+        )
+
+
+_ONE = record(MountSettings, "`name` or `bucket` is not set: give each mount both")
+MOUNTS = records(_ONE, "mounts", "s3_mount")
+
+
+def check_mounts(mounts: Sequence[Mount], remotes: Mapping[str, tuple[str, str | None]]) -> None:
+    """Refuse mounts whose keys another mount has as well, or the checkpoints of a remote.
+
+    Args:
+        mounts: At the server of the first of ``remotes``.
+        remotes: URL and endpoint by what an error calls them; the durable one is first.
+
+    Raises:
+        ValueError: Says which two.
+    """
+    places = {what: place_of(*each) for what, each in remotes.items()}
+    server = next(iter(places.values()))[2]
+    taken = [
+        (what, bucket, f"{prefix}/" if prefix else "")
+        for what, (bucket, prefix, there) in places.items()
+        if there == server
+    ]
+    for mount in mounts:
+        for what, bucket, prefix in taken:
+            overlap = mount.prefix.startswith(prefix) or prefix.startswith(mount.prefix)
+            if bucket == mount.bucket and overlap:
+                raise ValueError(
+                    f"mount {mount.name} (s3://{mount.bucket}/{mount.prefix}) and {what} "
+                    f"(s3://{bucket}/{prefix}) have keys in common: give each a prefix of its own"
+                )
+        taken.append((f"mount {mount.name}", mount.bucket, mount.prefix))
+
+
+def door_named_by(
+    endpoint: str | None, address: tuple[str, int], hosts: Collection[str]
+) -> str | None:
+    """Return what leads a remote to our own S3 door: a variable or a setting; None: nothing does.
+
+    Args:
+        endpoint: Of the remote; None where botocore takes it from the environment.
+        address: Of the door.
+        hosts: By which it is called as well.
+    """
+    if endpoint is not None:
+        return f"the endpoint {endpoint}" if _leads_to(endpoint, address, hosts) else None
+    named = next((each for each in ENDPOINT_VARIABLES if os.environ.get(each)), None)
+    if named is None or not _leads_to(os.environ[named], address, hosts):
+        return None
+    return f"{named}={os.environ[named]}"
+
+
+def _leads_to(url: str, address: tuple[str, int], hosts: Collection[str]) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme)
+    except ValueError:  # no URL at all, which botocore will say
+        return False
+    host = parts.hostname or ""
+    ours = {address[0], *hosts, socket.gethostname().lower()}
+    is_ours = host in ours or host.partition(".")[2] in hosts or _is_of_this_machine(host)
+    return port == address[1] and is_ours
+
+
+def _is_of_this_machine(host: str) -> bool:
+    """Return whether ``host`` is an address of this machine; names are not looked up."""
+    if is_loopback(host) or host in _EVERY_ADDRESS:
+        return True
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except (ValueError, OSError):
+        return False
+    return True

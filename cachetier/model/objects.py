@@ -1,0 +1,200 @@
+"""Objects beside checkpoints: what programs that speak S3 put here, and in which order it is shown.
+
+A *mount* is a part of a bucket that the S3 door offers. What is put there lies in the catalog as
+*versions* of keys, in the order of their acknowledgement; a deletion is a version too. The bytes of
+a version are its *pieces*, one for each part of a multipart upload: shards of the mount's own save,
+so that files, room, eviction, repair and figures know them already.
+
+The bucket never shows a version before all that it may speak of: what was acknowledged before its
+last byte had come. That is what ``follows`` says.
+
+Source: docs/design/0030-objects.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+from cachetier_client.io.digests import to_hex
+
+from cachetier.model.levels import Level
+
+MOUNT_MARK = "s3:"  # no run's name begins so
+KEY_LIMIT_BYTES = 1024
+OBJECT_PART_LIMIT = 10_000
+DEFAULT_MARKERS = (".metadata", "latest*", "*.index.json", "_SUCCESS", "COMMIT*", "*.json")
+
+
+class Mode(StrEnum):
+    """``write_through``: a put is answered once the bucket shows it."""
+
+    WRITE_BACK = "write_back"
+    WRITE_THROUGH = "write_through"
+    READ_ONLY = "read_only"
+
+
+class Order(StrEnum):
+    """``node``: as acknowledged on a node. ``cluster``: markers wait for other nodes' data too."""
+
+    NODE = "node"
+    CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A part of a bucket that the S3 door offers; ``name`` is to principals what a run's is.
+
+    Args:
+        name: By the grammar of runs.
+        bucket: At the durable remote's endpoint, with its credentials.
+        prefix: What keys begin with; empty for all of the bucket, else it ends with a slash.
+        mode: What becomes of puts.
+        order: Whose earlier writes the bucket must show first.
+        ack: The level that a put waits for which asks for none.
+        markers: Globs of the last segments of keys that may speak of other nodes' objects.
+        release_seconds: How long a marker waits for other nodes before it goes by itself.
+    """
+
+    name: str
+    bucket: str
+    prefix: str = ""
+    mode: Mode = Mode.WRITE_BACK
+    order: Order = Order.NODE
+    ack: Level = Level.LOCAL
+    markers: tuple[str, ...] = DEFAULT_MARKERS
+    release_seconds: float = 3600.0
+
+    @property
+    def run(self) -> str:
+        """What the catalog and the status call it."""
+        return f"{MOUNT_MARK}{self.name}"
+
+    def covers(self, bucket: str, key: str) -> bool:
+        return bucket == self.bucket and key.startswith(self.prefix)
+
+    def is_marker(self, key: str) -> bool:
+        """Return whether the object under ``key`` may speak of objects of other nodes."""
+        last = key.rstrip("/").rpartition("/")[2]
+        return any(fnmatchcase(last, glob) for glob in self.markers)
+
+
+def is_mount(run: str) -> bool:
+    """Return whether the catalog's ``run`` is a mount of the S3 door."""
+    return run.startswith(MOUNT_MARK)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What an object says of itself beside its bytes: S3's content headers and user metadata.
+
+    ``headers`` are by their names in lower case, ``metadata`` without ``x-amz-meta-``,
+    ``checksums`` in base64 by their algorithms as the client declared them (``CRC32``).
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    checksums: Mapping[str, str] = field(default_factory=dict)
+
+    def as_text(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def of_text(cls, text: str) -> Head:
+        return cls(**json.loads(text))
+
+
+NO_HEAD = Head()
+
+
+class ObjectState(StrEnum):
+    """``conflict``: somebody else changed the key in the bucket, and a person must decide."""
+
+    DIRTY = "dirty"
+    CLEAN = "clean"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectVersion:
+    """One version of a key, or its deletion.
+
+    Attributes:
+        version: Grows with every acknowledgement on this node.
+        save: The number of the mount's save.
+        run: See ``Mount.run``.
+        etag: Without quotes, and for life.
+        part_sizes: Of a multipart upload, in order; empty for an object that was put whole.
+        follows: The highest version that was acknowledged before this one's last byte came.
+        base: The bucket's ETag that this version may replace: empty for none there, None where
+            nobody has looked yet.
+        remote_etag: What the bucket calls it, once it is there.
+    """
+
+    version: int
+    save: int
+    run: str
+    key: str
+    deleted: bool
+    size_bytes: int
+    digest: int
+    etag: str
+    head: Head
+    part_sizes: tuple[int, ...]
+    committed_at: float
+    follows: int
+    state: ObjectState = ObjectState.DIRTY
+    base: str | None = None
+    remote_etag: str | None = None
+    epoch: str | None = None
+
+    @property
+    def pieces(self) -> int:
+        """How many shards its bytes are."""
+        return 0 if self.deleted else max(1, len(self.part_sizes))
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What an error says that it concerns."""
+        return {"run": self.run, "name": self.key}
+
+
+def piece_name(version: int, number: int) -> str:
+    """Return the name of the shard that is piece ``number``, from 1, of a version."""
+    return f"{version:016x}/{number:05d}"
+
+
+def upload_piece_name(upload_id: str, number: int) -> str:
+    """Return the name of the shard that is part ``number`` of an upload that is not complete."""
+    return f"upload-{upload_id}/{number:05d}"
+
+
+def may_show(follows: int, unshown: Sequence[int]) -> bool:
+    """Return whether a version may become visible in the bucket.
+
+    Args:
+        follows: Of the version.
+        unshown: The versions of its mount that are not visible there yet, in any order.
+    """
+    return not any(version <= follows for version in unshown)
+
+
+def etag_of(digest: int, nonce: str, parts: int = 0, md5: str | None = None) -> str:
+    """Return the ETag of a new object: its MD5 where that is known, else what is no MD5.
+
+    The number behind the dash tells clients so, as in the ETags of multipart uploads; whoever reads
+    it finds the parts.
+
+    Args:
+        digest: CRC-64/NVME of all bytes.
+        nonce: 16 hexadecimal digits, another for each put.
+        parts: Of a multipart upload.
+        md5: In hexadecimal, of an object that was put whole.
+    """
+    if md5 is not None and not parts:
+        return md5
+    return f"{to_hex(digest)}{nonce}-{max(1, parts)}"

@@ -1,0 +1,289 @@
+"""What the S3 door calls: objects of the mounts, as this node and the bucket have them.
+
+All calls block and are thread-safe. A key that this node knows is answered from its catalog; any
+other from the bucket, under the service's credentials, and only within the mounts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from cachetier_client.bucket_format.stored import Content
+
+from cachetier.errors import CachetierError
+from cachetier.local.store import Staged
+from cachetier.model.levels import Level
+from cachetier.model.objects import NO_HEAD, Head, Mount
+from cachetier.model.shard import Shard
+
+OrderKept = Literal["node", "cluster"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object as the door describes it.
+
+    ``etag`` is without quotes, ``level`` how safe it is. ``part_sizes`` are empty unless it was put
+    in parts, or this node does not know; ``digest`` is None where nobody keeps its CRC-64/NVME.
+    """
+
+    key: str
+    size_bytes: int
+    etag: str
+    modified_at: float
+    level: Level
+    head: Head = NO_HEAD
+    digest: int | None = None
+    part_sizes: tuple[int, ...] = ()
+    source: Literal["local", "remote"] = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of an object's bytes, ``start`` bytes from its begin; ``shard`` has them."""
+
+    start: int
+    shard: Shard
+
+    @property
+    def size_bytes(self) -> int:
+        return self.shard.content.size_bytes
+
+
+class ForeignBytes(Protocol):
+    """The bytes of an object that only the bucket knows."""
+
+    def read(self, start: int, size_bytes: int) -> Iterator[bytes | memoryview]:
+        """Yield a range in order, fetched over several connections in bounded memory.
+
+        The range of a whole object is held against the store's digest before its last piece.
+
+        Raises:
+            RemoteError, IntegrityError: As the store's ``read_into``.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedObject:
+    """An object to be read.
+
+    It has pieces of this node's, each to be opened by ``Objects.open_piece``, or is only in the
+    bucket.
+    """
+
+    found: Found
+    pieces: tuple[Piece, ...] = ()
+    foreign: ForeignBytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutObject:
+    """What is put, beside its bytes.
+
+    Args:
+        key: Where.
+        head: What is kept of the request's headers.
+        follows: From ``Objects.watermark``, asked once the last byte had come.
+        md5: Of the bytes, in hexadecimal, where the client declared it or they are few.
+        if_absent: Put nothing where the key is there.
+        if_match: Put only over the object with this ETag.
+    """
+
+    key: str
+    head: Head
+    follows: int
+    md5: str | None = None
+    if_absent: bool = False
+    if_match: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutAnswer:
+    """What became of a put, or a deletion: a ``version`` of 0 changed nothing."""
+
+    version: int
+    etag: str
+    level: Level
+    order: OrderKept = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A part of an upload that is not complete."""
+
+    number: int
+    size_bytes: int
+    etag: str
+    put_at: float
+    checksums: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenUpload:
+    """An upload that is not complete."""
+
+    key: str
+    upload_id: str
+    begun_at: float
+    owner: str
+    head: Head = NO_HEAD
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredPart:
+    """A part as the client names it to complete an upload; ``etag`` without quotes."""
+
+    number: int
+    etag: str
+    checksums: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a listing: objects and common prefixes in the order of their bytes.
+
+    ``next_after`` is what the next page begins behind: a key, or a common prefix; None at the end.
+    """
+
+    objects: tuple[Found, ...]
+    prefixes: tuple[str, ...]
+    next_after: str | None
+
+
+class Objects(Protocol):
+    """The objects of a node's mounts. Errors are those of ``cachetier.objects.errors``."""
+
+    @property
+    def mounts(self) -> Sequence[Mount]: ...
+
+    def watermark(self, mount: Mount) -> int:
+        """Return the highest version of a mount that was acknowledged by now; 0 for none."""
+
+    # --- puts ------------------------------------------------------------------------------------
+
+    def begin(self, mount: Mount, size_bytes: int | None, timeout_seconds: float) -> Staged:
+        """Reserve room and create a file; raises as ``NodeIngest.begin``."""
+
+    def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
+        """Reserve more for bytes of unknown length, as ``NodeIngest.extend``."""
+
+    def refused_by_disk(self, error: OSError) -> CachetierError:
+        """Return what a put says when the disk does not take what the door writes for it."""
+
+    def abort(self, staged: Staged) -> None:
+        """Leave nothing behind."""
+
+    def commit(self, mount: Mount, put: PutObject, staged: Staged, content: Content) -> PutAnswer:
+        """Make an object safe here, and promise so; on error nothing is kept.
+
+        Raises:
+            PreconditionFailedError: The key is, or is not, there.
+        """
+
+    def commit_inline(
+        self, mount: Mount, put: PutObject, body: bytes, timeout_seconds: float
+    ) -> PutAnswer:
+        """Do the same for up to 64 KiB, inside the catalog."""
+
+    def wait(self, mount: Mount, version: int, level: Level, timeout_seconds: float) -> None:
+        """Return once a version, or a deletion, has reached ``level``.
+
+        Raises:
+            NotDurableError: Not in time; it stays safe here, and goes on.
+        """
+
+    def delete(self, mount: Mount, keys: Sequence[str]) -> list[PutAnswer]:
+        """Delete keys, all in one transaction; what is not there is deleted as well."""
+
+    # --- uploads ---------------------------------------------------------------------------------
+
+    def create_upload(self, mount: Mount, key: str, head: Head, owner: str) -> str:
+        """Begin a multipart upload and return its id."""
+
+    def commit_part(
+        self,
+        mount: Mount,
+        key: str,
+        upload_id: str,
+        number: int,
+        *,
+        content: Content,
+        bytes_of: Staged | bytes,
+        md5: str | None = None,
+        checksums: Mapping[str, str] = {},
+    ) -> StoredPart:
+        """Make a part safe here; it replaces an earlier one of its number.
+
+        Raises:
+            NoSuchUploadError: The upload was completed, aborted, or never was.
+        """
+
+    def parts(self, mount: Mount, key: str, upload_id: str) -> tuple[OpenUpload, list[StoredPart]]:
+        """Return an upload and its parts, by number; raises NoSuchUploadError."""
+
+    def uploads(self, mount: Mount, prefix: str) -> list[OpenUpload]:
+        """Return the uploads that are not complete, by key and id."""
+
+    def complete_upload(
+        self, mount: Mount, put: PutObject, upload_id: str, parts: Sequence[DeclaredPart]
+    ) -> PutAnswer:
+        """Make an object of parts, in one transaction, without touching their bytes.
+
+        Raises:
+            NoSuchUploadError: As above; but one that was completed so before is answered as then.
+            InvalidPartError, InvalidPartOrderError, EntityTooSmallError: As S3.
+            PreconditionFailedError: As ``commit``.
+        """
+
+    def abort_upload(self, mount: Mount, key: str, upload_id: str) -> None:
+        """Forget an upload and its parts; raises NoSuchUploadError."""
+
+    # --- reads -----------------------------------------------------------------------------------
+
+    def head(self, mount: Mount, key: str) -> Found:
+        """Describe an object.
+
+        Raises:
+            NoSuchKeyError: It is neither here nor in the bucket, or was deleted here.
+            RemoteError: Only the bucket could say, and does not.
+        """
+
+    def open(self, mount: Mount, key: str) -> OpenedObject:
+        """Return an object to read; raises as ``head``."""
+
+    def open_piece(
+        self, piece: Piece, timeout_seconds: float
+    ) -> AbstractContextManager[PieceBytes]:
+        """Open a piece: local bytes at once, others by the restore path, perhaps still arriving.
+
+        Raises:
+            IntegrityError: The only copy is damaged.
+            RemoteError, BackpressureError, DeadlineError: As ``Restore.follow``.
+        """
+
+    def list(self, mount: Mount, prefix: str, delimiter: str, after: str, limit: int) -> Page:
+        """Return what keys begin with ``prefix``, behind ``after``.
+
+        Those of this node are merged with the bucket's; what was deleted here is left out, and so
+        are our own notes.
+
+        Raises:
+            RemoteError: The bucket cannot be asked.
+        """
+
+
+class PieceBytes(Protocol):
+    """The verified bytes of an opened piece.
+
+    ``descriptor`` is that of a local file whose bytes may be sent as they are (by sendfile), after
+    each block was held against its digest; None for bytes in memory, or that still arrive.
+    """
+
+    @property
+    def descriptor(self) -> int | None: ...
+
+    def read_block(self, number: int) -> bytes | memoryview:
+        """Return block ``number`` of 4 MiB, verified; waits for one that still arrives."""

@@ -1,0 +1,90 @@
+"""``cachetier s3 env``: one line of shell, and what it says when there is no door to use."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cachetier.cli.app import app
+from tests.integration.serving import Served, serving
+
+MOUNTS = [{"name": "t-data", "bucket": "data"}, {"name": "logs", "bucket": "logs", "prefix": "a"}]
+TEAM = {"name": "team", "runs": ["t-*"]}
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Served]:
+    with serving(s3="127.0.0.1:7071", s3_mount=MOUNTS, principal=[TEAM]) as served:
+        yield served
+
+
+def run(node: Served, *words: str) -> Result:
+    return CliRunner().invoke(app, [*words, "--url", node.unix_url])
+
+
+def test_a_shell_takes_all_that_is_printed(node: Served) -> None:
+    made = run(node, "s3", "env", "--expires", "12h")
+    assert made.exit_code == 0, made.stderr
+    script = 'eval "$MADE"; env | grep ^AWS_'
+    variables = {"MADE": made.stdout, "PATH": "/usr/bin:/bin", "AWS_SESSION_TOKEN": "of another"}
+    shell = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, check=True, env=variables
+    )
+    found = dict(line.split("=", 1) for line in shell.stdout.splitlines())
+    assert found.pop("AWS_ENDPOINT_URL_S3") == "http://127.0.0.1:7071"
+    assert found.pop("AWS_REGION") == found.pop("AWS_DEFAULT_REGION") == "us-east-1"
+    key_id, secret = found.pop("AWS_ACCESS_KEY_ID"), found.pop("AWS_SECRET_ACCESS_KEY")
+    assert found == {}
+    assert f"Key {key_id} of owner ends in 12 h; it opens s3://data/, s3://logs/a/" in made.stderr
+    assert secret not in made.stderr
+
+    caller = node.service.operations.access.signed(key_id, lambda real: real == secret, "127.0.0.1")
+    assert caller.principal.name == "owner"
+
+
+def test_keys_are_listed_and_revoked_as_tokens_are(node: Served) -> None:
+    made = json.loads(run(node, "s3", "env", "--principal", "team", "--json").stdout)
+    assert made["principal"] == "team"
+    assert made["mounts"] == [{"name": "t-data", "bucket": "data", "prefix": ""}]
+    listed = json.loads(run(node, "token", "list", "--json").stdout)["tokens"]
+    assert {"id": made["id"], "kind": "s3"}.items() <= next(
+        each.items() for each in listed if each["id"] == made["id"]
+    )
+    assert made["id"] in run(node, "token", "list").stdout
+    secret = made["environment"]["AWS_SECRET_ACCESS_KEY"]
+    assert secret not in run(node, "token", "list", "--json").stdout
+
+    assert run(node, "token", "revoke", made["id"]).exit_code == 0
+    assert node.service.operations.access.tokens.key(made["id"]) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--mount", "lgos"), "It has: t-data, logs"),
+        (("--mount", "logs", "--principal", "team"), "has no mount 'logs'"),
+        (("--principal", "nobody"), "There are: scraper, team, owner"),
+        (("--expires", "soon"), "Write 12h, 30d or never"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_is_right(
+    node: Served, words: tuple[str, ...], says: str
+) -> None:
+    before = node.service.operations.access.tokens.list()
+    refused = run(node, "s3", "env", *words)
+    assert refused.exit_code == 2
+    assert says in refused.stderr
+    assert refused.stdout == ""
+    assert node.service.operations.access.tokens.list() == before
+
+
+def test_a_service_without_the_door_says_how_to_have_one() -> None:
+    with serving() as served:
+        refused = run(served, "s3", "env")
+    assert refused.exit_code == 2
+    assert "no S3 door" in refused.stderr
+    assert "Set `s3` to an address such as 127.0.0.1:7071" in refused.stderr
