@@ -85,7 +85,7 @@ async def cut_off(call: Coroutine[Any, Any, object], gate: Gate) -> asyncio.Task
             AsyncClient,
             Client,
             """put_shard get_shard read_ranges checkpoint seal wait flush runs steps branches latest
-            step delete_step pin unpin pins collect status whoami""",
+            step delete_step pin unpin pins collect cadence adopt status whoami""",
         ),
         (AsyncCheckpoint, Checkpoint, "put seal abort"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 from cachetier_client import Client
@@ -84,3 +85,16 @@ def test_at_the_exit_of_the_interpreter_it_is_told_too(
     unsealed._at_exit()
 
     assert ["a-run/7" in each for each in told()] == [True]
+
+
+@pytest.mark.usefixtures("client")
+def test_a_folder_named_like_an_address_is_told_of_at_exit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: _Told
+) -> None:
+    """As Lightning's sharded strategies make it, which know local folders alone."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cachetier:" / "run" / "last.ckpt").mkdir(parents=True)
+
+    unsealed._at_exit()
+
+    assert [f"{tmp_path}/cachetier: is a folder" in each for each in told()] == [True]

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
-from cachetier_client import Client, InvalidRequestError, ServiceUnavailableError
-from cachetier_client.integrations.folders import FolderPuts, fetch_step, files_of, put_files
+from cachetier_client import (
+    Client,
+    IntegrityError,
+    InvalidRequestError,
+    ServiceUnavailableError,
+)
+from cachetier_client.integrations.folders import (
+    FolderPuts,
+    fetch_step,
+    files_of,
+    newest_step,
+    put_files,
+)
 
 from tests.frameworks.conftest import Node
+from tests.integration.serving import running
 
 FILES = {"a.pt": os.urandom(9_000_000), "deep/er/b.json": b"{}", "empty": b""}
 
@@ -75,3 +88,39 @@ def test_a_put_in_the_background_that_fails_is_logged_and_raised_by_the_next(
             puts.start(client.checkpoint("run", 3), folder, files_of(folder))
         puts.wait()  # it was raised once
     assert "step 2 of run run was not put" in caplog.text
+
+
+def test_a_step_that_is_replaced_while_its_files_come_is_no_mixture(
+    client: Client, folder: Path, tmp_path: Path
+) -> None:
+    put_files(client.checkpoint("run", 1), folder, files_of(folder))
+
+    class Late(Client):
+        def step(self, *ids: Any, **options: Any) -> Any:
+            found = super().step(*ids, **options)
+            (folder / "a.pt").write_bytes(b"another save's")
+            put_files(client.checkpoint("run", 1, overwrite=True), folder, files_of(folder))
+            return found
+
+    with Late(client.url) as late, pytest.raises(IntegrityError, match="replaced meanwhile"):
+        fetch_step(late, "run", 1, tmp_path / "to")
+
+    assert files_of(tmp_path / "to") == []
+
+
+def test_the_newest_step_is_the_buckets_where_this_node_has_an_older_one(
+    node: Node, client: Client, folder: Path
+) -> None:
+    """As on a node that a job comes back to, after it has trained on elsewhere."""
+    put_files(client.checkpoint("run", 1), folder, ["empty"])
+    elsewhere = {**node.settings, "cache_dir": node.settings["cache_dir"].parent / "second"}
+    elsewhere["socket"] = elsewhere["socket"].with_name("second")
+    with running(elsewhere) as service, Client(f"unix://{service.socket}") as other:
+        put_files(other.checkpoint("run", 2), folder, ["empty"])
+        other.wait("run", 2, "durable", timeout_seconds=30)
+        client.put_shard(b"x", run="run", step=3, name="half", rank=0, world_size=2, save_id="s")
+
+        found = newest_step(client, "run")
+
+    assert found is not None and found.step == 2
+    assert newest_step(client, "another") is None

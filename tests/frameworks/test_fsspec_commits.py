@@ -75,6 +75,19 @@ def test_each_of_several_files_in_one_folder_is_a_checkpoint_of_its_own(
         fs.rm(LIGHTNING.format(0, 8))
 
 
+def test_a_pattern_removes_what_it_matches(fs: CachetierFileSystem, settled: Any) -> None:
+    for epoch in (0, 1):
+        put(fs, LIGHTNING.format(epoch, 8))
+    put(fs, "run/1/last.ckpt")
+    settled("run")
+
+    fs.rm("run/1/epoch=*.ckpt")
+
+    assert names(fs, "run") == ["run/1/last.ckpt"]
+    with pytest.raises(FileNotFoundError, match="epoch=\\*"):
+        fs.rm("run/1/epoch=*.ckpt")
+
+
 @pytest.mark.parametrize(
     "path",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from tests.frameworks.conftest import Node
+from tests.frameworks.outside import run_example
 from tests.frameworks.ranks import run_ranks
 
 pytestmark = [
@@ -165,3 +167,19 @@ def test_two_ranks_save_whole_tensors_and_load_rows_of_them(node: Node, tmp_path
 def test_sharded_tensors_are_refused_with_what_to_do(node: Node) -> None:
     for told in run_ranks(refused_of_two, 2, environment=node.environment):
         assert "is sharded" in told and "full_state_dict=True" in told
+
+
+def test_a_killed_training_goes_on_from_its_safetensors(node: Node, tmp_path: Path) -> None:
+    def trained(run: str, *more: object, code: int = 0) -> list[dict[str, Any]]:
+        script, under = "safetensors_dcp.py", tmp_path / run
+        given = [run, under, *more]
+        return run_example(script, *given, environment=node.environment, ranks=2, code=code)
+
+    whole = trained("whole", "--compare")
+    trained("torn", "--kill-at", 5, code=-signal.SIGKILL)
+    told = trained("torn")
+
+    assert [each["resumed_at"] for each in told] == [4, 4]
+    assert {each["weights"] for each in told} == {each["weights"] for each in whole}
+    assert load_file(tmp_path / "torn" / "4" / "model-00001-of-00002.safetensors")
+    assert set(whole[0]["blocked_seconds"]) == {"cachetier", "own"}

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -89,13 +90,16 @@ def test_sharded_checkpoints_of_two_ranks_are_whole_commits(node: Node) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's, of torch
+@pytest.mark.parametrize("behind", [False, True], ids=["at once", "AsyncCheckpointIO"])
 def test_lightnings_own_callback_keeps_what_it_says_it_keeps(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch, behind: bool
 ) -> None:
     import lightning
     import torch
+    from cachetier_client.integrations.lightning import CachetierCheckpointIO
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.demos.boring_classes import BoringModel
+    from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
     monkeypatch.setenv("CACHETIER_URL", node.url)
     fs = fsspec.filesystem("cachetier", service_url=node.url)
@@ -103,12 +107,34 @@ def test_lightnings_own_callback_keeps_what_it_says_it_keeps(
         own: dict[str, Any] = {"save_last": True, "monitor": "step", "mode": "max"}
         kept = ModelCheckpoint(dirpath=f"cachetier://run/{top}", save_top_k=top, **own)
         torch.manual_seed(0)
+        plugins = [AsyncCheckpointIO(CachetierCheckpointIO())] if behind else []
         lightning.Trainer(
             max_epochs=3, limit_train_batches=2, limit_val_batches=0, callbacks=[kept],
-            logger=False, accelerator="cpu", enable_progress_bar=False, enable_model_summary=False,
+            plugins=plugins, logger=False, accelerator="cpu", enable_progress_bar=False,
+            enable_model_summary=False,
         ).fit(BoringModel())  # fmt: skip
         assert len(kept.best_k_models) == top
         assert all(fs.isfile(path) for path in (*kept.best_k_models, kept.last_model_path))
 
     assert found(node, "run/1") == ["epoch=2-step=6.ckpt", "last.ckpt"]
     assert found(node, "run/2") == ["epoch=1-step=4.ckpt", "epoch=2-step=6.ckpt", "last.ckpt"]
+
+
+def test_a_strategy_that_takes_the_address_for_a_local_folder_is_refused() -> None:
+    from cachetier_client.errors import InvalidRequestError
+    from cachetier_client.integrations.lightning import (
+        CachetierModelCheckpoint,
+        CachetierModelParallelStrategy,
+    )
+    from lightning.pytorch import strategies
+
+    address = "cachetier://run/checkpoints"
+    sizes = {"data_parallel_size": 1, "tensor_parallel_size": 1}
+    for strategy in (strategies.ModelParallelStrategy(**sizes), strategies.FSDPStrategy()):
+        trainer: Any = SimpleNamespace(strategy=strategy)
+        with pytest.raises(InvalidRequestError, match=type(strategy).__name__):
+            CachetierModelCheckpoint(address).setup(trainer, None, "fit")
+
+    ours = CachetierModelParallelStrategy(**sizes, save_distributed_checkpoint=False)
+    with pytest.raises(InvalidRequestError, match="save_distributed_checkpoint"):
+        ours.save_checkpoint({}, f"{address}/last.ckpt")

@@ -42,3 +42,31 @@ def test_a_put_that_fails_is_raised_and_nothing_takes_it_for_saved(
     with pytest.raises(AssertionError, match="ServiceUnavailableError"):
         run_example(SCRIPT, "gone", tmp_path, environment=environment)
     assert not (tmp_path / "2").exists()
+
+
+TWO_ITEMS = """
+import sys
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from cachetier_client.integrations.orbax import CachetierHandler, CachetierSave
+
+handlers = {"params": CachetierHandler("run"), "opt": CachetierHandler("run")}
+manager = ocp.CheckpointManager(sys.argv[1], item_handlers=handlers)
+both = {name: CachetierSave({"w": jnp.ones(3)}) for name in handlers}
+manager.save(2, args=ocp.args.Composite(**both))
+manager.wait_until_finished()
+"""
+
+
+def test_a_checkpoint_of_two_items_is_refused_and_no_step_has_one_alone(
+    node: Node, tmp_path: Path
+) -> None:
+    script = tmp_path / "two_items.py"
+    script.write_text(TWO_ITEMS)
+
+    with pytest.raises(AssertionError, match="InvalidRequestError"):
+        run_example(str(script), tmp_path / "items", environment=node.environment)
+
+    assert not (tmp_path / "items" / "2").exists()
+    with Client(node.url) as client:
+        assert client.steps("run") == []

@@ -124,6 +124,8 @@ class AsyncClient(OnThreads[Client]):
     unpin = awaited(Client.unpin)
     pins = awaited(Client.pins)
     collect = awaited(Client.collect)
+    cadence = awaited(Client.cadence)
+    adopt = awaited(Client.adopt)
     status = awaited(Client.status)
     whoami = awaited(Client.whoami)
 

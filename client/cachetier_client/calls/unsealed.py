@@ -1,7 +1,9 @@
-"""Say what was put and never sealed: its bytes are safe, but nobody lists or restores them.
+"""Say what was saved and will not be found.
 
-It is told once, as a warning in the log: when a newer step of the run is sealed, when the client is
-closed, and when the interpreter exits.
+What was put and never sealed is safe, but nobody lists or restores it. It is told once, as a
+warning in the log: when a newer step of the run is sealed, when the client is closed, and when the
+interpreter exits. So is a folder named ``cachetier:``, which a framework makes that takes an
+address for a local path.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import atexit
 import logging
 import threading
 import weakref
+from pathlib import Path
 
+from cachetier_client.identity.addresses import SCHEME
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.identity.places import place_of
 from cachetier_client.identity.step_names import StepName
@@ -63,6 +67,14 @@ class Unsealed:
         _live.discard(self)
 
 
+def tell_of_local_folder() -> None:
+    """Warn if something took an address for a local path, and has written there."""
+    folder = Path(f"{SCHEME}:")
+    if folder.is_dir():
+        what = "is a folder: something took an address of cachetier for a local path, and what it"
+        log.warning("%s %s has written there is nowhere else", folder.absolute(), what)
+
+
 _HINT = (
     "safe on this node, but no step that anybody lists, restores or sends to the bucket. Call "
     "seal, or put them inside `with client.checkpoint(...)`; for files see docs/fsspec.md, 'When a "
@@ -78,5 +90,7 @@ def _key(part: SaveIds) -> PartKey:
 
 @atexit.register
 def _at_exit() -> None:
+    if _live:
+        tell_of_local_folder()
     for each in list(_live):
         each.tell()

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
+from glob import has_magic
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -282,7 +283,7 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         spool.close()
 
     def rm(self, path: Any, recursive: bool = False, **_kwargs: Any) -> None:
-        """Remove commits, or what this process has not finished writing.
+        """Remove commits, or what this process has not finished writing; patterns are looked up.
 
         It takes effect at once here, and at the remotes in the background, published or not. A file
         of a commit that has others cannot be removed alone; one of an older save is left alone
@@ -293,7 +294,8 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
             InvalidRequestError: It cannot be removed alone, or is a folder and not ``recursive``.
         """
         paths = [path] if isinstance(path, str | os.PathLike) else path
-        addresses = [self._address(os.fspath(each)) for each in paths]
+        named = [name for each in paths for name in self._matching(os.fspath(each))]
+        addresses = [self._address(each) for each in named]
         stored = [each for each in addresses if not self.saves.drop(_path(each))]
         places = self._tree.removable(stored, recursive=recursive)
         for address in stored:
@@ -341,6 +343,13 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _address(self, path: str) -> Address:
         return parse(self._strip_protocol(os.fspath(path)))
+
+    def _matching(self, path: str) -> list[str]:
+        """Return a path, or what there is that a pattern matches: something."""
+        found = self.glob(path) if has_magic(path) else [path]
+        if not found:
+            raise missing(self._strip_protocol(path))
+        return list(found)
 
     def _type(self, path: str) -> str:
         try:

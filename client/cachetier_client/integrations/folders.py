@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import mmap
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from cachetier_client.calls.reads import GET_SECONDS
 from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.client import Client
-from cachetier_client.io import digests
-from cachetier_client.results import ShardInfo
+from cachetier_client.errors import IntegrityError
+from cachetier_client.identity.names import checked_name
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
+from cachetier_client.results import ShardInfo, StepInfo
 from cachetier_client.step_files import whole_step
 
-_COPIED_AT_ONCE = 8 << 20
+_READ_BYTES = 8 * BLOCK_BYTES  # something for every thread of the client
 
 logger = logging.getLogger(__name__)
 
@@ -92,28 +93,47 @@ class FolderPuts:
             under_way.result()
 
 
-def fetch_step(client: Client, run: str | None, step: int, folder: str | os.PathLike[str]) -> Path:
+def fetch_step(
+    client: Client,
+    run: str | None,
+    step: int,
+    folder: str | os.PathLike[str],
+    *,
+    timeout_seconds: float = GET_SECONDS,
+) -> Path:
     """Bring a step's files into ``folder``, verified, and return it.
 
     Files that are there with the same bytes stay; each of the others is replaced as a whole. Of the
-    ranks of a node that ask for it at once, one brings it.
+    ranks of a node that ask for it at once, one brings it. ``timeout_seconds`` is of each call.
 
     Raises:
         NotFoundError: There is no such step.
         IncompleteError: It is not whole, or this node cannot see all of it.
-        IntegrityError: No copy of a file has the bytes that were put.
+        IntegrityError: No copy of a file has the bytes that were put, or it was replaced meanwhile.
     """
-    found, target = whole_step(client, run, step), Path(folder)
+    found = whole_step(client, run, step, timeout_seconds=timeout_seconds)
+    target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     turn = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(turn, fcntl.LOCK_EX)
         for shard in found.shards:
-            if not _is_there(target / shard.name, shard):
-                _fetch(client, found.run, step, shard.name, target / shard.name)
+            path = target / checked_name(shard.name)
+            if not _is_there(path, shard):
+                _fetch(client, found, shard, path, timeout_seconds)
     finally:
         os.close(turn)
     return target
+
+
+def newest_step(client: Client, run: str | None) -> StepInfo | None:
+    """Return the newest step that this process can restore, from its node or a remote, or None.
+
+    For programs of one process; ranks ask ``cachetier_client.torch.latest_common_step``.
+    """
+    here = [each for each in client.steps(run, "local") if len(each.ranks) == each.world_size]
+    found = [*here, *client.steps(run, "replicated")]
+    return max(found, key=lambda each: each.step, default=None)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -134,28 +154,37 @@ def _put_logging(checkpoint: Checkpoint, *files: Any) -> None:
         raise
 
 
-def _fetch(client: Client, run: str, step: int, name: str, path: Path) -> None:
+def _fetch(
+    client: Client, found: StepInfo, shard: ShardInfo, path: Path, timeout_seconds: float
+) -> None:
+    if path.exists():
+        logger.warning("%s has other bytes than the step: it is replaced", path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    growing = path.with_name(f".{path.name}.part")  # what a killed process left is written over
+    block = memoryview(bytearray(min(_READ_BYTES, max(1, shard.size_bytes))))
+    options: dict[str, Any] = {"mode": "rb", "restore": True, "timeout_seconds": timeout_seconds}
     try:
         with (
-            os.fdopen(descriptor, "wb") as file,
-            client.open_shard(run, step, name, "rb", restore=True) as source,
+            client.open_shard(found.run, found.step, shard.name, **options) as source,
+            growing.open("wb") as file,
         ):
-            shutil.copyfileobj(source, file, _COPIED_AT_ONCE)
-        os.chmod(partial, 0o644)
-        os.replace(partial, path)
+            if source.digest != shard.digest:
+                what = f"{shard.name} was replaced meanwhile"
+                raise IntegrityError(what, hint="Load the step again.")
+            while count := source.readinto(block):
+                file.write(block[:count])
+        growing.replace(path)
     except BaseException:
-        Path(partial).unlink(missing_ok=True)
+        growing.unlink(missing_ok=True)
         raise
 
 
 def _is_there(path: Path, shard: ShardInfo) -> bool:
-    """Whether a file has a shard's bytes."""
+    """Return whether a file has a shard's bytes."""
     if not path.is_file() or path.stat().st_size != shard.size_bytes:
         return False
-    if not shard.size_bytes:
-        return True
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        with memoryview(data) as view:
-            return digests.to_hex(digests.digest_of(view)) == shard.digest
+    digest, block = 0, memoryview(bytearray(BLOCK_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(block):
+            digest = digest_of(block[:count], digest)
+    return to_hex(digest) == shard.digest

@@ -18,7 +18,7 @@ import torch.distributed.checkpoint as dcp
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -31,6 +31,7 @@ from cachetier_client.identity.addresses import SCHEME
 from cachetier_client.torch import CachetierReader, CachetierWriter
 from cachetier_client.torch.agreement import agree
 
+_LOCAL_ALONE = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
 _REST = "lightning"  # whatever of a checkpoint is neither model nor optimizer, pickled
 
 
@@ -43,8 +44,7 @@ class CachetierCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
     """Writes a checkpoint into the node's cache as it is pickled, without a copy in memory.
 
     Local paths are as without it. ``storage_options`` of ``Trainer.save_checkpoint`` are those of
-    the file system, ``{"ack": "durable"}`` for instance. Put ``AsyncCheckpointIO`` around it to
-    train on meanwhile.
+    the file system, ``{"ack": "durable"}`` for instance.
     """
 
     def save_checkpoint(
@@ -92,6 +92,21 @@ class CachetierModelCheckpoint(ModelCheckpoint):  # type: ignore[misc]
             )
         super().__init__(dirpath=dirpath, **options)
 
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Refuse a strategy that would take the address for a local folder.
+
+        Raises:
+            InvalidRequestError: It is one of those that write their checkpoints themselves.
+        """
+        strategy = trainer.strategy
+        own = isinstance(strategy, CachetierModelParallelStrategy)
+        if isinstance(strategy, _LOCAL_ALONE) and not own:
+            raise InvalidRequestError(
+                f"{type(strategy).__name__} takes {self.dirpath} for a local folder",
+                hint="Use CachetierModelParallelStrategy, or a local dirpath and cachetier watch.",
+            )
+        super().setup(trainer, pl_module, stage)
+
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:
         """Return the last checkpoints as addresses: Lightning drops ``cachetier://``."""
         found = super()._find_last_checkpoints(trainer)
@@ -114,7 +129,12 @@ class CachetierModelParallelStrategy(ModelParallelStrategy):  # type: ignore[mis
             CheckpointException: On some rank it failed; nothing is committed.
         """
         address = self.broadcast(filepath)
-        if not is_address(address) or not self._save_distributed_checkpoint:
+        if is_address(address) and not self._save_distributed_checkpoint:
+            raise InvalidRequestError(
+                f"save_distributed_checkpoint=False would take {address} for a local folder",
+                hint="Leave it as it is: `cachetier export --to torch` makes one file of a step.",
+            )
+        if not is_address(address):
             super().save_checkpoint(checkpoint, filepath, storage_options)
             return
         state = {"state_dict": checkpoint.pop("state_dict")}

@@ -22,11 +22,12 @@ import orbax.checkpoint as ocp
 
 from cachetier_client.client import Client
 from cachetier_client.default import default_client
-from cachetier_client.errors import InvalidNameError
-from cachetier_client.integrations.folders import fetch_step, files_of, put_files
-from cachetier_client.results import AckLevel, Level
+from cachetier_client.errors import InvalidNameError, InvalidRequestError
+from cachetier_client.integrations.folders import fetch_step, files_of, newest_step, put_files
+from cachetier_client.results import AckLevel
 
 PUT_SECONDS = 600.0
+_METRICS = "metrics"  # what Orbax writes beside the item, and restores without
 _STEP = re.compile(r"(\d+)(?:\..*)?")  # of a folder that is being written: 10.orbax-checkpoint-tmp
 
 
@@ -39,6 +40,9 @@ class CachetierHandler(ocp.StandardCheckpointHandler):  # type: ignore[misc]  # 
         timeout_seconds: Of each call on the service.
         client: Default: the process's own.
         options: Of Orbax's handler.
+
+    Raises:
+        InvalidRequestError: The program has several JAX processes.
     """
 
     def __init__(
@@ -50,6 +54,11 @@ class CachetierHandler(ocp.StandardCheckpointHandler):  # type: ignore[misc]  # 
         client: Client | None = None,
         **options: Any,
     ) -> None:
+        if (processes := ocp.multihost.process_count()) > 1:
+            raise InvalidRequestError(
+                f"{processes} JAX processes would each save a step of their own",
+                hint="Watch Orbax's folder instead: docs/adopt.md.",
+            )
         super().__init__(**options)
         self._run = run
         self._ack: AckLevel = ack
@@ -61,6 +70,7 @@ class CachetierHandler(ocp.StandardCheckpointHandler):  # type: ignore[misc]  # 
 
         Raises:
             InvalidNameError: The folder's parent is not called by a step's number.
+            InvalidRequestError: The checkpoint has another item; nothing of it is put.
             CachetierClientError: They are not safe; Orbax does not take the checkpoint for saved.
         """
         super().finalize(directory)
@@ -72,6 +82,12 @@ class CachetierHandler(ocp.StandardCheckpointHandler):  # type: ignore[misc]  # 
                 hint="Save by ocp.CheckpointManager, without a step prefix.",
             )
         item = folder.name.partition(".")[0]
+        items = {each.name.partition(".")[0] for each in folder.parent.iterdir() if each.is_dir()}
+        if others := items - {item, _METRICS}:
+            raise InvalidRequestError(
+                f"a step has one item, and this checkpoint has {item} and {', '.join(others)}",
+                hint="Save one tree that has all of them.",
+            )
         part = self._client.checkpoint(
             self._run,
             int(found[1]),
@@ -96,7 +112,6 @@ def bring_back(
     root: str | os.PathLike[str],
     run: str | None = None,
     *,
-    level: Level = "local",
     client: Client | None = None,
 ) -> int | None:
     """Bring the newest step of a run into Orbax's folder, where it is not there already.
@@ -105,7 +120,7 @@ def bring_back(
         The step; None if there is none.
     """
     client = client or default_client()
-    newest = client.latest(run, level) or client.latest(run, "durable")
+    newest = newest_step(client, run)
     if newest is None:
         return None
     folder = Path(root) / str(newest.step)

@@ -26,23 +26,22 @@ from typing import Any, NoReturn
 
 from cachetier_client.calls.reads import GET_SECONDS
 from cachetier_client.calls.runs import PUT_SECONDS
+from cachetier_client.calls.unsealed import tell_of_local_folder
 from cachetier_client.client import Client
 from cachetier_client.default import default_client
-from cachetier_client.errors import IntegrityError, InvalidNameError, InvalidRequestError
+from cachetier_client.errors import InvalidNameError, InvalidRequestError
 from cachetier_client.identity.addresses import SCHEME, parse, parse_step
 from cachetier_client.identity.names import checked_name
 from cachetier_client.identity.processes import Processes
 from cachetier_client.identity.ranks import torch_distributed
 from cachetier_client.identity.step_names import StepName
-from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
-from cachetier_client.results import ShardInfo
-from cachetier_client.step_files import files_of, whole_step
+from cachetier_client.integrations.folders import fetch_step
+from cachetier_client.step_files import files_of
 from cachetier_client.torch.agreement import agree, latest_common_step
 
 ROUND_SECONDS = 1800.0  # what torch gives a collective: one rank may write for long, others wait
 LATEST = "latest"
 _ROUND = "folder"
-_READ_BYTES = 8 * BLOCK_BYTES  # something for every thread of the client
 
 View = list[tuple[str, int]]  # names and sizes of files
 
@@ -76,12 +75,7 @@ class FolderSaves:
         self._put_seconds = put_seconds
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cachetier-folders")
         self._saving: Future[None] | None = None
-        if Path(f"{SCHEME}:").is_dir():
-            log.warning(
-                "%s is a folder: something took an address of cachetier for a local path, and what "
-                "it has written there is nowhere else",
-                Path(f"{SCHEME}:").absolute(),
-            )
+        tell_of_local_folder()
 
     @property
     def client(self) -> Client:
@@ -294,8 +288,7 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _bring(client: Client, run: str, step: int, folder: Path, seconds: float) -> None:
-    shards = whole_step(client, run, step, timeout_seconds=seconds).shards
-    fill = functools.partial(_fill, client, run, step, shards, seconds=seconds)
+    fill = functools.partial(fetch_step, client, run, step, timeout_seconds=seconds)
     if folder.exists():
         fill(folder)
         return
@@ -309,40 +302,3 @@ def _bring(client: Client, run: str, step: int, folder: Path, seconds: float) ->
         if not folder.exists():
             raise
         fill(folder)  # another machine has been quicker
-
-
-def _fill(
-    client: Client, run: str, step: int, shards: Sequence[ShardInfo], folder: Path, seconds: float
-) -> None:
-    """Have each file of a step in a folder; those that are there with these bytes stay."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for shard in shards:
-        path = folder / checked_name(shard.name)
-        if path.exists():
-            if _is_same(path, shard):
-                continue
-            log.warning("%s has other bytes than the step: it is replaced", path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        growing = path.with_name(f".{path.name}.part")
-        block = memoryview(bytearray(min(_READ_BYTES, max(1, shard.size_bytes))))
-        with client.open_shard(
-            run, step, shard.name, "rb", restore=True, timeout_seconds=seconds
-        ) as reader:
-            if reader.digest != shard.digest:
-                raise IntegrityError(
-                    f"{shard.name} was replaced meanwhile", hint="Load the step again."
-                )
-            with growing.open("wb", buffering=0) as file:
-                while count := reader.readinto(block):
-                    file.write(block[:count])
-        growing.replace(path)
-
-
-def _is_same(path: Path, shard: ShardInfo) -> bool:
-    if not path.is_file() or path.stat().st_size != shard.size_bytes:
-        return False
-    digest, block = 0, memoryview(bytearray(BLOCK_BYTES))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(block):
-            digest = digest_of(block[:count], digest)
-    return to_hex(digest) == shard.digest
