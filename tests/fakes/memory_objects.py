@@ -33,12 +33,12 @@ from cachetier.objects.base import (
     StoredPart,
 )
 from cachetier.objects.errors import (
+    ConditionError,
     EntityTooSmallError,
     InvalidPartError,
     InvalidPartOrderError,
     NoSuchKeyError,
     NoSuchUploadError,
-    PreconditionFailedError,
 )
 
 MINIMUM_PART_BYTES = 5 << 20
@@ -197,7 +197,7 @@ class MemoryObjects:
             if (put.if_absent and there) or (
                 put.if_match and (there is None or there.found.etag != put.if_match)
             ):
-                raise PreconditionFailedError("the condition does not hold")
+                raise ConditionError("the condition does not hold")
             version = self._next(mount)
             etag = etag_of(digest, f"{version:016x}", len(part_sizes), put.md5)
             found = Found(

@@ -40,7 +40,7 @@ class BodySink(Protocol):
 
 
 # Takes a piece of the body as soon as it is parsed; returns True when it wants no more for now.
-Feed = Callable[[bytes], bool]
+Feed = Callable[[bytes | memoryview], bool]
 # Diverts the rest of the body to a feed; returns what had come before, or None if it cannot.
 Tap = Callable[[Feed], bytes | None]
 
@@ -165,7 +165,7 @@ class Body:
         if self._tap is None or not self._more:
             return
 
-        def feed(piece: bytes) -> bool:
+        def feed(piece: bytes | memoryview) -> bool:
             self.size_bytes += len(piece)
             return filling.feed(piece)
 
@@ -239,7 +239,7 @@ class _BodyFilling:
         self._settled = False
         self._writes: deque[tuple[asyncio.Future[None], memoryview]] = deque()
 
-    def feed(self, piece: bytes) -> bool:
+    def feed(self, piece: bytes | memoryview) -> bool:
         """Copy a piece into the block; return True when the block is full: ``relieve`` it.
 
         Once settled it takes nothing: the block may be another upload's by then.
@@ -248,7 +248,7 @@ class _BodyFilling:
             return True
         end = self._filled + len(piece)
         if self._rest or end > BLOCK_BYTES:
-            self._rest.append(piece)
+            self._rest.append(bytes(piece))
             return True
         self._block[self._filled : end] = piece
         self._filled = end

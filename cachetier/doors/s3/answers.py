@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Union
@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape
 
 from starlette.responses import Response
 
+from cachetier.doors.http.problems import CODE_HEADER
 from cachetier.doors.s3.errors import STATUS, s3_code_of
 from cachetier.errors import CachetierError
 
@@ -28,32 +29,33 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")  # of the req
 resource: ContextVar[str] = ContextVar("resource", default="")  # what it is about
 
 
-def document(root: str, fields: Fields) -> bytes:
+def document(root: str, fields: Fields | str) -> bytes:
     """Return a document of S3."""
     namespace = "" if root == ERROR else f' xmlns="{NAMESPACE}"'  # S3's errors have none
-    body = f"<{root}{namespace}>{_elements(fields)}</{root}>"
+    body = f"<{root}{namespace}>{_content(fields)}</{root}>"
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}'.encode()
 
 
 def xml_answer(
-    root: str, fields: Fields, headers: Mapping[str, str] | None = None, status: int = 200
+    root: str, fields: Fields | str, headers: Mapping[str, str] | None = None, status: int = 200
 ) -> Response:
     return Response(document(root, fields), status, dict(headers or {}), MEDIA_TYPE)
 
 
 def error_answer(error: CachetierError, *, close: bool = False) -> Response:
     """Return the answer for ``error``; ``close`` also ends the connection."""
-    code = s3_code_of(error)
-    fields: Fields = [
-        ("Code", code),
-        ("Message", f"{error.message} {error.hint}".strip()),
-        ("Resource", resource.get()),
-        ("RequestId", request_id.get()),
-    ]
-    headers = {"Connection": "close"} if close else {}
+    about: Fields = [("Resource", resource.get()), ("RequestId", request_id.get())]
+    headers = {CODE_HEADER: error.code}
+    if close:
+        headers["Connection"] = "close"
     if error.retry_after_seconds is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after_seconds))
-    return xml_answer(ERROR, fields, headers, STATUS[code])
+    return xml_answer(ERROR, [*error_fields(error), *about], headers, STATUS[s3_code_of(error)])
+
+
+def error_fields(error: CachetierError) -> Fields:
+    """Return what a document says of an error."""
+    return [("Code", s3_code_of(error)), ("Message", f"{error.message} {error.hint}".strip())]
 
 
 def iso_date(instant: float) -> str:
@@ -61,11 +63,10 @@ def iso_date(instant: float) -> str:
     return f"{found:%Y-%m-%dT%H:%M:%S}.{found.microsecond // 1000:03}Z"
 
 
-def _elements(fields: Sequence[tuple[str, str | Fields]]) -> str:
-    return "".join(
-        f"<{name}>{_text(value) if isinstance(value, str) else _elements(value)}</{name}>"
-        for name, value in fields
-    )
+def _content(found: str | Fields) -> str:
+    if isinstance(found, str):
+        return _text(found)
+    return "".join(f"<{name}>{_content(value)}</{name}>" for name, value in found)
 
 
 def _text(value: str) -> str:

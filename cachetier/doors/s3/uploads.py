@@ -1,0 +1,208 @@
+"""Multipart uploads: begun, filled in any order, listed, completed, or given up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from starlette.responses import Response
+
+from cachetier.access.principals import Caller
+from cachetier.doors.http.pools import Pools
+from cachetier.doors.http.waiting import in_share
+from cachetier.doors.operations import Operations
+from cachetier.doors.s3.answers import Fields, iso_date, xml_answer
+from cachetier.doors.s3.bodies import Bodies
+from cachetier.doors.s3.errors import refused
+from cachetier.doors.s3.heads import head_of
+from cachetier.doors.s3.incoming import Incoming
+from cachetier.doors.s3.listing import PAGE_LIMIT, Encoding
+from cachetier.doors.s3.requests import S3Request
+from cachetier.doors.s3.writes import Writes, checksum_headers, conditions
+from cachetier.model.objects import NO_HEAD, OBJECT_PART_LIMIT, Mount
+from cachetier.objects.base import (
+    DeclaredPart,
+    Objects,
+    OpenUpload,
+    PutAnswer,
+    PutObject,
+    StoredPart,
+)
+
+
+class Uploads:
+    """Answers what is about uploads."""
+
+    def __init__(
+        self, node: Operations, objects: Objects, pools: Pools, bodies: Bodies, writes: Writes
+    ) -> None:
+        self._node = node
+        self._objects = objects
+        self._pools = pools
+        self._bodies = bodies
+        self._writes = writes
+
+    async def create(self, request: S3Request, mount: Mount, caller: Caller) -> Response:
+        self._writes.ack(request, mount)  # it takes writes, and understands what it will be asked
+        head = head_of(request.headers)
+        upload_id = await self._pools.quick(
+            self._objects.create_upload, mount, request.key, head, caller.principal.name
+        )
+        return xml_answer(
+            "InitiateMultipartUploadResult",
+            [("Bucket", request.bucket), ("Key", request.key), ("UploadId", upload_id)],
+        )
+
+    async def part(
+        self, request: S3Request, mount: Mount, caller: Caller, incoming: Incoming
+    ) -> Response:
+        part = await self.stored_part(request, mount, caller, incoming)
+        headers = {"etag": f'"{part.etag}"', **checksum_headers(part.checksums)}
+        headers.pop("x-amz-checksum-type", None)
+        return Response(headers=headers)
+
+    async def stored_part(
+        self, request: S3Request, mount: Mount, caller: Caller, incoming: Incoming
+    ) -> StoredPart:
+        """Make a body a part of an upload.
+
+        Raises:
+            CachetierError: Nothing was kept.
+        """
+        ack = self._writes.ack(request, mount)
+        number = request.number("partNumber", 0, 1, OBJECT_PART_LIMIT + 1)
+        if number > OBJECT_PART_LIMIT:
+            raise refused("InvalidArgument", f"part numbers go from 1 to {OBJECT_PART_LIMIT}")
+        where = mount, request.key, request.query["uploadId"]
+        await self._pools.quick(self._objects.parts, *where)  # before a byte is taken
+
+        async def store(left: float) -> StoredPart:
+            async with self._bodies.taken(incoming, mount, caller.holder, left) as taken:
+                taken.given = True
+                commit = partial(
+                    self._objects.commit_part,
+                    *where,
+                    number,
+                    content=taken.content,
+                    bytes_of=taken.bytes_of,
+                    md5=taken.md5,
+                    checksums=taken.checksums,
+                )
+                return await self._pools.quick(commit)
+
+        return await in_share(self._node, request.scope, ack.left, store)
+
+    async def complete(
+        self, request: S3Request, mount: Mount, parts: list[DeclaredPart]
+    ) -> Response:
+        ack = self._writes.ack(request, mount)
+        put = conditions(request, PutObject(request.key, NO_HEAD, 0))
+        answer = await self._pools.quick(
+            self._complete, mount, put, request.query["uploadId"], parts
+        )
+        headers = await self._writes.acknowledged(mount, answer, ack)
+        fields: Fields = [
+            ("Location", request.resource),
+            ("Bucket", request.bucket),
+            ("Key", request.key),
+            ("ETag", f'"{answer.etag}"'),
+        ]
+        return xml_answer("CompleteMultipartUploadResult", fields, headers)
+
+    def _complete(
+        self, mount: Mount, put: PutObject, upload_id: str, parts: list[DeclaredPart]
+    ) -> PutAnswer:
+        put = replace(put, follows=self._objects.watermark(mount))
+        return self._objects.complete_upload(mount, put, upload_id, parts)
+
+    async def abort(self, request: S3Request, mount: Mount) -> Response:
+        upload_id = request.query["uploadId"]
+        await self._pools.quick(self._objects.abort_upload, mount, request.key, upload_id)
+        return Response(status_code=204)
+
+    async def list_parts(self, request: S3Request, mount: Mount) -> Response:
+        upload_id, encoded = request.query["uploadId"], Encoding(request)
+        limit = request.number("max-parts", PAGE_LIMIT, 0, PAGE_LIMIT)
+        after = request.number("part-number-marker", 0, 0, OBJECT_PART_LIMIT)
+        upload, parts = await self._pools.quick(self._objects.parts, mount, request.key, upload_id)
+        left = [part for part in parts if part.number > after]
+        page = left[:limit]
+        fields: Fields = [
+            ("Bucket", request.bucket),
+            ("Key", encoded(request.key)),
+            ("UploadId", upload_id),
+            ("Initiator", _owner(upload)),
+            ("Owner", _owner(upload)),
+            ("StorageClass", "STANDARD"),
+            ("PartNumberMarker", str(after)),
+            *([("NextPartNumberMarker", str(page[-1].number))] if page else []),
+            ("MaxParts", str(limit)),
+            *encoded.fields,
+            ("IsTruncated", "true" if len(left) > limit else "false"),
+            *(("Part", _part(part)) for part in page),
+        ]
+        return xml_answer("ListPartsResult", fields)
+
+    async def list_uploads(self, request: S3Request, mounts: Sequence[Mount]) -> Response:
+        prefix, encoded = request.query.get("prefix", ""), Encoding(request)
+        if request.query.get("delimiter"):
+            raise refused("NotImplemented", "uploads are listed without a delimiter")
+        limit = request.number("max-uploads", PAGE_LIMIT, 0, PAGE_LIMIT)
+        after = request.query.get("key-marker", ""), request.query.get("upload-id-marker", "")
+        found = []
+        for mount in mounts:
+            found += await self._pools.quick(self._objects.uploads, mount, prefix)
+        left = sorted((each for each in found if _is_behind(each, *after)), key=_place)
+        page = left[:limit]
+        last = page[-1:] if len(left) > limit else []
+        fields: Fields = [
+            ("Bucket", request.bucket),
+            ("KeyMarker", encoded(after[0])),
+            ("UploadIdMarker", after[1]),
+            *(("NextKeyMarker", encoded(each.key)) for each in last),
+            *(("NextUploadIdMarker", each.upload_id) for each in last),
+            ("Prefix", encoded(prefix)),
+            ("MaxUploads", str(limit)),
+            *encoded.fields,
+            ("IsTruncated", "true" if last else "false"),
+            *(("Upload", _upload(each, encoded)) for each in page),
+        ]
+        return xml_answer("ListMultipartUploadsResult", fields)
+
+
+def _place(upload: OpenUpload) -> tuple[str, str]:
+    return upload.key, upload.upload_id
+
+
+def _is_behind(upload: OpenUpload, key: str, upload_id: str) -> bool:
+    """Return whether an upload comes behind a marker; without an id that means its whole key."""
+    return upload.key > key or (
+        upload.key == key and bool(upload_id) and upload.upload_id > upload_id
+    )
+
+
+def _owner(upload: OpenUpload) -> Fields:
+    return [("ID", upload.owner), ("DisplayName", upload.owner)]
+
+
+def _upload(upload: OpenUpload, encoded: Encoding) -> Fields:
+    return [
+        ("Key", encoded(upload.key)),
+        ("UploadId", upload.upload_id),
+        ("Initiator", _owner(upload)),
+        ("Owner", _owner(upload)),
+        ("StorageClass", "STANDARD"),
+        ("Initiated", iso_date(upload.begun_at)),
+    ]
+
+
+def _part(part: StoredPart) -> Fields:
+    checksums: Mapping[str, str] = part.checksums
+    return [
+        ("PartNumber", str(part.number)),
+        ("LastModified", iso_date(part.put_at)),
+        ("ETag", f'"{part.etag}"'),
+        ("Size", str(part.size_bytes)),
+        *((f"Checksum{name}", value) for name, value in checksums.items()),
+    ]
