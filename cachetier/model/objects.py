@@ -20,12 +20,14 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
+from cachetier_client.identity.names import RESERVED_SEGMENT
 from cachetier_client.io.digests import to_hex
 
 from cachetier.model.levels import Level
 
 MOUNT_MARK = "s3:"  # no run's name begins so
 KEY_LIMIT_BYTES = 1024
+LAST_CODE_POINT = "\U0010ffff"  # keys are in the order of their bytes, and so of code points
 OBJECT_PART_LIMIT = 10_000
 PART_MINIMUM_BYTES = 5 << 20  # of every part but the last
 UPLOAD_EXPIRES_SECONDS = 7 * 86_400.0
@@ -81,6 +83,10 @@ class Mount:
     def least_level(self) -> Level:
         """The level that a put waits for at the least."""
         return Level.DURABLE if self.mode is Mode.WRITE_THROUGH else self.ack
+
+    def is_reserved(self, key: str) -> bool:
+        """Return whether a key, or a common prefix, is that of our own notes."""
+        return key.startswith(f"{self.prefix}{RESERVED_SEGMENT}/")
 
     def covers(self, bucket: str, key: str) -> bool:
         return bucket == self.bucket and key.startswith(self.prefix)
@@ -182,6 +188,12 @@ class ObjectVersion:
 def piece_name(version: int, number: int) -> str:
     """Return the name of the shard that is piece ``number``, from 1, of a version."""
     return f"{version:016x}/{number:05d}"
+
+
+def placed_piece(name: str) -> tuple[int, int] | None:
+    """Return version and number of the piece that is called ``name``; None of an upload's."""
+    version, _, number = name.partition("/")
+    return None if version.startswith("upload-") else (int(version, 16), int(number))
 
 
 def upload_piece_name(upload_id: str, number: int) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from itertools import cycle
 from typing import TypeVar
 
@@ -18,9 +20,11 @@ from cachetier.remote.turns import AT_ONCE, Turns
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
 PIECE_BYTES = 1 << 20  # less costs more requests than it saves time
+AHEAD = 8  # of an object that is read in order
 BLOCKS_AT_ONCE = 24  # of shards that stay remote, which lie in memory
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Link:
@@ -49,6 +53,36 @@ class Link:
         wait would have the threads of those they wait for.
         """
         (turns or self._turns).each(self._threads, work, items)
+
+    def in_order(self, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Yield what ``work`` makes of each item, in order; some are ahead while memory allows.
+
+        The next one is always begun; more of them only as ``blocks`` have room.
+        """
+        rest, running = iter(items), deque[tuple[Future[Result], bool]]()
+        try:
+            while True:
+                while len(running) < AHEAD:
+                    lent = bool(running) and self.blocks.acquire(blocking=False)
+                    item = next(rest, None) if lent or not running else None
+                    if item is None:
+                        if lent:
+                            self.blocks.release()
+                        break
+                    running.append((self._threads.submit(copy_context().run, work, item), lent))
+                if not running:
+                    return
+                future, lent = running[0]
+                result = future.result()
+                running.popleft()
+                if lent:
+                    self.blocks.release()
+                yield result
+        finally:
+            for future, lent in running:
+                future.cancel()
+                if lent:
+                    self.blocks.release()
 
     def writing(self) -> threading.Lock:
         """Return what to hold while writing to one file.

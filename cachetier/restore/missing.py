@@ -93,7 +93,7 @@ class MissingObjects:
         """
         save = self._store.read(queries.save_by_number, shard.save)
         if save is None or save.state not in missing_objects.LIVE:
-            return None
+            return None  # also of a mount: see ``mounted``
         self._durable.bucket.objects.check()  # a bucket that is gone looks the same
         try:
             seen = manifest_of(self._durable.bucket.manifest(save.run, save.step))

@@ -15,7 +15,12 @@ from cachetier_client.io import digests
 from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.codec.frames import FrameDecoder
-from cachetier.errors import IntegrityError, ObjectMissingError, RemoteDigestError
+from cachetier.errors import (
+    IntegrityError,
+    ObjectMissingError,
+    RemoteDigestError,
+    SourceChangedError,
+)
 from cachetier.remote.base import Into, ObjectStore
 from cachetier.remote.turns import Turns
 
@@ -40,7 +45,8 @@ class RemoteShard:
     """A shard at a remote: where it is, what it must be, and how it is stored there.
 
     ``key`` is that of the object that holds it: of a packed shard, its pack. ``remote`` names the
-    remote, ``turns`` say how many ranges go at once there.
+    remote, ``turns`` say how many ranges go at once there. A piece of an object ``begin``s so many
+    bytes from the object's begin, and is read while that has its ``etag``.
     """
 
     objects: ObjectStore
@@ -49,6 +55,8 @@ class RemoteShard:
     stored: Stored
     remote: str = ""
     turns: Turns = field(default_factory=Turns)
+    begin: int = 0
+    etag: str | None = None
 
     def ranges(self, turn: int = 0) -> Iterator[Range]:
         """Yield what to ``read``, range by range.
@@ -76,7 +84,7 @@ class RemoteShard:
 
     def _start_and_sizes(self) -> tuple[int, tuple[int, ...]]:
         """Return where in the object the shard begins, and the stored size of each block."""
-        start = self.stored.pack.start if self.stored.pack is not None else 0
+        start = self.stored.pack.start if self.stored.pack is not None else self.begin
         if self.stored.codec is Codec.RAW:
             return start, tuple(digests.block_lengths(self.content.size_bytes))
         return start, tuple(frame.size_bytes for frame in self.stored.frames)
@@ -132,8 +140,8 @@ class RemoteShard:
 
     def _read_into(self, start: int, into: Into) -> None:
         try:
-            self.objects.read_into(self.key, start, into)
-        except (ObjectMissingError, RemoteDigestError) as error:
+            self.objects.read_into(self.key, start, into, self.etag)
+        except (ObjectMissingError, RemoteDigestError, SourceChangedError) as error:
             raise self._damaged(error.message) from error
 
     def _damaged(self, cause: str) -> IntegrityError:

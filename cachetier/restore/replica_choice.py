@@ -26,8 +26,10 @@ from cachetier.errors import (
 )
 from cachetier.local.catalog import queries, replica_queries
 from cachetier.local.store import Store
+from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
+from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.remote_shard import RemoteShard
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -170,8 +172,11 @@ class Sources:
         durable: Remote,
         clock: Clock,
         replicas: Replicas = NO_REPLICAS,
+        mounted: MountedObjects | None = None,
     ) -> None:
+        """Find copies of shards at ``durable`` and ``replicas``, of pieces by ``mounted``."""
         self._store = store
+        self._mounted = mounted
         self._remotes = (*replicas.remotes, durable)
         self._on_passed_over = replicas.on_passed_over
         self.absences = Absences(clock)
@@ -182,6 +187,9 @@ class Sources:
 
         Those at a remote that could not be reached lately come last. Empty where there is none.
         """
+        if is_mount(shard.run):
+            piece = self._mounted.copy_of(shard) if self._mounted is not None else None
+            return [piece] if piece is not None else []
         found = [copy for remote in self._remotes if (copy := self._at(remote, shard)) is not None]
         return sorted(found, key=lambda copy: self.absences.away(copy.remote))
 
@@ -225,6 +233,8 @@ class Sources:
         Raises:
             RemoteError: None of them can say.
         """
+        if is_mount(shard.run):
+            return self._mounted is not None and self._mounted.still_there(shard)
         failed: list[RemoteError] = []
         for remote in reversed(self._remotes):
             known = self._known_at(remote, shard)

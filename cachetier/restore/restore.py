@@ -24,11 +24,12 @@ from cachetier.errors import (
     NotFoundError,
     RemoteError,
 )
-from cachetier.local.catalog import local_copies, queries
+from cachetier.local.catalog import local_copies, object_reads, queries
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, SaveState
 from cachetier.model.lifecycle import ShardState
+from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.adopt import Adoption
@@ -36,6 +37,7 @@ from cachetier.restore.arrivals import arrives_no_longer
 from cachetier.restore.fill import Refill, Room
 from cachetier.restore.link import Link
 from cachetier.restore.missing import MissingObjects
+from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.published import PublishedSteps
 from cachetier.restore.readahead import RangeReads, RemoteBlocks
 from cachetier.restore.replica_choice import (
@@ -107,10 +109,11 @@ class Restore:
         replicas: Asked before it.
         room: Where shards go that are brought back.
         missing: Looks into objects that are not there any more.
+        mounted: Knows where the pieces of objects of the S3 door are.
         listener: Hears of what is read.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a restore is put together from
         self,
         store: Store,
         bucket: Bucket,
@@ -120,6 +123,7 @@ class Restore:
         replicas: Replicas = NO_REPLICAS,
         room: Room,
         missing: MissingObjects | None = None,
+        mounted: MountedObjects | None = None,
         listener: RestoreListener = NOBODY,
     ) -> None:
         self._store = store
@@ -129,17 +133,17 @@ class Restore:
         self._missing = missing or MissingObjects(store, durable, clock, lambda: None)
         self._durable_name = remote
         self._asked_at: dict[int, float] = {}
-        self.sources = Sources(store, durable, clock, replicas)
+        self.sources = Sources(store, durable, clock, replicas, mounted)
         absences = self.sources.absences
         self.published = PublishedSteps(store, durable, replicas.remotes, absences)
         self._adoption = Adoption(store, durable, self.published, clock)
         self._range_reads = RangeReads()
-        self._link = Link()
+        self.link = Link()
         self._refill = Refill(
             store,
             self.sources,
             clock,
-            self._link,
+            self.link,
             room=room,
             on_restored=listener.on_restored,
         )
@@ -253,7 +257,7 @@ class Restore:
             with contextlib.suppress(BackpressureError, DeadlineError):
                 return (whole or self.open)(run, step, name, min(timeout_seconds, ROOM_SECONDS))
         blocks_there = RemoteBlocks(
-            shard, self.sources, self._link, self._listener.on_range_read, self._missing.error_of
+            shard, self.sources, self.link, self._listener.on_range_read, self._missing.error_of
         )
         return Opened(shard, None, None, "remote", blocks_there)
 
@@ -307,6 +311,11 @@ class Restore:
     # --- finding ---------------------------------------------------------------------------------
 
     def _find(self, run: str, step: int, name: str) -> Shard:
+        if is_mount(run):  # a piece is of one version, and named after it
+            piece = self._store.read(object_reads.piece_named, run, name)
+            if piece is None:
+                raise NotFoundError(f"piece {name} was replaced meanwhile", run=run, name=name)
+            return piece
         shard = self._known(run, step, name)
         if shard is not None and not (self._is_hearsay(shard) or self._is_replaced(shard)):
             return shard

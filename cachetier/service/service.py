@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ from cachetier.model.checkpoint import SaveState
 from cachetier.model.keep import stays
 from cachetier.model.levels import Level
 from cachetier.model.names import DURABLE
+from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.notifier import Changes
 from cachetier.parsers import is_loopback
@@ -56,8 +58,10 @@ from cachetier.reclaim.prune import prune_catalog
 from cachetier.reclaim.retention import Retention
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
+from cachetier.remote.mounted import MountBuckets
 from cachetier.restore.fill import Room
 from cachetier.restore.missing import MissingObjects
+from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
 from cachetier.restore.restore import Restore, RestoreListener
 from cachetier.service.signals import ending_signals
@@ -193,8 +197,15 @@ class Service:
         self._drain = self._open_drain(store, self._changes, self._incidents, self.metrics)
         marks = Watermarks(settings.high_watermark, settings.low_watermark)
         missing = MissingObjects(store, Remote(DURABLE, self._bucket), clock, self._announce)
+        mounted = MountedObjects(store, self._mount_buckets(), clock)
         evictor = Evictor(
-            store, clock, self._still_remote, look_into=missing.look_into, watermarks=marks
+            store,
+            clock,
+            self._still_remote,
+            look_into=lambda shard: (
+                mounted.look_into(shard) if is_mount(shard.run) else missing.look_into(shard)
+            ),
+            watermarks=marks,
         )
         self._garbage = self._collector()
         self._housekeeping = self._keeper(evictor)
@@ -209,6 +220,7 @@ class Service:
             replicas=Replicas(self._replicas, self._passed_over),
             room=Room(self._changes.ring, self._keeps_restored),
             missing=missing,
+            mounted=mounted,
             listener=RestoreListener(
                 on_used=evictor.touch,
                 on_opened=self.metrics.get_seconds.observe,
@@ -227,6 +239,16 @@ class Service:
             access=self._access,
         )
         self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
+
+    def _mount_buckets(self) -> MountBuckets:
+        """Return the buckets of mounts; the checkpoints' own is paced together with them."""
+
+        def opened(name: str) -> Bucket:
+            if name == self._remote.bucket:
+                return self._bucket
+            return open_remote(replace(self._remote, bucket=name, prefix=""))
+
+        return MountBuckets(self._settings.s3_mounts, opened)
 
     def _keeps_restored(self) -> bool:
         settings, space = self._settings, self.store.space

@@ -239,6 +239,14 @@ STORE_NOT_ALONE = _warning(
     "epoch",
 )
 OBJECTS_MISSING = _error("objects.missing", "%(run)s/%(step)d: %(reason)s", *("save_id",))
+OBJECT_GONE = _warning(
+    "object.gone",
+    "%(key)s of %(run)s is gone in the bucket: somebody deleted it. Its bytes stay here for an "
+    "hour; `cachetier fsck --repair` sends them again",
+)
+OBJECT_REPLACED = _info(
+    "object.replaced", "%(key)s of %(run)s is not ours any more in the bucket: it goes here"
+)
 SAVE_ENDED_ELSEWHERE = _info(
     "save.ended_elsewhere", "%(run)s/%(step)d is %(state)s by another node: it goes here", "save_id"
 )

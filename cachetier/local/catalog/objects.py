@@ -12,7 +12,7 @@ from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import queries, rows
 from cachetier.local.catalog.rows import Row
 from cachetier.model.checkpoint import SaveState
-from cachetier.model.objects import Head, ObjectState, ObjectVersion
+from cachetier.model.objects import LAST_CODE_POINT, Head, ObjectState, ObjectVersion
 from cachetier.model.shard import Shard
 
 _COLUMNS = (
@@ -25,7 +25,6 @@ _NEWEST = (
     "objects.version = (SELECT max(version) FROM objects AS other "
     "WHERE other.save = objects.save AND other.key = objects.key)"
 )
-_LAST_CODE_POINT = "\U0010ffff"
 _BEFORE_SURROGATES, _BEHIND_SURROGATES = 0xD7FF, 0xE000
 
 
@@ -52,18 +51,21 @@ def by_version(sql: apsw.Connection, version: int) -> ObjectVersion | None:
     return next(iter(objects_where(sql, "objects.version = ?", version)), None)
 
 
-def page(
+def unshown_page(
     sql: apsw.Connection, run: str, prefix: str, after: str, limit: int
 ) -> list[ObjectVersion]:
-    """Return the newest versions of up to ``limit`` keys behind ``after``, in order.
+    """Return the newest versions of up to ``limit`` keys that the bucket does not show yet.
 
-    Deletions are among them: who merges this with the bucket's listing has to know.
+    They are those behind ``after``, in order. Deletions are among them: who merges this with the
+    bucket's listing has to know.
     """
     condition = (
-        f"saves.run = ?1 AND objects.key > ?2 AND objects.key >= ?3 AND {_NEWEST} "
-        "AND (?4 IS NULL OR objects.key < ?4) ORDER BY objects.key LIMIT ?5"
+        "objects.save = ?1 AND objects.state <> 'clean' AND objects.key > ?2 "
+        f"AND objects.key >= ?3 AND {_NEWEST} AND (?4 IS NULL OR objects.key < ?4) "
+        "ORDER BY objects.key LIMIT ?5"
     )
-    return objects_where(sql, condition, run, after, prefix, _behind(prefix), limit)
+    save = mount_save(sql, run)
+    return objects_where(sql, condition, save, after, prefix, _behind(prefix), limit)
 
 
 def watermark(sql: apsw.Connection) -> int:
@@ -172,7 +174,7 @@ def object_row_digest(*identity: str | int) -> bytes:
 
 def _behind(prefix: str) -> str | None:
     """Return the first key behind all that begin with ``prefix``; None where there is none."""
-    shortened = prefix.rstrip(_LAST_CODE_POINT)
+    shortened = prefix.rstrip(LAST_CODE_POINT)
     if not shortened:
         return None
     last = ord(shortened[-1])

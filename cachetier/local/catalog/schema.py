@@ -289,6 +289,7 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT;
     CREATE INDEX object_keys ON objects (save, key, version);
     CREATE INDEX unshown_objects ON objects (save, version, follows) WHERE state <> 'clean';
+    CREATE INDEX unshown_keys ON objects (save, key) WHERE state <> 'clean';
 
     CREATE TABLE object_uploads (
         id TEXT PRIMARY KEY,

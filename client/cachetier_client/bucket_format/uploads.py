@@ -23,6 +23,7 @@ SAVE_KEY = "cachetier-save"
 STORE_KEY = "cachetier-store"
 VERSION_KEY = "cachetier-version"
 DIGEST_KEY = "cachetier-digest"
+ETAG_KEY = "cachetier-etag"  # of an object that the S3 door took in: as it is called there
 # Of a compressed object too: the digest above and this size are those of the shard's raw bytes.
 CODEC_KEY = "cachetier-codec"
 RAW_BYTES_KEY = "cachetier-raw-bytes"

@@ -215,7 +215,9 @@ def test_of_a_key_that_is_not_known_here_the_look_into_the_bucket_counts(store: 
     assert current(store, "b").base == ""
 
 
-def test_a_page_has_the_newest_version_of_each_key_in_the_order_of_bytes(store: Store) -> None:
+def test_a_page_has_the_newest_version_of_each_key_that_waits_in_the_order_of_bytes(
+    store: Store,
+) -> None:
     keys = ["b", "a/2", "a/\U0001f600", "a/1", "a/\uffee", "a", "a0"]
     for key in keys:
         put(store, key)
@@ -223,7 +225,7 @@ def test_a_page_has_the_newest_version_of_each_key_in_the_order_of_bytes(store: 
     delete(store, "a/2")
 
     def listed(prefix: str, after: str = "", limit: int = 100) -> list[str]:
-        return [each.key for each in store.read(objects.page, RUN, prefix, after, limit)]
+        return [each.key for each in store.read(objects.unshown_page, RUN, prefix, after, limit)]
 
     everything = sorted(keys, key=str.encode)
     assert listed("") == everything
@@ -231,7 +233,7 @@ def test_a_page_has_the_newest_version_of_each_key_in_the_order_of_bytes(store: 
     assert listed("a/") == ["a/1", "a/2", "a/\uffee", "a/\U0001f600"]
     assert listed("a/", after="a/2", limit=1) == ["a/\uffee"]
     assert listed("c") == []
-    page = store.read(objects.page, RUN, "a/", "", 2)
+    page = store.read(objects.unshown_page, RUN, "a/", "", 2)
     assert [(each.etag, each.deleted) for each in page] == [("etag-b'newer'", False), ("", True)]
 
 
@@ -248,9 +250,9 @@ def test_a_prefix_may_end_with_the_last_code_point(store: Store, prefix: str) ->
     ):
         put(store, key)
 
-    found = [each.key for each in store.read(objects.page, RUN, prefix, "", 100)]
+    found = [each.key for each in store.read(objects.unshown_page, RUN, prefix, "", 100)]
 
-    every = [each.key for each in store.read(objects.page, RUN, "", "", 100)]
+    every = [each.key for each in store.read(objects.unshown_page, RUN, "", "", 100)]
     assert found == [key for key in every if key.startswith(prefix)]
     assert found
 
@@ -295,5 +297,7 @@ def test_every_mount_has_versions_of_its_own(store: Store) -> None:
     store.write(object_writes.commit_object, "s3:other", other, piece, UNCONDITIONAL, 1.0)
 
     assert current(store, "a").etag == "etag-b'body'"
-    assert [each.etag for each in store.read(objects.page, "s3:other", "", "", 9)] == ["other"]
+    assert [each.etag for each in store.read(objects.unshown_page, "s3:other", "", "", 9)] == [
+        "other"
+    ]
     assert sorted(store.read(objects.mount_saves)) == [RUN, "s3:other"]

@@ -1,0 +1,119 @@
+"""A listing is what the bucket will show once all that waits here is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from awscrt.checksums import crc64nvme
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachetier.model.objects import NO_HEAD, ObjectVersion
+from cachetier.objects.listing import Asked, Entry, entries, name_of
+from cachetier.remote.base import ListedObject, ListedPage
+from tests.fakes.memory_store import MemoryObjectStore
+
+EMPTY = crc64nvme(b"")
+
+
+def version(key: str, *, deleted: bool = False) -> ObjectVersion:
+    return ObjectVersion(1, 1, "s3:m", key, deleted, 0, EMPTY, "e", NO_HEAD, (), 0.0, 0)
+
+
+class World:
+    """What the bucket has, and what waits here: True for a version, False for a deletion."""
+
+    def __init__(self, bucket: Sequence[str], waiting: Mapping[str, bool]) -> None:
+        self.store = MemoryObjectStore()
+        self.pages = 0
+        for key in bucket:
+            self.store.put(key, b"", digest=EMPTY)
+        self.waiting = sorted(waiting.items())
+        dead = {key for key, lives in waiting.items() if not lives}
+        self.truth = sorted(({*bucket} - dead) | {key for key, lives in waiting.items() if lives})
+
+    def unshown(self, prefix: str, after: str, limit: int) -> list[ObjectVersion]:
+        found = [
+            version(key, deleted=not lives)
+            for key, lives in self.waiting
+            if key > after and key.startswith(prefix)
+        ]
+        return found[:limit]
+
+    def page(self, prefix: str, delimiter: str, after: str, limit: int) -> ListedPage:
+        self.pages += 1
+        return self.store.list_page(prefix, delimiter, after, limit)
+
+    def listed(self, asked: Asked, after: str, limit: int) -> list[Entry]:
+        return entries(
+            asked,
+            after,
+            limit,
+            lambda behind, most: self.unshown(asked.prefix, behind, most),
+            self.page,
+        )
+
+    def expected(self, asked: Asked) -> list[str]:
+        keys = [key for key in self.truth if key.startswith(asked.prefix)]
+        return list(dict.fromkeys(asked.folded(key) or key for key in keys))
+
+
+KEYS = st.text("ab/é", min_size=1, max_size=5)
+ASKED = st.builds(Asked, st.sampled_from(["", "a", "a/", "b/a"]), st.sampled_from(["", "/", "b"]))
+
+
+@given(st.sets(KEYS), st.dictionaries(KEYS, st.booleans()), ASKED, st.integers(1, 5))
+def test_pages_are_what_a_sorted_dictionary_has(
+    bucket: set[str], waiting: dict[str, bool], asked: Asked, limit: int
+) -> None:
+    world = World(sorted(bucket), waiting)
+
+    found: list[str] = []
+    while page := world.listed(asked, found[-1] if found else "", limit):
+        assert len(page) <= limit
+        found += map(name_of, page)
+        assert len(found) <= 100, "it goes round in circles"
+
+    assert found == world.expected(asked)
+
+
+@given(st.sets(KEYS), st.dictionaries(KEYS, st.booleans()), ASKED, KEYS)
+def test_a_page_begins_behind_any_name(
+    bucket: set[str], waiting: dict[str, bool], asked: Asked, after: str
+) -> None:
+    world = World(sorted(bucket), waiting)
+
+    found = [name_of(each) for each in world.listed(asked, after, 100)]
+
+    behind = [name for name in world.expected(asked) if name > after]
+    assert found == [name for name in behind if not after.startswith(name)]
+
+
+def test_what_waits_stands_in_the_place_of_what_the_bucket_has() -> None:
+    world = World(["k", "old"], {"k": True, "old": False})
+
+    (found,) = world.listed(Asked("", ""), "", 10)
+
+    assert isinstance(found, ObjectVersion)
+    assert found.key == "k"
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_many_that_wait_under_one_common_prefix_cost_few_pages(lives: bool) -> None:
+    waiting = dict.fromkeys((f"a/{number:05}" for number in range(2500)), lives)
+    world = World([*list(waiting)[:1500], "b"], waiting)
+
+    found = world.listed(Asked("", "/"), "", 10)
+
+    assert [name_of(each) for each in found] == (["a/", "b"] if lives else ["b"])
+    assert world.pages <= 3
+
+
+def test_entries_of_the_bucket_come_as_it_lists_them() -> None:
+    world = World(["a", "b/c"], {})
+
+    found = world.listed(Asked("", "/"), "", 10)
+
+    assert isinstance(found[0], ListedObject)
+    assert found[1] == "b/"
