@@ -16,6 +16,7 @@ from cachetier_client.clock import Clock
 
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
 from cachetier.drain.messages import NextWork, ReportHealth, Size
+from cachetier.drain.object_worker import ObjectWorker, OpenStore
 from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.priority.gates import ComputeSlots, Gates
@@ -92,7 +93,7 @@ class Signals:
 class DrainLoop:
     """Drains to one bucket what ``serve``, at the other end of the channel, hands out."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that a drain works with
         self,
         channel: AskingEnd,
         bucket: Bucket,
@@ -103,7 +104,9 @@ class DrainLoop:
         signals: Signals,
         traffic: Traffic,
         size: Size,
+        open_store: OpenStore | None = None,
     ) -> None:
+        """A drain to ``bucket``; ``open_store`` opens others of its server, for objects."""
         self._channel = channel
         self._signals = signals
         self._traffic = traffic
@@ -122,39 +125,41 @@ class DrainLoop:
         self._compressor = Compressor(size.threads, self.gates.compute.slot)
         self._decisions = CompressionLog()
         self._copies = Copies(bucket.objects, clock, enabled=size.block_copies)
+        context = self._upload_context(bucket)
         self._worker = Worker(
             channel,
             bucket.layout,
             publisher,
-            self._uploader(bucket),
+            Uploader(context),
             self._remote_health,
             claim,
             reads=self.gates.reads,
+            objects=ObjectWorker(channel, open_store, context, self.gates.reads)
+            if open_store is not None
+            else None,
             packs=PackSender(
                 channel, bucket, self._buffers, claim.identity, reads=self.gates.reads
             ),
         )
 
-    def _uploader(self, bucket: Bucket) -> Uploader:
+    def _upload_context(self, bucket: Bucket) -> UploadContext:
         chooser = Chooser(
             self._compressor,
             self._decisions,
             self._traffic.link,
             self.gates.compute.allowance,
         )
-        return Uploader(
-            UploadContext(
-                TimedObjectStore(bucket.objects),
-                self._buffers,
-                self._parts,
-                self._signals.stopping,
-                chooser,
-                self._traffic.usual_upload_part_bytes,
-                self._copies,
-                self._pieces,
-                Turns(lambda: self._size.parts),
-                threading.Semaphore(max(PACKED_AT_ONCE, self._size.threads)),
-            )
+        return UploadContext(
+            TimedObjectStore(bucket.objects),
+            self._buffers,
+            self._parts,
+            self._signals.stopping,
+            chooser,
+            self._traffic.usual_upload_part_bytes,
+            self._copies,
+            self._pieces,
+            Turns(lambda: self._size.parts),
+            threading.Semaphore(max(PACKED_AT_ONCE, self._size.threads)),
         )
 
     def run(self) -> None:

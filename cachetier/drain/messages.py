@@ -1,8 +1,9 @@
 """What the drain asks and reports, and what ``serve`` answers: the types of both ends.
 
 A request is a ``Request`` of the type of its reply. mypy checks that each has a case on the side of
-``serve``: ``Dispatcher.answer``, ``ShardReports.answer`` and ``SaveReports.answer``. Messages cross
-as JSON that msgspec writes and reads by their types; a frame's header names the request.
+``serve``: ``Dispatcher.answer``, ``ShardReports.answer``, ``ObjectReports.answer`` and
+``SaveReports.answer``. Messages cross as JSON that msgspec writes and reads by their types; a
+frame's header names the request.
 
 Source: docs/design/0001-drain-channel.md.
 """
@@ -271,6 +272,60 @@ class PackVerified(Request[None], frozen=True):
     seconds: float
 
 
+# --- objects of the S3 door ----------------------------------------------------------------------
+
+
+class LocalPiece(Struct, frozen=True):
+    """A piece of an object, to be opened as the shard that it is."""
+
+    version: int
+    size_bytes: int
+    digest: int
+
+
+class LocalObject(Struct, frozen=True):
+    """A version of an object to bring to its bucket: what it is, and what it may replace there.
+
+    The rest is the multipart upload to go on with, if any.
+    """
+
+    deleted: bool
+    etag: str
+    headers: Mapping[str, str]
+    metadata: Mapping[str, str]
+    base: str | None
+    pieces: tuple[LocalPiece, ...]
+    upload_id: str | None
+    part_bytes: int | None
+
+
+class OpenObject(Request[LocalObject], frozen=True):
+    version: int
+
+
+class ObjectLookedAt(Request[None], frozen=True):
+    """What the first look found under the key of a version, which it may replace."""
+
+    version: int
+    base: str
+
+
+class ObjectShown(Request[None], frozen=True):
+    """The bucket shows a version, verified, under ``etag``; empty for a deletion."""
+
+    version: int
+    etag: str
+    seconds: float
+    phases: Phases
+
+
+class ObjectConflict(Request[None], frozen=True):
+    """Somebody else changed the key of a version in the bucket."""
+
+    version: int
+    message: str
+
+
 # --- saves ---------------------------------------------------------------------------------------
 
 
@@ -372,6 +427,7 @@ ShardRequest = (
     | PackMembers
     | PackVerified
 )
+ObjectRequest = OpenObject | ObjectLookedAt | ObjectShown | ObjectConflict
 SaveRequest = (
     ReadPart
     | SaveLocated
@@ -383,7 +439,7 @@ SaveRequest = (
     | SaveSwept
     | NamesOfSave
 )
-AnyRequest = DrainRequest | ShardRequest | SaveRequest
+AnyRequest = DrainRequest | ShardRequest | ObjectRequest | SaveRequest
 
 
 def replied(_request: Request[ReplyT], reply: ReplyT) -> ReplyT:

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 
 from cachetier_client.clock import SystemClock
@@ -28,7 +29,9 @@ from cachetier.drain.priority.psi import Sensors
 from cachetier.errors import StoppingError
 from cachetier.local.files.permissions import unfollowed
 from cachetier.model.bandwidth import parsed_bandwidth
+from cachetier.remote.base import ObjectStore
 from cachetier.remote.factory import Steering, open_store, steered_bucket
+from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch
 from cachetier.telemetry import log_format
 
@@ -116,13 +119,21 @@ def _drain(
         sleep=signals.sleep,
         stopping=signals.stopping,
     )
-    store = open_store(
-        remote,
-        observe=traffic.observe,
-        max_connections=concurrency + 1,
-        stalls=steering.stalls,
-        at_once=True,
-    )
+
+    def opened(settings: RemoteSettings, *, at_once: bool = False) -> ObjectStore:
+        return open_store(
+            settings,
+            observe=traffic.observe,
+            max_connections=concurrency + 1,
+            stalls=steering.stalls,
+            at_once=at_once,
+        )
+
+    def of_bucket(name: str) -> ObjectStore:
+        settings = replace(remote, bucket=name)
+        return steered_bucket(settings, opened(settings), steering).objects
+
+    store = opened(remote, at_once=True)
     courtesy = step_back()
     channel.ask(ReportCourtesy(courtesy.report))
     drain = DrainLoop(
@@ -134,6 +145,7 @@ def _drain(
         signals=signals,
         traffic=traffic,
         size=size,
+        open_store=of_bucket,
     )
     giving_way = GivingWay(
         drain.gates,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,11 +10,12 @@ from functools import partial
 
 from cachetier_client.bucket_format.documents import ShardEntry
 from cachetier_client.bucket_format.layout import Layout, pack_name
-from cachetier_client.bucket_format.stored import Codec, Content, InPack
+from cachetier_client.bucket_format.stored import Content, InPack
 from cachetier_client.bucket_format.uploads import object_metadata
 
 from cachetier.drain import messages
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
+from cachetier.drain.object_worker import ObjectWorker
 from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.publish.publisher import (
@@ -30,7 +29,7 @@ from cachetier.drain.publish.publisher import (
 from cachetier.drain.publish.store_claim import StoreClaimer
 from cachetier.drain.schedule.tasks import CONFLICT, Task, TaskKind
 from cachetier.drain.upload.packs import PackSender
-from cachetier.drain.upload.progress import SentUploadPart
+from cachetier.drain.upload.reported_progress import ReportedProgress
 from cachetier.drain.upload.server_copies import Offer
 from cachetier.drain.upload.source import DamagedError, opened_source
 from cachetier.drain.upload.stopwatch import elapsed, timed
@@ -52,16 +51,14 @@ from cachetier.telemetry.events import of, tell
 
 log = logging.getLogger(__name__)
 
-PARTS_AT_ONCE = 8
 NAMES_AT_ONCE = 200
-FRAMES_AT_ONCE = 4096
-FLUSH_SECONDS = 2.0
+_REFUSED_ALONE = (TaskKind.SWEEP, TaskKind.DELETE, TaskKind.SEND, TaskKind.SHOW)
 
 
 class Worker:
     """Performs tasks, on any number of threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whom it hands each kind of task
         self,
         channel: AskingEnd,
         layout: Layout,
@@ -71,8 +68,12 @@ class Worker:
         store_claim: StoreClaimer,
         reads: ComputeSlots | None = None,
         packs: PackSender | None = None,
+        objects: ObjectWorker | None = None,
     ) -> None:
-        """A worker that reads files inside slots of ``reads``; ``packs`` sends small shards."""
+        """A worker that reads files inside slots of ``reads``.
+
+        ``packs`` sends small shards, ``objects`` those of the S3 door.
+        """
         self._channel = channel
         self._layout = layout
         self._publisher = publisher
@@ -81,6 +82,7 @@ class Worker:
         self._store_claim = store_claim
         self._reads = reads
         self._packs = packs
+        self._objects = objects
         self._tasks = {
             TaskKind.CLAIM: self._claim,
             TaskKind.UPLOAD: self._upload,
@@ -90,6 +92,8 @@ class Worker:
             TaskKind.PUBLISH: self._publish,
             TaskKind.DELETE: self._delete,
             TaskKind.SWEEP: self._sweep,
+            TaskKind.SEND: self._object,
+            TaskKind.SHOW: self._object,
         }
 
     def perform(self, task: Task) -> None:
@@ -129,10 +133,9 @@ class Worker:
         # Recording it may fail as well, when the disk of the catalog does: nothing is lost by that.
         with suppress(NotFoundError, RefusedReportError):
             self._channel.ask(messages.FailTask(task.number, code, message, elapsed()))
-        # A remote that lets us write but not abort uploads, or delete, is well enough.
-        minor = task.kind in (TaskKind.SWEEP, TaskKind.DELETE) and isinstance(
-            error, RemoteRefusedError
-        )
+        # A remote that lets us write but not abort uploads, or delete, is well enough; and what one
+        # object or its bucket is refused for says nothing of the others.
+        minor = task.kind in _REFUSED_ALONE and isinstance(error, RemoteRefusedError)
         if isinstance(error, RemoteError) and not minor:
             self._remote_health.failed(error)
             if self._remote_health.is_away:
@@ -156,7 +159,7 @@ class Worker:
         with timed() as watch:
             opened = self._channel.ask(messages.OpenShard(task.version))
             target = self._target(task, opened, identity, pack)
-            progress = _Reported(self._channel, task.version, opened)
+            progress = ReportedProgress(self._channel, task.version, opened)
 
             def ask() -> Offer | None:
                 donor = self._channel.ask(messages.FindDonor(task.version)) if not pack else None
@@ -177,6 +180,10 @@ class Worker:
     def _pack(self, task: Task) -> None:
         assert self._packs is not None
         self._packs.send(task, self._send_alone)
+
+    def _object(self, task: Task) -> None:
+        assert self._objects is not None
+        self._objects.perform(task)
 
     def _send_alone(self, task: Task, member: Member) -> None:
         version, name, size_bytes, digest = member
@@ -301,56 +308,6 @@ class Worker:
 
     def _report_end(self, task: Task, ended: Ended) -> None:
         self._channel.ask(messages.SaveEnded(task.save, ended.state, ended.message, elapsed()))
-
-
-class _Reported:
-    """The progress of one upload, remembered by ``serve``.
-
-    Finished parts are reported in bundles: each report costs a sync, and what a crash forgets is
-    only sent again.
-    """
-
-    def __init__(self, channel: AskingEnd, version: int, opened: messages.LocalShard) -> None:
-        self._channel = channel
-        self._version = version
-        self.upload_id = opened.upload_id
-        self.part_bytes = opened.part_bytes
-        self.codec = opened.codec
-        self.element_size = opened.element_size
-        self._lock = threading.Lock()
-        self._finished: list[SentUploadPart] = []
-        self._flush_at = 0.0
-
-    def parts(self) -> list[SentUploadPart]:
-        recorded = self._channel.ask(messages.FinishedParts(self._version))
-        return [SentUploadPart.of(part) for part in recorded]
-
-    def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
-        version = self._version
-        self._channel.ask(messages.UploadBegun(version, upload_id, part_bytes, codec, element_size))
-        self.upload_id, self.part_bytes = upload_id, part_bytes
-        self.codec, self.element_size = codec, element_size
-
-    def part_done(self, part: SentUploadPart) -> None:
-        with self._lock:
-            self._finished.append(part)
-            frames = sum(len(finished.frames) for finished in self._finished)
-            many = len(self._finished) >= PARTS_AT_ONCE or frames >= FRAMES_AT_ONCE
-            due = many or time.monotonic() >= self._flush_at
-        if due:
-            self.flush()
-
-    def flush(self) -> None:
-        with self._lock:
-            finished, self._finished = self._finished, []
-            self._flush_at = time.monotonic() + FLUSH_SECONDS
-        if finished:
-            parts = tuple(part.finished() for part in finished)
-            self._channel.ask(messages.PartsDone(self._version, parts))
-
-    def gone(self) -> None:
-        self.upload_id = self.part_bytes = None
-        self._channel.ask(messages.UploadGone(self._version))
 
 
 def _described(error: Exception) -> tuple[str, str]:

@@ -39,6 +39,8 @@ def points_of_service(now: ServiceSnapshot) -> Mapping[str, Points]:
         "start_time_seconds": now.started_at,
         "remote_refused": any(drain.remote.state == "refused" for _, drain in drains[:1]),
         "published": sum(drain.published_steps for _, drain in drains[:1]),
+        "drained_objects": sum(drain.drained_objects for _, drain in drains[:1]),
+        "object_conflicts": sum(drain.object_conflicts for _, drain in drains[:1]),
         "drain_restarts": sum(drain.restarts for _, drain in drains),
         "drain_slowed_seconds": sum(drain.slowed_seconds for _, drain in drains),
     }

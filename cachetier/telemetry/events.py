@@ -187,6 +187,26 @@ SHARD_DRAINED = _debug(
     "%(stored_bytes size)s for %(size_bytes size)s in %(seconds).3f s",
     *("save_id", "rank", "codec", "pack", "phases"),
 )
+OBJECT_SHOWN = _debug(
+    "object.shown",
+    "%(run)s %(name)s is visible in its bucket: %(size_bytes size)s, %(age_seconds).1f s after it "
+    "was put",
+    *("deleted", "seconds", "phases"),
+)
+OBJECT_CONFLICT = _error(
+    "object.conflict", "a person must decide about an object of %(run)s: %(reason)s", "name"
+)
+MARKER_RELEASED = _warning(
+    "marker.released",
+    "%(run)s %(name)s waits no more for what other nodes put before it",
+    "by_itself",
+)
+ORDER_PUT_OFF = _warning(
+    "order.put_off",
+    "the order of %(run)s across nodes cannot be looked after, which is tried again: %(reason)s",
+    "code",
+    alike=("run", "code"),
+)
 DRAIN_FAILED = _warning(
     "drain.failed",
     "%(kind)s of %(run)s/%(step)d failed at %(remote)s and is repeated: %(reason)s (%(code)s)",

@@ -181,6 +181,16 @@ _DRAIN = (
         "drained_shards", "Shards verified at the remote.", "remote", status="drain.drained_shards"
     ),
     _counter(
+        "drained_objects",
+        "Objects of the S3 door that became visible in their bucket, and deletions.",
+        status="drain.drained_objects",
+    ),
+    _counter(
+        "object_conflicts",
+        "Objects of the S3 door whose key somebody else changed in the bucket.",
+        status="drain.object_conflicts",
+    ),
+    _counter(
         "saved_bytes", "Bytes of drained shards that compression kept from being sent.", "remote"
     ),
     _counter(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from typing import Any
@@ -20,17 +20,19 @@ from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier.drain import messages
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, DrainLink
 from cachetier.drain.messages import AnyRequest, DrainOrders, Size
+from cachetier.drain.object_worker import ObjectWorker
 from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.publish import publisher
 from cachetier.drain.publish.publisher import Publisher
 from cachetier.drain.publish.store_claim import StoreClaimer
+from cachetier.drain.schedule import object_order
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.schedule.tasks import Task
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.stats import DrainStats
-from cachetier.drain.upload import uploader
+from cachetier.drain.upload import objects, uploader
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.packs import PackSender
 from cachetier.drain.upload.part_sender import UploadContext
@@ -38,7 +40,9 @@ from cachetier.drain.upload.uploader import Uploader
 from cachetier.drain.worker import Worker
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE
+from cachetier.model.objects import Mount
 from cachetier.notifier import Changes
+from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.settings import RemoteSettings
 from cachetier.steps.incidents import Incidents
@@ -51,7 +55,7 @@ ORDERS = DrainOrders(RemoteSettings(REMOTE, "none"), "", "", Size(), "", (), "")
 @contextmanager
 def _small_parts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (uploader, publisher):
+        for module in (uploader, publisher, objects, object_order):
             patch.setattr(module, "SINGLE_PUT_BYTES", SINGLE_PUT_BYTES)
         yield
 
@@ -69,9 +73,21 @@ class InCaller(Executor):
 
 
 class RealDrain:
-    """Makes shards clean and publishes steps; begins its threads with its first task."""
+    """Makes shards clean, publishes steps, shows objects; begins its threads with the first task.
 
-    def __init__(self, store: Store, bucket: Bucket, clock: Clock) -> None:
+    ``mounts`` are those of the S3 door, whose buckets ``stores`` has.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        bucket: Bucket,
+        clock: Clock,
+        mounts: Sequence[Mount] = (),
+        stores: Mapping[str, ObjectStore] | None = None,
+    ) -> None:
+        self._mounts = mounts
+        self._stores = stores or {}
         self._store = store
         self._bucket = bucket
         self._clock = clock
@@ -163,6 +179,7 @@ class RealDrain:
             self._clock,
             DurableRemoteState(self._store, REMOTE),
             packing=True,
+            mounts={mount.run: mount for mount in self._mounts},
         )
         return Dispatcher(context, ORDERS)
 
@@ -182,4 +199,5 @@ class RealDrain:
             RemoteHealth(lambda: None, lambda _health: None, self._clock),
             claim,
             packs=PackSender(channel, self._bucket, buffers, claim.identity),
+            objects=ObjectWorker(channel, self._stores.__getitem__, context),
         )

@@ -348,10 +348,10 @@ class QueueState:
         self._fairness = fairness
 
     def blocked(self) -> dict[int, int]:
-        """Return how many shards of each save are in flight or put off."""
+        """Return how many shards, or versions of objects, of each save are in flight or put off."""
         counted: dict[int, int] = {}
         with self._changed:
             for key in self._busy | self._not_before.keys():
-                if key[1] is TaskKind.UPLOAD:
+                if key[1] in (TaskKind.UPLOAD, TaskKind.SEND, TaskKind.SHOW):
                     counted[key[0]] = counted.get(key[0], 0) + 1
         return counted

@@ -19,6 +19,9 @@ Other unsealed shards wait for their seal: a save that dies unsealed was not wor
 Of shards with the same bytes, as replicas of one tensor have, one goes ahead of the others.
 
 Where small shards are packed, those of a sealed rank go together, one pack after the other.
+
+Objects of the S3 door are whole when they are acknowledged, so they go like what is sealed; in
+which order, ``object_order`` says.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from cachetier.drain.schedule.object_order import MountView, object_works
 from cachetier.drain.schedule.queue_state import Fairness, Situation
 from cachetier.drain.schedule.tasks import TaskKind, Work, name_key
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState, sealed_here
@@ -55,6 +59,7 @@ class SaveView:
     are ranks with a quarantined shard, looked for only where a part waits to be written.
     ``twins`` are contents that several of them have and the remote has not yet.
     ``packable`` are the sealed ranks with small shards to pack, which ``dirty`` leaves out.
+    ``mount`` is what there is to show of a mount, whose save has nothing else.
     """
 
     save: Save
@@ -64,6 +69,7 @@ class SaveView:
     unsound: frozenset[int] = frozenset()
     packable: tuple[Packable, ...] = ()
     twins: frozenset[Twins] = frozenset()
+    mount: MountView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +186,7 @@ def _candidates(
     view: SaveView, situation: Situation, claiming: AbstractSet[str]
 ) -> Iterator[_Candidate]:
     """Yield what ``view`` needs; of the runs in ``claiming`` a save is being claimed already."""
-    works = _steps(view) if view.save.state is SaveState.OPEN else _aftermath(view, situation)
-    for work in works:
+    for work in _works(view, situation):
         if work.key in situation.in_flight:
             continue
         tier, seconds, flow = _tier(view, work, situation)
@@ -192,6 +197,12 @@ def _candidates(
         place = tier != _URGENT and _is_incomplete(view), view.save.number
         brings = len(view.dirty) + len(view.packable) if work.kind is TaskKind.CLAIM else 0
         yield _Candidate(tier, work, max(seconds, backoff), flow, place, brings)
+
+
+def _works(view: SaveView, situation: Situation) -> Iterator[Work]:
+    if view.mount is not None:
+        return object_works(view.save, view.mount, situation.in_flight)
+    return _steps(view) if view.save.state is SaveState.OPEN else _aftermath(view, situation)
 
 
 def _aftermath(view: SaveView, situation: Situation) -> Iterator[Work]:
@@ -247,6 +258,8 @@ def _since(view: SaveView, work: Work) -> float:
     """Return since when ``work`` has been waiting."""
     if work.shard is not None:
         return work.shard.committed_at
+    if work.version is not None:
+        return work.version.committed_at
     if work.packable is not None:
         return work.packable.committed_at
     oldest = [shard.committed_at for shard in view.dirty[:1]]

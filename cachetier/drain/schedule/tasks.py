@@ -11,8 +11,9 @@ from enum import StrEnum
 
 from cachetier_client.bucket_format.publication import Claimant
 
-from cachetier.model.checkpoint import Save
+from cachetier.model.checkpoint import Save, claimant_of
 from cachetier.model.compression import OFF, Mode
+from cachetier.model.objects import ObjectVersion
 from cachetier.model.packs import Packable
 from cachetier.model.shard import Shard
 
@@ -23,6 +24,8 @@ class TaskKind(StrEnum):
     FOLLOW asks whether rank 0 of the save has sealed, on whatever node, and is repeated until then.
     PACK sends small shards of a rank as one object. SWEEP aborts what a save that has ended left
     unfinished at the remote.
+
+    SHOW makes a version of an object of the S3 door visible; SEND brings its parts ahead of that.
     """
 
     CLAIM = "claim"
@@ -33,6 +36,8 @@ class TaskKind(StrEnum):
     PUBLISH = "publish"
     DELETE = "delete"
     SWEEP = "sweep"
+    SEND = "send"
+    SHOW = "show"
 
 
 Key = tuple[int, TaskKind, str]
@@ -42,34 +47,53 @@ CONFLICT = "conflict"  # the code of a failure that only a person can settle
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One item: of a save, of one of its ranks (PACK, WRITE_PART), or of one shard (UPLOAD)."""
+    """One item: of a save, of one of its ranks (PACK, WRITE_PART), or of one shard (UPLOAD).
+
+    Or of one ``version`` of an object (SEND, SHOW); ``sent_bytes`` of it are at the remote already.
+    """
 
     kind: TaskKind
     save: Save
     rank: int | None = None
     shard: Shard | None = None
     packable: Packable | None = None
+    version: ObjectVersion | None = None
+    sent_bytes: int = 0
 
     @property
     def size_bytes(self) -> int:
         """How much it sends; the documents of a save are small."""
         if self.packable is not None:
             return self.packable.size_bytes
+        if self.version is not None:
+            return self.version.size_bytes - self.sent_bytes
         return self.shard.content.size_bytes if self.shard is not None else 0
 
     @property
     def uploads(self) -> bool:
-        """Whether it sends shards."""
-        return self.kind in (TaskKind.UPLOAD, TaskKind.PACK)
+        """Whether it sends shards, or pieces of objects."""
+        return self.kind in (TaskKind.UPLOAD, TaskKind.PACK, TaskKind.SEND, TaskKind.SHOW)
+
+    @property
+    def name(self) -> str | None:
+        """The name of the shard, or the key of the object."""
+        if self.version is not None:
+            return self.version.key
+        return self.shard.name if self.shard is not None else None
 
     @property
     def key(self) -> Key:
         """What this work has to itself while in flight.
 
         For a shard it is the name, not the version: two versions must never race for one object.
+        The parts of two versions may be sent beside each other.
         """
         if self.shard is not None:
             return name_key(self.save.number, self.shard.name)
+        if self.version is not None and self.kind is TaskKind.SEND:
+            return send_key(self.version)
+        if self.version is not None:
+            return self.save.number, TaskKind.SHOW, self.version.key
         return self.save.number, self.kind, "" if self.rank is None else str(self.rank)
 
 
@@ -78,9 +102,17 @@ def name_key(number: int, name: str) -> Key:
     return number, TaskKind.UPLOAD, name
 
 
+def send_key(version: ObjectVersion) -> Key:
+    """Return the key of the work that sends the parts of a version ahead."""
+    return version.save, TaskKind.SEND, str(version.version)
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Work as the drain process sees it; ``version``, ``name`` and the rest describe an upload."""
+    """Work as the drain process sees it; ``version``, ``name`` and the rest describe an upload.
+
+    ``bucket`` is that of an object.
+    """
 
     number: int
     kind: TaskKind
@@ -94,6 +126,7 @@ class Task:
     digest: int = 0
     element_size: int = 0
     compression: str = str(OFF)
+    bucket: str = ""
 
     @property
     def place(self) -> str:
@@ -122,4 +155,22 @@ def task_of(number: int, work: Work, claimant: Claimant, mode: Mode = OFF) -> Ta
         digest=shard.content.digest,
         element_size=shard.content.element_size,
         compression=str(mode),
+    )
+
+
+def object_task(number: int, work: Work, bucket: str) -> Task:
+    """Return ``work`` on a version of an object in ``bucket`` as the task ``number``."""
+    version = work.version
+    assert version is not None
+    return Task(
+        number=number,
+        kind=work.kind,
+        save=version.save,
+        claimant=claimant_of(work.save),
+        location=None,
+        version=version.version,
+        name=version.key,
+        size_bytes=version.size_bytes,
+        digest=version.digest,
+        bucket=bucket,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from cachetier_client.clock import Clock
 
@@ -14,6 +15,7 @@ from cachetier.local.catalog import queries, statements
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
+from cachetier.model.objects import Mount
 from cachetier.model.shard import Shard
 from cachetier.notifier import Changes
 from cachetier.steps.incidents import Incidents
@@ -23,7 +25,8 @@ from cachetier.steps.incidents import Incidents
 class DrainContext:
     """Everything on the side of ``serve``, for one remote.
 
-    ``packing``: small shards of a rank go there together.
+    ``packing``: small shards of a rank go there together. ``mounts`` are those of the S3 door whose
+    objects go to the remote's server, by what the catalog calls them.
     """
 
     store: Store
@@ -34,6 +37,7 @@ class DrainContext:
     clock: Clock
     remote_state: RemoteState
     packing: bool = False
+    mounts: Mapping[str, Mount] = field(default_factory=dict)
 
     def shard(self, version: int) -> Shard:
         """Return a shard, or raise NotFoundError."""

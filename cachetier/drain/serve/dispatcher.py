@@ -16,11 +16,12 @@ from cachetier.drain.messages import AnyRequest, DrainOrders, Handout, replied
 from cachetier.drain.priority.policy import Training
 from cachetier.drain.schedule import scheduler
 from cachetier.drain.schedule.scheduler import SaveView
-from cachetier.drain.schedule.tasks import CONFLICT, Task, Work, task_of
+from cachetier.drain.schedule.tasks import CONFLICT, Task, Work, object_task, task_of
 from cachetier.drain.serve.context import DrainContext
+from cachetier.drain.serve.object_reports import ObjectReports
 from cachetier.drain.serve.save_reports import SaveReports
 from cachetier.drain.serve.shard_reports import ShardReports
-from cachetier.drain.serve.snapshot import unfinished
+from cachetier.drain.serve.snapshot import mounts_to_show, unfinished
 from cachetier.errors import BackpressureError, CatalogDamagedError, FencedError
 from cachetier.local.catalog import claims, drain_writes, missing_objects, queries
 from cachetier.model.checkpoint import Save, SaveState
@@ -48,6 +49,7 @@ class Dispatcher:
         self._orders = orders
         self._shards = ShardReports(context)
         self._saves = SaveReports(context)
+        self._objects = ObjectReports(context)
         # Puts that come before the remote is asked would hide that the catalog is an older one.
         own = context.store.read(claims.own_claim, context.stats.remote)
         self._counter_at_start: int | None = own.counter
@@ -56,6 +58,8 @@ class Dispatcher:
         """Do what ``request`` asks, and return the reply that it names."""
         if isinstance(request, messages.ShardRequest):
             return self._shards.answer(request)
+        if isinstance(request, messages.ObjectRequest):
+            return self._objects.answer(request)
         if isinstance(request, messages.SaveRequest):
             return self._saves.answer(request)
         match request:
@@ -111,6 +115,10 @@ class Dispatcher:
                 views.remove(view)
                 if remote_state.give_up(save.number, self._context.clock.now()):
                     self._stats.gave_up(save)
+        mounts = self._context.mounts
+        if mounts:
+            blocked, damaged = self._queue.blocked(), self._row_damaged
+            views += mounts_to_show(self._store, remote_state, mounts, blocked, damaged, count)
         return views
 
     def _row_damaged(self, save: Save, error: CatalogDamagedError) -> None:
@@ -121,6 +129,8 @@ class Dispatcher:
         number = self._queue.take(work)
         if number is None:
             return None
+        if work.version is not None:
+            return object_task(number, work, self._context.mounts[work.save.run].bucket)
         claimant = self._store.read(queries.claimant, work.save)
         shard = work.shard
         mode = self._rules.mode_of(work.save.run, shard.name if shard is not None else "")

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from cachetier.drain.schedule.object_order import MountView, goes_in_parts
 from cachetier.drain.schedule.scheduler import SaveView
 from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.errors import CatalogDamagedError
-from cachetier.local.catalog import drain_queries, queries
+from cachetier.local.catalog import drain_queries, object_drains, objects, order_notes, queries
 from cachetier.local.catalog.queries import ALL, beside_small_of, small_of
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
@@ -57,6 +58,36 @@ def unfinished(
             views.append(_with_twins(store, remote_state, view) if copying else view)
         except CatalogDamagedError as error:
             on_damage(save, error)
+    return views
+
+
+def mounts_to_show(
+    store: Store,
+    remote_state: RemoteState,
+    mounts: Collection[str],
+    blocked: Mapping[int, int],
+    on_damage: Callable[[Save, CatalogDamagedError], None],
+    count: int,
+) -> list[SaveView]:
+    """Return what each of ``mounts`` has to show, by a window of its oldest versions.
+
+    For the rest see ``unfinished``.
+    """
+    views = []
+    for run, number in store.read(objects.mount_saves).items():
+        save = store.read(queries.save_by_number, number)
+        if save is None or run not in mounts:
+            continue
+        limit = max(WINDOW_SHARDS, count) + blocked.get(number, 0)
+        try:
+            unshown = tuple(store.read(objects.unshown_objects, number, limit))
+            large = [each for each in unshown if goes_in_parts(each)]
+            sent = store.read(object_drains.sent_ahead, large, remote_state.remote)
+            held = store.read(order_notes.is_held, number)
+        except CatalogDamagedError as error:
+            on_damage(save, error)
+        else:
+            views.append(SaveView(save, mount=MountView(unshown, sent, held)))
     return views
 
 

@@ -23,6 +23,7 @@ from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.local.catalog.records import Summary
 from cachetier.model.checkpoint import Save
+from cachetier.model.objects import ObjectVersion
 from cachetier.model.shard import Shard
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
@@ -99,11 +100,13 @@ class DrainSnapshot:
     codecs: dict[Codec, CodecTotals] = field(default_factory=dict)
     packs: PackTotals = field(default_factory=PackTotals)
     compression: dict[str, Any] = field(default_factory=dict)
+    drained_objects: int = 0
     published_steps: int = 0
     failures: int = 0
     quarantined: int = 0
     last_error: dict[str, Any] | None = None
     conflicts: list[str] = field(default_factory=list)
+    object_conflicts: int = 0
 
     @classmethod
     def unknown(cls, remote: str) -> DrainSnapshot:
@@ -269,14 +272,13 @@ class DrainStats:
                 "message": message,
                 "run": work.save.run,
                 "step": work.save.step,
-                "name": work.shard.name if work.shard is not None else None,
+                "name": work.name,
             }
 
     def tell_failure(self, work: Work, failed: FailTask, attempt: int | None) -> None:
         """Tell the log of an attempt at ``work`` that failed; it will be repeated."""
-        shard = work.shard
-        rank, name = (work.rank, None) if shard is None else (shard.rank, shard.name)
-        what = {"kind": work.kind, "rank": rank, "name": name, "attempt": attempt}
+        rank = work.rank if work.shard is None else work.shard.rank
+        what = {"kind": work.kind, "rank": rank, "name": work.name, "attempt": attempt}
         why = {"code": failed.code, "reason": failed.message}
         where = {"remote": self.remote, "seconds": failed.seconds}
         tell(log, events.DRAIN_FAILED, **of(work.save), **what, **why, **where)
@@ -289,6 +291,30 @@ class DrainStats:
             if len(self._conflicts) > CONFLICTS_SHOWN:
                 self._conflicts.popitem(last=False)
             return new
+
+    # --- objects of the S3 door ------------------------------------------------------------------
+
+    def shown(self, version: ObjectVersion, seconds: float, phases: Phases) -> None:
+        """Hear of a version that is visible in its bucket, ``seconds`` after it was taken up."""
+        now, size_bytes = self._clock.now(), version.size_bytes
+        age_seconds = max(0.0, now - version.committed_at)
+        what = {"run": version.run, "name": version.key, "size_bytes": size_bytes}
+        took = {"seconds": seconds, "phases": phases, "age_seconds": age_seconds}
+        tell(log, events.OBJECT_SHOWN, **what, deleted=version.deleted, **took)
+        with self._lock:
+            self._now.remote.progressed_at = now
+            self._now.drained_bytes += size_bytes
+            self._now.drained_objects += 1
+            if size_bytes:
+                self._uploads.append(FinishedUpload(self._clock.monotonic(), seconds, size_bytes))
+        if self._metrics is not None:
+            self._metrics.drain_seconds.labels(self.remote).observe(age_seconds)
+
+    def object_conflict(self, version: ObjectVersion, message: str) -> None:
+        """Hear of a version that waits for a person."""
+        tell(log, events.OBJECT_CONFLICT, run=version.run, name=version.key, reason=message)
+        with self._lock:
+            self._now.object_conflicts += 1
 
     # --- saves -----------------------------------------------------------------------------------
 
@@ -342,10 +368,10 @@ class DrainStats:
 
 
 def _shown(work: Work) -> dict[str, Any]:
-    shard = work.shard
+    packs = work.packable is not None  # which are many shards of no one name
     return {
         "run": work.save.run,
         "step": work.save.step,
-        "name": shard.name if shard is not None else None,
-        "size_bytes": shard.content.size_bytes if shard is not None else 0,
+        "name": work.name,
+        "size_bytes": 0 if packs else work.size_bytes,
     }

@@ -33,6 +33,7 @@ from cachetier.drain.serve.stderr_relay import StderrRelay
 from cachetier.local.catalog.records import Backlog
 from cachetier.local.store import Store
 from cachetier.model.compression import UNCOMPRESSED, Rules
+from cachetier.model.objects import Mount
 from cachetier.notifier import Changes
 from cachetier.remote.settings import RemoteSettings
 from cachetier.steps.incidents import Incidents
@@ -69,6 +70,7 @@ class DrainSettings:
     weights: Weights = EQUAL
     compression: Rules = UNCOMPRESSED
     packing: bool = False
+    mounts: tuple[Mount, ...] = ()
 
 
 def open_dispatcher(context: DrainContext, settings: DrainSettings) -> Dispatcher:
@@ -124,6 +126,7 @@ class Supervisor:
             clock,
             _remote_state(store, settings.remote),
             settings.packing,
+            {mount.run: mount for mount in settings.mounts},
         )
         self._dispatcher = open_dispatcher(context, settings)
         self._changes = changes

@@ -126,7 +126,7 @@ class MultipartUpload:
         if donor is not None and not _is_useful(target, donor, (codec, element_size), part_bytes):
             donor = None
         recorded = progress.parts()
-        done = [sent for sent in recorded if _is_listed(sent.part, listed)]
+        done = [sent for sent in recorded if is_listed(sent.part, listed)]
         upload = Upload(upload_id, part_bytes, encoding, done, donor)
         kept = (
             whole_frames(done) if encoding is not None else raw_plan(upload, target.size_bytes)[0]
@@ -219,6 +219,7 @@ def _is_useful(target: UploadTarget, donor: Donor, how: tuple[Codec, int], part_
     return composing.is_plan_worthwhile(plan, target.size_bytes, part_bytes)
 
 
-def _is_listed(part: UploadedPart, listed: dict[int, tuple[str, int]]) -> bool:
+def is_listed(part: UploadedPart, listed: dict[int, tuple[str, int]]) -> bool:
+    """Return whether the store has a part as it was recorded."""
     etag, size_bytes = listed.get(part.number, ("", -1))
     return etag.strip('"') == part.etag.strip('"') and size_bytes == part.size_bytes

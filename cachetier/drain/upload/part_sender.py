@@ -191,7 +191,7 @@ class PartSender:
             with self._context.body(self._source, piece, self._target.size_bytes) as sent:
                 return self._send(piece.number, *sent)
 
-        return _in_rounds(send)
+        return in_rounds(send)
 
     def _copy_piece(self, piece: SourcePiece) -> UploadedPart:
         """Copy what the donor has; read here is only what is left of a cut block."""
@@ -263,7 +263,7 @@ class PartSender:
                 self._go_on()
                 made = self._made(partial(packer.again, made))
             with closing(made.body) as body, suppress(GivenBackError):
-                return _in_rounds(partial(self._send, made.number, body, made.digest))
+                return in_rounds(partial(self._send, made.number, body, made.digest))
         raise TransientError(f"part {made.number} did not get through")
 
     # --- both ------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def _released(turn: threading.Semaphore) -> Iterator[None]:
         turn.release()
 
 
-def _in_rounds(send: Callable[[], UploadedPart]) -> UploadedPart:
+def in_rounds(send: Callable[[], UploadedPart]) -> UploadedPart:
     """Send a part up to ``ROUNDS`` times, as long as the store says that other bytes arrived."""
     for _ in range(ROUNDS - 1):
         with suppress(RemoteDigestError):

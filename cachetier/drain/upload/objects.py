@@ -1,0 +1,329 @@
+"""Bring one version of an object of the S3 door to its key, and make it visible there.
+
+Its bytes go as they are, under the headers and the metadata that its client gave it. One piece that
+is not large goes in one conditional put; several pieces go as one upload part each, so that the
+object has the parts of the upload that it was, and none is read twice.
+
+A version replaces only what its *base* says, the ETag of what lay there before it. No condition
+protects an upload or a deletion, so what lies there is looked at first, and again before the parts
+become an object. Our own write, whose reply was lost, is recognised by the ETag that it bears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+
+from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.bucket_format.uploads import (
+    DIGEST_KEY,
+    ETAG_KEY,
+    SINGLE_PUT_BYTES,
+    ObjectInfo,
+    UploadPartRange,
+    upload_part_bytes_for,
+)
+from cachetier_client.io.digests import to_hex
+
+from cachetier.drain.upload.multipart import is_listed
+from cachetier.drain.upload.part_sender import ROUNDS, UploadContext, in_rounds
+from cachetier.drain.upload.progress import SentUploadPart, UploadProgress
+from cachetier.drain.upload.source import ShardSource
+from cachetier.drain.upload.target import ConflictError, is_verified
+from cachetier.errors import (
+    PreconditionFailedError,
+    RemoteDigestError,
+    StoppingError,
+    UploadGoneError,
+)
+from cachetier.remote.base import IF_ABSENT, Condition, UploadedPart, if_match
+
+NOTHING_THERE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PieceToSend:
+    """One piece of a version; ``version`` is that of the shard that has its bytes."""
+
+    version: int
+    size_bytes: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectTarget:
+    """What is to lie under a key, and over what: ``base`` is None where nobody has looked yet."""
+
+    key: str
+    etag: str
+    size_bytes: int
+    digest: int
+    headers: Mapping[str, str]
+    user_metadata: Mapping[str, str]
+    base: str | None = None
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The client's, and two entries of ours."""
+        return {**self.user_metadata, ETAG_KEY: self.etag, DIGEST_KEY: to_hex(self.digest)}
+
+    def wrote(self, info: ObjectInfo) -> bool:
+        """Return whether ``info`` is this very version, as far as its metadata can say."""
+        ours = {ETAG_KEY: self.etag, DIGEST_KEY: to_hex(self.digest)}
+        same = all(info.metadata.get(name) == value for name, value in ours.items())
+        return same and info.size_bytes == self.size_bytes
+
+
+OpenPiece = Callable[[PieceToSend], AbstractContextManager[ShardSource]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """An upload part: a range of a piece, which begins ``start`` bytes inside of the object."""
+
+    piece: PieceToSend
+    start: int
+    range: UploadPartRange
+
+    @property
+    def begin(self) -> int:
+        return self.start + self.range.start
+
+    def is_sent(self, sent: SentUploadPart | None) -> bool:
+        """Return whether ``sent`` is this part."""
+        which = self.begin, self.range.size_bytes
+        return sent is not None and (sent.raw_start, sent.raw_bytes) == which
+
+
+class ObjectUpload:
+    """One version on its way; ``context`` names the store of its bucket."""
+
+    def __init__(
+        self,
+        context: UploadContext,
+        target: ObjectTarget,
+        pieces: Sequence[PieceToSend],
+        open_piece: OpenPiece,
+        progress: UploadProgress,
+        remember_base: Callable[[str], None],
+    ) -> None:
+        self._context = context
+        self._store = context.store
+        self._target = target
+        self._pieces = pieces
+        self._open_piece = open_piece
+        self._progress = progress
+        self._remember_base = remember_base
+
+    def show(self) -> str:
+        """Make the version visible, and return the ETag that the bucket gave it, verified.
+
+        Raises:
+            ConflictError: Somebody else changed the key; their object was left alone.
+            DamagedError: A piece is not what was committed; none of the damage was sent.
+            NotFoundError: The version is gone, or one of its pieces.
+            StoppingError: The drain stops; a multipart upload can go on later.
+            RemoteError: Try again later.
+        """
+        in_parts = len(self._pieces) > 1 or self._target.size_bytes > SINGLE_PUT_BYTES
+        return (self._show_in_parts() if in_parts else self._put()).etag
+
+    def send_ahead(self) -> None:
+        """Bring all parts of the version, without making it visible; raises as ``show``."""
+        for _ in range(ROUNDS):
+            upload_id, done = self._resumed() or self._begun()
+            with suppress(UploadGoneError):
+                self._send_missing(upload_id, done)
+                return
+            self._progress.gone()
+        raise RemoteDigestError(f"{self._target.key} loses its upload", key=self._target.key)
+
+    # --- what lies there -------------------------------------------------------------------------
+
+    def _look(self) -> ObjectInfo | Condition:
+        """Return the version as it lies there, verified; or the condition to write it under.
+
+        Raises:
+            ConflictError: Something else lies there than it may replace.
+        """
+        target = self._target
+        info = self._store.head(target.key)
+        if info is not None and target.wrote(info):
+            lend = self._context.buffers.lend
+            if is_verified(self._store, info, target.size_bytes, target.digest, lend):
+                return info
+            return if_match(info.etag)  # ours, and damaged on the way
+        self._target = checked_base(target, info, self._remember_base)
+        return IF_ABSENT if info is None else if_match(info.etag)
+
+    # --- in one put ------------------------------------------------------------------------------
+
+    def _put(self) -> ObjectInfo:
+        target, (piece,) = self._target, self._pieces
+        whole = UploadPartRange(1, 0, piece.size_bytes)
+        # Where nobody has looked the key is new, most of the time.
+        condition = if_match(target.base) if target.base else IF_ABSENT
+        for _ in range(ROUNDS):
+            with (
+                self._open_piece(piece) as source,
+                self._context.body(source, whole, piece.size_bytes) as (body, digest),
+                # Perhaps our own success whose reply was lost; else the next round mends it.
+                suppress(PreconditionFailedError, RemoteDigestError),
+            ):
+                self._store.put(
+                    target.key,
+                    body,
+                    digest=digest,
+                    metadata=target.metadata,
+                    condition=condition,
+                    headers=target.headers,
+                )
+            found = self._look()
+            if isinstance(found, ObjectInfo):
+                return found
+            condition = found
+        raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
+
+    # --- in parts --------------------------------------------------------------------------------
+
+    def _show_in_parts(self) -> ObjectInfo:
+        key = self._target.key
+        found = self._look()
+        if isinstance(found, ObjectInfo):
+            if self._progress.upload_id is not None:
+                self._store.abort_upload(key, self._progress.upload_id)
+            return found
+        for _ in range(ROUNDS):
+            upload_id, done = self._resumed() or self._begun()
+            with suppress(UploadGoneError):
+                shown = self._completed(upload_id, self._send_missing(upload_id, done))
+                if shown is not None:
+                    return shown
+            self._progress.gone()
+        raise RemoteDigestError(f"{key} does not keep what was sent", key=key)
+
+    def _completed(self, upload_id: str, parts: Sequence[UploadedPart]) -> ObjectInfo | None:
+        """Make the parts an object; return it, verified, if it is there."""
+        target = self._target
+        found = self._look()
+        if not isinstance(found, ObjectInfo):
+            # Gone: perhaps completed by a call whose reply was lost; or one of its parts is.
+            with suppress(UploadGoneError, RemoteDigestError):
+                self._store.complete_upload(target.key, upload_id, parts, digest=target.digest)
+            found = self._look()
+        if isinstance(found, ObjectInfo):
+            self._store.abort_upload(target.key, upload_id)  # unknown by now, unless it was another
+            return found
+        self._store.abort_upload(target.key, upload_id)
+        return None
+
+    def _begun(self) -> tuple[str, list[SentUploadPart]]:
+        target = self._target
+        usual_bytes = self._context.usual_part_bytes()
+        upload_id = self._store.create_upload(target.key, target.metadata, target.headers)
+        try:
+            part_bytes = upload_part_bytes_for(target.size_bytes, usual_bytes)
+            self._progress.begun(upload_id, part_bytes, Codec.RAW)
+        except BaseException:
+            self._store.abort_upload(target.key, upload_id)
+            raise
+        return upload_id, []
+
+    def _resumed(self) -> tuple[str, list[SentUploadPart]] | None:
+        """Return the upload begun before with the parts the store really has, if it is there."""
+        upload_id = self._progress.upload_id
+        if upload_id is None or self._progress.part_bytes is None:
+            return None
+        try:
+            listed = self._store.list_parts(self._target.key, upload_id)
+        except UploadGoneError:
+            self._progress.gone()
+            return None
+        return upload_id, [each for each in self._progress.parts() if is_listed(each.part, listed)]
+
+    def _send_missing(self, upload_id: str, done: Sequence[SentUploadPart]) -> list[UploadedPart]:
+        """Bring what the upload lacks, some at once, and return all its parts in order."""
+        context, key = self._context, self._target.key
+        assert context.threads is not None
+
+        def bring(part: _Part) -> SentUploadPart:
+            def send() -> UploadedPart:
+                with (
+                    self._open_piece(part.piece) as source,  # each time: it may go bad here
+                    context.body(source, part.range, part.piece.size_bytes) as (body, digest),
+                ):
+                    number = part.range.number
+                    return self._store.upload_part(key, upload_id, number, body, digest=digest)
+
+            sent = SentUploadPart(in_rounds(send), part.begin, part.range.size_bytes)
+            self._progress.part_done(sent)
+            return sent
+
+        plan = tuple(self._parts())
+        there = {sent.part.number: sent for sent in done}
+        lacking = [part for part in plan if not part.is_sent(there.get(part.range.number))]
+        for part in lacking:
+            there.pop(part.range.number, None)
+        try:
+            sent = context.turns.each(context.threads, bring, self._until_stopped(lacking))
+        finally:
+            self._progress.flush()
+        parts = [each.part for each in [*there.values(), *sent]]
+        return sorted(parts, key=lambda part: part.number)
+
+    def _parts(self) -> Iterator[_Part]:
+        """Yield the upload's parts: a piece each, or a piece that is alone, cut."""
+        if len(self._pieces) > 1:
+            start = 0
+            for number, piece in enumerate(self._pieces, 1):
+                yield _Part(piece, start, UploadPartRange(number, 0, piece.size_bytes))
+                start += piece.size_bytes
+            return
+        (piece,), part_bytes = self._pieces, self._progress.part_bytes
+        assert part_bytes is not None
+        for number, start in enumerate(range(0, piece.size_bytes, part_bytes), 1):
+            size_bytes = min(part_bytes, piece.size_bytes - start)
+            yield _Part(piece, 0, UploadPartRange(number, start, size_bytes))
+
+    def _until_stopped(self, parts: Sequence[_Part]) -> Iterator[_Part]:
+        for part in parts:
+            if self._context.stopping():
+                raise StoppingError("the drain stops")
+            yield part
+
+
+def delete_object(
+    context: UploadContext, target: ObjectTarget, remember_base: Callable[[str], None]
+) -> None:
+    """Delete what a deletion may; what is gone already is deleted.
+
+    Raises:
+        ConflictError: Somebody else changed the key; their object was left alone.
+        RemoteError: Try again later.
+    """
+    info = context.store.head(target.key)
+    if info is not None:
+        checked_base(target, info, remember_base)
+        context.store.delete(target.key)
+
+
+def checked_base(
+    target: ObjectTarget, info: ObjectInfo | None, remember_base: Callable[[str], None]
+) -> ObjectTarget:
+    """Return the target with its base, which is what the first look found.
+
+    Raises:
+        ConflictError: It may not replace ``info``.
+    """
+    there = info.etag if info is not None else NOTHING_THERE
+    if target.base is None:
+        remember_base(there)
+        return replace(target, base=there)
+    if there != target.base:
+        what = f"holds {there}" if there else "holds nothing"
+        expected = f"{target.base} was" if target.base else "nothing was"
+        raise ConflictError(
+            f"{target.key} {what} in the bucket, where {expected} before: somebody else changed it"
+        )
+    return target

@@ -1,0 +1,66 @@
+"""The progress of one upload as the drain process reports it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from cachetier_client.bucket_format.stored import Codec
+
+from cachetier.drain import messages
+from cachetier.drain.channel import AskingEnd
+from cachetier.drain.upload.progress import SentUploadPart
+
+PARTS_AT_ONCE = 8
+FRAMES_AT_ONCE = 4096
+FLUSH_SECONDS = 2.0
+
+
+class ReportedProgress:
+    """The progress of one upload, remembered by ``serve``.
+
+    Finished parts are reported in bundles: each report costs a sync, and what a crash forgets is
+    only sent again.
+    """
+
+    def __init__(self, channel: AskingEnd, version: int, opened: messages.LocalShard) -> None:
+        self._channel = channel
+        self._version = version
+        self.upload_id = opened.upload_id
+        self.part_bytes = opened.part_bytes
+        self.codec = opened.codec
+        self.element_size = opened.element_size
+        self._lock = threading.Lock()
+        self._finished: list[SentUploadPart] = []
+        self._flush_at = 0.0
+
+    def parts(self) -> list[SentUploadPart]:
+        recorded = self._channel.ask(messages.FinishedParts(self._version))
+        return [SentUploadPart.of(part) for part in recorded]
+
+    def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
+        version = self._version
+        self._channel.ask(messages.UploadBegun(version, upload_id, part_bytes, codec, element_size))
+        self.upload_id, self.part_bytes = upload_id, part_bytes
+        self.codec, self.element_size = codec, element_size
+
+    def part_done(self, part: SentUploadPart) -> None:
+        with self._lock:
+            self._finished.append(part)
+            frames = sum(len(finished.frames) for finished in self._finished)
+            many = len(self._finished) >= PARTS_AT_ONCE or frames >= FRAMES_AT_ONCE
+            due = many or time.monotonic() >= self._flush_at
+        if due:
+            self.flush()
+
+    def flush(self) -> None:
+        with self._lock:
+            finished, self._finished = self._finished, []
+            self._flush_at = time.monotonic() + FLUSH_SECONDS
+        if finished:
+            parts = tuple(part.finished() for part in finished)
+            self._channel.ask(messages.PartsDone(self._version, parts))
+
+    def gone(self) -> None:
+        self.upload_id = self.part_bytes = None
+        self._channel.ask(messages.UploadGone(self._version))

@@ -1,0 +1,332 @@
+"""Objects of the S3 door on their way to the bucket: in order, byte by byte, and no victim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import apsw
+import pytest
+from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY, VERSION_KEY
+from cachetier_client.io.digests import digest_of, to_hex
+
+from cachetier.local.catalog import object_drains, objects, queries
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.objects import Head, ObjectState
+from cachetier.remote.base import Body, UploadedPart
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_store import Fault, FaultyObjectStore, fail, lose_reply
+from tests.fakes.memory_store import MemoryObjectStore
+from tests.stateful.node import Node
+from tests.unit.drain.mount_node import MOUNT, MountNode
+
+LARGE = bytes(range(256)) * (12 << 10)  # 3 MiB: what goes in parts here
+
+
+class Recording(MemoryObjectStore):
+    """Remembers which parts came, and how large they were."""
+
+    def __init__(self) -> None:
+        super().__init__(minimum_part_bytes=1)
+        self.parts: list[tuple[int, int]] = []
+
+    def upload_part(
+        self, key: str, upload_id: str, number: int, body: Body, *, digest: int
+    ) -> UploadedPart:
+        part = super().upload_part(key, upload_id, number, body, digest=digest)
+        self.parts.append((number, part.size_bytes))
+        return part
+
+
+@pytest.fixture
+def data() -> Recording:
+    return Recording()
+
+
+@pytest.fixture
+def faulty(data: Recording) -> FaultyObjectStore:
+    return FaultyObjectStore(data, [])
+
+
+@pytest.fixture
+def mount(node: Node, faulty: FaultyObjectStore, clock: FakeClock) -> Iterator[MountNode]:
+    made = MountNode(node, faulty, clock)
+    yield made
+    made.close()
+
+
+def drain(mount: MountNode) -> None:
+    """Drain until nothing is left to do, over what is put off."""
+    for _ in range(5):
+        mount.drain.drain_all()
+        mount.clock.advance(60.0)
+
+
+def test_an_object_lies_under_its_own_key_byte_by_byte_with_its_headers(
+    mount: MountNode, data: Recording
+) -> None:
+    head = Head({"content-type": "text/plain"}, {"owner": "ada"})
+    version = mount.put("ckpt/a.txt", b"alpha", head=head)
+
+    drain(mount)
+
+    info = data.head("ckpt/a.txt")
+    found = mount.version(version)
+    assert info is not None and found is not None
+    assert data.get("ckpt/a.txt") == b"alpha"
+    assert dict(info.headers) == {"content-type": "text/plain"}
+    assert info.metadata == {
+        "owner": "ada",
+        ETAG_KEY: found.etag,
+        DIGEST_KEY: to_hex(digest_of(b"alpha")),
+    }
+    assert (found.state, found.remote_etag) == (ObjectState.CLEAN, info.etag)
+    assert [row.state for row in mount.node.rows()] == [ShardState.CLEAN]
+
+
+def test_an_empty_object_is_an_object(mount: MountNode, data: Recording) -> None:
+    mount.put("ckpt/_SUCCESS", b"")
+
+    drain(mount)
+
+    assert data.get("ckpt/_SUCCESS") == b""
+
+
+def test_an_object_of_several_parts_has_them_in_the_bucket_too(
+    mount: MountNode, data: Recording
+) -> None:
+    parts = [LARGE[:100_000], LARGE[100_000:100_003], LARGE[100_003:200_000]]
+    mount.put("ckpt/a", *parts)
+
+    drain(mount)
+
+    assert sorted(data.parts) == [(1, 100_000), (2, 3), (3, 99_997)]
+    assert data.get("ckpt/a") == LARGE[:200_000]
+    assert mount.unshown() == []
+
+
+def test_versions_of_a_key_are_shown_one_after_the_other_and_the_last_one_stays(
+    mount: MountNode, data: Recording
+) -> None:
+    seen: list[bytes] = []
+    first = mount.put("ckpt/latest", b"step-1")
+    mount.put("ckpt/latest", b"step-2")
+    last = mount.put("ckpt/latest", b"step-3")
+
+    while mount.drain.drain_one():
+        seen.append(data.get("ckpt/latest"))
+
+    assert seen == [b"step-1", b"step-2", b"step-3"]
+    assert mount.version(first) is None  # what was shown goes once something newer is there
+    kept = mount.version(last)
+    assert kept is not None and kept.shown
+    assert len(mount.node.rows()) == 1
+
+
+def test_a_deletion_goes_in_its_turn_and_leaves_nothing_behind(
+    mount: MountNode, data: Recording
+) -> None:
+    mount.put("ckpt/a", b"alpha")
+    mount.put("ckpt/b", b"beta")
+    mount.delete("ckpt/a")
+
+    seen = []
+    while mount.drain.drain_one():
+        seen.append(sorted(data.list("").keys))
+
+    assert seen == [["ckpt/a"], ["ckpt/a", "ckpt/b"], ["ckpt/b"]]
+    assert mount.unshown() == []
+    assert len(mount.node.rows()) == 1
+
+
+def test_a_deletion_of_what_is_gone_already_is_done(mount: MountNode) -> None:
+    mount.delete("ckpt/never")
+
+    drain(mount)
+
+    assert mount.unshown() == []
+
+
+def test_parts_of_what_has_to_wait_are_sent_ahead_and_only_then_completed(
+    mount: MountNode, data: Recording
+) -> None:
+    first = mount.put("ckpt/a", b"alpha")
+    version = mount.put("ckpt/b", LARGE[:50_000], LARGE[50_000:90_000])
+    first_task = mount.drain.next_task()
+    assert first_task is not None and first_task.version == first
+    assert mount.drain.drain_one()  # the other one, while the first is under way
+
+    assert data.head("ckpt/b") is None
+    assert [key for key, _ in data.list_uploads("")] == ["ckpt/b"]
+    found = mount.version(version)
+    assert found is not None
+    sent = mount.node.store.read(object_drains.sent_ahead, [found], "durable")
+    assert sent == {version}
+    assert mount.drain.next_task() is None  # nothing more can go ahead
+
+    mount.drain.perform(first_task)
+    drain(mount)
+
+    assert data.get("ckpt/b") == LARGE[:90_000]
+    assert list(data.list_uploads("")) == []
+
+
+# --- no victim -----------------------------------------------------------------------------------
+
+
+def test_what_lies_under_a_new_key_is_replaced_as_the_first_look_found_it(
+    mount: MountNode, data: Recording
+) -> None:
+    data.put("ckpt/a", b"older", digest=digest_of(b"older"))
+    mount.put("ckpt/a", b"alpha")
+
+    drain(mount)
+
+    assert data.get("ckpt/a") == b"alpha"
+
+
+@pytest.mark.parametrize("body", [b"second", LARGE[:3_000_000]])
+def test_a_foreign_change_is_a_conflict_and_what_follows_waits(
+    mount: MountNode, data: Recording, body: bytes
+) -> None:
+    half = len(body) // 2
+    mount.put("ckpt/a", b"first")
+    drain(mount)
+    data.put("ckpt/a", b"foreign", digest=digest_of(b"foreign"))
+    second = (
+        mount.put("ckpt/a", body[:half], body[half:]) if half > 10 else mount.put("ckpt/a", body)
+    )
+    later = mount.put("ckpt/latest", b"a is there")
+
+    drain(mount)
+
+    found = mount.version(second)
+    assert found is not None and found.state is ObjectState.CONFLICT
+    assert data.get("ckpt/a") == b"foreign"
+    assert data.head("ckpt/latest") is None
+    assert mount.unshown() == [second, later]
+    (incident,) = mount.node.store.read(queries.incidents_after, 0)
+    assert (incident.run, incident.name) == (MOUNT.run, "ckpt/a")
+    assert "cachetier s3 keep" in incident.hint
+
+
+def test_a_foreign_change_is_no_victim_of_a_deletion(mount: MountNode, data: Recording) -> None:
+    mount.put("ckpt/a", b"first")
+    drain(mount)
+    data.put("ckpt/a", b"foreign", digest=digest_of(b"foreign"))
+    mount.delete("ckpt/a")
+
+    drain(mount)
+
+    assert data.get("ckpt/a") == b"foreign"
+    assert len(mount.unshown()) == 1
+
+
+@pytest.mark.parametrize("keep", ["ours", "theirs"])
+def test_a_person_settles_a_conflict_and_all_goes_on(
+    mount: MountNode, data: Recording, keep: str
+) -> None:
+    mount.put("ckpt/a", b"first")
+    drain(mount)
+    there = data.put("ckpt/a", b"foreign", digest=digest_of(b"foreign")).etag
+    second = mount.put("ckpt/a", b"second")
+    mount.put("ckpt/latest", b"a is there")
+    drain(mount)
+    found = mount.node.store.read(object_drains.conflict_of, MOUNT.run, "ckpt/a")
+    assert found is not None and found.version == second
+
+    settle = object_drains.keep_ours if keep == "ours" else object_drains.keep_theirs
+    mount.node.store.write(settle, second, there)
+    drain(mount)
+
+    assert data.get("ckpt/a") == (b"second" if keep == "ours" else b"foreign")
+    assert data.get("ckpt/latest") == b"a is there"
+    assert mount.unshown() == []
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pieces", [(b"alpha",), (b"alpha", b"beta")])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lose_reply("put"),
+        lose_reply("complete_upload"),
+        lose_reply("upload_part", 2),
+        lose_reply("create_upload"),
+        fail("head"),
+        fail("head", 2),
+        fail("put"),
+        fail("complete_upload"),
+    ],
+    ids=str,
+)
+def test_a_lost_reply_is_recognised_and_a_failure_repeated(
+    mount: MountNode,
+    data: Recording,
+    faulty: FaultyObjectStore,
+    pieces: tuple[bytes, ...],
+    fault: Fault,
+) -> None:
+    faulty.add(fault)
+    in_one_put = len(pieces) == 1
+    fires = fault.operation == "head" or (fault.operation == "put") == in_one_put
+    if fault.operation == "put":
+        fires = True  # the marker's
+    mount.put("ckpt/a", *pieces)
+    mount.put("ckpt/latest", b"a is there")
+
+    drain(mount)
+
+    assert data.get("ckpt/a") == b"".join(pieces)
+    assert data.get("ckpt/latest") == b"a is there"
+    assert mount.unshown() == []
+    assert (fault in faulty.fired) or not fires
+
+
+def test_a_damaged_piece_is_quarantined_and_nothing_of_it_is_shown(
+    mount: MountNode, data: Recording
+) -> None:
+    version = mount.put("ckpt/a", b"alpha", b"beta")
+    later = mount.put("ckpt/latest", b"a is there")
+    (_, piece) = mount.node.store.read(objects.pieces_of, version)
+
+    def damage(sql: apsw.Connection) -> None:
+        sql.execute("UPDATE bodies SET body = x'00' WHERE version = ?", (piece.version,))
+
+    mount.node.store.write(damage)
+
+    drain(mount)
+
+    found = mount.version(version)
+    assert found is not None and found.state is ObjectState.CONFLICT
+    assert [row.state for row in mount.node.rows() if row.version == piece.version] == [
+        ShardState.QUARANTINED
+    ]
+    assert data.head("ckpt/a") is None and data.head("ckpt/latest") is None
+    assert mount.unshown() == [version, later]
+
+
+def test_a_drain_that_dies_goes_on_from_the_parts_that_are_there(
+    mount: MountNode, data: Recording, faulty: FaultyObjectStore
+) -> None:
+    faulty.add(fail("upload_part", 3))
+    mount.put("ckpt/a", b"one", b"two", b"three")
+    mount.drain.drain_all()
+    assert [number for number, _ in data.parts] == [1, 2]
+    mount.drain.close()  # its successor begins anew
+    mount.clock.advance(60.0)
+
+    drain(mount)
+
+    assert [number for number, _ in data.parts] == [1, 2, 3]
+    assert data.get("ckpt/a") == b"onetwothree"
+
+
+def test_nothing_in_the_bucket_says_that_it_is_a_shard(mount: MountNode, data: Recording) -> None:
+    mount.put("ckpt/a", b"alpha")
+
+    drain(mount)
+
+    info = data.head("ckpt/a")
+    assert info is not None and VERSION_KEY not in info.metadata
