@@ -24,7 +24,7 @@ LINE_LIMIT_BYTES = 1024
 TRAILER_LIMIT_BYTES = 8192
 LEAST_SIGNED_BYTES = 8192  # of every chunk but the last: each costs a signature
 TRAILER_SIGNATURE = "x-amz-trailer-signature"
-_HEAD = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;chunk-signature=([0-9a-f]{64}))?")
+_HEAD = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;chunk-signature=([0-9a-f]{64}))?\r")
 _FIELD = re.compile(rb"([A-Za-z0-9-]{1,100})[ \t]*:[ \t]*([!-~ \t]*?)[ \t]*")
 
 
@@ -115,18 +115,18 @@ class ChunkedBody:
             return data[len(head) :]
         line = bytes(self._line) + head[:index]
         self._line.clear()
-        self._take_line(line.removesuffix(b"\r"))
+        self._take_line(line)
         return data[index + 1 :]
 
     def _take_line(self, line: bytes) -> None:
         if self._state is _State.HEAD:
             self._begin(line)
         elif self._state is _State.BEHIND:
-            if line:
-                raise refused("InvalidChunkSizeError", "a chunk is longer than it says")
+            if line != b"\r":
+                raise refused("InvalidChunkSizeError", "a chunk has not the size that it says")
             self._state = _State.HEAD
         else:
-            self._take_trailer(line)
+            self._take_trailer(line.removesuffix(b"\r"))
 
     def _begin(self, line: bytes) -> None:
         match = _HEAD.fullmatch(line)

@@ -193,7 +193,7 @@ class _Claim:
 
 def _claim_of_header(headers: dict[str, str], now: float) -> _Claim:
     code, text = "AuthorizationHeaderMalformed", headers["authorization"]
-    if not text.startswith(f"{ALGORITHM} "):
+    if text.partition(" ")[0] != ALGORITHM:
         raise refused("InvalidRequest", _OLD)
     match = _HEADER.fullmatch(text) if len(text) <= TEXT_LIMIT else None
     if match is None:
