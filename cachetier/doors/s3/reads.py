@@ -40,7 +40,7 @@ class Reads:
     async def head(self, request: S3Request, mount: Mount) -> Response:
         found = await self._pools.patient(self._objects.head, mount, request.key)
         if is_unchanged(request.headers, found.etag, found.modified_at):
-            return Response(status_code=304, headers=_described(request, found, None))
+            return _unchanged(found)
         span = _span(request, found)
         return Response(status_code=_status(span), headers=_described(request, found, span))
 
@@ -51,7 +51,7 @@ class Reads:
         opened = await self._pools.patient(self._objects.open, mount, request.key)
         found = opened.found
         if is_unchanged(request.headers, found.etag, found.modified_at):
-            return Response(status_code=304, headers=_described(request, found, None))
+            return _unchanged(found)
         span = _span(request, found)
         headers = Response(headers=_described(request, found, span)).raw_headers
         sent = SentAnswer(request.scope, send)
@@ -63,6 +63,11 @@ class Reads:
                 await held.enter_async_context(place)
             await send_bytes(sending.blocks(whole), _status(span), headers, sent)
         return None
+
+
+def _unchanged(found: Found) -> Response:
+    named = {"etag": f'"{found.etag}"', "last-modified": http_date(found.modified_at)}
+    return Response(status_code=304, headers=named)
 
 
 def _status(span: Span | None) -> int:

@@ -72,7 +72,7 @@ class Uploads:
         """
         ack = self._writes.ack(request, mount)
         number = request.number("partNumber", 0, 1, OBJECT_PART_LIMIT + 1)
-        if number > OBJECT_PART_LIMIT:
+        if not 1 <= number <= OBJECT_PART_LIMIT:
             raise refused("InvalidArgument", f"part numbers go from 1 to {OBJECT_PART_LIMIT}")
         where = mount, request.key, request.query["uploadId"]
         await self._pools.quick(self._objects.parts, *where)  # before a byte is taken
