@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from cachetier_client.identity.names import base_run
+from cachetier_client.identity.names import MOUNT_MARK, base_run
 
 from cachetier.access.roles import Extent, Need, Role
 from cachetier.parsers import network_of
@@ -51,8 +51,12 @@ class Principal:
     drain_weight: float = 1.0
 
     def sees(self, run: str) -> bool:
-        """Return whether a run is any of its business, and with it the run's branches."""
-        return self.sees_all or any(fnmatchcase(base_run(run), glob) for glob in self.runs)
+        """Return whether a run is any of its business, and with it the run's branches.
+
+        A mount of the S3 door goes by its name, as if it were a run.
+        """
+        name = base_run(run).removeprefix(MOUNT_MARK)
+        return self.sees_all or any(fnmatchcase(name, glob) for glob in self.runs)
 
     @property
     def sees_all(self) -> bool:

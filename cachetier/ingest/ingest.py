@@ -1,7 +1,6 @@
 """Take shards in: admit, stage, check, commit. Every door ends here.
 
-Room is reserved before a byte is written, of the capacity and on the disk. When there is none,
-clean shards go first; when only dirty bytes remain, ``when_full`` decides: ``wait`` for the drain
+When there is no room and only dirty bytes remain, ``when_full`` decides: ``wait`` for the drain
 until the call's deadline, ``reject`` at once, or ``write_through``: send this one shard straight to
 the remote.
 """
@@ -9,36 +8,28 @@ the remote.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from cachetier_client.bucket_format.stored import SHARD_LIMIT_BYTES, Content
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds, checked_element_size
 from cachetier_client.io import digests
 from cachetier_client.results import Receipt
-from cachetier_client.units import shown_size
 
-from cachetier import callers
 from cachetier.errors import (
-    BackpressureError,
     CachetierError,
     DigestMismatchError,
-    DiskFullError,
     InvalidRequestError,
 )
+from cachetier.ingest.admission import GROWTH_BYTES, Admission
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.puts import Committed
-from cachetier.local.store import DISK_IS_FULL, Staged, Store
+from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import admitted_save
 from cachetier.model.levels import Level
 from cachetier.model.shard import INLINE_BYTES, Shard
-
-GROWTH_BYTES = 64 << 20
-
-Kept = TypeVar("Kept")
 
 
 class RemoteStage(Protocol):
@@ -57,10 +48,6 @@ class RemoteStage(Protocol):
 
 
 Finish = Callable[[], Receipt]
-
-
-class MustWaitError(Exception):
-    """A put has to wait for room, and whoever asked cannot: ask again with time to wait."""
 
 
 OpenRemoteStage = Callable[[SaveIds, str, int | None], RemoteStage]
@@ -109,7 +96,7 @@ class NodeIngest:
     ) -> None:
         self._store = store
         self._when_full = when_full
-        self._make_room = make_room
+        self._admission = Admission(store, when_full, make_room)
         self._open_remote_stage = open_remote_stage
         self._on_committed = on_committed
 
@@ -124,28 +111,14 @@ class NodeIngest:
             InvalidNameError, InvalidRequestError: Refused up front.
         """
         _check(name, size_bytes)
-        self._refuse_who_has_too_much()
+        self._admission.refuse_who_has_too_much()
         admitted_save(self._store.read(queries.saves_of, ids.run, ids.step), ids)
-        needed = GROWTH_BYTES if size_bytes is None else size_bytes
-        staged = self._in_room(needed, timeout_seconds, lambda: self._store.stage(needed))
-        return staged or self._through(ids, name, size_bytes, needed)
+        staged = self._admission.stage(size_bytes, timeout_seconds)
+        return staged or self._through(ids, name, size_bytes)
 
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
-        """Reserve room for ``total_bytes`` of a shard of unknown length.
-
-        Return what is reserved.
-        """
-        if not staged.reserved_bytes <= total_bytes <= SHARD_LIMIT_BYTES:
-            raise InvalidRequestError(
-                f"cannot extend {staged.reserved_bytes} reserved bytes to {total_bytes}"
-            )
-        more = total_bytes - staged.reserved_bytes
-        extended = self._in_room(
-            more, timeout_seconds, lambda: self._store.extend(staged, total_bytes)
-        )
-        if extended is None:
-            raise self._full(more)
-        return extended
+        """Reserve room for ``total_bytes`` of a shard; see ``Admission.extend``."""
+        return self._admission.extend(staged, total_bytes, timeout_seconds)
 
     def commit(
         self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
@@ -199,15 +172,15 @@ class NodeIngest:
         if digests.digest_of(body) != digest:
             raise DigestMismatchError("the bytes do not match their digest", name=name)
         checked_element_size(element_size or None, len(body))
-        self._refuse_who_has_too_much()
+        self._admission.refuse_who_has_too_much()
         content = Content(len(body), digest, (digest,) if body else (), element_size)
-        commit = self._in_room(
+        commit = self._admission.in_room(
             len(body),
             timeout_seconds,
             lambda: self._store.commit_inline(ids, name, content, body),
         )
         if commit is None:
-            stage = self._through(ids, name, len(body), len(body))
+            stage = self._through(ids, name, len(body))
             stage.write(body)
             return partial(self.commit, stage, ids, name, content)
         return partial(self._finished, commit)
@@ -217,50 +190,12 @@ class NodeIngest:
         self._on_committed()
         return _receipt_of(shard, Level.LOCAL)
 
-    def _in_room(
-        self, size_bytes: int, timeout_seconds: float | None, put: Callable[[], Kept]
-    ) -> Kept | None:
-        """Run ``put`` once there is room; return None if there is none, as ``when_full`` waits."""
-        if timeout_seconds is None:
-            return self._at_once(size_bytes, put)
-        if size_bytes > self._store.space.capacity_bytes:
-            return None
-        patience = timeout_seconds if self._when_full is WhenFull.WAIT else 0.0
-        return self._store.in_room(size_bytes, patience, self._make_room, put)
-
-    def _at_once(self, size_bytes: int, put: Callable[[], Kept]) -> Kept:
-        space = self._store.space
-        if not space.disk_is_full and space.try_reserve(size_bytes):
-            with suppress(DiskFullError):
-                return put()
-        raise MustWaitError
-
-    def _through(
-        self, ids: SaveIds, name: str, size_bytes: int | None, needed_bytes: int
-    ) -> RemoteStage:
+    def _through(self, ids: SaveIds, name: str, size_bytes: int | None) -> RemoteStage:
         """Open a stream to the remote for what has no room here, or say that it is full."""
         through = self._when_full is WhenFull.WRITE_THROUGH and self._store.takes_records()
         if not through or self._open_remote_stage is None:
-            raise self._full(needed_bytes)
+            raise self._admission.full(GROWTH_BYTES if size_bytes is None else size_bytes)
         return self._open_remote_stage(ids, name, size_bytes)
-
-    def _refuse_who_has_too_much(self) -> None:
-        holder = callers.holder()
-        refusal = self._store.open_files.refusal_of(holder)
-        if refusal is not None:
-            raise BackpressureError(
-                f"nothing more is begun for {holder or 'anybody'}: {refusal}",
-                hint="Close what is open, or end the process that has it; then put again.",
-            )
-
-    def _full(self, size_bytes: int) -> BackpressureError:
-        space = self._store.space
-        wanted, used = shown_size(size_bytes), shown_size(space.used_bytes)
-        if space.disk_is_full:
-            return DiskFullError(f"no room for {wanted}: {DISK_IS_FULL}, at {used}")
-        return BackpressureError(
-            f"no room for {wanted}: {used} of {shown_size(space.capacity_bytes)} in use"
-        )
 
 
 def _receipt_of(shard: Shard, level: Level) -> Receipt:

@@ -1,4 +1,4 @@
-"""Puts within the share of a principal: a wrapper around whatever takes shards in.
+"""Puts within the share of a principal: counted around whatever takes shards or objects in.
 
 Only nodes with quotas have it. Nobody waits in here: where ``when_full`` is ``wait``, a put whose
 share is full is handed the question to wait for, which the doors do without a thread or a place.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.identity.names import SaveIds
@@ -19,12 +20,16 @@ from cachetier_client.results import Receipt
 from cachetier import callers
 from cachetier.access.quotas import Counts, Quotas, ShareFullError
 from cachetier.errors import CachetierError
-from cachetier.ingest.ingest import GROWTH_BYTES, Finish, Ingest, MustWaitError, RemoteStage
+from cachetier.ingest.admission import GROWTH_BYTES, MustWaitError
+from cachetier.ingest.ingest import Finish, Ingest, RemoteStage
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
 from cachetier.steps.waits import Question
 
 RING_SECONDS = 1.0
+
+Stage = TypeVar("Stage")
+Kept = TypeVar("Kept")
 
 
 class ShareAwaitedError(MustWaitError):
@@ -35,17 +40,14 @@ class ShareAwaitedError(MustWaitError):
         self.room = room
 
 
-class SharedIngest:
-    """Counts what is put for its principals, and takes no more than their quotas. Thread-safe.
+class Shares:
+    """Counts puts under way for its principals, and takes no more than their quotas. Thread-safe.
 
     A put without time to wait hears ``ShareFullError``, one with time ``ShareAwaitedError``.
     """
 
-    def __init__(
-        self, ingest: Ingest, quotas: Quotas, *, waits: bool, ring: Callable[[], None]
-    ) -> None:
-        """Wrap ``ingest``; ``ring`` has the node look at what to drain, and at who waits."""
-        self._ingest = ingest
+    def __init__(self, quotas: Quotas, *, waits: bool, ring: Callable[[], None]) -> None:
+        """Count for ``quotas``; ``ring`` has the node look at what to drain, and at who waits."""
         self._quotas = quotas
         self._waits = waits
         self._ring = ring
@@ -53,26 +55,29 @@ class SharedIngest:
         self._staged: dict[int, tuple[object, Counts]] = {}  # with the stage: its id stays its own
 
     def begin(
-        self, ids: SaveIds, name: str, size_bytes: int | None, timeout_seconds: float
-    ) -> Staged | RemoteStage:
-        counts = self._taken(
-            ids, GROWTH_BYTES if size_bytes is None else size_bytes, timeout_seconds
-        )
+        self, run: str, size_bytes: int | None, timeout_seconds: float, begin: Callable[[], Stage]
+    ) -> Stage:
+        """Count a put from now on, and ``begin`` it."""
+        size_bytes = GROWTH_BYTES if size_bytes is None else size_bytes
+        counts = self._taken(run, size_bytes, timeout_seconds)
         try:
-            stage = self._ingest.begin(ids, name, size_bytes, timeout_seconds)
+            stage = begin()
         except BaseException:
             self._end(counts)
             raise
         self._staged[id(stage)] = stage, counts
         return stage
 
-    def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
+    def extend(
+        self, staged: Staged, total_bytes: int, timeout_seconds: float, extend: Callable[[], int]
+    ) -> int:
+        """Count what a put grows by, and ``extend`` it."""
         _, before = self._staged[id(staged)]
         more_bytes = max(0, total_bytes - staged.reserved_bytes)
         more = {name: {"size_bytes": more_bytes} for name in before}
         self._take(more, timeout_seconds)
         try:
-            extended = self._ingest.extend(staged, total_bytes, timeout_seconds)
+            extended = extend()
         except BaseException:
             self._end(more)
             raise
@@ -83,46 +88,32 @@ class SharedIngest:
         self._staged[id(staged)] = staged, counts
         return extended
 
-    def commit(
-        self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
-    ) -> Receipt:
+    def end(
+        self, staged: object, put: Callable[[], Kept], kept_bytes: Callable[[Kept], int | None]
+    ) -> Kept:
+        """End a put that was begun by ``put``; what it leaves here counts on."""
         _, counts = self._staged.pop(id(staged))
-        return self._kept(counts, partial(self._ingest.commit, staged, ids, name, content))
-
-    def refused_by_disk(self, error: OSError) -> CachetierError:
-        return self._ingest.refused_by_disk(error)
-
-    def abort(self, staged: Staged | RemoteStage) -> None:
-        _, counts = self._staged.pop(id(staged))
-        try:
-            self._ingest.abort(staged)
-        finally:
-            self._end(counts)
+        return self._kept(counts, put, kept_bytes)
 
     def begin_inline(
         self,
-        ids: SaveIds,
-        name: str,
-        body: bytes,
-        digest: int,
+        run: str,
+        size_bytes: int,
         timeout_seconds: float | None,
-        *,
-        element_size: int = 0,
-    ) -> Finish:
-        counts = self._taken(ids, len(body), timeout_seconds)
+        begin: Callable[[], Callable[[], Kept]],
+        kept_bytes: Callable[[Kept], int | None],
+    ) -> Callable[[], Kept]:
+        """Count a put from now on, and ``begin`` it; what is returned ends it."""
+        counts = self._taken(run, size_bytes, timeout_seconds)
         try:
-            finish = self._ingest.begin_inline(
-                ids, name, body, digest, timeout_seconds, element_size=element_size
-            )
+            finish = begin()
         except BaseException:
             self._end(counts)
             raise
-        return partial(self._kept, counts, finish)
+        return partial(self._kept, counts, finish, kept_bytes)
 
-    # --- counting --------------------------------------------------------------------------------
-
-    def _taken(self, ids: SaveIds, size_bytes: int, timeout_seconds: float | None) -> Counts:
-        counts = self._quotas.of_put(ids.run, callers.principal(), size_bytes)
+    def _taken(self, run: str, size_bytes: int, timeout_seconds: float | None) -> Counts:
+        counts = self._quotas.of_put(run, callers.principal(), size_bytes)
         self._take(counts, timeout_seconds)
         return counts
 
@@ -140,16 +131,68 @@ class SharedIngest:
                 Question(repr(wanted), lambda: look() or None, lambda _seconds: False)
             ) from None
 
-    def _kept(self, counts: Counts, put: Callable[[], Receipt]) -> Receipt:
-        """End a put by ``put``; what it leaves here counts on."""
-        kept_bytes = None
+    def _kept(
+        self, counts: Counts, put: Callable[[], Kept], kept_bytes: Callable[[Kept], int | None]
+    ) -> Kept:
+        kept = None
         try:
-            receipt = put()
-            kept_bytes = receipt.size_bytes if receipt.level is Level.LOCAL else None
-            return receipt
+            outcome = put()
+            kept = kept_bytes(outcome)
+            return outcome
         finally:
-            self._end(counts, kept_bytes)
+            self._end(counts, kept)
 
     def _end(self, counts: Counts, kept_bytes: int | None = None) -> None:
         if self._quotas.end(counts, kept_bytes):
             self._ring()
+
+
+class SharedIngest:
+    """Counts what is put in the shares of its principals."""
+
+    def __init__(self, ingest: Ingest, shares: Shares) -> None:
+        self._ingest = ingest
+        self._shares = shares
+
+    def begin(
+        self, ids: SaveIds, name: str, size_bytes: int | None, timeout_seconds: float
+    ) -> Staged | RemoteStage:
+        begin = partial(self._ingest.begin, ids, name, size_bytes, timeout_seconds)
+        return self._shares.begin(ids.run, size_bytes, timeout_seconds, begin)
+
+    def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
+        extend = partial(self._ingest.extend, staged, total_bytes, timeout_seconds)
+        return self._shares.extend(staged, total_bytes, timeout_seconds, extend)
+
+    def commit(
+        self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
+    ) -> Receipt:
+        put = partial(self._ingest.commit, staged, ids, name, content)
+        return self._shares.end(staged, put, _kept_here)
+
+    def refused_by_disk(self, error: OSError) -> CachetierError:
+        return self._ingest.refused_by_disk(error)
+
+    def abort(self, staged: Staged | RemoteStage) -> None:
+        self._shares.end(staged, partial(self._ingest.abort, staged), lambda _nothing: None)
+
+    def begin_inline(
+        self,
+        ids: SaveIds,
+        name: str,
+        body: bytes,
+        digest: int,
+        timeout_seconds: float | None,
+        *,
+        element_size: int = 0,
+    ) -> Finish:
+        begin = partial(
+            self._ingest.begin_inline,
+            *(ids, name, body, digest, timeout_seconds),
+            element_size=element_size,
+        )
+        return self._shares.begin_inline(ids.run, len(body), timeout_seconds, begin, _kept_here)
+
+
+def _kept_here(receipt: Receipt) -> int | None:
+    return receipt.size_bytes if receipt.level is Level.LOCAL else None

@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from cachetier_client.bucket_format.stored import Content
-from cachetier_client.identity.names import SaveIds
+from cachetier_client.identity.names import MOUNT_MARK, SaveIds
 from cachetier_client.io import digests
 
-from cachetier.model.objects import MOUNT_MARK, Head
+from cachetier.model.objects import Head
 from cachetier.model.shard import Shard
 
 # Ext4 keeps all attributes of a file in one block, and says that it is full beyond that.

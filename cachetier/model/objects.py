@@ -20,12 +20,11 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from cachetier_client.identity.names import RESERVED_SEGMENT
+from cachetier_client.identity.names import MOUNT_MARK, RESERVED_SEGMENT
 from cachetier_client.io.digests import to_hex
 
 from cachetier.model.levels import Level
 
-MOUNT_MARK = "s3:"  # no run's name begins so
 KEY_LIMIT_BYTES = 1024
 LAST_CODE_POINT = "\U0010ffff"  # keys are in the order of their bytes, and so of code points
 OBJECT_PART_LIMIT = 10_000

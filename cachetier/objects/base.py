@@ -102,7 +102,7 @@ class PutObject:
 
 @dataclass(frozen=True, slots=True)
 class PutAnswer:
-    """What became of a put, or a deletion: a ``version`` of 0 changed nothing."""
+    """What became of a put, or a deletion."""
 
     version: int
     etag: str
@@ -153,7 +153,42 @@ class Page:
     next_after: str | None
 
 
-class Objects(Protocol):
+class ReadableObjects(Protocol):
+    """Reading objects of a node's mounts."""
+
+    def head(self, mount: Mount, key: str) -> Found:
+        """Describe an object.
+
+        Raises:
+            NoSuchKeyError: It is neither here nor in the bucket, or was deleted here.
+            RemoteError: Only the bucket could say, and does not.
+        """
+
+    def open(self, mount: Mount, key: str) -> OpenedObject:
+        """Return an object to read; raises as ``head``."""
+
+    def open_piece(
+        self, piece: Piece, timeout_seconds: float
+    ) -> AbstractContextManager[PieceBytes]:
+        """Open a piece: local bytes at once, others by the restore path, perhaps still arriving.
+
+        Raises:
+            IntegrityError: The only copy is damaged.
+            RemoteError, BackpressureError, DeadlineError: As ``Restore.follow``.
+        """
+
+    def list(self, mount: Mount, prefix: str, delimiter: str, after: str, limit: int) -> Page:
+        """Return what keys begin with ``prefix``, behind ``after``.
+
+        Those of this node are merged with the bucket's; what was deleted here is left out, and so
+        are our own notes.
+
+        Raises:
+            RemoteError: The bucket cannot be asked.
+        """
+
+
+class Objects(ReadableObjects, Protocol):
     """The objects of a node's mounts. Errors are those of ``cachetier.objects.errors``."""
 
     @property
@@ -240,39 +275,6 @@ class Objects(Protocol):
 
     def abort_upload(self, mount: Mount, key: str, upload_id: str) -> None:
         """Forget an upload and its parts; raises NoSuchUploadError."""
-
-    # --- reads -----------------------------------------------------------------------------------
-
-    def head(self, mount: Mount, key: str) -> Found:
-        """Describe an object.
-
-        Raises:
-            NoSuchKeyError: It is neither here nor in the bucket, or was deleted here.
-            RemoteError: Only the bucket could say, and does not.
-        """
-
-    def open(self, mount: Mount, key: str) -> OpenedObject:
-        """Return an object to read; raises as ``head``."""
-
-    def open_piece(
-        self, piece: Piece, timeout_seconds: float
-    ) -> AbstractContextManager[PieceBytes]:
-        """Open a piece: local bytes at once, others by the restore path, perhaps still arriving.
-
-        Raises:
-            IntegrityError: The only copy is damaged.
-            RemoteError, BackpressureError, DeadlineError: As ``Restore.follow``.
-        """
-
-    def list(self, mount: Mount, prefix: str, delimiter: str, after: str, limit: int) -> Page:
-        """Return what keys begin with ``prefix``, behind ``after``.
-
-        Those of this node are merged with the bucket's; what was deleted here is left out, and so
-        are our own notes.
-
-        Raises:
-            RemoteError: The bucket cannot be asked.
-        """
 
 
 class PieceBytes(Protocol):

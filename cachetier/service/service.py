@@ -33,7 +33,7 @@ from cachetier.errors import CachetierError, StoppingError
 from cachetier.ingest.ingest import Ingest, NodeIngest, OpenRemoteStage
 from cachetier.ingest.instrumented import InstrumentedIngest
 from cachetier.ingest.pending_seals import PendingSeals
-from cachetier.ingest.shares import SharedIngest
+from cachetier.ingest.shares import SharedIngest, Shares
 from cachetier.ingest.write_through import WriteThrough
 from cachetier.local.catalog import reserve
 from cachetier.local.catalog.connection import sqlite_version
@@ -266,12 +266,13 @@ class Service:
             on_committed=self._changes.ring,
         )
         quotas = self._access.quotas
+        waits = settings.when_full is WhenFull.WAIT
+        self._shares = Shares(quotas, waits=waits, ring=self._changes.ring)
         if not quotas:
             return ingest
         self._changes.listen(quotas.changed)
         self._drain.queue.starved = quotas.starves
-        waits = settings.when_full is WhenFull.WAIT
-        return SharedIngest(ingest, quotas, waits=waits, ring=self._changes.ring)
+        return SharedIngest(ingest, self._shares)
 
     def _operations(self, ingest: Ingest) -> Operations:
         store = self.store

@@ -74,6 +74,7 @@ class Node:
             raise
         self.store = store = self.recovered.store
         self.cache_dir = cache_dir
+        self.clock = clock
         self.bucket = Bucket(remote, Layout("tier"))
         self.changes = Changes(clock)
         self.incidents = Incidents(store)

@@ -14,7 +14,7 @@ from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.doors.http.pools import Pools
 from cachetier.errors import CachetierError
-from cachetier.ingest.ingest import GROWTH_BYTES
+from cachetier.ingest.admission import GROWTH_BYTES
 from cachetier.ingest.shares import ShareAwaitedError
 from cachetier.local.files.data_files import ALIGNMENT_BYTES, write_all
 from cachetier.local.store import Staged

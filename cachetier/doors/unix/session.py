@@ -40,7 +40,8 @@ from cachetier.doors.unix.frames import Frames
 from cachetier.doors.unix.hangup import answered_before_it_hung_up
 from cachetier.doors.unix.small_puts import Resting, SmallPuts
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
-from cachetier.ingest.ingest import Finish, MustWaitError, RemoteStage
+from cachetier.ingest.admission import MustWaitError
+from cachetier.ingest.ingest import Finish, RemoteStage
 from cachetier.ingest.shares import ShareAwaitedError
 from cachetier.local.store import Staged
 from cachetier.model.shard import INLINE_BYTES

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from cachetier_client.transport.wire import PREFIX, TOGETHER_BYTES, Frame, FrameError, whole_frame
 
 from cachetier.doors.unix.frames import Frames
-from cachetier.ingest.ingest import MustWaitError
+from cachetier.ingest.admission import MustWaitError
 from cachetier.libc import untaken_bytes
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell

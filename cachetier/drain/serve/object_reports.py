@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
+from cachetier_client.identity.names import MOUNT_MARK
+
 from cachetier.drain import messages
 from cachetier.drain.messages import LocalObject, LocalPiece, ObjectRequest, replied
 from cachetier.drain.serve.context import DrainContext
@@ -12,7 +14,7 @@ from cachetier.errors import IntegrityError, NotFoundError, PreconditionFailedEr
 from cachetier.local.catalog import object_writes, objects, queries
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
-from cachetier.model.objects import MOUNT_MARK, ObjectState, ObjectVersion
+from cachetier.model.objects import ObjectState, ObjectVersion
 from cachetier.model.shard import Shard
 
 

@@ -100,6 +100,14 @@ class CommittedPart:
     repeated: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class AbortedUpload:
+    """The outcome of an abort: the parts that there were."""
+
+    replaced: tuple[Shard, ...]
+    repeated: bool = False
+
+
 # --- reads ---------------------------------------------------------------------------------------
 
 _UPLOADS = (
@@ -140,13 +148,13 @@ def parts_of(sql: apsw.Connection, upload_id: str, number: int | None = None) ->
     ]
 
 
-def expired_uploads(sql: apsw.Connection, before: float) -> list[tuple[str, bool]]:
-    """Return ids of uploads that had no part since, and whether each is still open."""
+def expired_uploads(sql: apsw.Connection, before: float, limit: int) -> list[str]:
+    """Return the ids of up to ``limit`` uploads, open or complete, that had no part since."""
     query = (
-        "SELECT id, version IS NULL FROM object_uploads WHERE begun_at < ?1 AND NOT EXISTS "
-        "(SELECT 1 FROM object_upload_parts WHERE upload = id AND put_at >= ?1)"
+        "SELECT id FROM object_uploads WHERE begun_at < ?1 AND NOT EXISTS "
+        "(SELECT 1 FROM object_upload_parts WHERE upload = id AND put_at >= ?1) LIMIT ?2"
     )
-    return [(str(upload_id), bool(is_open)) for upload_id, is_open in sql.execute(query, (before,))]
+    return [str(row[0]) for row in sql.execute(query, (before, limit))]
 
 
 # --- writes --------------------------------------------------------------------------------------
@@ -260,14 +268,14 @@ def complete_upload(
     return replace(committed, replaced=(*committed.replaced, *unlisted))
 
 
-def abort_upload(sql: apsw.Connection, run: str, key: str, upload_id: str) -> list[Shard]:
-    """Forget an open upload; return its parts.
+def abort_upload(sql: apsw.Connection, run: str, key: str, upload_id: str) -> AbortedUpload:
+    """Forget an open upload, and its parts.
 
     Raises:
         NoSuchUploadError: See ``open_upload``.
     """
     open_upload(sql, run, key, upload_id)
-    return forget_upload(sql, upload_id)
+    return AbortedUpload(tuple(forget_upload(sql, upload_id)))
 
 
 def forget_upload(sql: apsw.Connection, upload_id: str) -> list[Shard]:

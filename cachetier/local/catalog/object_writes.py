@@ -90,6 +90,18 @@ class CommittedObject:
     repeated: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class DeletedKeys:
+    """The outcome of deletions: a version for each key."""
+
+    versions: tuple[CommittedObject, ...]
+    repeated: bool = False
+
+    @property
+    def replaced(self) -> tuple[Shard, ...]:
+        return tuple(shard for each in self.versions for shard in each.replaced)
+
+
 def begun_mount(sql: apsw.Connection, run: str, now: float) -> Save:
     """Return the save of a mount, beginning it if nothing was put there before."""
     number = objects.mount_save(sql, run)
@@ -120,23 +132,24 @@ def commit_object(
 
 
 def delete_keys(
-    sql: apsw.Connection, run: str, keys: Sequence[tuple[NewObject, InBucket | None]], now: float
-) -> list[CommittedObject]:
-    """Commit deletions, each with what a look found, if anybody looked.
+    sql: apsw.Connection, run: str, deletions: Sequence[NewObject], now: float
+) -> DeletedKeys:
+    """Commit deletions, which follow all that is committed by now.
 
-    They follow all that is committed by now. A key whose deletion waits already keeps that one.
+    A key whose deletion waits to be shown already keeps that one. One that is known to nobody here
+    is deleted too, as the bucket may have it.
     """
     save = begun_mount(sql, run, now)
     follows = objects.watermark(sql)
     deleted = []
-    for new, looked in keys:
+    for new in deletions:
         newest = objects.current(sql, run, new.key)
         if newest is not None and newest.deleted and not newest.shown:
             deleted.append(CommittedObject(newest.version, newest.etag, repeated=True))
         else:
-            version = replace(new, follows=follows, deleted=True)
-            deleted.append(insert_version(sql, save, version, Condition(looked=looked), now))
-    return deleted
+            following = replace(new, follows=follows)
+            deleted.append(insert_version(sql, save, following, UNCONDITIONAL, now))
+    return DeletedKeys(tuple(deleted))
 
 
 def insert_version(

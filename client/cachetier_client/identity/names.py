@@ -18,6 +18,7 @@ from cachetier_client.errors import InvalidNameError, InvalidRequestError
 
 RESERVED_SEGMENT = ".cachetier"
 GENERATION_MARK = "~"
+MOUNT_MARK = "s3:"  # of what the S3 door holds: no run can be called so
 COUNT_LIMIT = STEP_LIMIT = 2**53  # what every JSON reader takes
 WORLD_LIMIT = 1_000_000
 RUN_LIMIT_CHARACTERS = 128

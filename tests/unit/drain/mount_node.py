@@ -6,7 +6,7 @@ import apsw
 from cachetier_client.io.digests import joined
 
 from cachetier.local.catalog import object_writes, objects, statements
-from cachetier.local.catalog.object_writes import Condition, InBucket, NewObject
+from cachetier.local.catalog.object_writes import Condition, NewObject
 from cachetier.local.catalog.records import NewShard
 from cachetier.model.objects import NO_HEAD, Head, Mount, ObjectVersion, etag_of, piece_name
 from cachetier.remote.base import ObjectStore
@@ -66,11 +66,9 @@ class MountNode:
     def delete(self, key: str) -> int:
         """Commit the deletion of a key and return its version."""
         new = NewObject(key, NO_HEAD, 0, "", 0, 0, deleted=True)
-        nobody_looked: InBucket | None = None
-        deleted = self.node.store.write(
-            object_writes.delete_keys, MOUNT.run, [(new, nobody_looked)], self.clock.now()
-        )
-        return deleted[0].version
+        now = self.clock.now()
+        deleted = self.node.store.write(object_writes.delete_keys, MOUNT.run, [new], now)
+        return deleted.versions[0].version
 
     def watermark(self) -> int:
         return self.node.store.read(objects.watermark)

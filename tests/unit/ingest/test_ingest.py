@@ -10,7 +10,8 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.errors import BackpressureError, CachetierError
-from cachetier.ingest.ingest import GROWTH_BYTES, NodeIngest
+from cachetier.ingest.admission import GROWTH_BYTES
+from cachetier.ingest.ingest import NodeIngest
 from cachetier.local.catalog import puts
 from cachetier.local.store import Staged
 from cachetier.model.backpressure import WhenFull

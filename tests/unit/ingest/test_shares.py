@@ -12,7 +12,7 @@ from cachetier.access.quotas import Quotas, ShareFullError
 from cachetier.access.roles import Role
 from cachetier.callers import working_for
 from cachetier.errors import CachetierError, InvalidNameError
-from cachetier.ingest.shares import ShareAwaitedError, SharedIngest
+from cachetier.ingest.shares import ShareAwaitedError, SharedIngest, Shares
 from cachetier.local.catalog import pins
 from cachetier.local.catalog.node_totals import held_by_run
 from cachetier.local.store import Staged
@@ -34,7 +34,7 @@ class Shared:
         store = node.store
         self.quotas = Quotas([self.tenant], lambda: store.look(held_by_run), lambda: 0.0)
         self.rings = 0
-        self.ingest = SharedIngest(node.ingest, self.quotas, waits=waits, ring=self.ring)
+        self.ingest = SharedIngest(node.ingest, Shares(self.quotas, waits=waits, ring=self.ring))
 
     def ring(self) -> None:
         self.rings += 1
@@ -86,7 +86,7 @@ def test_an_aborted_put_and_a_failed_one_count_for_nothing(shared: Shared) -> No
     with pytest.raises(CachetierError):
         shared.ingest.begin_inline(IDS, "d", b"x", 1, 0.0)()
     assert shared.used() == (0, 0, 0)
-    assert not shared.ingest._staged
+    assert not shared.ingest._shares._staged
 
 
 def test_a_put_of_unknown_length_counts_as_it_grows(node: Node, shared: Shared) -> None:

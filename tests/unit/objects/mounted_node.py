@@ -85,7 +85,7 @@ class MountedNode:
     def delete(self, key: str) -> None:
         gone = NewObject(key, Head(), 0, "", 0, 0, deleted=True)
         now = self.clock.now()
-        self.store.write(object_writes.delete_keys, MOUNT.run, [(gone, None)], now)
+        self.store.write(object_writes.delete_keys, MOUNT.run, [gone], now)
 
     def show(self, version: ObjectVersion) -> None:
         """Bring a version to the bucket, as the drain does."""

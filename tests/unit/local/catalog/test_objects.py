@@ -43,11 +43,10 @@ def put(
 
 
 def delete(store: Store, *keys: str) -> list[CommittedObject]:
-    gone = [(NewObject(key, Head(), 0, "", 0, 0), None) for key in keys]
+    gone = [NewObject(key, Head(), 0, "", 0, 0, deleted=True) for key in keys]
     deleted = store.write(object_writes.delete_keys, RUN, gone, 1.0)
-    for each in deleted:
-        store.drop(each.replaced)
-    return deleted
+    store.drop(deleted.replaced)
+    return list(deleted.versions)
 
 
 def show(store: Store, version: int, etag: str) -> list[Shard]:

@@ -1,0 +1,121 @@
+"""Bytes of objects on their way in: room, shares, the file, the commit, as shards have them.
+
+What becomes of puts when only dirty bytes are left is ``when_full``'s to say, but that nothing of a
+mount is streamed past the disk: how a mount is written through is its own mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from cachetier_client.bucket_format.stored import SHARD_LIMIT_BYTES, Content
+from cachetier_client.clock import Clock
+
+from cachetier.errors import CachetierError, InvalidRequestError, ReadOnlyMountError
+from cachetier.ingest.admission import Admission
+from cachetier.ingest.shares import Shares
+from cachetier.local.identity import FileMark
+from cachetier.local.store import Outcome, Record, Staged, Store
+from cachetier.model.objects import Mode, Mount
+from cachetier.model.shard import INLINE_BYTES
+from cachetier.notifier import Changes
+
+Kept = TypeVar("Kept", bound=Outcome)
+
+
+class ObjectIntake:
+    """Takes in bytes for mounts, and promises nothing before they are synced. Thread-safe."""
+
+    def __init__(
+        self, store: Store, admission: Admission, shares: Shares, changes: Changes, clock: Clock
+    ) -> None:
+        self.store = store
+        self.changes = changes
+        self.clock = clock
+        self._admission = admission
+        self._shares = shares
+
+    def begin(self, mount: Mount, size_bytes: int | None, timeout_seconds: float) -> Staged:
+        """Reserve room and create a file, for an object or a part of one.
+
+        Raises:
+            ReadOnlyMountError, InvalidRequestError: Refused up front.
+            BackpressureError: No room before the deadline; see ``NodeIngest.begin``.
+            ShareAwaitedError: See ``Shares``.
+        """
+        refuse_read_only(mount)
+        if size_bytes is not None and not 0 <= size_bytes <= SHARD_LIMIT_BYTES:
+            raise InvalidRequestError(
+                f"an object has 0 to {SHARD_LIMIT_BYTES} bytes, not {size_bytes}", run=mount.run
+            )
+        self._admission.refuse_who_has_too_much()
+
+        def stage() -> Staged:
+            staged = self._admission.stage(size_bytes, timeout_seconds)
+            if staged is None:
+                raise self._admission.full(size_bytes or 0)
+            return staged
+
+        return self._shares.begin(mount.run, size_bytes, timeout_seconds, stage)
+
+    def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
+        extend = partial(self._admission.extend, staged, total_bytes, timeout_seconds)
+        return self._shares.extend(staged, total_bytes, timeout_seconds, extend)
+
+    def abort(self, staged: Staged) -> None:
+        """Leave nothing behind."""
+        self._shares.end(staged, partial(self.store.discard, staged), lambda _nothing: None)
+
+    def refused_by_disk(self, error: OSError) -> CachetierError:
+        return self.store.refused_by_disk(error)
+
+    def commit_file(
+        self, staged: Staged, mark: FileMark, content: Content, record: Record[Kept]
+    ) -> Kept:
+        """Make a staged file safe, and ``record`` whose it is; on error nothing is kept."""
+        try:
+            content.checked()
+        except CachetierError:
+            self.abort(staged)
+            raise
+        put = partial(self.store.commit_file, staged, mark, content, record)
+        committed = self._shares.end(staged, put, lambda _kept: content.size_bytes)
+        self.changes.ring()
+        return committed
+
+    def commit_body(
+        self, mount: Mount, body: bytes, timeout_seconds: float, record: Record[Kept]
+    ) -> Kept:
+        """Make up to 64 KiB safe inside the catalog; those that come together share one sync."""
+        refuse_read_only(mount)
+        size_bytes = len(body)
+        if size_bytes > INLINE_BYTES:
+            raise InvalidRequestError(f"{size_bytes} bytes are too many for the catalog")
+
+        def begin() -> Callable[[], Kept]:
+            put = partial(self.store.commit_body, size_bytes, record)
+            finish = self._admission.in_room(size_bytes, timeout_seconds, put)
+            if finish is None:
+                raise self._admission.full(size_bytes)
+            return finish
+
+        committed = self._shares.begin_inline(
+            mount.run, size_bytes, timeout_seconds, begin, lambda _kept: size_bytes
+        )()
+        self.changes.ring()
+        return committed
+
+    def write(self, mount: Mount, record: Record[Kept]) -> Kept:
+        """Record what brings no bytes."""
+        refuse_read_only(mount)
+        committed = self.store.write(record, self.clock.now())
+        self.store.drop(committed.replaced)
+        self.changes.ring()
+        return committed
+
+
+def refuse_read_only(mount: Mount) -> None:
+    if mount.mode is Mode.READ_ONLY:
+        raise ReadOnlyMountError(f"the mount {mount.name} is read-only", run=mount.run)

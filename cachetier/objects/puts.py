@@ -1,0 +1,189 @@
+"""Puts and deletions of whole objects, and waiting until the bucket shows them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from cachetier_client.bucket_format.stored import Content
+from cachetier_client.io import digests
+
+from cachetier.errors import InvalidRequestError, NotDurableError
+from cachetier.local.catalog import object_writes, objects
+from cachetier.local.catalog.object_writes import (
+    CommittedObject,
+    Condition,
+    DeletedKeys,
+    InBucket,
+    NewObject,
+    NewPiece,
+)
+from cachetier.local.identity import ObjectIdentity
+from cachetier.local.store import Staged
+from cachetier.model.levels import Level
+from cachetier.model.objects import (
+    KEY_LIMIT_BYTES,
+    NO_HEAD,
+    Mount,
+    ObjectState,
+    etag_of,
+)
+from cachetier.objects.base import PutAnswer, PutObject
+from cachetier.objects.intake import ObjectIntake, refuse_read_only
+from cachetier.objects.ordering import Ordering, Place
+
+LOOK_AGAIN_SECONDS = 2.0
+NONCE_BYTES = 8
+
+LookInBucket = Callable[[Mount, str], InBucket]
+
+
+class ObjectPuts:
+    """The putting side of ``Objects``. Thread-safe.
+
+    ``look`` says what the bucket has under a key: asked only where a put has a condition, and this
+    node does not know the key.
+    """
+
+    def __init__(self, intake: ObjectIntake, ordering: Ordering, look: LookInBucket) -> None:
+        self._intake = intake
+        self._store = intake.store
+        self._ordering = ordering
+        self._look = look
+
+    def watermark(self, _mount: Mount) -> int:
+        return self._store.read(objects.watermark)
+
+    def commit(self, mount: Mount, put: PutObject, staged: Staged, content: Content) -> PutAnswer:
+        try:
+            condition = self.condition(mount, put)
+        except BaseException:
+            self._intake.abort(staged)
+            raise
+        etag = etag_of(content.digest, nonce(), md5=put.md5)
+        identity = ObjectIdentity(
+            self._store.store_id,
+            mount.run,
+            put.key,
+            content.size_bytes,
+            content.digest,
+            self._intake.clock.now(),
+            pieces=1,
+            etag=etag,
+            head=put.head,
+        )
+        piece = NewPiece(content, file_id=staged.file_id)
+        with self._ordering.before_commit(mount, [put.key]) as place:
+            new = _new_object(mount, put, content, etag, place)
+            committed = self._intake.commit_file(
+                staged,
+                identity.mark,
+                content,
+                lambda sql, now: object_writes.commit_object(
+                    sql, mount.run, new, piece, condition, now
+                ),
+            )
+        return answer_of(committed, place)
+
+    def commit_inline(
+        self, mount: Mount, put: PutObject, body: bytes, timeout_seconds: float
+    ) -> PutAnswer:
+        condition = self.condition(mount, put)
+        digest = digests.digest_of(body)
+        content = Content(len(body), digest, (digest,) if body else ())
+        etag = etag_of(digest, nonce(), md5=put.md5)
+        piece = NewPiece(content, body=body)
+        with self._ordering.before_commit(mount, [put.key]) as place:
+            new = _new_object(mount, put, content, etag, place)
+            committed = self._intake.commit_body(
+                mount,
+                body,
+                timeout_seconds,
+                lambda sql, now: object_writes.commit_object(
+                    sql, mount.run, new, piece, condition, now
+                ),
+            )
+        return answer_of(committed, place)
+
+    def delete(self, mount: Mount, keys: Sequence[str]) -> list[PutAnswer]:
+        refuse_read_only(mount)
+        for key in keys:
+            check_key(mount, key)
+
+        def gone(place: Place) -> list[NewObject]:
+            places = [place.of(mount, key) for key in keys]
+            return [
+                NewObject(key, NO_HEAD, 0, "", 0, 0, deleted=True, epoch=epoch, waits=waits)
+                for key, (epoch, waits) in zip(keys, places, strict=True)
+            ]
+
+        with self._ordering.before_commit(mount, keys) as place:
+            deletions = gone(place)
+            deleted: DeletedKeys = self._intake.write(
+                mount, lambda sql, now: object_writes.delete_keys(sql, mount.run, deletions, now)
+            )
+        return [answer_of(each, place) for each in deleted.versions]
+
+    def wait(self, mount: Mount, version: int, level: Level, timeout_seconds: float) -> None:
+        if level is Level.LOCAL:
+            return
+
+        def is_shown() -> bool:
+            found = self._store.read(objects.by_version, version)
+            if found is not None and found.state is ObjectState.CONFLICT:
+                raise _not_shown(mount, f"somebody else changed {found.key} there")
+            return found is None or found.shown
+
+        if not self._intake.changes.wait_for(is_shown, timeout_seconds, LOOK_AGAIN_SECONDS):
+            raise _not_shown(mount, f"not within {timeout_seconds:g} s")
+
+    def condition(self, mount: Mount, put: PutObject) -> Condition:
+        """Return what a put asks of its key, with what the bucket has where only that knows.
+
+        Raises:
+            ReadOnlyMountError, InvalidRequestError: Nothing is put under this key.
+            RemoteError: Only the bucket could say, and does not.
+        """
+        refuse_read_only(mount)
+        check_key(mount, put.key)
+        condition = Condition(put.if_absent, put.if_match)
+        asks = put.if_absent or put.if_match is not None
+        if not asks or self._store.read(objects.current, mount.run, put.key) is not None:
+            return condition
+        return replace(condition, looked=self._look(mount, put.key))
+
+
+def check_key(mount: Mount, key: str) -> None:
+    """Refuse a key that no object of a mount has.
+
+    Raises:
+        InvalidRequestError: It is none.
+    """
+    of_mount = key.startswith(mount.prefix) and not mount.is_reserved(key)
+    if not of_mount or not 0 < len(key.encode()) <= KEY_LIMIT_BYTES:
+        raise InvalidRequestError(f"{ascii(key)[:100]} is no key of the mount {mount.name}")
+
+
+def nonce() -> str:
+    """Return what makes an ETag another than that of any other put."""
+    return secrets.token_hex(NONCE_BYTES)
+
+
+def answer_of(committed: CommittedObject, place: Place) -> PutAnswer:
+    return PutAnswer(committed.version, committed.etag, Level.LOCAL, place.kept)
+
+
+def _new_object(
+    mount: Mount, put: PutObject, content: Content, etag: str, place: Place
+) -> NewObject:
+    epoch, waits = place.of(mount, put.key)
+    of_bytes = etag, content.size_bytes, content.digest
+    return NewObject(put.key, put.head, put.follows, *of_bytes, epoch=epoch, waits=waits)
+
+
+def _not_shown(mount: Mount, why: str) -> NotDurableError:
+    return NotDurableError(
+        f"what was written is safe on this node, but the bucket does not show it: {why}",
+        run=mount.run,
+    )
