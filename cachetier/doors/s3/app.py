@@ -103,6 +103,7 @@ class S3App(Front):
         self._serve_by: dict[str, Callable[[Call], Awaitable[Response | None]]] = {
             "ListBuckets": self._list_buckets,
             "HeadBucket": self._head_bucket,
+            "CreateBucket": self._create_bucket,
             "GetBucketLocation": self._location,
             "ListObjects": self._list,
             "ListObjectsV2": self._list,
@@ -214,6 +215,10 @@ class S3App(Front):
 
     async def _head_bucket(self, _call: Call) -> Response:
         return Response(headers={"x-amz-bucket-region": self._node.s3.region})
+
+    async def _create_bucket(self, _call: Call) -> Response:
+        """Say that a bucket is there: rclone, for one, asks so before its first put."""
+        raise refused("BucketAlreadyOwnedByYou", "the bucket is there; this door makes none")
 
     async def _location(self, _call: Call) -> Response:
         return xml_answer("LocationConstraint", self._node.s3.region)

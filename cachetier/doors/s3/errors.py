@@ -26,6 +26,7 @@ STATUS = {
     "AuthorizationHeaderMalformed": 400,
     "AuthorizationQueryParametersError": 400,
     "BadDigest": 400,
+    "BucketAlreadyOwnedByYou": 409,
     "EntityTooLarge": 400,
     "EntityTooSmall": 400,
     "ExpiredToken": 400,

@@ -81,6 +81,7 @@ _PAGES = ("prefix", "delimiter", "max-keys", "encoding-type", "fetch-owner")
 ROUTES = (
     _route("ListBuckets", "GET service", "s3_buckets"),
     _route("HeadBucket", "HEAD bucket", "s3_list"),
+    _route("CreateBucket", "PUT bucket", "s3_list"),
     _route("GetBucketLocation", "GET bucket", "s3_list", ["location"]),
     _route("ListObjects", "GET bucket", "s3_list", takes=[*_PAGES, "marker"]),
     _route(

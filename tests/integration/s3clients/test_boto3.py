@@ -268,6 +268,10 @@ def test_what_is_not_offered_is_refused_by_the_code_of_s3(place: Place) -> None:
     with pytest.raises(ClientError) as refused:
         client.put_object_acl(**target(place, "private"), ACL="public-read")
     assert code_of(refused) == "NotImplemented"
+    for bucket, code in ((place.bucket, "BucketAlreadyOwnedByYou"), ("others", "NoSuchBucket")):
+        with pytest.raises(ClientError) as refused:
+            client.create_bucket(Bucket=bucket)
+        assert code_of(refused) == code
     with pytest.raises(ClientError) as refused:
         client.put_object(Bucket="somebody-elses", Key="train/x", Body=b"?")
     assert code_of(refused) == "NoSuchBucket"
