@@ -47,6 +47,7 @@ def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
         weights=weights_of(settings),
         compression=settings.rules,
         packing=settings.pack,
+        mounts=settings.s3_mounts,
     )
 
 
@@ -65,7 +66,10 @@ def replica_drain_settings(settings: Settings, remote: RemoteSettings) -> DrainS
     """Return how a replica is drained to: ``max_rate`` and ``windows`` are for the far link."""
     mode = settings.replicas[remote.name].compression
     durable = drain_settings(settings, remote)
-    return replace(durable, max_rate="", windows=(), compression=Rules.parsed(mode, ()))
+    # Objects of the S3 door are the bucket's own: no replica gets them.
+    return replace(
+        durable, max_rate="", windows=(), compression=Rules.parsed(mode, ()), mounts=()
+    )
 
 
 def open_drains(
