@@ -30,6 +30,7 @@ from cachetier.doors.operations import Operations
 from cachetier.doors.unix.door import UnixDoor
 from cachetier.drain.serve.drains import Drain, OpenDrain
 from cachetier.errors import CachetierError, StoppingError
+from cachetier.ingest.admission import Admission
 from cachetier.ingest.ingest import Ingest, NodeIngest, OpenRemoteStage
 from cachetier.ingest.instrumented import InstrumentedIngest
 from cachetier.ingest.pending_seals import PendingSeals
@@ -64,6 +65,7 @@ from cachetier.restore.missing import MissingObjects
 from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
 from cachetier.restore.restore import Restore, RestoreListener
+from cachetier.service.objects import objects_of, ordering_of
 from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import (
     locked,
@@ -86,6 +88,8 @@ from cachetier.tls import Tls
 
 if TYPE_CHECKING:
     from cachetier.doors.http.door import HttpDoor
+    from cachetier.doors.http.server import HttpServer
+    from cachetier.doors.s3.door import S3Door
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +152,8 @@ class Service:
             undo.callback(lambda: self._pending_seals.stop(ROUND_SECONDS))
             self._housekeeping.start()
             undo.callback(lambda: self._housekeeping.stop(ROUND_SECONDS))
+            self._ordering.start()
+            undo.callback(lambda: self._ordering.stop(ROUND_SECONDS))
             self.store.open_files.start()
             self._waits.start()
             undo.callback(self._waits.stop)
@@ -198,6 +204,7 @@ class Service:
         marks = Watermarks(settings.high_watermark, settings.low_watermark)
         missing = MissingObjects(store, Remote(DURABLE, self._bucket), clock, self._announce)
         mounted = MountedObjects(store, self._mount_buckets(), clock)
+        self._ordering = ordering_of(mounted.buckets, store, self._changes, clock)
         evictor = Evictor(
             store,
             clock,
@@ -227,6 +234,16 @@ class Service:
                 on_restored=lambda shard: self.metrics.restored_bytes.inc(shard.content.size_bytes),
                 on_range_read=self.metrics.range_read_bytes.inc,
             ),
+        )
+        self.objects = objects_of(
+            mounted,
+            store,
+            self._restore,
+            self._ordering,
+            admission=Admission(store, settings.when_full, self._make_room),
+            shares=self._shares,
+            changes=self._changes,
+            clock=clock,
         )
         self.report = NodeReport(
             store,
@@ -351,14 +368,15 @@ class Service:
         ]
         self._tls = self._read_tls()
         self._http = self._http_door()
+        self._s3 = self._s3_door()
         self._open_health_door(undo)
         undo.callback(self._close_doors)  # first of all
         for door in self._sockets:
             door.start()
-        if self._http is not None:
-            self._http.start()
-        doors: list[Door] = [*self._sockets, *([] if self._http is None else [self._http])]
-        self.report.doors_are_open(doors, Addresses(self.socket, self.url))
+        for opened in self._by_address:
+            opened.start()
+        doors: list[Door] = [*self._sockets, *self._by_address]
+        self.report.doors_are_open(doors, Addresses(self.socket, self.url, self.s3_url))
 
     def _http_door(self) -> HttpDoor | None:
         address = self._settings.http_address
@@ -375,6 +393,26 @@ class Service:
             not_ready=self.report.not_ready,
             exposition=self.metrics.exposition,
         )
+
+    def _s3_door(self) -> S3Door | None:
+        address = self._settings.s3_address
+        if address is None:
+            return None
+        from cachetier.doors.s3.door import S3Door
+
+        return S3Door(
+            address,
+            self.operations,
+            self.objects,
+            hosts=self._settings.s3_hosts,
+            tls=self._tls,
+            answered=self.metrics.s3_answered,
+        )
+
+    @property
+    def _by_address(self) -> list[HttpServer]:
+        """The doors that have an address, those that are open."""
+        return [each for each in (self._http, self._s3) if each is not None]
 
     def _who_may(self) -> Access:
         settings, store = self._settings, self.store
@@ -449,10 +487,7 @@ class Service:
     @property
     def s3_url(self) -> str | None:
         """The address of the S3 door, or None."""
-        if self._settings.s3_address is None:
-            return None
-        scheme = "http" if self._settings.tls_files is None else "https"
-        return f"{scheme}://{self._settings.s3}"
+        return self._s3.url if self._s3 is not None else None
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGTERM or SIGINT, then stop; a second signal ends the process at once.
@@ -512,8 +547,8 @@ class Service:
 
     def _close_doors(self) -> None:
         self._drain.ask_to_end()
-        if self._http is not None:
-            self._http.stop(self._grace.left())
+        for opened in self._by_address:
+            opened.stop(self._grace.left())
         for door in self._sockets:
             door.stop(self._grace.left())
 
@@ -530,7 +565,7 @@ class Service:
 
     def _tell_ready(self) -> None:
         what = {"version": __version__, "store_id": self.store.store_id}
-        where = {"socket": self.socket, "http": self.url}
+        where = {"socket": self.socket, "http": self.url, "s3": self.s3_url}
         directory = str(self._settings.cache_dir)
         tell(log, events.SERVICE_READY, **what, directory=directory, **where)
 

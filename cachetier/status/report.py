@@ -34,10 +34,11 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the doors are; ``http`` is None while there is no such door."""
+    """Where the doors are; ``http`` and ``s3`` are None while there is no such door."""
 
     socket: str
     http: str | None
+    s3: str | None = None
 
 
 class NodeReport:

@@ -131,7 +131,9 @@ SERVICE_RECOVERED = _info(
     "store_id",
 )
 SERVICE_READY = _info(
-    "service.ready", "cachetier %(version)s serves %(directory)s at %(socket)s", "http", "store_id"
+    "service.ready",
+    "cachetier %(version)s serves %(directory)s at %(socket)s",
+    *("http", "s3", "store_id"),
 )
 SERVICE_NOT_STARTED = _event(
     "service.not_started", logging.CRITICAL, "cannot start: %(reason)s", *("hint", "code")

@@ -313,8 +313,15 @@ _TROUBLE = (
     ),
     _counter(
         "errors",
-        "Requests answered with an error: `door` is `unix` or `http`, `code` that of the error.",
+        "Requests answered with an error: `door` is `unix`, `http` or `s3`, `code` that of the "
+        "error.",
         "door",
+        "code",
+    ),
+    _counter(
+        "s3_requests",
+        "Requests at the S3 door: `operation` as S3 calls it, `code` is S3's, or `ok`.",
+        "operation",
         "code",
     ),
 )

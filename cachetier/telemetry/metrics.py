@@ -82,6 +82,7 @@ class Metrics:
 
     def _add_trouble(self, sources: Iterable[str]) -> None:
         self._errors = self._counter("errors")
+        self._s3_requests = self._counter("s3_requests")
         self._codes = error_codes()
         self._write_errors = self._counter("write_errors")
         for operation in _OPERATIONS:
@@ -101,6 +102,10 @@ class Metrics:
     def answered_with_error(self, door: str, code: str) -> None:
         """Count a request that ``door`` answered with an error; an unknown code is ``internal``."""
         self._errors.labels(door, code if code in self._codes else "internal").inc()
+
+    def s3_answered(self, operation: str, code: str) -> None:
+        """Count a request at the S3 door; both are of finite lists."""
+        self._s3_requests.labels(operation, code).inc()
 
     def _unread(self, source: str, error: Exception) -> None:
         self._scrape_errors.labels(source).inc()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +91,15 @@ def test_callers_see_only_what_is_theirs(door: DoorServed) -> None:
     assert [each["Name"] for each in reader.list_buckets()["Buckets"]] == ["bucket"]
     buckets = door.client().list_buckets()["Buckets"]
     assert [each["Name"] for each in buckets] == ["bucket", "other"]
-    for call in (
+    calls: list[Callable[[], Any]] = [
         lambda: reader.get_object(Bucket="bucket", Key="z/5 +&é"),
         lambda: reader.put_object(Bucket="bucket", Key="a/data/1", Body=b"y"),
         lambda: reader.head_bucket(Bucket="other"),
         lambda: reader.copy_object(
             Bucket="bucket", Key="a/data/1", CopySource={"Bucket": "bucket", "Key": "a/more/4"}
         ),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(ClientError) as error:
             call()
         assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -157,11 +157,12 @@ def test_an_upload_that_was_given_up_is_gone(s3: Any) -> None:
     where = {"Bucket": BUCKET, "Key": "train/big"}
     where["UploadId"] = s3.create_multipart_upload(**where)["UploadId"]
     s3.abort_multipart_upload(**where)
-    for call in (
+    calls: list[Callable[[], Any]] = [
         lambda: s3.upload_part(**where, PartNumber=1, Body=b"x"),
         lambda: s3.list_parts(**where),
         lambda: s3.abort_multipart_upload(**where),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(ClientError) as error:
             call()
         assert code_of(error) == "NoSuchUpload"

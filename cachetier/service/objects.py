@@ -1,0 +1,62 @@
+"""Put the objects of the mounts together: room and shares as shards have them, order, and reads."""
+
+from __future__ import annotations
+
+from cachetier_client.clock import Clock
+
+from cachetier.errors import RemoteRefusedError
+from cachetier.ingest.admission import Admission
+from cachetier.ingest.shares import Shares
+from cachetier.local.catalog.object_writes import InBucket
+from cachetier.local.store import Store
+from cachetier.model.objects import Mount
+from cachetier.notifier import Changes
+from cachetier.objects.cluster import ClusterOrdering
+from cachetier.objects.foreign import found_there
+from cachetier.objects.intake import ObjectIntake
+from cachetier.objects.node import NodeObjects
+from cachetier.objects.puts import ObjectPuts
+from cachetier.objects.reads import ObjectReads
+from cachetier.objects.uploads import ObjectUploads
+from cachetier.remote.base import ObjectStore
+from cachetier.remote.mounted import MountBuckets
+from cachetier.restore.mounted import MountedObjects
+from cachetier.restore.restore import Restore
+
+
+def ordering_of(
+    buckets: MountBuckets, store: Store, changes: Changes, clock: Clock
+) -> ClusterOrdering:
+    """Return what knows the order across nodes, of the mounts that ask for one."""
+
+    def opened(bucket: str) -> ObjectStore:
+        for mount in buckets.mounts:
+            if mount.bucket == bucket:
+                return buckets.of(mount.run).objects
+        raise RemoteRefusedError(f"no mount is in bucket {bucket}")
+
+    return ClusterOrdering(buckets.mounts, opened, store, clock, changes.ring)
+
+
+def objects_of(
+    mounted: MountedObjects,
+    store: Store,
+    restore: Restore,
+    ordering: ClusterOrdering,
+    *,
+    admission: Admission,
+    shares: Shares,
+    changes: Changes,
+    clock: Clock,
+) -> NodeObjects:
+    """Return the objects of all mounts."""
+
+    def look(mount: Mount, key: str) -> InBucket:
+        info = mounted.look(mount.run, key)
+        return InBucket() if info is None else InBucket(found_there(info).etag, info.etag)
+
+    intake = ObjectIntake(store, admission, shares, changes, clock)
+    puts = ObjectPuts(intake, ordering, look)
+    uploads = ObjectUploads(intake, ordering, puts)
+    reads = ObjectReads(store, restore, mounted, restore.link, clock)
+    return NodeObjects(mounted.buckets.mounts, intake, puts, uploads, reads)

@@ -1,0 +1,153 @@
+"""The S3 door of a real service: what is put lies in its store, and survives a restart."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from cachetier.access.principals import OWNER
+from tests.fakes.bodies import noise
+from tests.integration.s3door import Key, S3Caller
+from tests.integration.serving import Served, serving
+
+MOUNT = {"name": "data", "bucket": "bucket", "prefix": "train"}
+WHERE = {"Bucket": "bucket", "Key": "train/a"}
+LARGE = 9 << 20
+
+
+@contextmanager
+def served_at(directory: Path, **settings: Any) -> Iterator[tuple[Served, S3Caller]]:
+    with serving(directory, s3="127.0.0.1:0", s3_mount=[MOUNT], **settings) as served:
+        access = served.service.operations.access
+        token, secret = access.create_s3_key(access._named[OWNER], None)
+        assert served.service.s3_url is not None
+        yield served, S3Caller(served.service.s3_url, Key(token.id, secret))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[tuple[Served, S3Caller]]:
+    with served_at(tmp_path / "cache") as opened:
+        yield opened
+
+
+def uploaded(s3: Any, where: dict[str, str], body: bytes, part_bytes: int) -> str:
+    upload = {**where, "UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    parts = []
+    for number, at in enumerate(range(0, len(body), part_bytes), 1):
+        part = s3.upload_part(**upload, PartNumber=number, Body=body[at : at + part_bytes])
+        parts.append({"PartNumber": number, "ETag": part["ETag"]})
+    done = s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+    return str(done["ETag"])
+
+
+@pytest.mark.parametrize("size_bytes", [0, 100, 64 << 10, LARGE])
+def test_objects_survive_a_restart_under_their_etags(tmp_path: Path, size_bytes: int) -> None:
+    body = noise(size_bytes)
+    with served_at(tmp_path / "cache") as (_served, caller):
+        etag = caller.client().put_object(**WHERE, Body=body, Metadata={"a": "b"})["ETag"]
+    with served_at(tmp_path / "cache") as (_served, caller):
+        found = caller.client().get_object(**WHERE)
+        assert (found["Body"].read(), found["ETag"], found["Metadata"]) == (body, etag, {"a": "b"})
+
+
+def test_parts_become_an_object_without_touching_their_bytes(
+    node: tuple[Served, S3Caller],
+) -> None:
+    served, caller = node
+    s3, body = caller.client(), noise(11 << 20)
+    etag = uploaded(s3, WHERE, body, 5 << 20)
+    assert etag.strip('"').endswith("-3")
+    assert len(served.data_files()) == 3
+    found = s3.get_object(**WHERE)
+    assert (found["Body"].read(), found["ETag"]) == (body, etag)
+    part = s3.get_object(**WHERE, PartNumber=3)
+    assert part["Body"].read() == body[10 << 20 :]
+    ranged = s3.get_object(**WHERE, Range=f"bytes={(5 << 20) - 3}-{(5 << 20) + 3}")
+    assert ranged["Body"].read() == body[(5 << 20) - 3 : (5 << 20) + 4]
+
+
+def test_overwrites_deletions_and_listings_are_read_after_write(
+    node: tuple[Served, S3Caller],
+) -> None:
+    _served, caller = node
+    s3 = caller.client()
+    for turn in range(3):
+        s3.put_object(**WHERE, Body=b"%d" % turn)
+        assert s3.get_object(**WHERE)["Body"].read() == b"%d" % turn
+    assert [each["Key"] for each in s3.list_objects_v2(Bucket="bucket")["Contents"]] == ["train/a"]
+    s3.delete_object(**WHERE)
+    assert "Contents" not in s3.list_objects_v2(Bucket="bucket")
+    with pytest.raises(ClientError) as error:
+        s3.get_object(**WHERE)
+    assert error.value.response["Error"]["Code"] == "NoSuchKey"
+
+
+def test_a_refused_put_leaves_nothing_on_the_node(node: tuple[Served, S3Caller]) -> None:
+    served, caller = node
+    with pytest.raises(ClientError) as error:
+        caller.client().put_object(**WHERE, Body=noise(LARGE), ChecksumCRC32="AAAAAA==")
+    assert error.value.response["Error"]["Code"] == "BadDigest"
+    assert served.holds_nothing()
+
+
+def test_what_does_not_fit_is_told_to_slow_down(tmp_path: Path) -> None:
+    with served_at(tmp_path / "cache", capacity="64 MiB") as (served, caller):
+        headers = {"x-cachetier-timeout": "0.2"}
+        answer = caller("PUT", "/bucket/train/a", bytes(70 << 20), headers)
+        assert (answer.status, answer.code) == (503, "SlowDown")
+        assert served.holds_nothing()
+
+
+def test_an_ack_that_asks_for_the_bucket_waits_in_vain_while_nothing_drains(
+    node: tuple[Served, S3Caller],
+) -> None:
+    _served, caller = node
+    headers = {"x-cachetier-ack": "durable", "x-cachetier-timeout": "0.2"}
+    answer = caller("PUT", "/bucket/train/a", b"x", headers)
+    assert (answer.status, answer.code) == (503, "SlowDown")
+    assert caller("GET", "/bucket/train/a").body == b"x"
+
+
+def test_status_and_metrics_show_the_door(node: tuple[Served, S3Caller]) -> None:
+    served, caller = node
+    caller("GET", "/bucket/train/none")
+    assert served.service.operations.status()["s3"] == served.service.s3_url
+    exposed = served.call("GET", "/metrics").body.decode()
+    assert 'cachetier_s3_requests_total{operation="GetObject",code="NoSuchKey"} 1.0' in exposed or (
+        'cachetier_s3_requests_total{code="NoSuchKey",operation="GetObject"} 1.0' in exposed
+    )
+
+
+def test_many_connections_upload_in_bounded_memory(node: tuple[Served, S3Caller]) -> None:
+    served, caller = node
+    body = noise(8 << 20)
+    sha256 = {"x-amz-content-sha256": "UNSIGNED-PAYLOAD"}
+    most = 0
+    ended = threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        blocks = served.service._s3._app._writes._bodies  # type: ignore[union-attr]
+        while not ended.wait(0.005):
+            most = max(most, len(blocks._uploads._taken))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with ThreadPoolExecutor(64) as threads:
+        answers = list(
+            threads.map(
+                lambda number: caller("PUT", f"/bucket/train/{number}", body, sha256).status,
+                range(64),
+            )
+        )
+    ended.set()
+    watcher.join()
+    assert set(answers) == {200}
+    assert 0 < most <= 12
