@@ -19,6 +19,7 @@ from cachetier.cli.serve import set_up_logging
 from cachetier.local.files.permissions import keep_files_private
 
 BUCKET = "checkpoints"
+MOUNT = "objects"
 
 _WELCOME = """\
 cachetier dev is up; what its S3 server holds is gone when it stops (Ctrl-C).
@@ -26,6 +27,7 @@ cachetier dev is up; what its S3 server holds is gone when it stops (Ctrl-C).
   socket  {url}
   HTTP    {http}   token in {token}
   S3      {s3}   bucket {bucket}
+  S3 door {s3_door}   mount {mount}: s3://{bucket}/{mount}/
 
 In another terminal:
 
@@ -34,6 +36,11 @@ In another terminal:
   cachetier wait try 1
   cachetier get --run try --step 1 --name greeting
   cachetier status
+
+Or with any program that speaks S3, written back through this node:
+
+  eval "$(cachetier s3 env)"
+  aws s3 cp some-file s3://{bucket}/{mount}/
 """
 
 
@@ -41,6 +48,9 @@ def dev(
     http: Annotated[
         str, typer.Option("--http", help="Address of the HTTP door; port 0 for a free one.")
     ] = "127.0.0.1:7070",
+    s3_door: Annotated[
+        str, typer.Option("--s3-door", help="Address of the S3 door; port 0 for a free one.")
+    ] = "127.0.0.1:7071",
     cache_dir: Annotated[
         Path | None,
         typer.Option("--cache-dir", help="Keep the cache here; default: a temporary directory."),
@@ -54,7 +64,8 @@ def dev(
 ) -> None:
     """Run the service with an S3 server in the same process: nothing to install or configure.
 
-    JSON: `state` (ready), `url`, `http`, `token` (a file), `s3`, `bucket`, once it takes requests.
+    JSON: `state` (ready), `url`, `http`, `token` (a file), `s3`, `bucket`, `s3_door`, `mount`,
+    once it takes requests.
     """
     from cachetier.config.settings import SETTINGS
 
@@ -64,6 +75,7 @@ def dev(
     with reported(as_json), _scratch(cache_dir) as directory:
         set_up_logging(log_level)
         given = {"cache_dir": directory, "capacity": capacity, "http": http, "log_level": log_level}
+        given["s3"] = s3_door
         _run(given, s3_port, as_json)
 
 
@@ -85,6 +97,7 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
             "remote": f"s3://{BUCKET}/dev",
             "remote_endpoint": endpoint.url,
             "remote_verify": endpoint.verify,
+            "s3_mount": [{"name": MOUNT, "bucket": BUCKET, "prefix": MOUNT}],
         }
         service = Service(load({**given, **remote, "allow_volatile": True, "grace_seconds": 5}))
         service.start()
@@ -92,11 +105,13 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
         token = str(Path(given["cache_dir"]) / OWNER_FILE)
         where = {"url": url, "http": service.url, "token": token}
         where |= {"s3": endpoint.url, "bucket": BUCKET}
+        where |= {"s3_door": service.s3_url, "mount": MOUNT}
         if as_json:
             print_json({"state": "ready", **where})
             sys.stdout.flush()
         else:
-            text = _WELCOME.format(**{**where, "http": service.url or "off"})
+            shown = {name: value or "off" for name, value in where.items()}
+            text = _WELCOME.format(**shown)
             echo(*text.split("\n"))
         service.run()
 

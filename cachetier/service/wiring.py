@@ -67,9 +67,7 @@ def replica_drain_settings(settings: Settings, remote: RemoteSettings) -> DrainS
     mode = settings.replicas[remote.name].compression
     durable = drain_settings(settings, remote)
     # Objects of the S3 door are the bucket's own: no replica gets them.
-    return replace(
-        durable, max_rate="", windows=(), compression=Rules.parsed(mode, ()), mounts=()
-    )
+    return replace(durable, max_rate="", windows=(), compression=Rules.parsed(mode, ()), mounts=())
 
 
 def open_drains(

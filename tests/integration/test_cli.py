@@ -306,7 +306,17 @@ def test_serve_says_what_is_wrong_without_a_traceback(
 
 def test_dev_needs_nothing(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "cachetier", "dev", "--http", "127.0.0.1:0", "--json"],
+        [
+            sys.executable,
+            "-m",
+            "cachetier",
+            "dev",
+            "--http",
+            "127.0.0.1:0",
+            "--s3-door",
+            "127.0.0.1:0",
+            "--json",
+        ],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -316,6 +326,7 @@ def test_dev_needs_nothing(tmp_path: Path) -> None:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         url = ["--url", ready["url"]]
+        assert ready["s3_door"] in run(None, "s3", "env", *url).out
         put = ["put", "-", *STEP, "--name", "x", "--seal", "--ack", "durable", *url]
         assert run(None, *put, stdin=b"x").code == 0
         assert run(None, "wait", "r", "1", *url, "--timeout", "60").code == 0

@@ -23,7 +23,8 @@ STOP_SECONDS = 20.0
 @pytest.fixture
 def dev_url() -> Iterator[str]:
     """The socket of a `cachetier dev` that runs beside the test."""
-    command = [sys.executable, "-m", "cachetier", "dev", "--http", "127.0.0.1:0", "--json"]
+    anywhere = ["--http", "127.0.0.1:0", "--s3-door", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "cachetier", "dev", *anywhere, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
