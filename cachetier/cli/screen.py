@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import shown_size, shown_span
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from cachetier.cli.output import table
 from cachetier.cli.rates import Node, Rates
-from cachetier.cli.status import bar, cut, last_error, pace_limits
+from cachetier.cli.status import MOUNT_ROWS, bar, cut, last_error, mount_table, pace_limits
 
 WARNINGS = 3
 RUN_CELLS = 24
@@ -48,10 +49,14 @@ def _node(node: Node, width: int, height: int) -> list[RenderableType]:
     remotes = _remotes(status, rates)
     warnings = [_cut(f"! {text}", width, "yellow") for text in _warnings(status)]
     used = len(head) + 1 + len(status["remotes"]) + len(warnings) + 1
+    mounts = status.get("mounts") or []
+    used += 3 + min(len(mounts), MOUNT_ROWS) if mounts else 0
     runs, pending = _shares(
         len(status["exposure"]), len(status["pending"]), (height or 1000) - used
     )
     parts = [*head, remotes]
+    if mounts:
+        parts += [Text(), mount_table(mounts, status["exposure_objective_seconds"])]
     if runs:
         parts += [Text(), _runs(status, runs)]
     if pending:
@@ -75,24 +80,31 @@ def _headline(node: Node, width: int) -> Text:
 def _risk(status: dict[str, Any], width: int) -> Text:
     """Say in a line whether the training of this node is safe."""
     objective = status["exposure_objective_seconds"]
-    worst = max(status["exposure"], key=lambda run: run["exposure_seconds"], default=None)
+    seconds, name = _worst(status)
     line = Text.assemble(("exposed  ", "dim"))
-    if worst is None or not worst["exposure_seconds"]:
+    if not seconds:
         if all(run["durable_step"] is not None for run in status["exposure"]):
             line.append("nothing", "green")
         else:
             line.append("no durable step to count from")
     else:
-        seconds = worst["exposure_seconds"]
-        line.append(
-            f"{shown_span(seconds)} of {cut(worst['run'], RUN_CELLS)}", _danger(seconds, objective)
-        )
+        line.append(f"{shown_span(seconds)} of {cut(name, RUN_CELLS)}", _danger(seconds, objective))
     line.append(f" (objective {shown_span(objective)})", "dim")
     if status["dirty_bytes"]:
         line.append(f"   durable in {_eta(status['eta_seconds'])}")
     if status["incomplete"]["steps"]:
         line.append(f"   {status['incomplete']['steps']} incomplete", "yellow")
     return _fitted(line, width)
+
+
+def _worst(status: dict[str, Any]) -> tuple[float, str]:
+    """Return for how long the run or the mount is exposed that is so for the longest."""
+    at_stake = [(float(run["exposure_seconds"]), str(run["run"])) for run in status["exposure"]]
+    at_stake += [
+        (float(mount["exposure_seconds"]), f"{MOUNT_MARK}{mount['mount']}")
+        for mount in status.get("mounts") or ()
+    ]
+    return max(at_stake, default=(0.0, ""))
 
 
 def _cache(status: dict[str, Any], width: int) -> Text:
@@ -230,7 +242,7 @@ def _row(node: Node) -> tuple[RenderableType, ...]:
     status, rates = node.status, node.rates()
     if node.error is not None or status is None:
         return (_label(node.url), Text(f"away {_away(node)}", BAD), *"-------")
-    worst = max((run["exposure_seconds"] for run in status["exposure"]), default=0.0)
+    worst, _ = _worst(status)
     return (
         _label(node.url),
         _state(_worst_state(status)),
@@ -263,7 +275,7 @@ def _badness(node: Node) -> tuple[bool, bool, float]:
     status = node.status
     if node.error is not None or status is None:
         return True, True, 0.0
-    worst = max((run["exposure_seconds"] for run in status["exposure"]), default=0.0)
+    worst, _ = _worst(status)
     return False, _worst_state(status) != "ready", worst
 
 

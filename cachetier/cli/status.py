@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.cli.output import AsJson, Url, console, print_json, reach, reported, table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -18,6 +21,7 @@ BAR_CELLS = 34
 PENDING_ROWS = 10
 PENDING_CELLS = 20
 RUN_ROWS = 5
+MOUNT_ROWS = 4
 RUN_CELLS = 28
 _STYLES = {"ready": "bold green", "ok": "green", "throttled": "yellow", "unreachable": "bold red"}
 
@@ -43,11 +47,34 @@ def rendered(status: dict[str, Any], now: float) -> Group:
     parts: list[Any] = [_headline(status), Text(), _facts(status)]
     if status["exposure"]:
         parts += [Text(), _exposure_table(status)]
+    if mounts := status.get("mounts"):
+        parts += [Text(), mount_table(mounts, status["exposure_objective_seconds"])]
     if status["pending"]:
         parts += [Text(), _pending(status["pending"], status["pending_steps"], now)]
     for warning in _alarms(status, now):
         parts += [Text(), Text(f"! {warning}", style="yellow")]
     return Group(*parts)
+
+
+def mount_table(mounts: Sequence[dict[str, Any]], objective: float) -> Table:
+    """Show what each mount of the S3 door has that its bucket does not show yet."""
+    from rich.text import Text
+
+    shown = table("<objects of", "exposed", "not in the bucket", "dirty", "in conflict")
+    worst_first = sorted(mounts, key=lambda mount: -mount["exposure_seconds"])
+    for mount in worst_first[:MOUNT_ROWS]:
+        seconds = mount["exposure_seconds"]
+        style = "bold red" if seconds > objective else "yellow"
+        shown.add_row(
+            cut(f"{MOUNT_MARK}{mount['mount']}", RUN_CELLS),
+            Text(shown_span(seconds), style) if mount["objects"] else Text("no", "green"),
+            str(mount["objects"] or "-"),
+            size_or_dash(mount["dirty_bytes"]),
+            Text(str(mount["conflicts"]), "bold red") if mount["conflicts"] else Text("-"),
+        )
+    if len(mounts) > MOUNT_ROWS:
+        shown.add_row(f"and {len(mounts) - MOUNT_ROWS} more", style="dim")
+    return shown
 
 
 def _headline(status: dict[str, Any]) -> Text:

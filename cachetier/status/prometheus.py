@@ -83,6 +83,10 @@ def points_of_catalog(now: NodeSnapshot) -> Mapping[str, Points]:
             (each.run, each.durable_age_seconds) for each in now.runs
         ),
         "run_dirty_bytes": [((each.run,), each.dirty_bytes) for each in now.runs],
+        "mount_dirty_bytes": [((each.mount,), each.dirty_bytes) for each in now.mounts],
+        "mount_unshown_objects": [((each.mount,), each.objects) for each in now.mounts],
+        "mount_exposure_seconds": [((each.mount,), each.exposure_seconds) for each in now.mounts],
+        "mount_conflicts": [((each.mount,), each.conflicts) for each in now.mounts],
         "remote_pending_bytes": [((each.name,), each.pending.size_bytes) for each in remotes],
         "drain_eta_seconds": _known((each.name, each.eta_seconds) for each in remotes),
         "drain_last_progress_seconds": [

@@ -14,6 +14,7 @@ from typing import Any
 from cachetier_client.clock import Clock
 
 from cachetier.drain.serve.stats import DrainSnapshot
+from cachetier.local.catalog.exposure_queries import MountTotals
 from cachetier.local.catalog.node_totals import NodeTotals, Owed, node_totals
 from cachetier.local.catalog.replica_queries import Lag
 from cachetier.local.open_files import Lent
@@ -58,6 +59,22 @@ class RemoteProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class MountExposure:
+    """What losing this node now would cost one mount of the S3 door.
+
+    ``objects`` are acknowledged and not visible in the bucket yet, deletions among them, the oldest
+    of them since ``exposure_seconds``; about ``conflicts`` of them a person has to decide.
+    ``dirty_bytes`` are theirs, and those of uploads that are not complete.
+    """
+
+    mount: str
+    objects: int
+    dirty_bytes: int
+    exposure_seconds: float
+    conflicts: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSnapshot:
     """The whole node; the durable remote is the first of ``remotes``.
 
@@ -69,6 +86,7 @@ class NodeSnapshot:
     oldest_dirty_seconds: float = 0.0
     incomplete: IncompleteSaves = field(default_factory=IncompleteSaves)
     runs: tuple[RunExposure, ...] = ()
+    mounts: tuple[MountExposure, ...] = ()
     remotes: tuple[RemoteProgress, ...] = ()
     principals: tuple[dict[str, Any], ...] = ()
 
@@ -87,11 +105,18 @@ def snapshot_of(store: Store, clock: Clock, service: ServiceSnapshot) -> NodeSna
         runs=exposure.of_runs(
             totals.runs, totals.durable, totals.saves, totals.dirty_bytes_by_run, now
         ),
+        mounts=tuple(_of_mount(mount, now) for mount in totals.mounts),
         remotes=tuple(
             _progress(drain, totals.owed[name], service.started_at, now)
             for name, drain in service.drains.items()
         ),
     )
+
+
+def _of_mount(mount: MountTotals, now: float) -> MountExposure:
+    age_seconds = 0.0 if mount.oldest_at is None else max(0.0, now - mount.oldest_at)
+    size_bytes = mount.dirty.size_bytes
+    return MountExposure(mount.name, mount.objects, size_bytes, age_seconds, mount.conflicts)
 
 
 def _progress(drain: DrainSnapshot, owed: Owed, started_at: float, now: float) -> RemoteProgress:

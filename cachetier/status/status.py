@@ -81,6 +81,7 @@ def _figures(node: NodeSnapshot) -> dict[str, Any]:
         "unwanted": {"shards": totals.unwanted.shards, "size_bytes": totals.unwanted.size_bytes},
         "pinned": asdict(totals.pins),
         "exposure": [asdict(run) for run in node.runs],
+        "mounts": [asdict(mount) for mount in node.mounts],
         "exposure_objective_seconds": service.exposure_objective_seconds,
         "incomplete": asdict(node.incomplete),
         "eta_seconds": node.remotes[0].eta_seconds,

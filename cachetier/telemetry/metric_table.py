@@ -82,6 +82,31 @@ _EXPOSURE = (
         status="exposure[].dirty_bytes",
     ),
     _gauge(
+        "mount_dirty_bytes",
+        "Bytes of a mount of the S3 door that its bucket does not show yet, with those of uploads "
+        "that are not complete.",
+        "mount",
+        status="mounts[].dirty_bytes",
+    ),
+    _gauge(
+        "mount_unshown_objects",
+        "Objects, and deletions, that were acknowledged and are not visible in the bucket yet.",
+        "mount",
+        status="mounts[].objects",
+    ),
+    _gauge(
+        "mount_exposure_seconds",
+        "Age of the oldest of them.",
+        "mount",
+        status="mounts[].exposure_seconds",
+    ),
+    _gauge(
+        "mount_conflicts",
+        "Objects of which a person has to say whether ours or the bucket's stays.",
+        "mount",
+        status="mounts[].conflicts",
+    ),
+    _gauge(
         "exposure_objective_seconds",
         "The setting `exposure_objective`: no run should be exposed for longer.",
         status="exposure_objective_seconds",

@@ -168,7 +168,7 @@ STATUS_KEYS = {
         "sqlite_version",
     ),
     *("warnings", "local_only", "unwanted", "pinned"),
-    *("exposure", "exposure_objective_seconds", "incomplete", "eta_seconds", "flow"),
+    *("exposure", "mounts", "exposure_objective_seconds", "incomplete", "eta_seconds", "flow"),
 }
 
 

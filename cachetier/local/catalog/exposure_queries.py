@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import apsw
+from cachetier_client.identity.names import MOUNT_MARK
 
-from cachetier.local.catalog import pruning
+from cachetier.local.catalog import objects, pruning
 from cachetier.local.catalog.rows import Row
 from cachetier.model.checkpoint import PartCounts, SaveState, all_sealed
+from cachetier.model.objects import is_mount
 
 _UNWANTED = (SaveState.SUPERSEDED, SaveState.REFUSED, SaveState.DELETED)
 _EACH_RUN = (
@@ -81,6 +83,22 @@ class DurableStep:
     number: int
     step: int
     started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class MountTotals:
+    """What a mount of the S3 door has here that its bucket does not show yet.
+
+    ``objects`` are versions, deletions among them; in ``conflicts`` a person has to decide about
+    some. ``dirty`` are their pieces, with those of uploads that are not complete. ``oldest_at``:
+    when the first of ``objects`` was acknowledged.
+    """
+
+    name: str
+    objects: int
+    conflicts: int
+    dirty: Dirty
+    oldest_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +172,44 @@ def other_saves(
     ]
 
 
+def mounts(sql: apsw.Connection, dirty: Mapping[int, Dirty]) -> list[MountTotals]:
+    """Return the mounts that ever had an object, by name, with what is ``dirty`` of each."""
+    counts = "SELECT save, count(*), min(version) FROM objects WHERE state <> 'clean' GROUP BY save"
+    unshown = {save: counted for save, *counted in sql.execute(counts)}
+    disputed = "SELECT save, count(*) FROM objects WHERE state = 'conflict' GROUP BY save"
+    conflicts = {int(row[0]): int(row[1]) for row in sql.execute(disputed)}
+    since = "SELECT committed_at FROM objects WHERE version = ?"
+    found = []
+    for run, save in objects.mount_saves(sql).items():
+        count, oldest = unshown.get(save, (0, None))
+        row = sql.execute(since, (oldest,)).fetchone()
+        found.append(
+            MountTotals(
+                run.removeprefix(MOUNT_MARK),
+                count,
+                conflicts.get(save, 0),
+                dirty.get(save, Dirty()),
+                row[0] if row else None,
+            )
+        )
+    return found
+
+
 def committed_at(sql: apsw.Connection, version: int | None) -> float | None:
     row = sql.execute("SELECT committed_at FROM shards WHERE version = ?", (version,)).fetchone()
     return row[0] if row else None
 
 
 def every_run(sql: apsw.Connection) -> list[Run]:
-    """Return the runs with a save that is not deleted, without a walk over their saves."""
+    """Return the runs with a save that is not deleted, without a walk over their saves.
+
+    Mounts of the S3 door are none.
+    """
     query = (
         f"{_EACH_RUN} SELECT run, (SELECT max(started_at) FROM saves WHERE run = each_run.run "
         "AND state <> 'deleted') FROM each_run WHERE run IS NOT NULL"
     )
-    return [Run(*row) for row in sql.execute(query)]
+    return [Run(*row) for row in sql.execute(query) if not is_mount(row[0])]
 
 
 def durable_step(sql: apsw.Connection, run: str) -> DurableStep | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import apsw
 
@@ -14,6 +14,7 @@ from cachetier.local.catalog.exposure_queries import (
     Dirty,
     DurableStep,
     Kept,
+    MountTotals,
     OpenSave,
     OtherSave,
     Run,
@@ -64,6 +65,7 @@ class NodeTotals:
     durable: Mapping[str, DurableStep] = field(default_factory=dict)
     dirty_bytes_by_run: Mapping[str, int] = field(default_factory=dict)
     owed: Mapping[str, Owed] = field(default_factory=dict)
+    mounts: tuple[MountTotals, ...] = ()
 
 
 def node_totals(
@@ -101,6 +103,7 @@ def _read(
     dirty = _sum(each.dirty for each in awaited)
     by_run = _dirty_by_run(awaited)
     runs = _runs(sql, {save.run for save in saves} | by_run.keys(), active_since)
+    mounts = exposure_queries.mounts(sql, by_save)
     return NodeTotals(
         dirty=dirty,
         kept=_sum(each.dirty for each in saves if each.local_only),
@@ -116,7 +119,8 @@ def _read(
         runs=tuple(runs),
         durable=_durable(sql, runs),
         dirty_bytes_by_run=by_run,
-        owed={name: _owed(sql, name, saves) for name in remotes},
+        owed={name: _owed(sql, name, saves, mounts) for name in remotes},
+        mounts=tuple(mounts),
     )
 
 
@@ -138,16 +142,27 @@ def _durable(sql: apsw.Connection, runs: Iterable[Run]) -> dict[str, DurableStep
     return {name: step for name, step in found if step is not None}
 
 
-def _owed(sql: apsw.Connection, remote: str, saves: Iterable[OpenSave]) -> Owed:
+def _owed(
+    sql: apsw.Connection,
+    remote: str,
+    saves: Iterable[OpenSave],
+    mounts: Sequence[MountTotals],
+) -> Owed:
     if remote != DURABLE:
         lag = replica_queries.lag_of(sql, remote)
         return Owed(lag, replica_queries.waiting_since(sql, remote) if lag.shards else None)
     waiting = [save for save in saves if save.dirty.shards and not save.local_only]
-    since = min((save.sealed_at for save in waiting if save.sealed_at is not None), default=None)
+    begun = [save.sealed_at for save in waiting] + [mount.oldest_at for mount in mounts]
+    since = min((at for at in begun if at is not None), default=None)
+    of_mounts = _sum(mount.dirty for mount in mounts)
     if any(replica_queries.configured(sql).values()):  # dirty may mean: there, but not at a replica
-        return Owed(replica_queries.durable_lag(sql, remote), since)
-    dirty = _sum(save.dirty for save in waiting)
-    return Owed(Lag(len(waiting), dirty.shards, dirty.size_bytes, 0), since)
+        lag = replica_queries.durable_lag(sql, remote)
+    else:
+        dirty = _sum(save.dirty for save in waiting)
+        lag = Lag(len(waiting), dirty.shards, dirty.size_bytes, 0)
+    shards, size_bytes = of_mounts.shards, of_mounts.size_bytes
+    lag = replace(lag, shards=lag.shards + shards, size_bytes=lag.size_bytes + size_bytes)
+    return Owed(lag, since)
 
 
 def held_by_run(sql: apsw.Connection) -> dict[str, tuple[int, int]]:

@@ -11,7 +11,6 @@ from cachetier_client.io import digests
 from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import queries, rows
 from cachetier.local.catalog.rows import Row
-from cachetier.model.checkpoint import SaveState
 from cachetier.model.objects import LAST_CODE_POINT, Head, ObjectState, ObjectVersion
 from cachetier.model.shard import Shard
 
@@ -30,15 +29,15 @@ _BEFORE_SURROGATES, _BEHIND_SURROGATES = 0xD7FF, 0xE000
 
 def mount_save(sql: apsw.Connection, run: str) -> int | None:
     """Return the number of a mount's save; None where nothing was ever put."""
-    query = "SELECT number FROM saves WHERE run = ? AND state = ?"
-    row = sql.execute(query, (run, SaveState.OBJECTS)).fetchone()
+    query = "SELECT number FROM saves WHERE run = ? AND state = 'objects'"
+    row = sql.execute(query, (run,)).fetchone()
     return int(row[0]) if row else None
 
 
 def mount_saves(sql: apsw.Connection) -> dict[str, int]:
     """Return the save of each mount that ever had an object, by what the catalog calls it."""
-    query = "SELECT run, number FROM saves WHERE state = ? ORDER BY run"
-    return {str(run): int(number) for run, number in sql.execute(query, (SaveState.OBJECTS,))}
+    query = "SELECT run, number FROM saves WHERE state = 'objects' ORDER BY run"
+    return {str(run): int(number) for run, number in sql.execute(query)}
 
 
 def current(sql: apsw.Connection, run: str, key: str) -> ObjectVersion | None:

@@ -33,6 +33,7 @@ from cachetier.model.checkpoint import (
     sealed_here,
     visible_save,
 )
+from cachetier.model.objects import is_mount
 from cachetier.model.packs import PACKED_UP_TO_BYTES
 from cachetier.model.shard import Shard
 
@@ -223,14 +224,15 @@ def superfluous_saves(sql: apsw.Connection, before: float) -> list[Save]:
 
 
 def runs(sql: apsw.Connection) -> list[str]:
-    """Return every run there ever was a save of."""
-    return [row[0] for row in sql.execute("SELECT DISTINCT run FROM saves ORDER BY run")]
+    """Return every run there ever was a save of; mounts of the S3 door are none."""
+    found = sql.execute("SELECT DISTINCT run FROM saves ORDER BY run")
+    return [row[0] for row in found if not is_mount(row[0])]
 
 
 def runs_with_steps(sql: apsw.Connection) -> list[str]:
     """Return the runs with a save that is not deleted."""
     query = "SELECT DISTINCT run FROM saves WHERE state <> 'deleted' ORDER BY run"
-    return [row[0] for row in sql.execute(query)]
+    return [row[0] for row in sql.execute(query) if not is_mount(row[0])]
 
 
 def branches_with_steps(sql: apsw.Connection, run: str) -> list[str]:

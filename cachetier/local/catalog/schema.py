@@ -287,9 +287,11 @@ MIGRATIONS: tuple[str, ...] = (
         waits TEXT,
         row_digest BLOB NOT NULL
     ) STRICT;
+    CREATE INDEX mount_saves ON saves (run) WHERE state = 'objects';
     CREATE INDEX object_keys ON objects (save, key, version);
     CREATE INDEX unshown_objects ON objects (save, version, follows) WHERE state <> 'clean';
     CREATE INDEX unshown_keys ON objects (save, key) WHERE state <> 'clean';
+    CREATE INDEX object_conflicts ON objects (save) WHERE state = 'conflict';
 
     CREATE TABLE object_uploads (
         id TEXT PRIMARY KEY,

@@ -230,6 +230,21 @@ def test_status_shows_the_most_exposed_runs_first_in_eighty_columns() -> None:
     assert "would lose 1.1 h of training with this node: the objective is 30 min" in " ".join(rows)
 
 
+def test_status_shows_what_waits_in_mounts_in_plain_words() -> None:
+    mounts = [
+        *({"mount": "m" * 60, "objects": 3, "dirty_bytes": 10**9, **EXPOSED},),
+        {"mount": "calm", "objects": 0, "dirty_bytes": 0, "exposure_seconds": 0.0, "conflicts": 0},
+    ]
+    text = shown(status(mounts=mounts))
+
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert "not in the bucket" in text
+    assert "s3:calm no - - -" in [" ".join(line.split()) for line in text.splitlines()]
+
+
+EXPOSED = {"exposure_seconds": 3900.0, "conflicts": 2}
+
+
 def test_status_claims_no_safety_where_no_step_is_durable() -> None:
     new = run("new", durable_step=None, durable_age_seconds=None)
     (row,) = (line for line in shown(status(exposure=[new])).splitlines() if "new" in line)

@@ -110,6 +110,27 @@ def test_a_calm_node_is_at_no_risk() -> None:
     assert "!" not in text
 
 
+def mount(name: str = "data", **changes: Any) -> dict[str, Any]:
+    at_stake = {"objects": 12, "dirty_bytes": 10**9, "exposure_seconds": 90.0, "conflicts": 0}
+    return {"mount": name, **at_stake, **changes}
+
+
+def test_what_waits_in_a_mount_is_at_risk_as_a_run_is() -> None:
+    text = shown(node(mounts=[mount(), mount("logs", objects=0, exposure_seconds=0.0)]))
+    assert "exposed  1.5 min of s3:data" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["s3:data", "1.5", "min", "12", "1.0", "GB", "-"] in rows
+    assert ["s3:logs", "no", "-", "1.0", "GB", "-"] in rows
+
+
+def test_many_mounts_fit_too_and_those_in_conflict_say_so() -> None:
+    many = [mount(LONG, conflicts=each, exposure_seconds=1.0 * each) for each in range(20)]
+    text = shown(node(mounts=many, exposure=[run(LONG, 1.0)] * 9, pending=[pending(LONG, 1)] * 9))
+    assert fits(text, 80, 24)
+    assert "and 16 more" in text
+    assert "q: end" in text
+
+
 def test_a_run_without_a_durable_step_says_so() -> None:
     line = next(
         each

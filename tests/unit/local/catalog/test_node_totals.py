@@ -14,10 +14,11 @@ from tests.stateful.node import Node
 from tests.unit.steps.test_operations import save_step
 
 RUNS = 1000
-GROWING = ("saves", "shards", "drains", "parts", "replications", "replicated_parts")
+GROWING = ("saves", "shards", "drains", "parts", "replications", "replicated_parts", "objects")
 BIG_SCANS = tuple(f"SCAN {table}" for table in GROWING)
 OF_A_PART = {  # indices that hold few rows, or only those of what lies here
     *("dirty_shards", "quarantined_shards", "evictable_shards"),
+    *("mount_saves", "unshown_objects", "object_conflicts"),
     *("open_saves", "local_only_saves", "due_replications", "lost_replications"),
 }
 
