@@ -90,6 +90,7 @@ OPERATIONS: Mapping[str, Need] = {
     "s3_put": _WRITE_RUN,
     "s3_delete": _WRITE_RUN,
     "s3_upload": _WRITE_RUN,
+    "s3_settle": _WRITE_RUN,
     "s3_key_create": Need(Role.READ, Extent.OWN, audited=True),  # for others: an admin
     "phase": _HINT,
     "fallback": _HINT,

@@ -8,8 +8,21 @@ from typing import Annotated, Any
 import typer
 from cachetier_client.units import shown_span
 
-from cachetier.cli.output import AsJson, Url, echo, print_json, reach, read_option, reported
+from cachetier.cli.output import (
+    AsJson,
+    Url,
+    echo,
+    print_json,
+    reach,
+    read_option,
+    refuse,
+    reported,
+    show,
+)
 from cachetier.cli.tokens import span_or_never
+
+MountArgument = Annotated[str, typer.Argument(help="The mount of the S3 door, by its name.")]
+KeyArgument = Annotated[str, typer.Argument(help="The whole key, as the bucket has it.")]
 
 
 def env(
@@ -49,6 +62,40 @@ def env(
     places = ", ".join(f"s3://{each['bucket']}/{each['prefix']}" for each in made["mounts"])
     opens = f"opens {places}" if places else "opens no mount: see `runs` of the principal"
     echo(f"Key {made['id']} of {made['principal']} {ends}; it {opens}.", err=True)
+
+
+def keep(
+    whose: Annotated[
+        str, typer.Argument(help="`ours` replaces what is there, `theirs` drops our version.")
+    ],
+    mount: MountArgument,
+    key: KeyArgument,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decide about an object that somebody else changed in the bucket; what was put later goes on.
+
+    JSON: `key`, `replaces`: the ETag of what the bucket has by now, empty for nothing.
+    """
+    if whose not in ("ours", "theirs"):
+        refuse(f"cannot keep {whose!r}", "Keep `ours` or `theirs`.", as_json=as_json)
+    with reported(as_json), reach(url) as client:
+        kept = client.settle_object(mount, key, whose)
+        there = kept["replaces"] or "nothing"
+        does = f"will replace {there}" if whose == "ours" else f"is dropped; {there} stays"
+        show(as_json, kept, f"{key}: our version {does}")
+
+
+def release(
+    mount: MountArgument, key: KeyArgument, url: Url = None, as_json: AsJson = False
+) -> None:
+    """Let a marker go that waits for what other nodes put before it: they may be gone for good.
+
+    Whoever reads the marker in the bucket may then miss what it speaks of. JSON: `key`.
+    """
+    with reported(as_json), reach(url) as client:
+        released = client.settle_object(mount, key, "release")
+        show(as_json, released, f"{key}: waits no more")
 
 
 def environment_of(made: dict[str, Any]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from cachetier_client.identity.names import shown
 
 from cachetier.access.access import Access
 from cachetier.access.principals import Caller
-from cachetier.errors import InvalidRequestError
+from cachetier.errors import InvalidRequestError, NotFoundError
 from cachetier.ingest.ingest import Ingest
 from cachetier.model.objects import Mount
 from cachetier.reclaim.gc import Garbage
@@ -55,6 +55,10 @@ class S3Offer:
         return {**key.as_json(), "secret": secret, **where}
 
 
+def _no_mounts(_wish: Mapping[str, Any]) -> dict[str, Any]:
+    raise NotFoundError("this node has no mounts of the S3 door")
+
+
 @dataclass(frozen=True, slots=True)
 class Operations:
     """The node behind its doors.
@@ -63,7 +67,8 @@ class Operations:
     ``refuse_when_leaving`` once shards are not: what is begun may still be sealed, and flushed.
     ``fell_back`` takes how many shards and bytes went past this service while it was away,
     ``failed`` which door answered with which code of an error. ``http_url`` says where the HTTP
-    door is, if there is one; ``s3`` tells clients of the S3 door. ``greeting`` is added to the
+    door is, if there is one; ``s3`` tells clients of the S3 door, ``settle``
+    does what a person decides about its objects. ``greeting`` is added to the
     answer to each client's ``hello``.
     """
 
@@ -83,4 +88,5 @@ class Operations:
     failed: Callable[[str, str], None] = lambda _door, _code: None
     http_url: Callable[[], str | None] = lambda: None
     s3: S3Offer = field(default_factory=S3Offer)
+    settle: Callable[[Mapping[str, Any]], dict[str, Any]] = _no_mounts
     greeting: dict[str, Any] = field(default_factory=dict)

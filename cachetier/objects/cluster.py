@@ -21,8 +21,11 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cachetier_client.clock import Clock
 from cachetier_client.io.digests import digest_of
@@ -50,6 +53,9 @@ from cachetier.telemetry.events import tell
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 2.0
+PATIENCE_SECONDS = 5.0  # a put waits no longer for the bucket, which is then away
+ASKERS = 16
+Answer = TypeVar("Answer")
 OpenStore = Callable[[str], ObjectStore]
 
 
@@ -88,6 +94,7 @@ class MountOrder:
         self._owes = self._is_held()
         self._away_until = 0.0
         self._swept = False
+        self._askers = ThreadPoolExecutor(ASKERS, thread_name_prefix="order-note")
         self._seen: dict[str, str] = {}
 
     # --- commits ---------------------------------------------------------------------------------
@@ -167,24 +174,36 @@ class MountOrder:
         return not self._owes
 
     def _went_away(self) -> None:
-        self._owes = True
+        self._owes, self._swept = True, False  # a note may come late, when nobody knows it any more
         self._away_until = self._clock.monotonic() + ROUND_SECONDS
 
     # --- the bucket ------------------------------------------------------------------------------
+
+    def _asked(self, call: Callable[[], Answer]) -> Answer:
+        """Return what a call says in the time that a put has for it.
+
+        Raises:
+            RemoteError: It does not; it may take effect still.
+        """
+        try:
+            return self._askers.submit(call).result(PATIENCE_SECONDS)
+        except FutureTimeoutError:
+            raise TransientError(f"no answer of the bucket in {PATIENCE_SECONDS:g} s") from None
 
     def _key(self, name: str) -> str:
         return f"{notes_prefix(self.mount.prefix)}{name}"
 
     def _names(self) -> set[str]:
         prefix = notes_prefix(self.mount.prefix)
-        return {key.removeprefix(prefix) for key in self._bucket.list(prefix).keys}
+        listed = self._asked(lambda: self._bucket.list(prefix))
+        return {key.removeprefix(prefix) for key in listed.keys}
 
     def _write_note(self, epoch: str, opened_at: float) -> bool:
         """Write a note and remember that; return whether it is there for sure."""
         name = note_name(self._store.store_id, epoch)
         body = Note(socket.gethostname(), self._store.store_id, opened_at).as_bytes()
         try:
-            self._bucket.put(self._key(name), body, digest=digest_of(body))
+            self._asked(lambda: self._bucket.put(self._key(name), body, digest=digest_of(body)))
         except RemoteError:
             with self._changed:
                 self._went_away()
@@ -298,6 +317,10 @@ class MountOrder:
         tell(log, events.MARKER_RELEASED, run=marker.run, name=marker.key, by_itself=bool(message))
         self._ring()
 
+    def close(self) -> None:
+        """Ask no more; what hangs is left behind."""
+        self._askers.shutdown(wait=False, cancel_futures=True)
+
     # --- asked -----------------------------------------------------------------------------------
 
     def release(self, key: str) -> None:
@@ -356,6 +379,8 @@ class ClusterOrdering:
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(grace_seconds)
+        for order in self._mounts.values():
+            order.close()
 
     def release(self, mount: str, key: str) -> None:
         """Let a marker wait no more for other nodes; raises as ``MountOrder.release``."""

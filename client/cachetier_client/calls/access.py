@@ -60,6 +60,27 @@ class Access(Runs):
             fields = {"principal": principal, "mount": mount, "expires_seconds": expires_seconds}
             return dict(self._ask("s3_key_create", fields, timeout_seconds))
 
+    def settle_object(
+        self, mount: str, key: str, how: str, *, timeout_seconds: float = LOOK_SECONDS
+    ) -> dict[str, Any]:
+        """Decide about an object of the S3 door that does not go on by itself.
+
+        Args:
+            mount: Of the door, by its name.
+            key: Whole, as the bucket has it.
+            how: Of a key that somebody else changed in the bucket: ``ours`` replaces what is there
+                by now, ``theirs`` drops this node's version. Of a marker: ``release`` lets it wait
+                no more for other nodes.
+            timeout_seconds: For the whole call.
+
+        Raises:
+            NotFoundError: Nobody has to decide about this key.
+            RemoteError: The bucket cannot say what is there; nothing changed.
+        """
+        fields = {"run": mount, "key": key, "settle": how}
+        with self._caller.calling("s3_settle", run=mount), understood():
+            return dict(self._ask("s3_settle", fields, timeout_seconds))
+
     def tokens(self, *, timeout_seconds: float = LOOK_SECONDS) -> list[dict[str, Any]]:
         """Return the tokens that were made, without their secrets."""
         with self._caller.calling("token_list", tells=False), understood():

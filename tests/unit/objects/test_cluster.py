@@ -95,11 +95,13 @@ class OneNode:
     def die(self) -> None:
         """Be killed, and start again: what was not committed is gone."""
         self.putting.clear()
+        self.order.close()
         self.mount.close()
         self.node.die()
         self._open()
 
     def close(self) -> None:
+        self.order.close()
         self.mount.close()
         self.node.close()
 

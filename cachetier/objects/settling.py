@@ -1,0 +1,79 @@
+"""What a person decides about objects that cannot go on by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cachetier_client.identity.names import MOUNT_MARK, shown
+
+from cachetier.errors import InvalidRequestError, NotFoundError
+from cachetier.local.catalog import object_drains, objects, queries
+from cachetier.local.store import Store
+from cachetier.model.names import DURABLE
+from cachetier.model.objects import ObjectVersion
+from cachetier.objects.cluster import ClusterOrdering
+from cachetier.remote.base import ObjectStore
+from cachetier.remote.mounted import MountBuckets
+
+
+class Settling:
+    """Settles conflicts, and lets markers go. Thread-safe; ``ring`` wakes the drain."""
+
+    def __init__(
+        self,
+        store: Store,
+        buckets: MountBuckets,
+        ordering: ClusterOrdering,
+        ring: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._buckets = buckets
+        self._ordering = ordering
+        self._ring = ring
+
+    def settle(self, wish: Mapping[str, Any]) -> dict[str, Any]:
+        """Do as ``settle`` of a request's header says about its ``key`` of the mount ``run``.
+
+        ``ours``: the version in conflict replaces what is there by now. ``theirs``: it is dropped.
+        ``release``: a marker waits no more for other nodes. Returns ``key``, and of a conflict
+        ``replaces``, the bucket's ETag of what is there; empty for nothing.
+
+        Raises:
+            InvalidRequestError: It says nothing of the kind.
+            NotFoundError: Nobody has to decide about this key.
+            RemoteError: The bucket cannot say what is there; nothing changed.
+        """
+        mount, key, what = wish.get("run"), wish.get("key"), wish.get("settle")
+        if not isinstance(mount, str) or not isinstance(key, str):
+            raise InvalidRequestError(f"{shown(key)} is no key of a mount")
+        if what == "release":
+            self._ordering.release(mount, key)
+            return {"key": key}
+        if what not in ("ours", "theirs"):
+            raise InvalidRequestError(f"cannot keep {shown(what)}", hint="Keep ours, or theirs.")
+        return {"key": key, "replaces": self._keep(mount, key, ours=what == "ours")}
+
+    def _keep(self, mount: str, key: str, *, ours: bool) -> str:
+        run = f"{MOUNT_MARK}{mount}"
+        version = self._store.read(object_drains.conflict_of, run, key)
+        if version is None:
+            raise NotFoundError(f"no object {key} of mount {mount} is in conflict", name=key)
+        bucket = self._buckets.of(run).objects
+        info = bucket.head(key)
+        there = info.etag if info is not None else ""
+        if ours:
+            self._store.write(object_drains.keep_ours, version.version, there)
+        else:
+            self._abort_upload(version, bucket)
+            removed = self._store.write(object_drains.keep_theirs, version.version, there)
+            self._store.drop(removed)
+        self._ring()
+        return there
+
+    def _abort_upload(self, version: ObjectVersion, bucket: ObjectStore) -> None:
+        """Leave nothing in the bucket of what was sent ahead."""
+        for piece in self._store.read(objects.pieces_of, version.version)[:1]:
+            upload = self._store.read(queries.progress_of, piece.version, DURABLE)
+            if upload.upload_id is not None:
+                bucket.abort_upload(version.key, upload.upload_id)
