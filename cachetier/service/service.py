@@ -51,6 +51,7 @@ from cachetier.model.names import DURABLE
 from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.notifier import Changes
+from cachetier.objects.settling import Settling
 from cachetier.parsers import is_loopback
 from cachetier.reclaim.evict import Evictor, Watermarks
 from cachetier.reclaim.gc import Garbage
@@ -205,6 +206,7 @@ class Service:
         missing = MissingObjects(store, Remote(DURABLE, self._bucket), clock, self._announce)
         mounted = MountedObjects(store, self._mount_buckets(), clock)
         self._ordering = ordering_of(mounted.buckets, store, self._changes, clock)
+        self._settling = Settling(store, mounted.buckets, self._ordering, self._changes.ring)
         evictor = Evictor(
             store,
             clock,
@@ -310,6 +312,7 @@ class Service:
             failed=self.metrics.answered_with_error,
             http_url=lambda: self.url,
             s3=s3_offer(self._settings, lambda: self.s3_url),
+            settle=self._settling.settle,
             greeting={"remote": remote_for_clients(self._remote)},
         )
 

@@ -490,10 +490,6 @@ class Session:
         offer, wanted = self._node.s3, (header.get("principal"), mount, lasts_seconds)
         return Reply(offer.create_key(self._node.access, self._caller, *wanted))
 
-    def _s3_settle(self, header: Header) -> Reply:
-        self._node.refuse_when_stopping()
-        return Reply(self._node.settle(header))
-
     def _token_list(self, _header: Header) -> Reply:
         return Reply({"tokens": [each.as_json() for each in self._node.access.tokens.list()]})
 
@@ -595,7 +591,7 @@ _OPERATIONS: dict[str, _Operation] = {
     "link_create": _on(_header, Session._link_create),
     "token_create": _on(_header, Session._token_create),
     "s3_key_create": _on(_header, Session._s3_key_create),
-    "s3_settle": _on(_header, Session._s3_settle),
+    "s3_settle": _on(_header, lambda session, header: Reply(session._node.settle(header))),
     "token_list": _on(_header, Session._token_list),
     "token_revoke": _on(_header, Session._token_revoke),
     "phase": _on(_header, Session._phase),
