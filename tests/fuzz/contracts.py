@@ -53,6 +53,7 @@ from cachetier.local.catalog import queries
 from cachetier.local.recovery import open_store
 from tests.crash.sweep import Remote
 from tests.fakes.fake_clock import FakeClock
+from tests.fuzz import s3_contracts
 from tests.fuzz.mutants import PIECES
 from tests.fuzz.recording import frame
 from tests.stateful.node import Node
@@ -327,6 +328,17 @@ CONTRACTS: dict[str, Contract] = {
     ),
     "amounts and addresses": Contract(
         read_amounts, lambda: [b"80%", b"1.5 GiB", b"s3://b/p", b"127.0.0.1:0", b'{"a": "1 h"}'], ()
+    ),
+    "requests of S3": Contract(
+        s3_contracts.read_request, lambda: [*map(s3_contracts.as_lines, s3_contracts.EXAMPLES)], ()
+    ),
+    "signatures of S3": Contract(
+        s3_contracts.read_signed, lambda: [*map(s3_contracts.as_lines, s3_contracts.EXAMPLES)], ()
+    ),
+    "checksums of S3": Contract(s3_contracts.read_checksums, lambda: s3_contracts.CHECKSUMS, ()),
+    "aws-chunked bodies": Contract(s3_contracts.read_chunks, s3_contracts.chunks, ()),
+    "documents of S3 clients": Contract(
+        s3_contracts.read_documents, lambda: s3_contracts.DOCUMENTS, ()
     ),
     "catalog files": Contract(read_catalog, catalogs, (), costly=True),
 }

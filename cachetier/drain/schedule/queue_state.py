@@ -19,7 +19,7 @@ from itertools import chain, count
 from math import prod
 
 from cachetier_client.clock import Clock
-from cachetier_client.identity.names import base_run, is_of_run
+from cachetier_client.identity.names import MOUNT_MARK, base_run, is_of_run
 
 from cachetier import callers
 from cachetier.drain.schedule.tasks import Key, TaskKind, Work, name_key
@@ -92,8 +92,9 @@ class Weights:
 
     def path_of(self, run: str) -> Path:
         run = base_run(run)  # a run has one share, however many branches
+        called = run.removeprefix(MOUNT_MARK)  # by principals
         for group in self.groups:
-            if any(fnmatchcase(run, glob) for glob in group.globs):
+            if any(fnmatchcase(called, glob) for glob in group.globs):
                 name = f"{group.name}/"  # no run has a slash
                 return ("", name, group.weight), (name, run, self.of(run))
         return (("", run, self.of(run)),)
