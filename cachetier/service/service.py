@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING
 from cachetier_client.clock import Clock, Countdown, SystemClock
 
 from cachetier import __version__
-from cachetier.access.access import Access
 from cachetier.access.audit import Audit
-from cachetier.access.principals import OWNER, SCRAPER, principals_of
-from cachetier.access.quotas import Quotas
-from cachetier.access.s3_keys import S3Keys
-from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
 from cachetier.doors.operations import Operations
@@ -38,7 +33,6 @@ from cachetier.ingest.shares import SharedIngest, Shares
 from cachetier.ingest.write_through import WriteThrough
 from cachetier.local.catalog import reserve
 from cachetier.local.catalog.connection import sqlite_version
-from cachetier.local.catalog.node_totals import held_by_run
 from cachetier.local.files import data_files
 from cachetier.local.files.filesystem import checked_mount
 from cachetier.local.recovery import Recovered, open_store
@@ -52,7 +46,6 @@ from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.notifier import Changes
 from cachetier.objects.settling import Settling
-from cachetier.parsers import is_loopback
 from cachetier.reclaim.evict import Evictor, Watermarks
 from cachetier.reclaim.gc import Garbage
 from cachetier.reclaim.loop import Housekeeping
@@ -74,6 +67,7 @@ from cachetier.service.wiring import (
     policy_of,
     remote_for_clients,
     s3_offer,
+    who_may,
 )
 from cachetier.status.prometheus import points_of_catalog, points_of_service
 from cachetier.status.report import Addresses, Course, Door, NodeReport
@@ -199,7 +193,7 @@ class Service:
 
     def _build(self) -> None:
         settings, store, clock = self._settings, self.store, self._clock
-        self._access = self._who_may()
+        self._access = who_may(settings, store, clock, self._audit)
         self._incidents = Incidents(store)
         self._drain = self._open_drain(store, self._changes, self._incidents, self.metrics)
         marks = Watermarks(settings.high_watermark, settings.low_watermark)
@@ -416,27 +410,6 @@ class Service:
     def _by_address(self) -> list[HttpServer]:
         """The doors that have an address, those that are open."""
         return [each for each in (self._http, self._s3) if each is not None]
-
-    def _who_may(self) -> Access:
-        settings, store = self._settings, self.store
-        http, token = settings.http_address, settings.token
-        fixed = {}
-        if http is not None:
-            fixed[OWNER] = token.reveal() if token else owner_secret(settings.cache_dir)
-        if settings.scrape_token:
-            fixed[SCRAPER.name] = settings.scrape_token.reveal()
-        tenants = [each.principal() for each in settings.principal]
-        tokens = Tokens(settings.token_path, fixed, now=self._clock.now)
-        return Access(
-            principals_of(tenants, settings.allowed_uids, settings.admin_socket),
-            tokens,
-            self._audit,
-            s3_keys=S3Keys(settings.cache_dir, tokens) if settings.s3_address else None,
-            quotas=Quotas(tenants, lambda: store.look(held_by_run), self._clock.monotonic),
-            open_metrics=http is not None and is_loopback(http[0]) and not tenants,
-            hosts=settings.http_hosts,
-            monotonic=self._clock.monotonic,
-        )
 
     def _read_tls(self) -> Tls | None:
         def tell_of(problem: str | None) -> None:

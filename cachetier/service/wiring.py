@@ -9,7 +9,13 @@ from typing import Any
 from cachetier_client.clock import Clock
 from cachetier_client.units import parsed_size
 
+from cachetier.access.access import Access
+from cachetier.access.audit import Audit
+from cachetier.access.principals import OWNER, SCRAPER, principals_of
+from cachetier.access.quotas import Quotas
 from cachetier.access.roles import Role
+from cachetier.access.s3_keys import S3Keys
+from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.config.settings import Settings
 from cachetier.cpus import default_threads, parsed_cpus
 from cachetier.doors.operations import S3Offer
@@ -18,11 +24,13 @@ from cachetier.drain.schedule.queue_state import Group, Weights
 from cachetier.drain.serve.drains import Drain, Drains
 from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.errors import ConfigError
+from cachetier.local.catalog.node_totals import held_by_run
 from cachetier.local.recovery import lock_directory
 from cachetier.local.store import Store
 from cachetier.model.compression import Rules
 from cachetier.model.policy import Policy
 from cachetier.notifier import Changes
+from cachetier.parsers import is_loopback
 from cachetier.remote.boto_client import DEFAULT_REGION
 from cachetier.remote.settings import RemoteSettings
 from cachetier.steps.incidents import Incidents
@@ -102,6 +110,32 @@ def remote_for_clients(remote: RemoteSettings) -> dict[str, Any]:
     how = "verify", "conditional_writes", "spread"
     known = {name: getattr(remote, name) for name in where + how}
     return known | remote.at_rest.described()
+
+
+def who_may(settings: Settings, store: Store, clock: Clock, audit: Audit) -> Access:
+    """Return who may do what here; secrets of a door that have no file yet are made.
+
+    Raises:
+        ConfigError: A file of secrets is none.
+    """
+    http, token = settings.http_address, settings.token
+    fixed = {}
+    if http is not None:
+        fixed[OWNER] = token.reveal() if token else owner_secret(settings.cache_dir)
+    if settings.scrape_token:
+        fixed[SCRAPER.name] = settings.scrape_token.reveal()
+    tenants = [each.principal() for each in settings.principal]
+    tokens = Tokens(settings.token_path, fixed, now=clock.now)
+    return Access(
+        principals_of(tenants, settings.allowed_uids, settings.admin_socket),
+        tokens,
+        audit,
+        s3_keys=S3Keys(settings.cache_dir, tokens) if settings.s3_address else None,
+        quotas=Quotas(tenants, lambda: store.look(held_by_run), clock.monotonic),
+        open_metrics=http is not None and is_loopback(http[0]) and not tenants,
+        hosts=settings.http_hosts,
+        monotonic=clock.monotonic,
+    )
 
 
 def s3_offer(settings: Settings, url: Callable[[], str | None]) -> S3Offer:

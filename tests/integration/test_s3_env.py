@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from botocore.session import Session
 from typer.testing import CliRunner, Result
 
 from cachetier.cli.app import app
@@ -18,7 +22,7 @@ TEAM = {"name": "team", "runs": ["t-*"]}
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Served]:
-    with serving(s3="127.0.0.1:7071", s3_mount=MOUNTS, principal=[TEAM]) as served:
+    with serving(s3="127.0.0.1:0", s3_mount=MOUNTS, principal=[TEAM]) as served:
         yield served
 
 
@@ -35,7 +39,7 @@ def test_a_shell_takes_all_that_is_printed(node: Served) -> None:
         ["sh", "-c", script], capture_output=True, text=True, check=True, env=variables
     )
     found = dict(line.split("=", 1) for line in shell.stdout.splitlines())
-    assert found.pop("AWS_ENDPOINT_URL_S3") == "http://127.0.0.1:7071"
+    assert found.pop("AWS_ENDPOINT_URL_S3") == node.service.s3_url
     assert found.pop("AWS_REGION") == found.pop("AWS_DEFAULT_REGION") == "us-east-1"
     key_id, secret = found.pop("AWS_ACCESS_KEY_ID"), found.pop("AWS_SECRET_ACCESS_KEY")
     assert found == {}
@@ -44,6 +48,37 @@ def test_a_shell_takes_all_that_is_printed(node: Served) -> None:
 
     caller = node.service.operations.access.signed(key_id, lambda real: real == secret, "127.0.0.1")
     assert caller.principal.name == "owner"
+
+
+def buckets(environment: dict[str, str]) -> list[str]:
+    """Return the buckets that a client of S3 sees, of which its environment is all it knows."""
+    client: Any = Session().create_client(
+        "s3",
+        endpoint_url=environment["AWS_ENDPOINT_URL_S3"],
+        region_name=environment["AWS_REGION"],
+        aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+    return [each["Name"] for each in client.list_buckets()["Buckets"]]
+
+
+def test_a_key_opens_the_mounts_of_its_principal_until_it_is_revoked_or_ends(node: Served) -> None:
+    made = json.loads(run(node, "s3", "env", "--json").stdout)
+    assert buckets(made["environment"]) == ["data", "logs"]
+    of_team = json.loads(run(node, "s3", "env", "--principal", "team", "--json").stdout)
+    assert buckets(of_team["environment"]) == ["data"]
+    ended = json.loads(run(node, "s3", "env", "--expires", "0", "--json").stdout)
+    run(node, "token", "revoke", made["id"])
+    wrong = {**of_team["environment"], "AWS_SECRET_ACCESS_KEY": "of another"}
+    for environment, code in (
+        (made["environment"], "InvalidAccessKeyId"),
+        (ended["environment"], "ExpiredToken"),
+        (wrong, "SignatureDoesNotMatch"),
+    ):
+        with pytest.raises(ClientError) as refused:
+            buckets(environment)
+        assert refused.value.response["Error"]["Code"] == code
 
 
 def test_keys_are_listed_and_revoked_as_tokens_are(node: Served) -> None:
