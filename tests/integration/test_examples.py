@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -76,6 +77,24 @@ def test_a_job_that_only_writes_files_has_all_its_steps_stored(dev_url: str) -> 
 
     assert done.returncode == 0, done.stderr
     assert "steps [10, 20, 30] are safe on this node; the last has 8388608 bytes" in done.stdout
+
+
+def test_a_script_that_knows_boto3_alone_saves_through_the_node_by_one_line_of_shell(
+    dev_url: str,
+) -> None:
+    python, script = shlex.quote(sys.executable), ROOT / "examples" / "any_s3_client.py"
+    saves = f"{python} {script} s3://checkpoints/objects/train"
+    done = subprocess.run(
+        ["sh", "-c", f'eval "$({python} -m cachetier s3 env)" && {saves}'],
+        env={**os.environ, "CACHETIER_URL": dev_url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "step 100, 25165824 bytes, is saved" in done.stdout
+    assert "step-100 reads back as it was" in done.stdout
 
 
 def test_the_steady_job_goes_on_while_s3_is_away(tmp_path: Path) -> None:
