@@ -40,8 +40,8 @@ _HEADER = re.compile(
 )
 _WHAT_IT_IS = "Credential, SignedHeaders and Signature, in this order"
 _PRESIGNED = "X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-SignedHeaders", "X-Amz-Signature"
-# A byte of a path or a query: an escape, what needs none, or what must become one.
-_TOKEN = re.compile(r"%([0-9A-Fa-f]{2})|([A-Za-z0-9\-._~])|(.)", re.DOTALL)
+# Of a path or a query: an escape, what needs none, or a byte that must become one.
+_TOKEN = re.compile(r"%([0-9A-Fa-f]{2})|([A-Za-z0-9\-._~]+)|(.)", re.DOTALL)
 _PLAIN = re.compile(r"[A-Za-z0-9\-._~/]*")
 
 
@@ -272,11 +272,16 @@ def _checked_payload(text: str) -> str:
     raise refused("InvalidArgument", "x-amz-content-sha256 is no SHA-256, and no way of streaming")
 
 
+@lru_cache(maxsize=64)
+def _instant_of(stamp: str) -> float:
+    if not _STAMP_SHAPE.fullmatch(stamp):
+        raise ValueError(stamp)
+    return datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC).timestamp()
+
+
 def _stamp_of(text: str, code: str) -> tuple[str, float]:
     try:
-        if not _STAMP_SHAPE.fullmatch(text):
-            raise ValueError
-        instant = datetime.strptime(text, _STAMP).replace(tzinfo=UTC).timestamp()
+        instant = _instant_of(text)
     except ValueError:
         raise refused(
             code, "the request wants its date as 20260131T235959Z, in x-amz-date"
