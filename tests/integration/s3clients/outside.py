@@ -39,7 +39,8 @@ def client_python() -> str:
 
 def found_program(name: str) -> str | None:
     """Return where a program is: beside the client's Python, or this one. Others do not count."""
-    return shutil.which(name, path=str(Path(client_python()).parent))
+    beside = [str(Path(python).parent) for python in (client_python(), sys.executable)]
+    return shutil.which(name, path=os.pathsep.join(beside))
 
 
 def run(place: Place, *command: object, **more: str) -> str:
