@@ -68,6 +68,14 @@ class ObjectTarget:
         """The client's, and two entries of ours."""
         return {**self.user_metadata, ETAG_KEY: self.etag, DIGEST_KEY: to_hex(self.digest)}
 
+    def is_folder(self, info: ObjectInfo) -> bool:
+        """Return whether this is the mark of a folder, and ``info`` one too.
+
+        pyarrow, for one, puts such marks. Stores that have folders themselves, as SeaweedFS, keep
+        neither their metadata nor a digest; of no bytes there is none to hold against.
+        """
+        return self.key.endswith("/") and not self.size_bytes and not info.size_bytes
+
     def wrote(self, info: ObjectInfo) -> bool:
         """Return whether ``info`` is this very version, as far as its metadata can say."""
         ours = {ETAG_KEY: self.etag, DIGEST_KEY: to_hex(self.digest)}
@@ -149,6 +157,8 @@ class ObjectUpload:
         """
         target = self._target
         info = self._store.head(target.key)
+        if info is not None and target.is_folder(info):
+            return info
         if info is not None and target.wrote(info):
             lend = self._context.buffers.lend
             if is_verified(self._store, info, target.size_bytes, target.digest, lend):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import apsw
 import pytest
-from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY, VERSION_KEY
+from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY, VERSION_KEY, ObjectInfo
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.local.catalog import object_drains, objects, queries
@@ -23,11 +24,15 @@ LARGE = bytes(range(256)) * (12 << 10)  # 3 MiB: what goes in parts here
 
 
 class Recording(MemoryObjectStore):
-    """Remembers which parts came, and how large they were."""
+    """Remembers which parts came, and how large they were; folders keep no metadata there."""
 
     def __init__(self) -> None:
         super().__init__(minimum_part_bytes=1)
         self.parts: list[tuple[int, int]] = []
+
+    def put(self, key: str, body: Body, **given: Any) -> ObjectInfo:
+        kept = {**given, "metadata": None} if key.endswith("/") else given
+        return super().put(key, body, **kept)
 
     def upload_part(
         self, key: str, upload_id: str, number: int, body: Body, *, digest: int
@@ -89,6 +94,20 @@ def test_an_empty_object_is_an_object(mount: MountNode, data: Recording) -> None
     drain(mount)
 
     assert data.get("ckpt/_SUCCESS") == b""
+
+
+def test_the_mark_of_a_folder_holds_nothing_up_where_folders_keep_no_metadata(
+    mount: MountNode, data: Recording
+) -> None:
+    mount.put("ckpt/table/", b"", head=Head({}, {"owner": "ada"}))
+    mount.put("ckpt/table/part-0", b"alpha")
+
+    drain(mount)
+
+    mark = data.head("ckpt/table/")
+    assert mark is not None and (mark.size_bytes, mark.metadata) == (0, {})
+    assert data.get("ckpt/table/part-0") == b"alpha"
+    assert mount.unshown() == []
 
 
 def test_an_object_of_several_parts_has_them_in_the_bucket_too(
