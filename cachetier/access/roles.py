@@ -76,6 +76,7 @@ OPERATIONS: Mapping[str, Need] = {
     "branches": _READ_RUN,
     "latest": _READ_RUN,
     "step": _READ_RUN,
+    "objects": _READ_RUN,  # of a mount, which is what a run is elsewhere
     "runs": Need(Role.READ, Extent.OWN),
     "pins": Need(Role.READ, Extent.OWN),
     "incidents": Need(Role.READ, Extent.OWN),

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import shown_size, shown_span
 
 from cachetier.cli.output import (
@@ -33,11 +34,12 @@ from cachetier.cli.shards import (
     chosen_level,
 )
 from cachetier.nearest import nearest
-from cachetier.visible import visible
+from cachetier.visible import on_one_line, visible
 
 if TYPE_CHECKING:
     from cachetier_client import Client, ShardInfo, StepInfo
     from cachetier_client.results import Level as LevelName
+    from cachetier_client.results import ObjectListed
     from rich.table import Table
 
 SLICE_SECONDS = 1.0
@@ -50,7 +52,10 @@ Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Seconds to w
 
 
 def ls(
-    run: Annotated[str | None, typer.Argument(help="List its steps.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(help="List its steps; of s3:MOUNT or s3:MOUNT/PREFIX the objects."),
+    ] = None,
     step: Annotated[int | None, typer.Argument(help="List its shards.")] = None,
     level: Annotated[
         str | None,
@@ -63,18 +68,23 @@ def ls(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs, the steps of a run, or the shards of a step.
+    """List the runs, the steps of a run, or the shards of a step; or the objects of a mount.
 
     With --all also what frameworks saved under paths of their own, and what nobody committed.
 
-    JSON: `runs`, or `steps`, or `step` with its `shards`.
+    JSON: `runs` and `mounts`, or `steps`, or `step` with its `shards`, or `objects`.
     """
+    if run is not None and run.startswith(MOUNT_MARK):
+        mount, _, prefix = run.removeprefix(MOUNT_MARK).partition("/")
+        with reported(as_json), reach(url) as client:
+            _show_objects(list(client.objects(mount, prefix)), run, as_json)
+        return
     wanted = None if level is None else chosen_level(level, "level", as_json)
     with reported(as_json), reach(url) as client:
         if everything and step is None:
             _show_all(client, run, wanted, as_json)
         elif run is None:
-            _show_runs(client.runs(), as_json)
+            _show_runs(client.runs(), client.mounts(), as_json)
         elif step is None:
             _show_steps(run, client.steps(run, wanted), wanted, as_json)
         else:
@@ -254,14 +264,31 @@ def _run_names(runs: list[str]) -> list[str]:
     return sorted({base_run(run) for run in runs})
 
 
-def _show_runs(runs: list[str], as_json: bool) -> None:
+def _show_runs(runs: list[str], mounts: list[str], as_json: bool) -> None:
     if as_json:
-        print_json({"runs": runs})
-    elif runs:
-        echo(*_run_names(runs))
+        print_json({"runs": runs, "mounts": mounts})
+    elif runs or mounts:
+        echo(*_run_names(runs), *(f"{MOUNT_MARK}{name}" for name in mounts))
     else:
         echo("This node knows no run yet.", err=True)
         echo("Next: See one in S3 with `cachetier ls RUN --level durable`.", err=True)
+
+
+def _show_objects(found: list[ObjectListed], of: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"objects": [asdict(each) for each in found]})
+        return
+    if not found:
+        echo(f"No object of {of}.", err=True)
+        return
+    shown = table("~key", "size", "~level", "~etag", "age")
+    now = time.time()
+    for each in found:
+        age = shown_span(max(0.0, now - each.modified_at))
+        shown.add_row(
+            on_one_line(each.key), shown_size(each.size_bytes), each.level, each.etag, age
+        )
+    console().print(shown)
 
 
 def _show_all(client: Client, run: str | None, level: LevelName | None, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from cachetier.access.principals import Caller
 from cachetier.errors import InvalidRequestError, NotFoundError
 from cachetier.ingest.ingest import Ingest
 from cachetier.model.objects import Mount
+from cachetier.objects.base import ReadableObjects
 from cachetier.reclaim.gc import Garbage
 from cachetier.restore.restore import Restore
 from cachetier.steps.incidents import Incidents
@@ -20,14 +21,46 @@ from cachetier.steps.operations import Checkpoints
 from cachetier.steps.waits import Waits
 from cachetier.training_hints import Phases
 
+LISTED_AT_ONCE = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class S3Offer:
-    """What an S3 client needs to know beside its key; ``url`` says where the door is."""
+    """What an S3 client needs to know beside its key; ``url`` says where the door is.
+
+    ``objects`` are those of the mounts.
+    """
 
     url: Callable[[], str | None] = lambda: None
     region: str = "us-east-1"
     mounts: tuple[Mount, ...] = ()
+    objects: ReadableObjects | None = None
+
+    def seen_by(self, caller: Caller) -> list[str]:
+        """Return the names of the mounts that a caller has a part in."""
+        return [each.name for each in self.mounts if caller.principal.sees(each.name)]
+
+    def listed(self, wish: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a page of a mount's objects: see docs/protocol.md, ``objects``.
+
+        Raises:
+            NotFoundError: There is no such mount.
+            RemoteError: Its bucket cannot be asked.
+        """
+        name, limit = wish.get("run"), wish.get("limit", LISTED_AT_ONCE)
+        prefix, after = wish.get("prefix", ""), wish.get("after", "")
+        mount = next((each for each in self.mounts if each.name == name), None)
+        if mount is None or self.objects is None:
+            there = ", ".join(each.name for each in self.mounts) or "none"
+            raise NotFoundError(f"no mount is called {shown(name)}", hint=f"There is: {there}.")
+        if not isinstance(prefix, str) or not isinstance(after, str):
+            raise InvalidRequestError("prefix and after are texts")
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= LISTED_AT_ONCE:
+            raise InvalidRequestError(f"limit is a number from 1 to {LISTED_AT_ONCE}")
+        page = self.objects.list(mount, mount.prefix + prefix, "", after, limit)
+        names = "key", "size_bytes", "etag", "level", "modified_at"
+        objects = [{name: getattr(each, name) for name in names} for each in page.objects]
+        return {"objects": objects, "next_after": page.next_after}
 
     def create_key(
         self,

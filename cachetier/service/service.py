@@ -305,7 +305,7 @@ class Service:
             fell_back=self._fell_back,
             failed=self.metrics.answered_with_error,
             http_url=lambda: self.url,
-            s3=s3_offer(self._settings, lambda: self.s3_url),
+            s3=s3_offer(self._settings, lambda: self.s3_url, self.objects),
             settle=self._settling.settle,
             greeting={"remote": remote_for_clients(self._remote)},
         )

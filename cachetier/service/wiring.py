@@ -30,6 +30,7 @@ from cachetier.local.store import Store
 from cachetier.model.compression import Rules
 from cachetier.model.policy import Policy
 from cachetier.notifier import Changes
+from cachetier.objects.base import ReadableObjects
 from cachetier.parsers import is_loopback
 from cachetier.remote.boto_client import DEFAULT_REGION
 from cachetier.remote.settings import RemoteSettings
@@ -138,14 +139,17 @@ def who_may(settings: Settings, store: Store, clock: Clock, audit: Audit) -> Acc
     )
 
 
-def s3_offer(settings: Settings, url: Callable[[], str | None]) -> S3Offer:
+def s3_offer(
+    settings: Settings, url: Callable[[], str | None], objects: ReadableObjects
+) -> S3Offer:
     """Return what S3 clients learn of the door at ``url``; any machine's becomes this one's."""
 
     def here() -> str | None:
         found = url()
         return found and found.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
-    return S3Offer(here, settings.remote_region or DEFAULT_REGION, settings.s3_mounts)
+    region = settings.remote_region or DEFAULT_REGION
+    return S3Offer(here, region, settings.s3_mounts, objects)
 
 
 def locked(settings: Settings) -> int:

@@ -44,6 +44,28 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectListed:
+    """One object of a mount; ``level`` is local until its bucket shows it, then durable."""
+
+    key: str
+    size_bytes: int
+    etag: str
+    level: str
+    modified_at: float
+
+    @classmethod
+    def from_reply(cls, reply: Mapping[str, Any]) -> ObjectListed:
+        """Read an object of a listing."""
+        return cls(
+            key=str(reply["key"]),
+            size_bytes=int(reply["size_bytes"]),
+            etag=str(reply["etag"]),
+            level=str(reply["level"]),
+            modified_at=float(reply["modified_at"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ShardInfo:
     """One shard of a step; ``state`` is dirty, clean, evicted, quarantined or remote."""
 

@@ -78,7 +78,7 @@ def test_puts_one_by_one_belong_to_one_save(served: Served) -> None:
 
 
 def test_ls_lists_runs_steps_and_shards(served: Served) -> None:
-    assert run(served, "ls", "--json").json == {"runs": []}
+    assert run(served, "ls", "--json").json == {"runs": [], "mounts": []}
     assert run(served, "ls").code == 0
     run(served, "put", "-", *STEP, "--name", "model/rank-0", "--seal", stdin=b"x" * 2000)
     assert run(served, "ls").out == "r\n"

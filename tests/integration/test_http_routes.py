@@ -34,7 +34,7 @@ def shared() -> Iterator[Served]:
 def test_a_step_goes_from_open_to_sealed(served: Served) -> None:
     served.put("a", b"a", rank=0, world_size=2, save_id="s")
     served.put("b", b"b", rank=1, world_size=2, save_id="s")
-    assert served.call("GET", "/v1/runs").json == {"runs": ["r"]}
+    assert served.call("GET", "/v1/runs").json == {"runs": ["r"], "mounts": []}
     step = served.call("GET", STEP).json["step"]
     assert (step["state"], step["levels"], step["world_size"]) == ("open", [], 2)
     assert [shard["name"] for shard in step["shards"]] == ["a", "b"]

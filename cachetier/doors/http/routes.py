@@ -31,8 +31,9 @@ def looking_routes(node: Operations, pools: Pools) -> APIRouter:
 
     @router.get("/v1/runs")
     async def runs(request: Request) -> schemas.RunsModel:
-        sees, found = caller_of(request.scope).principal.sees, await pools.quick(checkpoints.runs)
-        return schemas.RunsModel(runs=[run for run in found if sees(run)])
+        caller, found = caller_of(request.scope), await pools.quick(checkpoints.runs)
+        seen = [run for run in found if caller.principal.sees(run)]
+        return schemas.RunsModel(runs=seen, mounts=node.s3.seen_by(caller))
 
     @router.get("/v1/runs/{run}/steps", response_model=schemas.Steps)
     async def steps(run: str, level: schemas.LevelName | None = None) -> dict[str, Any]:

@@ -65,6 +65,7 @@ class FallbackRequest(_Request):
 
 class RunsModel(BaseModel):
     runs: list[str]
+    mounts: list[str]
 
 
 class ShardModel(BaseModel):

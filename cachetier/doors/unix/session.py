@@ -427,7 +427,8 @@ class Session:
 
     def _runs(self, _header: Header) -> Reply:
         sees = self._caller.principal.sees
-        return Reply({"runs": [run for run in self._node.checkpoints.runs() if sees(run)]})
+        runs = [run for run in self._node.checkpoints.runs() if sees(run)]
+        return Reply({"runs": runs, "mounts": self._node.s3.seen_by(self._caller)})
 
     def _steps(self, header: Header) -> Reply:
         level = None if header.get("level") is None else requests.level_of(header)
@@ -486,9 +487,8 @@ class Session:
         return Reply(self._node.access.create_token(header.get("principal"), lasts_seconds))
 
     def _s3_key_create(self, header: Header) -> Reply:
-        mount, lasts_seconds = header.get("mount"), requests.lasting(header)
-        offer, wanted = self._node.s3, (header.get("principal"), mount, lasts_seconds)
-        return Reply(offer.create_key(self._node.access, self._caller, *wanted))
+        wanted = header.get("principal"), header.get("mount"), requests.lasting(header)
+        return Reply(self._node.s3.create_key(self._node.access, self._caller, *wanted))
 
     def _token_list(self, _header: Header) -> Reply:
         return Reply({"tokens": [each.as_json() for each in self._node.access.tokens.list()]})
@@ -577,6 +577,7 @@ _OPERATIONS: dict[str, _Operation] = {
     "flush": _on(_header, Session._flush),
     "delete_step": _on(_step, Session._delete_step),
     "runs": _on(_header, Session._runs),
+    "objects": _on(_header, lambda session, header: Reply(session._node.s3.listed(header))),
     "steps": _on(_header, Session._steps),
     "branches": _on(_header, Session._branches),
     "latest": _on(_header, Session._latest),

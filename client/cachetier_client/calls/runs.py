@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, SupportsIndex
 
@@ -11,7 +12,7 @@ from cachetier_client.cadence import Cadence, Figure
 from cachetier_client.calls.caller import Caller, understood
 from cachetier_client.errors import ForbiddenError
 from cachetier_client.identity.names import checked_name, checked_run, checked_step
-from cachetier_client.results import Level, LevelReached, PinInfo, StepInfo
+from cachetier_client.results import Level, LevelReached, ObjectListed, PinInfo, StepInfo
 from cachetier_client.transport.base import Reply
 
 PUT_SECONDS = 60.0
@@ -33,6 +34,27 @@ class Runs:
         """Return the names of the runs this node knows."""
         with self._caller.calling("runs"), understood():
             return [str(run) for run in self._ask("runs", {}, timeout_seconds)["runs"]]
+
+    def mounts(self, *, timeout_seconds: float = LOOK_SECONDS) -> list[str]:
+        """Return the names of the node's mounts of the S3 door that this caller may read."""
+        with self._caller.calling("runs"), understood():
+            return [str(name) for name in self._ask("runs", {}, timeout_seconds).get("mounts", ())]
+
+    def objects(
+        self, mount: str, prefix: str = "", *, timeout_seconds: float = LOOK_SECONDS
+    ) -> Iterator[ObjectListed]:
+        """Yield the objects of a mount whose keys go on with ``prefix`` behind the mount's own.
+
+        They come page by page, in the order of their keys; ``timeout_seconds`` is for each page.
+        Only the service's socket has this.
+        """
+        fields: dict[str, Any] = {"run": checked_run(mount), "prefix": prefix, "after": ""}
+        while fields["after"] is not None:
+            with self._caller.calling("objects"), understood():
+                page = self._ask("objects", fields, timeout_seconds)
+                found = [ObjectListed.from_reply(described) for described in page["objects"]]
+            yield from found
+            fields["after"] = page["next_after"]
 
     def steps(
         self,
