@@ -10,6 +10,7 @@ each process 0.15 s at its start. What the client is made to do, and why:
   does not know it.
 - **Connections that can be cut**: each tells ``StallWatch`` which call it serves.
 - **Bodies as they are**: urllib3 would cut them into 16 KiB, and the processor would be the limit.
+- **Records together**: TLS gives 16 KiB at a time, each of which would come through every layer.
 - **Programs that give credentials are ended** when they hang: all else that is asked for them has
   a timeout of its own.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import os
 import ssl
 import subprocess
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -45,6 +47,8 @@ DEFAULT_REGION = "us-east-1"  # what S3-compatible stores expect where nobody na
 
 SEND_BYTES = 1 << 20  # with small ones the processor is the limit
 ENCRYPTED_BYTES = 64 << 10  # takes a second even where a connection gets next to nothing
+RECORD_BYTES = 16 << 10  # TLS has no larger ones
+GATHER_SECONDS = 0.1
 PROGRAM_SECONDS = 60.0  # one may ask somebody else; calls that need its answer wait as long
 
 # A parameter of calls beside botocore's: content headers, sent as they are. botocore would
@@ -264,6 +268,8 @@ def _watched(connection: Any, watch: StallWatch) -> Any:
     class Watched(connection):  # type: ignore[misc]  # each of botocore's two
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **{**options, "blocksize": SEND_BYTES})
+            if "ssl_context" in options:
+                self.ssl_context.sslsocket_class = _GatheringSocket
 
         def request(self, *arguments: Any, **options: Any) -> Any:
             watch.connected(self)
@@ -282,6 +288,22 @@ def _watched(connection: Any, watch: StallWatch) -> Any:
                 data = data[count:]
 
     return Watched
+
+
+class _GatheringSocket(ssl.SSLSocket):
+    """Gives whoever has room for several records all that come soon; others one, as usual."""
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        count = super().recv_into(buffer, nbytes, flags)
+        room = nbytes or len(buffer)
+        until = time.monotonic() + GATHER_SECONDS
+        with memoryview(buffer) as view:
+            while room > RECORD_BYTES and 0 < count < room and time.monotonic() < until:
+                more = cast("int", self.read(room - count, view[count:room]))
+                if not more:  # whoever reads on hears of the end
+                    break
+                count += more
+        return count
 
 
 def _take_headers(params: dict[str, Any], context: dict[str, Any], **_: object) -> None:

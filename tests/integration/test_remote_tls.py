@@ -17,7 +17,7 @@ from benchmarks.drain.remote import RunningSink, sink
 from cachetier.errors import RemoteError, TransientError
 from cachetier.remote.boto_client import Timeouts
 from cachetier.remote.s3 import S3ObjectStore
-from cachetier.remote.stall_guard import StallWatch
+from cachetier.remote.stall_guard import SLICE_BYTES, StallWatch
 from tests.integration.certificates import Authority
 
 PIECE_BYTES = 512 << 10
@@ -33,6 +33,18 @@ class Pieces:
     def __iter__(self) -> Iterator[memoryview]:
         for at in range(0, len(BODY), PIECE_BYTES):
             yield memoryview(BODY)[at : at + PIECE_BYTES]
+
+
+class Taken:
+    """How long each piece is that an object comes in."""
+
+    size_bytes = len(BODY)
+
+    def restart(self) -> None:
+        self.sizes: list[int] = []
+
+    def take(self, piece: bytes | memoryview) -> None:
+        self.sizes.append(len(piece))
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +88,15 @@ def test_a_body_of_pieces_and_its_ranges_go_through_tls(store: S3ObjectStore) ->
     store.read_into("key", 100, memoryview(room))
     assert room == BODY[100 : 100 + PIECE_BYTES]
     assert store.get("key") == BODY
+
+
+def test_records_come_together_where_tls_would_give_one_at_a_time(store: S3ObjectStore) -> None:
+    send(store, "together")
+
+    taken = Taken()
+    store.read_into("together", 0, taken)
+    assert sum(taken.sizes) == len(BODY)
+    assert max(taken.sizes) == SLICE_BYTES
 
 
 def test_what_has_arrived_over_tls_is_known_while_it_is_sent(
