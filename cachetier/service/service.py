@@ -241,9 +241,13 @@ class Service:
             changes=self._changes,
             clock=clock,
         )
-        self.report = NodeReport(
-            store,
-            clock,
+        self.report = self._reporter()
+        self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
+
+    def _reporter(self) -> NodeReport:
+        return NodeReport(
+            self.store,
+            self._clock,
             self._machine,
             self._drain,
             self._course,
@@ -251,7 +255,6 @@ class Service:
             flow=self.metrics.flow,
             access=self._access,
         )
-        self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
 
     def _mount_buckets(self) -> MountBuckets:
         """Return the buckets of mounts; the checkpoints' own is paced together with them."""

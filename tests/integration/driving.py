@@ -27,7 +27,7 @@ from cachetier.testing.troubles import Fault, Trouble, first
 from tests.fakes.faulty_files import FaultyFiles, refuse
 from tests.integration.changing import new, old
 from tests.integration.drain_node import patterned
-from tests.integration.serving import Served, serving, shard_path
+from tests.integration.serving import Caller, Served, serving, shard_path
 from tests.integration.two_remotes import RUN, Node, Site, running, site, until
 
 LARGE = 300_000
@@ -288,6 +288,16 @@ def a_tenant_with_a_quota(_place: Site, seen: Seen) -> None:
         seen.until(served.service, *QUOTA)
 
 
+def a_client_of_s3_that_signs_nothing(_place: Site, seen: Seen) -> None:
+    mount = {"name": "data", "bucket": "bucket", "prefix": "train"}
+    with alone(s3="127.0.0.1:0", s3_mount=[mount]) as (served, _client):
+        assert served.service.s3_url is not None
+        door = Caller(int(served.service.s3_url.rsplit(":", 1)[1]))
+        door.bearer = {}
+        assert door("GET", "/bucket/train/a").status == 403
+        seen.until(served.service, "s3_requests")
+
+
 QUOTA = {"quota_used_bytes", "quota_limit_bytes"}
 
 
@@ -325,4 +335,5 @@ SCENARIOS = (
     Scenario(a_catalog_that_cannot_be_read, {"scrape_errors"}),
     Scenario(callers_that_are_refused_or_went_past, CALLERS),
     Scenario(a_tenant_with_a_quota, QUOTA),
+    Scenario(a_client_of_s3_that_signs_nothing, {"s3_requests"}),
 )
