@@ -224,12 +224,7 @@ class Service:
             room=Room(self._changes.ring, self._keeps_restored),
             missing=missing,
             mounted=mounted,
-            listener=RestoreListener(
-                on_used=evictor.touch,
-                on_opened=self.metrics.get_seconds.observe,
-                on_restored=lambda shard: self.metrics.restored_bytes.inc(shard.content.size_bytes),
-                on_range_read=self.metrics.range_read_bytes.inc,
-            ),
+            listener=self._restore_listener(evictor),
         )
         self.objects = objects_of(
             mounted,
@@ -243,6 +238,14 @@ class Service:
         )
         self.report = self._reporter()
         self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
+
+    def _restore_listener(self, evictor: Evictor) -> RestoreListener:
+        return RestoreListener(
+            on_used=evictor.touch,
+            on_opened=self.metrics.get_seconds.observe,
+            on_restored=lambda shard: self.metrics.restored_bytes.inc(shard.content.size_bytes),
+            on_range_read=self.metrics.range_read_bytes.inc,
+        )
 
     def _reporter(self) -> NodeReport:
         return NodeReport(
