@@ -168,7 +168,15 @@ STATUS_KEYS = {
         "sqlite_version",
     ),
     *("warnings", "local_only", "unwanted", "pinned"),
-    *("exposure", "mounts", "exposure_objective_seconds", "incomplete", "eta_seconds", "flow"),
+    *(
+        "exposure",
+        "mounts",
+        "s3",
+        "exposure_objective_seconds",
+        "incomplete",
+        "eta_seconds",
+        "flow",
+    ),
 }
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import typer
 from cachetier_client import NotFoundError, PinInfo, ShardInfo, StepInfo
+from cachetier_client.results import ObjectListed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -130,7 +131,10 @@ RENDERINGS: dict[str, Callable[[str], object]] = {
     "top of many": lambda text: output.console().print(
         drawn([node(f"http://{text}", **full_answer(text))] * 2, 80, 24, 1.0)
     ),
-    "ls": lambda text: steps._show_runs([text], False),
+    "ls": lambda text: steps._show_runs([text], [text], False),
+    "ls s3:MOUNT": lambda text: steps._show_objects(
+        [ObjectListed(text, 1, text, text, 0.0)], text, False
+    ),
     "ls RUN": lambda text: steps._show_steps(text, [a_step(text)], None, False),
     "ls RUN STEP": lambda text: steps._show_step(a_step(text), False),
     "pin": lambda text: pin._show_pin(a_pin(text), False),
