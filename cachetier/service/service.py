@@ -257,6 +257,7 @@ class Service:
             warnings=self._warnings,
             flow=self.metrics.flow,
             access=self._access,
+            markers=self._ordering.waiting,
         )
 
     def _mount_buckets(self) -> MountBuckets:

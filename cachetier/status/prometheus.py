@@ -71,6 +71,7 @@ def points_of_catalog(now: NodeSnapshot) -> Mapping[str, Points]:
         "evictable_bytes": totals.evictable_bytes,
         "unwanted_bytes": totals.unwanted.size_bytes,
         "pinned_steps": totals.pins.steps,
+        "waiting_markers": len(now.markers),
         "pinned_bytes": totals.pins.size_bytes,
         "quarantined_shards": totals.damage.shards,
         "quarantined": totals.damage.ever,

@@ -12,6 +12,7 @@ from cachetier.access.access import Access
 from cachetier.drain.serve.drains import Drain
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.store import Store
+from cachetier.objects.cluster import WaitingMarker
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot, snapshot_of
 from cachetier.status.status import status_of
 from cachetier.status.warnings import Machine
@@ -44,7 +45,7 @@ class Addresses:
 class NodeReport:
     """Answers what the node is like now. Thread-safe."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whom it asks
         self,
         store: Store,
         clock: Clock,
@@ -55,10 +56,12 @@ class NodeReport:
         warnings: Callable[[], Sequence[str]],
         flow: Callable[[], Mapping[str, int]],
         access: Access,
+        markers: Callable[[], Sequence[WaitingMarker]] = tuple,
     ) -> None:
         """A report; ``warnings`` adds what readers found, ``flow`` what went through.
 
-        ``access`` knows what principals have of their quotas, and who shares the service's user.
+        ``access`` knows what principals have of their quotas, and who shares the service's user;
+        ``markers`` are those that wait for other nodes.
         """
         self._store = store
         self._clock = clock
@@ -68,6 +71,7 @@ class NodeReport:
         self._warnings = warnings
         self._flow = flow
         self._access = access
+        self._markers = markers
         self._doors: Sequence[Door] = ()
         self._addresses = Addresses("", None)
 
@@ -104,7 +108,8 @@ class NodeReport:
     def node(self) -> NodeSnapshot:
         """Return the whole node as it is now."""
         found = snapshot_of(self._store, self._clock, self.service())
-        return replace(found, principals=tuple(self._access.quotas.described()))
+        principals = tuple(self._access.quotas.described())
+        return replace(found, principals=principals, markers=tuple(self._markers()))
 
     def status(self) -> dict[str, Any]:
         """Return the status object; see docs/http.md."""

@@ -19,6 +19,7 @@ from cachetier.local.catalog.node_totals import NodeTotals, Owed, node_totals
 from cachetier.local.catalog.replica_queries import Lag
 from cachetier.local.open_files import Lent
 from cachetier.local.store import Store
+from cachetier.objects.cluster import WaitingMarker
 from cachetier.status import exposure
 from cachetier.status.exposure import IncompleteSaves, RunExposure
 
@@ -87,6 +88,7 @@ class NodeSnapshot:
     incomplete: IncompleteSaves = field(default_factory=IncompleteSaves)
     runs: tuple[RunExposure, ...] = ()
     mounts: tuple[MountExposure, ...] = ()
+    markers: tuple[WaitingMarker, ...] = ()
     remotes: tuple[RemoteProgress, ...] = ()
     principals: tuple[dict[str, Any], ...] = ()
 

@@ -82,6 +82,7 @@ def _figures(node: NodeSnapshot) -> dict[str, Any]:
         "pinned": asdict(totals.pins),
         "exposure": [asdict(run) for run in node.runs],
         "mounts": [asdict(mount) for mount in node.mounts],
+        "waiting_markers": [asdict(marker) for marker in node.markers],
         "exposure_objective_seconds": service.exposure_objective_seconds,
         "incomplete": asdict(node.incomplete),
         "eta_seconds": node.remotes[0].eta_seconds,

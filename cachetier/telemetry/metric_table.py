@@ -210,6 +210,11 @@ _DRAIN = (
         "Objects of the S3 door that became visible in their bucket, and deletions.",
         status="drain.drained_objects",
     ),
+    _gauge(
+        "waiting_markers",
+        "Objects of the S3 door that wait for what other nodes put before them.",
+        status="waiting_markers",
+    ),
     _counter(
         "object_conflicts",
         "Objects of the S3 door whose key somebody else changed in the bucket.",
