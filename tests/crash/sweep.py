@@ -120,14 +120,16 @@ def fates(seed: int, lucks: int) -> Iterator[tuple[str, Fate]]:
 class Life:
     """One scripted life on a strict disk, and every moment of it."""
 
-    def __init__(self, top: Path, seed: int, *, overture: bool = True) -> None:
+    def __init__(
+        self, top: Path, seed: int, *, overture: bool = True, plays: type[Workload] = Workload
+    ) -> None:
         top.mkdir()
         self.disk = StrictDisk(top)
         self.moments: list[Moment] = []
         self._top = top
         self._remote, self._clock = Remote(), FakeClock()
         self._seed = seed
-        self.workload = Workload(self._make_node, self._clock, seed, overture=overture)
+        self.workload = plays(self._make_node, self._clock, seed, overture=overture)
 
     @property
     def node(self) -> Node:
@@ -190,9 +192,16 @@ def repeatable(seed: int) -> Iterator[None]:
         secrets.token_hex = real
 
 
-def live(top: Path, seed: int, calls: int = CALLS, *, overture: bool = True) -> list[Moment]:
+def live(
+    top: Path,
+    seed: int,
+    calls: int = CALLS,
+    *,
+    overture: bool = True,
+    plays: type[Workload] = Workload,
+) -> list[Moment]:
     """Live one life; return every moment of it."""
-    life = Life(top, seed, overture=overture)
+    life = Life(top, seed, overture=overture, plays=plays)
     life.play(calls)
     return life.moments
 
@@ -209,6 +218,7 @@ def sweep(
     drained: int = 6,
     without_log: int = 8,
     at: str = "",
+    plays: type[Workload] = Workload,
 ) -> Report:
     """Live a life, cut the power at each of its steps in every way, and judge what is left.
 
@@ -224,11 +234,12 @@ def sweep(
         drained: Of so many states one is drained to the end.
         without_log: Of so many states one is started without the catalog's log as well.
         at: What a moment that is judged is before, as its description says.
+        plays: What is called in the life.
 
     Raises:
         ViolationError: Names the seed, the step and the way, so that it can be repeated.
     """
-    moments = live(place / f"life-{seed}", seed, calls, overture=overture)
+    moments = live(place / f"life-{seed}", seed, calls, overture=overture, plays=plays)
     report = Report(steps=len(moments))
     with unsynced() as vfs:
         for moment in [moment for moment in moments if at in moment.where][seed % every :: every]:

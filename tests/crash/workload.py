@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ RUN = "run"
 WORLD_SIZE = 2
 STEPS = (1, 2)
 NAMES = ("a", "b/c", "d")
+KEYS = ("in/a", "in/b/c", "in/latest")
 ENDLESS_TASKS = 200
 Place = tuple[int, tuple[Any, ...]]  # how many calls came before, and the state of the dice
 SMALL, LARGE, TWO_BLOCKS = 300, 70_000, BLOCK_BYTES + 5_000
@@ -260,3 +261,119 @@ class Workload:
         """Choose a name: rank 0 has two to pack, and now and then one takes the other's."""
         own = ("a", "d") if rank == 0 else ("b/c",)
         return self._dice.choice(own if self._dice.random() < 0.9 else NAMES)
+
+
+class ObjectWorkload(Workload):
+    """Plays what programs do that speak S3, among steps that are saved beside."""
+
+    def _any_call(self) -> Callable[[], None]:
+        kinds = [
+            *[self.put_object] * 4,
+            self.delete_objects,
+            *[self.upload] * 3,
+            *[self.drain_one] * 4,
+            self.drain_all,
+            self.evict,
+            self.get_objects,
+            self.put,
+            self.seal,
+            self.restart,
+            self.kill,
+        ]
+        return self._dice.choice(kinds)
+
+    def _one_of_everything(self) -> list[Callable[[], None]]:
+        first, second, third = KEYS
+        return [
+            lambda: self._put_object(first, SMALL),
+            lambda: self._put_object(first, LARGE),
+            self.drain_one,
+            lambda: self._put_object(second, LARGE),
+            lambda: self._delete_objects([first, third]),
+            lambda: self._begin_upload(third),
+            lambda: self._put_part(third, 2, LARGE),
+            lambda: self._put_part(third, 7, SMALL),
+            lambda: self._put_part(third, 2, LARGE),
+            lambda: self._put_part(third, 5, LARGE),
+            self.kill,
+            lambda: self._complete_upload(third, [2, 7]),
+            self.drain_all,
+            self.evict,
+            self.get_objects,
+            lambda: self._put_object(third, LARGE),
+            lambda: self._put_object(second, SMALL),
+            lambda: self._begin_upload(first),
+            lambda: self._put_part(first, 1, LARGE),
+            lambda: self._abort_upload(first),
+            self.restart,
+            self.drain_all,
+            lambda: self._delete_objects([second]),
+        ]
+
+    def put_object(self) -> None:
+        self._put_object(self._dice.choice(KEYS), self._dice.choice((0, SMALL, SMALL, LARGE)))
+
+    def delete_objects(self) -> None:
+        self._delete_objects(self._dice.sample(KEYS, self._dice.choice((1, 2))))
+
+    def upload(self) -> None:
+        """Go on with an upload: begin it, put a part of it, or end it."""
+        key = self._dice.choice(KEYS)
+        parts = self.promise.before.uploads.get(key)
+        if parts is None:
+            return self._begin_upload(key)
+        if len(parts) < 2 or self._dice.random() < 0.3:
+            size = self._dice.choice((SMALL, LARGE))
+            return self._put_part(key, self._dice.choice((1, 2, 5)), size)
+        if self._dice.random() < 0.2:
+            return self._abort_upload(key)
+        listed = self._dice.sample(sorted(parts), self._dice.randint(1, len(parts)))
+        return self._complete_upload(key, sorted(listed))
+
+    def get_objects(self) -> None:
+        """Read everything: what is only remote comes back."""
+        for key in KEYS:
+            assert self.node.objects.get(key) == self.promise.before.objects.get(key)
+
+    def _put_object(self, key: str, size_bytes: int) -> None:
+        data = self._dice.randbytes(size_bytes)
+        self._call(
+            lambda model: model.put_object(key, data), lambda: self.node.objects.put(key, data)
+        )
+
+    def _delete_objects(self, keys: Sequence[str]) -> None:
+        self._call(
+            lambda model: model.delete_objects(keys), lambda: self.node.objects.delete(*keys)
+        )
+
+    def _begin_upload(self, key: str) -> None:
+        self._call(
+            lambda model: model.begin_upload(key), lambda: self.node.objects.begin_upload(key)
+        )
+
+    def _put_part(self, key: str, number: int, size_bytes: int) -> None:
+        data = self._dice.randbytes(size_bytes)
+        self._call(
+            lambda model: model.put_part(key, number, data),
+            lambda: self.node.objects.part(key, self._upload_of(key), number, data),
+        )
+
+    def _complete_upload(self, key: str, numbers: Sequence[int]) -> None:
+        def complete() -> None:
+            objects, upload_id = self.node.objects, self._upload_of(key)
+            _, parts = objects.objects.parts(objects.mount, key, upload_id)
+            objects.complete(key, upload_id, [part for part in parts if part.number in numbers])
+
+        self._call(lambda model: model.complete_upload(key, numbers), complete)
+
+    def _abort_upload(self, key: str) -> None:
+        objects = self.node.objects
+        self._call(
+            lambda model: model.abort_upload(key),
+            lambda: objects.objects.abort_upload(objects.mount, key, self._upload_of(key)),
+        )
+
+    def _upload_of(self, key: str) -> str:
+        objects = self.node.objects
+        (upload,) = objects.objects.uploads(objects.mount, key)
+        return upload.upload_id

@@ -7,6 +7,7 @@ nothing of files, catalogs or remotes.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cachetier_client.identity.names import SaveIds
@@ -63,6 +64,8 @@ class Model:
         self.arrived = 0
         self.steps: dict[tuple[str, int], list[ModelSave]] = {}
         self.pinned: set[tuple[str, int]] = set()
+        self.objects: dict[str, bytes] = {}
+        self.uploads: dict[str, dict[int, bytes]] = {}  # by key, of which there is one
 
     def copy(self) -> Model:
         return copy.deepcopy(self)
@@ -243,3 +246,31 @@ class Model:
             ModelSave(ids.save_id, ids.world_size, ids.overwrite, state, number=self.arrived)
         )
         return saves[-1]
+
+    # --- objects ---------------------------------------------------------------------------------
+
+    def put_object(self, key: str, data: bytes) -> str:
+        self.objects[key] = data
+        return OK
+
+    def delete_objects(self, keys: Sequence[str]) -> str:
+        for key in keys:
+            self.objects.pop(key, None)
+        return OK
+
+    def begin_upload(self, key: str) -> str:
+        self.uploads[key] = {}
+        return OK
+
+    def put_part(self, key: str, number: int, data: bytes) -> str:
+        self.uploads[key][number] = data
+        return OK
+
+    def complete_upload(self, key: str, numbers: Sequence[int]) -> str:
+        parts = self.uploads.pop(key)
+        self.objects[key] = b"".join(parts[number] for number in numbers)
+        return OK
+
+    def abort_upload(self, key: str) -> str:
+        del self.uploads[key]
+        return OK

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import apsw
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
-from cachetier_client.io.digests import block_lengths, combine, digest_of
+from cachetier_client.io.digests import block_lengths
 from cachetier_client.results import Receipt
 
 from cachetier.ingest.ingest import NodeIngest
@@ -20,6 +19,7 @@ from cachetier.local.files.data_files import Files
 from cachetier.local.recovery import lock_directory, open_store
 from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
+from cachetier.model.objects import is_mount
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import INLINE_BYTES, Shard
 from cachetier.notifier import Changes
@@ -32,20 +32,13 @@ from cachetier.restore.restore import Restore
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
 from tests.stateful.fake_drain import REMOTE, FakeDrain
+from tests.stateful.object_node import MOUNT, ObjectNode, content_of, mounted_at
 from tests.stateful.reading import whole
 from tests.stateful.real_drain import RealDrain
 
+__all__ = ["CAPACITY_BYTES", "Node", "content_of", "write"]
 CAPACITY_BYTES = 256 << 20
 MakeDrain = Callable[[Store, Bucket, Clock], FakeDrain]
-
-
-def content_of(data: bytes) -> Content:
-    """Describe ``data`` as a rank does: a digest for each block, and the whole from them."""
-    blocks, start = [], 0
-    for length in block_lengths(len(data)):
-        blocks.append(digest_of(data[start : start + length]))
-        start += length
-    return Content(len(data), combine(blocks, len(data)), tuple(blocks))
 
 
 class Node:
@@ -81,11 +74,20 @@ class Node:
         self.evictor = Evictor(store, clock, self._still_remote, watermarks=Watermarks())
         self.retention = Retention(store, policy.keep_local, self.evictor.evict)
         self.drain = make_drain(store, self.bucket, clock)
-        self.real_drain = RealDrain(store, self.bucket, clock)
+        self.real_drain = RealDrain(store, self.bucket, clock, [MOUNT], {MOUNT.bucket: remote})
         self.checkpoints = Checkpoints(store, self.bucket, self.changes, clock, remote=REMOTE)
         self.ingest = NodeIngest(store, when_full=WhenFull.REJECT, make_room=self._make_room)
+        mounted = mounted_at(store, remote, clock, MOUNT)
         self.restore = Restore(
-            store, self.bucket, clock, remote=REMOTE, room=Room(self._make_room, keeps)
+            store,
+            self.bucket,
+            clock,
+            remote=REMOTE,
+            room=Room(self._make_room, keeps),
+            mounted=mounted,
+        )
+        self.objects = ObjectNode(
+            store, mounted, self.restore, self.changes, clock, write, make_room=self._make_room
         )
 
     def close(self) -> None:
@@ -177,6 +179,8 @@ class Node:
             self.retention.make_room()
 
     def _still_remote(self, shard: Shard) -> bool:
+        if is_mount(shard.run):
+            return self.restore.sources.still_there(shard)
         location = self.location_of(shard)
         stored = self.store.read(lambda sql: queries.stored_of(sql, shard.version, REMOTE))
         return location is not None and self.bucket.holds(shard, location, stored)

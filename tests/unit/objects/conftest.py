@@ -2,86 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
-from cachetier.access.quotas import Quotas
-from cachetier.ingest.admission import Admission
-from cachetier.ingest.shares import Shares
 from cachetier.local.catalog import object_writes, objects
 from cachetier.local.catalog.object_writes import InBucket
-from cachetier.local.store import Staged
-from cachetier.model.backpressure import WhenFull
-from cachetier.model.objects import NO_HEAD, Head, Mount, ObjectVersion
-from cachetier.objects.base import DeclaredPart, PutAnswer, PutObject, StoredPart
-from cachetier.objects.intake import ObjectIntake
-from cachetier.objects.ordering import NodeOrdering
-from cachetier.objects.puts import ObjectPuts
-from cachetier.objects.uploads import ObjectUploads
-from tests.stateful.node import Node, content_of, write
+from cachetier.model.objects import Mount, ObjectVersion
+from cachetier.remote.base import ObjectStore
+from tests.fakes.memory_store import MemoryObjectStore
+from tests.stateful.node import Node, write
+from tests.stateful.object_node import MINIMUM_PART_BYTES, ObjectNode, mounted_at
 from tests.stateful.reading import bytes_of
 
 MOUNT = Mount("data", "bucket")
-INLINE_BYTES = 64 << 10
-MINIMUM_PART_BYTES = 100
+__all__ = ["MINIMUM_PART_BYTES", "MOUNT", "Putting"]
 
 
-@dataclass
-class Putting:
-    """Puts objects as the door does, and reads them back from the catalog."""
+class Putting(ObjectNode):
+    """Puts objects as the door does, and reads them back from the catalog.
 
-    node: Node
-    mount: Mount = MOUNT
-    there: dict[str, InBucket] = field(default_factory=dict)
-    looks: int = 0
+    ``there`` is what looks find in the bucket, and ``looks`` how many there were.
+    """
 
-    def __post_init__(self) -> None:
-        store, clock = self.node.store, self.node.clock
-        admission = Admission(store, WhenFull.REJECT, lambda: None)
-        self.quotas = Quotas()
-        self.intake = ObjectIntake(
-            store,
-            admission,
-            Shares(self.quotas, waits=False, ring=lambda: None),
-            self.node.changes,
-            clock,
-        )
-        ordering = NodeOrdering()
-        self.puts = ObjectPuts(self.intake, ordering, self._look)
-        self.uploads = ObjectUploads(self.intake, ordering, self.puts, MINIMUM_PART_BYTES)
+    def __init__(self, node: Node, mount: Mount = MOUNT) -> None:
+        self.node = node
+        self.there: dict[str, InBucket] = {}
+        self.looks = 0
+        bucket: ObjectStore = MemoryObjectStore()
+        mounted = mounted_at(node.store, bucket, node.clock, mount)
+        super().__init__(node.store, mounted, node.restore, node.changes, node.clock, write)
 
-    def _look(self, _mount: Mount, key: str) -> InBucket:
+    def look(self, _mount: Mount, key: str) -> InBucket:
         self.looks += 1
         return self.there.get(key, InBucket())
-
-    def staged(self, data: bytes) -> Staged:
-        staged = self.intake.begin(self.mount, len(data), 0.0)
-        write(staged, data)
-        return staged
-
-    def put(self, key: str, data: bytes, head: Head = NO_HEAD, **how: object) -> PutAnswer:
-        """Put an object the way its size asks for."""
-        put = PutObject(key, head, self.puts.watermark(self.mount), **how)  # type: ignore[arg-type]
-        if len(data) <= INLINE_BYTES:
-            return self.puts.commit_inline(self.mount, put, data, 0.0)
-        return self.puts.commit(self.mount, put, self.staged(data), content_of(data))
-
-    def part(self, key: str, upload_id: str, number: int, data: bytes) -> StoredPart:
-        small = len(data) <= INLINE_BYTES
-        return self.uploads.commit_part(
-            self.mount,
-            key,
-            upload_id,
-            number,
-            content=content_of(data),
-            bytes_of=data if small else self.staged(data),
-        )
-
-    def complete(self, key: str, upload_id: str, parts: list[StoredPart]) -> PutAnswer:
-        put = PutObject(key, NO_HEAD, self.puts.watermark(self.mount))
-        declared = [DeclaredPart(part.number, part.etag) for part in parts]
-        return self.uploads.complete_upload(self.mount, put, upload_id, declared)
 
     def current(self, key: str) -> ObjectVersion | None:
         return self.node.store.read(objects.current, self.mount.run, key)
