@@ -107,7 +107,7 @@ class CachetierClientError(Exception):
         words += [f"{word}={value}" for word, value in ids.items() if value is not None]
         where = f"{' '.join(words)}: " if words else ""
         because = f" ({_cause_of(self)})" if self.__cause__ is not None else ""
-        return f"{where}{_sentence(self.message + because)} Next: {self.hint}"
+        return f"{where}{sentence(self.message + because)} Next: {self.hint}"
 
 
 # --- wait: nothing is wrong with the call -----------------------------------------------------
@@ -479,7 +479,8 @@ def _kept(value: Any, kind: type[_Kind]) -> _Kind | None:
     return value if isinstance(value, kind) else None
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """Return a message with its full stop, so that another sentence may follow it."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 

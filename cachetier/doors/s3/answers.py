@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Union
 from xml.sax.saxutils import escape
 
+from cachetier_client.errors import sentence
 from starlette.responses import Response
 
 from cachetier.doors.http.problems import CODE_HEADER
@@ -55,7 +56,8 @@ def error_answer(error: CachetierError, *, close: bool = False) -> Response:
 
 def error_fields(error: CachetierError) -> Fields:
     """Return what a document says of an error."""
-    return [("Code", s3_code_of(error)), ("Message", f"{error.message} {error.hint}".strip())]
+    message = f"{sentence(error.message)} {error.hint}".strip()
+    return [("Code", s3_code_of(error)), ("Message", message)]
 
 
 def iso_date(instant: float) -> str:
