@@ -147,15 +147,20 @@ def _drain(
         size=size,
         open_store=of_bucket,
     )
+    _give_way(channel, signals, drain, courtesy)
+    drain.run()
+
+
+def _give_way(channel: AskingEnd, signals: Signals, drain: DrainLoop, courtesy: Courtesy) -> None:
+    """Have ``drain`` give way to training from now on."""
     giving_way = GivingWay(
         drain.gates,
         courtesy,
         Sensors(),
         lambda report: channel.ask(ReportCourtesy(report)),
-        clock,
+        SystemClock(),
     )
     giving_way.start(signals.sleep)
-    drain.run()
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ class Note:
             ValueError: It is no note.
         """
         try:
-            said = json.loads(body)
-            return cls(str(said["host"]), str(said["store_id"]), float(said["opened_at"]))
+            fields = json.loads(body)
+            return cls(str(fields["host"]), str(fields["store_id"]), float(fields["opened_at"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError("no note of ours") from error
 

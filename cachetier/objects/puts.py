@@ -39,18 +39,29 @@ NONCE_BYTES = 8
 LookInBucket = Callable[[Mount, str], InBucket]
 
 
+def _in_turn(_run: str, _step: None) -> None:
+    """Hurry nothing."""
+
+
 class ObjectPuts:
     """The putting side of ``Objects``. Thread-safe.
 
     ``look`` says what the bucket has under a key: asked only where a put has a condition, and this
-    node does not know the key.
+    node does not know the key. ``hurry`` has the drain bring a mount first.
     """
 
-    def __init__(self, intake: ObjectIntake, ordering: Ordering, look: LookInBucket) -> None:
+    def __init__(
+        self,
+        intake: ObjectIntake,
+        ordering: Ordering,
+        look: LookInBucket,
+        hurry: Callable[[str, None], None] = _in_turn,
+    ) -> None:
         self._intake = intake
         self._store = intake.store
         self._ordering = ordering
         self._look = look
+        self._hurry = hurry
 
     def watermark(self, _mount: Mount) -> int:
         return self._store.read(objects.watermark)
@@ -135,6 +146,7 @@ class ObjectPuts:
                 raise _not_shown(mount, f"somebody else changed {found.key} there")
             return found is None or found.shown
 
+        self._hurry(mount.run, None)
         if not self._intake.changes.wait_for(is_shown, timeout_seconds, LOOK_AGAIN_SECONDS):
             raise _not_shown(mount, f"not within {timeout_seconds:g} s")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cachetier_client.clock import Clock
 
 from cachetier.errors import RemoteRefusedError
@@ -38,7 +40,7 @@ def ordering_of(
     return ClusterOrdering(buckets.mounts, opened, store, clock, changes.ring)
 
 
-def objects_of(
+def objects_of(  # noqa: PLR0913 - what they are put together of
     mounted: MountedObjects,
     store: Store,
     restore: Restore,
@@ -48,15 +50,16 @@ def objects_of(
     shares: Shares,
     changes: Changes,
     clock: Clock,
+    hurry: Callable[[str, None], None],
 ) -> NodeObjects:
-    """Return the objects of all mounts."""
+    """Return the objects of all mounts; ``hurry`` has the drain bring one first."""
 
     def look(mount: Mount, key: str) -> InBucket:
         info = mounted.look(mount.run, key)
         return InBucket() if info is None else InBucket(found_there(info).etag, info.etag)
 
     intake = ObjectIntake(store, admission, shares, changes, clock)
-    puts = ObjectPuts(intake, ordering, look)
+    puts = ObjectPuts(intake, ordering, look, hurry)
     uploads = ObjectUploads(intake, ordering, puts)
     reads = ObjectReads(store, restore, mounted, restore.link, clock)
     return NodeObjects(mounted.buckets.mounts, intake, puts, uploads, reads)

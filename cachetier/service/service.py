@@ -235,6 +235,7 @@ class Service:
             shares=self._shares,
             changes=self._changes,
             clock=clock,
+            hurry=self._drain.hurry,
         )
         self.report = self._reporter()
         self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))

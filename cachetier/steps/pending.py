@@ -1,4 +1,4 @@
-"""The steps that are not durable yet: what a flush waits for, and names when it fails."""
+"""The steps and objects that are not durable yet: what a flush waits for, and names if it fails."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 from cachetier_client.identity.names import is_of_run
 from cachetier_client.units import counted, shown_size
 
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import object_drains, queries
 from cachetier.local.store import Store
+from cachetier.model.objects import is_mount
 
 STEPS_LISTED = 20
 STEPS_NAMED = 5
@@ -17,12 +18,20 @@ STEPS_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class PendingStep:
-    """A step with something left to do; one that only waits to be published counts as a shard."""
+    """A step with something left to do; one that only waits to be published counts as a shard.
+
+    Or a mount of the S3 door, whose objects count as shards of its step 0.
+    """
 
     run: str
     step: int
     shards: int
     size_bytes: int
+
+    def __str__(self) -> str:
+        if is_mount(self.run):
+            return f"{self.run} ({counted(self.shards, 'object')}, {shown_size(self.size_bytes)})"
+        return f"{self.run}/{self.step} ({_counted(self)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,7 @@ class Pending:
         return sum(step.size_bytes for step in self.steps)
 
     def __str__(self) -> str:
-        named = [f"{each.run}/{each.step} ({_counted(each)})" for each in self.steps[:STEPS_NAMED]]
+        named = [str(each) for each in self.steps[:STEPS_NAMED]]
         if len(self.steps) > STEPS_NAMED:
             named.append(f"{len(self.steps) - STEPS_NAMED} more")
         return f"{_counted(self)} of steps {', '.join(named)}"
@@ -69,4 +78,7 @@ def pending_of(store: Store, run: str | None, step: int | None) -> Pending:
         asked = (run is None or is_of_run(save.run, run)) and step in (None, save.step)
         if shards and asked:
             found.append(PendingStep(save.run, save.step, shards, each.dirty_bytes))
+    for mount, objects, size_bytes in store.read(object_drains.unshown_by_mount):
+        if run in (None, mount) and step is None:
+            found.append(PendingStep(mount, 0, objects, size_bytes))
     return Pending(tuple(found))

@@ -87,7 +87,7 @@ OpenPiece = Callable[[PieceToSend], AbstractContextManager[ShardSource]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PlannedUploadPart:
     """An upload part: a range of a piece, which begins ``start`` bytes inside of the object."""
 
     piece: PieceToSend
@@ -257,7 +257,7 @@ class ObjectUpload:
         context, key = self._context, self._target.key
         assert context.threads is not None
 
-        def bring(part: _Part) -> SentUploadPart:
+        def bring(part: _PlannedUploadPart) -> SentUploadPart:
             def send() -> UploadedPart:
                 with (
                     self._open_piece(part.piece) as source,  # each time: it may go bad here
@@ -282,21 +282,21 @@ class ObjectUpload:
         parts = [each.part for each in [*there.values(), *sent]]
         return sorted(parts, key=lambda part: part.number)
 
-    def _parts(self) -> Iterator[_Part]:
+    def _parts(self) -> Iterator[_PlannedUploadPart]:
         """Yield the upload's parts: a piece each, or a piece that is alone, cut."""
         if len(self._pieces) > 1:
             start = 0
             for number, piece in enumerate(self._pieces, 1):
-                yield _Part(piece, start, UploadPartRange(number, 0, piece.size_bytes))
+                yield _PlannedUploadPart(piece, start, UploadPartRange(number, 0, piece.size_bytes))
                 start += piece.size_bytes
             return
         (piece,), part_bytes = self._pieces, self._progress.part_bytes
         assert part_bytes is not None
         for number, start in enumerate(range(0, piece.size_bytes, part_bytes), 1):
             size_bytes = min(part_bytes, piece.size_bytes - start)
-            yield _Part(piece, 0, UploadPartRange(number, start, size_bytes))
+            yield _PlannedUploadPart(piece, 0, UploadPartRange(number, start, size_bytes))
 
-    def _until_stopped(self, parts: Sequence[_Part]) -> Iterator[_Part]:
+    def _until_stopped(self, parts: Sequence[_PlannedUploadPart]) -> Iterator[_PlannedUploadPart]:
         for part in parts:
             if self._context.stopping():
                 raise StoppingError("the drain stops")

@@ -29,6 +29,15 @@ def sent_ahead(
     )
 
 
+def unshown_by_mount(sql: apsw.Connection) -> list[tuple[str, int, int]]:
+    """Return of each mount how many versions its bucket does not show yet, and their bytes."""
+    query = (
+        "SELECT saves.run, count(*), sum(objects.size_bytes) FROM objects JOIN saves "
+        "ON saves.number = objects.save WHERE objects.state <> 'clean' GROUP BY saves.number"
+    )
+    return [(str(run), int(count), int(size)) for run, count, size in sql.execute(query)]
+
+
 def conflict_of(sql: apsw.Connection, run: str, key: str) -> ObjectVersion | None:
     """Return the version of a key that a person must decide about; None where none is."""
     condition = "saves.run = ? AND objects.key = ? AND objects.state = ?"

@@ -321,7 +321,6 @@ MIGRATIONS: tuple[str, ...] = (
         epoch TEXT NOT NULL,
         opened_at REAL NOT NULL,
         written INTEGER NOT NULL DEFAULT 0,
-        closed INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (save, epoch)
     ) STRICT, WITHOUT ROWID;
     """,

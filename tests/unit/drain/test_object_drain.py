@@ -189,6 +189,20 @@ def test_parts_of_what_has_to_wait_are_sent_ahead_and_only_then_completed(
     assert list(data.list_uploads("")) == []
 
 
+def test_a_flush_waits_for_objects_and_names_the_mounts_of_those_that_are_left(
+    mount: MountNode, data: Recording
+) -> None:
+    mount.put("ckpt/a", b"alpha")
+    mount.delete("ckpt/b")
+    left = mount.node.checkpoints.flush(None, None, 0.0)
+    assert (left.shards, left.size_bytes) == (2, 5)
+    assert "s3:mount (2 objects, " in str(left)
+
+    drain(mount)
+
+    assert not mount.node.checkpoints.flush(None, None, 0.0)
+
+
 # --- no victim -----------------------------------------------------------------------------------
 
 
