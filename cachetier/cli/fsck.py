@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cachetier.fsck.findings import Finding, FsckReport
     from cachetier.fsck.run import FsckOptions
     from cachetier.remote.bucket import Remote
+    from cachetier.remote.mounted import MountBuckets
 
 LISTED = 20
 
@@ -66,8 +67,10 @@ def fsck(
     with reported(as_json):
         from cachetier.fsck.run import FsckOptions
 
-        options = FsckOptions(data, run, repair, adopt, rebuild)
-        report = _checked(load(flags, config=config), options, local, as_json)
+        settings = load(flags, config=config)
+        mounts = None if local else _mounts(settings)
+        options = FsckOptions(data, run, repair, adopt, rebuild, mounts)
+        report = _checked(settings, options, local, as_json)
     if as_json:
         print_json(report.as_json())
     else:
@@ -103,6 +106,20 @@ def _remotes(settings: Settings) -> list[Remote]:
 
     all_of_them = [remote_settings(settings), *replica_settings(settings)]
     return [Remote(each.name, open_remote(each)) for each in all_of_them]
+
+
+def _mounts(settings: Settings) -> MountBuckets:
+    """Open the buckets of the mounts when they are asked first."""
+    from dataclasses import replace
+
+    from cachetier.config.remotes import remote_settings
+    from cachetier.remote.factory import open_remote
+    from cachetier.remote.mounted import MountBuckets
+
+    durable = remote_settings(settings)
+    return MountBuckets(
+        settings.s3_mounts, lambda name: open_remote(replace(durable, bucket=name, prefix=""))
+    )
 
 
 def _capacity_bytes(settings: Settings) -> int:

@@ -69,6 +69,8 @@ class FileAdopter:
             identity = file.identity
             why = self._store.read(superfluous_because, identity, file.written_at)
             finding = Finding.of_file(_KIND, "set aside", file.file_id, identity)
+            if file.piece is not None:
+                continue  # see ``adopt_objects``
             if identity is None:
                 yield RepairOutcome(finding, False, "it does not say what it is")
                 continue
@@ -121,7 +123,7 @@ class FileAdopter:
                 raise IntegrityError(f"save {save.save_id} of the step came since")
 
     def _checked_content(self, file: SetAside, identity: Identity) -> Content:
-        content = _content(self._lost, file.file_id, identity.size_bytes)
+        content = content_in(self._lost, file.file_id, identity.size_bytes)
         if content.digest != identity.digest:
             raise IntegrityError("its bytes fail their digest")
         return content
@@ -237,13 +239,13 @@ class FileReclaimer:
 
     def _is_sound(self, shard: Shard, file_id: str) -> bool:
         try:
-            found = _content(self._lost, file_id, shard.content.size_bytes)
+            found = content_in(self._lost, file_id, shard.content.size_bytes)
         except IntegrityError:
             return False
         return found.block_digests == shard.content.block_digests
 
 
-def _content(lost: LostAndFound, file_id: str, size_bytes: int) -> Content:
+def content_in(lost: LostAndFound, file_id: str, size_bytes: int) -> Content:
     """Describe the bytes of a file.
 
     Raises:

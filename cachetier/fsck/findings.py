@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from cachetier.model.objects import is_mount
+
 if TYPE_CHECKING:
     from cachetier.local.lost_and_found import Identity
 
@@ -30,9 +32,12 @@ class FindingKind(StrEnum):
     OBJECT_MISSING = "object_missing"
     OBJECT_DIFFERS = "object_differs"
     OBJECT_FOREIGN = "object_foreign"
+    OBJECT_ROW_DAMAGED = "object_row_damaged"
+    PIECES_MISSING = "pieces_missing"
     MANIFEST_MISSING = "manifest_missing"
     MANIFEST_DAMAGED = "manifest_damaged"
     PART_DAMAGED = "part_damaged"
+    PIECE_UNNAMED = "piece_unnamed"
     FILE_UNMARKED = "file_unmarked"
     FILE_ORPHAN = "file_orphan"
     FILE_SET_ASIDE = "file_set_aside"
@@ -45,6 +50,7 @@ class FindingKind(StrEnum):
 
 NOTES = frozenset(
     {
+        FindingKind.PIECE_UNNAMED,
         FindingKind.FILE_UNMARKED,
         FindingKind.FILE_ORPHAN,
         FindingKind.FILE_SET_ASIDE,
@@ -92,6 +98,8 @@ class Finding:
         """What it is about, in one word."""
         if self.run is None:
             return self.key or self.file_id or "the catalog"
+        if is_mount(self.run):
+            return f"{self.run}/{self.key or self.name}"
         step = f"{self.run}/{self.step}"
         return f"{step}/{self.name}" if self.name is not None else step
 

@@ -16,6 +16,7 @@ from cachetier_client.units import shown_size
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport
 from cachetier.local.catalog import queries
 from cachetier.local.files.data_files import DiskFiles
+from cachetier.local.identity import ObjectIdentity
 from cachetier.local.local_copy import LocalCopy
 from cachetier.local.lost_and_found import Identity, LostAndFound, superfluous_because
 from cachetier.local.repair import check_queries
@@ -192,12 +193,18 @@ class LocalChecks:
         if marked is None:
             message = f"a put that was never acknowledged left {size}"
             return Finding(FindingKind.FILE_UNMARKED, message, file_id=file_id)
-        return self._orphan(FindingKind.FILE_ORPHAN, file_id, size, Identity.parsed(marked))
+        kind, piece = FindingKind.FILE_ORPHAN, ObjectIdentity.parsed(marked)
+        if piece is not None:
+            return _lost_piece(kind, file_id, size, piece)
+        return self._orphan(kind, file_id, size, Identity.parsed(marked))
 
     def _set_aside(self) -> Iterator[Finding]:
         for file in self._lost.all():
-            size = shown_size(file.size_bytes)
-            yield self._orphan(FindingKind.FILE_SET_ASIDE, file.file_id, size, file.identity)
+            size, kind = shown_size(file.size_bytes), FindingKind.FILE_SET_ASIDE
+            if file.piece is not None:
+                yield _lost_piece(kind, file.file_id, size, file.piece)
+            else:
+                yield self._orphan(kind, file.file_id, size, file.identity)
 
     def _orphan(
         self, kind: FindingKind, file_id: str, size: str, identity: Identity | None
@@ -207,6 +214,11 @@ class LocalChecks:
             why = self._view.read(superfluous_because, identity)
             message = f"{size} without a row: {why or 'perhaps a shard that the catalog lost'}"
         return Finding.of_file(kind, message, file_id, identity)
+
+
+def _lost_piece(kind: FindingKind, file_id: str, size: str, piece: ObjectIdentity) -> Finding:
+    message = f"{size} without a row: perhaps of an object that the catalog lost"
+    return Finding(kind, message, piece.run, key=piece.key, file_id=file_id)
 
 
 def _contradiction(row: CheckedRow, shard: Shard) -> str | None:

@@ -68,14 +68,14 @@ class LocalRepairs:
 
     def made_sound(self, shard: Shard) -> Shard:
         """Return the shard with sound bytes here, from another remote if need be."""
-        if self._is_sound(shard):
+        if self.is_sound(shard):
             return shard
         if shard.state is not ShardState.EVICTED:
             self.take_out_of_use(shard)
         elif (why := self._not_fetched(shard)) is not None:
             raise LeftError(why)
         shard = self._lookup.shard(shard.version)
-        if not self._is_sound(shard):
+        if not self.is_sound(shard):
             raise LeftError("its bytes could not be fetched: repair again once remotes answer")
         return shard
 
@@ -123,7 +123,8 @@ class LocalRepairs:
             save = self._lookup.save_of(shard)
             self._remote_index.learn(shard, save, self._lookup.remote(remote))
 
-    def _is_sound(self, shard: Shard) -> bool:
+    def is_sound(self, shard: Shard) -> bool:
+        """Return whether the bytes of a shard are here, and have their digest."""
         return shard.state is not ShardState.QUARANTINED and self._reads_right(shard)
 
     def _reads_right(self, shard: Shard) -> bool:

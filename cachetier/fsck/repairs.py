@@ -18,13 +18,16 @@ from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.document_repairs import DocumentRepairs
 from cachetier.fsck.findings import Finding, FindingKind, LeftError, RepairOutcome
 from cachetier.fsck.local_repairs import LocalRepairs
+from cachetier.fsck.mount_repairs import MountRepairs
 from cachetier.fsck.object_repairs import ObjectRepairs
 from cachetier.fsck.remote_index import RemoteIndex
 from cachetier.fsck.row_repairs import OF_THE_CATALOG
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ForbiddenTransitionError
+from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
+from cachetier.remote.mounted import MountBuckets
 from cachetier.restore.restore import Restore
 
 Act = Callable[[Finding], str]
@@ -39,6 +42,9 @@ ABOUT_TO: dict[FindingKind, str] = {
     FindingKind.QUARANTINED: "fetch its bytes from a remote that has them",
     FindingKind.OBJECT_MISSING: "bring it there again",
     FindingKind.OBJECT_DIFFERS: "bring it there again",
+    FindingKind.OBJECT_ROW_DAMAGED: "remove it, and keep its files in lost+found",
+    FindingKind.PIECES_MISSING: "remove its row, and keep its files in lost+found",
+    FindingKind.PIECE_UNNAMED: "remove its row, and keep its file in lost+found",
     FindingKind.MANIFEST_MISSING: "let the drain publish the step again",
     FindingKind.MANIFEST_DAMAGED: "claim the step again in its place, and let the drain publish it",
     FindingKind.PART_DAMAGED: "write it again, as it was",
@@ -67,6 +73,7 @@ class Repairs:
         remotes: list[Remote],
         restore: Restore | None,
         clock: Clock,
+        mounts: MountBuckets | None = None,
     ) -> None:
         self._lookup = CatalogLookup(store, remotes)
         remote_index = RemoteIndex(store, self._lookup, clock)
@@ -74,6 +81,7 @@ class Repairs:
         self._local = LocalRepairs(store, self._lookup, remote_index, reclaimer, restore, clock)
         objects = ObjectRepairs(store, self._lookup, remote_index, self._local)
         documents = DocumentRepairs(store, self._lookup)
+        self._of_objects = MountRepairs(store, self._lookup, self._local, mounts).acts
         self._acts: Mapping[FindingKind, Act] = {
             **dict.fromkeys(AT_START, self._started),
             FindingKind.ROW_CONTRADICTS: lambda of: (
@@ -99,7 +107,9 @@ class Repairs:
         for finding in sorted(findings, key=lambda each: each.kind in _DOCUMENTS):
             if finding.kind in OF_THE_CATALOG or finding.kind is FindingKind.LOG_LOST:
                 continue
-            act = self._acts.get(finding.kind)
+            of_mount = finding.run is not None and is_mount(finding.run)
+            known = self._of_objects.get(finding.kind) if of_mount else None
+            act = known or self._acts.get(finding.kind)
             if act is None:
                 if finding.is_problem:
                     yield RepairOutcome(finding, False, _LEFT.get(finding.kind, "look at it"))

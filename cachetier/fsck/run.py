@@ -22,20 +22,25 @@ from cachetier.errors import (
     RemoteError,
 )
 from cachetier.fsck.adopt_files import FileAdopter
+from cachetier.fsck.adopt_objects import ObjectAdopter
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport, RepairOutcome
 from cachetier.fsck.local_checks import LocalChecks, Sleep
+from cachetier.fsck.mount_checks import MountChecks
 from cachetier.fsck.remote_checks import RemoteChecks
 from cachetier.fsck.repairs import ABOUT_TO, AT_START, Repairs
 from cachetier.fsck.row_repairs import repaired_rows
 from cachetier.local.catalog import repair_writes, running
 from cachetier.local.catalog.records import LOST_WITH_LOG
+from cachetier.local.lost_and_found import LostAndFound
 from cachetier.local.recovery import CATALOG_NAME, lock_directory, open_store
 from cachetier.local.repair import check_queries
 from cachetier.local.repair.open_catalog import begin_anew, viewed
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Remote
+from cachetier.remote.mounted import MountBuckets
 from cachetier.restore.fill import Room
+from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.replica_choice import Replicas
 from cachetier.restore.restore import Restore
 
@@ -48,6 +53,7 @@ class FsckOptions:
 
     ``data`` reads every local byte; ``run`` names the only run to look at; ``adopt`` takes files of
     ``lost+found`` back that the catalog cannot account for; ``rebuild`` does so with a new catalog.
+    ``mounts`` are the buckets of the S3 door's mounts; None asks none of them.
     """
 
     data: bool = False
@@ -55,6 +61,7 @@ class FsckOptions:
     repair: bool = False
     adopt: bool = False
     rebuild: bool = False
+    mounts: MountBuckets | None = None
 
     @property
     def changes(self) -> bool:
@@ -139,11 +146,15 @@ def _looked(
                 view, cache_dir, report, data=options.data, run=options.run, sleep=sleep
             )
             yield from here.all()
+            of_mounts = MountChecks(view, report, run=options.run)
+            yield from of_mounts.local()
             for remote in remotes:
                 try:
                     yield from RemoteChecks(view, remote, report, run=options.run).all()
                 except RemoteError as error:
                     report.unanswered.append(f"{remote.name}: {error.message}")
+            if options.mounts is not None:
+                yield from of_mounts.remote(options.mounts)
     except CatalogDamagedError as error:
         report.unreadable = True
         message = f"{error.message}; {error.hint}"
@@ -174,13 +185,15 @@ def _repaired(
     except CatalogDamagedError as error:
         yield from _left(findings, error)
         return
-    restore = _restore_of(store, remotes, clock)
+    restore = _restore_of(store, remotes, options.mounts, clock)
     made_up = False
     try:
         if options.repair:
-            yield from Repairs(store, cache_dir, list(remotes), restore, clock).all(findings, say)
+            mending = Repairs(store, cache_dir, list(remotes), restore, clock, options.mounts)
+            yield from mending.all(findings, say)
         if options.adopt or lost:
-            made_up = yield from _taken_back(store, cache_dir, remotes, clock, loss, say)
+            adopters = _adopters(store, cache_dir, remotes, options.mounts, clock)
+            made_up = yield from _taken_back(store, adopters, loss, clock.now(), say)
     finally:
         if restore is not None:
             restore.close()
@@ -195,12 +208,25 @@ def _loss_in(findings: Sequence[Finding], *, rebuild: bool) -> Finding | None:
     return next((finding for finding in findings if finding.kind in kinds), None)
 
 
-def _taken_back(
+def _adopters(
     store: Store,
     cache_dir: Path,
     remotes: Sequence[Remote],
+    mounts: MountBuckets | None,
     clock: Clock,
+) -> Sequence[FileAdopter | ObjectAdopter]:
+    """Return who takes files back; nobody where no remote is asked."""
+    if not remotes:
+        return ()
+    files = FileAdopter(store, cache_dir, remotes[0].bucket, clock)
+    return files, ObjectAdopter(store, LostAndFound(cache_dir), mounts, clock)
+
+
+def _taken_back(
+    store: Store,
+    adopters: Sequence[FileAdopter | ObjectAdopter],
     loss: Finding | None,
+    now: float,
     say: Say,
 ) -> Generator[RepairOutcome, None, bool]:
     """Take back files that the catalog cannot account for; return whether ``loss`` is made up for.
@@ -210,18 +236,18 @@ def _taken_back(
     if loss is not None and _is_damaged(store):
         yield RepairOutcome(loss, False, "what is left of the catalog is damaged: add --rebuild")
         return False
-    if not remotes:
+    if not adopters:
         assert loss is not None, "--adopt asks the remote"
         yield RepairOutcome(loss, False, "the remote is to be asked for each file: no --local")
         return False
-    adopter = FileAdopter(store, cache_dir, remotes[0].bucket, clock)
-    yield from adopter.all(say)
+    for adopter in adopters:
+        yield from adopter.all(say)
     if loss is None:
         return False
-    if adopter.unanswered:
+    if any(adopter.unanswered for adopter in adopters):
         yield RepairOutcome(loss, False, "the remote did not answer: repair again once it does")
         return False
-    store.write(repair_writes.report_lost_log, clock.now())
+    store.write(repair_writes.report_lost_log, now)
     yield RepairOutcome(loss, True, f"files are taken back; {LOST_WITH_LOG}")
     return True
 
@@ -263,7 +289,9 @@ def _left(findings: Sequence[Finding], error: CatalogDamagedError) -> Iterator[R
             yield RepairOutcome(finding, False, f"{error.message}; {error.hint}")
 
 
-def _restore_of(store: Store, remotes: Sequence[Remote], clock: Clock) -> Restore | None:
+def _restore_of(
+    store: Store, remotes: Sequence[Remote], mounts: MountBuckets | None, clock: Clock
+) -> Restore | None:
     if not remotes:
         return None
     durable, *replicas = remotes
@@ -274,4 +302,5 @@ def _restore_of(store: Store, remotes: Sequence[Remote], clock: Clock) -> Restor
         remote=DURABLE,
         replicas=Replicas(replicas),
         room=Room(lambda: None),
+        mounted=MountedObjects(store, mounts, clock) if mounts is not None else None,
     )

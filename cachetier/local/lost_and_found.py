@@ -20,6 +20,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.errors import CachetierError
 from cachetier.local.catalog import puts, queries
 from cachetier.local.files.data_files import FILE_ID, identity_of
+from cachetier.local.identity import ObjectIdentity
 from cachetier.model.checkpoint import OPEN_STATES
 from cachetier.model.lifecycle import ShardState
 
@@ -66,6 +67,7 @@ class SetAside:
     written_at: float
     since: float
     identity: Identity | None
+    piece: ObjectIdentity | None = None  # of an object of the S3 door
 
 
 class LostAndFound:
@@ -83,9 +85,10 @@ class LostAndFound:
         for entry in entries:
             if FILE_ID.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 status = entry.stat(follow_symlinks=False)
-                identity = Identity.parsed(identity_of(Path(entry.path)))
+                mark = identity_of(Path(entry.path))
+                identity, piece = Identity.parsed(mark), ObjectIdentity.parsed(mark)
                 times = status.st_mtime, status.st_ctime
-                yield SetAside(entry.name, status.st_size, *times, identity)
+                yield SetAside(entry.name, status.st_size, *times, identity, piece)
 
     def size_bytes(self) -> int:
         """Return what it takes of the node's disk."""
