@@ -233,6 +233,14 @@ def test_what_is_not_offered_says_so(door: DoorServed) -> None:
     assert answer.code == "NotImplemented"
 
 
+def test_an_expiry_that_is_no_date_is_refused_as_it_would_hold_up_the_mount(
+    door: DoorServed,
+) -> None:
+    assert door("PUT", KEY, b"x", {"Expires": "soon"}).code == "InvalidArgument"
+    assert keeps_nothing(door)
+    assert door("PUT", KEY, b"x", {"Expires": "Tue, 24 Nov 2026 17:00:00 GMT"}).status == 200
+
+
 def test_a_wrong_md5_leaves_nothing(door: DoorServed) -> None:
     md5 = base64.b64encode(hashlib.md5(b"y", usedforsecurity=False).digest()).decode()
     assert door("PUT", KEY, b"x", {"Content-MD5": md5}).code == "BadDigest"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 
 from starlette.datastructures import Headers
 
@@ -27,9 +28,11 @@ def head_of(headers: Headers, checksums: Mapping[str, str] | None = None) -> Hea
     """Return what a put says of its object.
 
     Raises:
-        CachetierError: MetadataTooLarge, or a name that is ours.
+        CachetierError: MetadataTooLarge, a name that is ours, or a date that is none.
     """
     kept = {name: headers[name] for name in CONTENT_HEADERS if name in headers}
+    if not _is_date(kept.get("expires")):
+        raise refused("InvalidArgument", "Expires is no date such as HTTP has")
     encodings = [each.strip() for each in kept.pop("content-encoding", "").split(",")]
     if encoding := ", ".join(each for each in encodings if each not in ("", _CHUNKED)):
         kept["content-encoding"] = encoding
@@ -41,3 +44,11 @@ def head_of(headers: Headers, checksums: Mapping[str, str] | None = None) -> Hea
     if any(name.startswith(_OURS) for name in metadata):
         raise refused("InvalidArgument", f"metadata that begins with {_OURS} is the service's own")
     return Head(kept, metadata, dict(checksums or {}))
+
+
+def _is_date(expires: str | None) -> bool:
+    """Return whether every store takes it: an object that one refuses would hold up its mount."""
+    try:
+        return expires is None or bool(parsedate_to_datetime(expires))
+    except ValueError:
+        return False
