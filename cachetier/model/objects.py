@@ -106,7 +106,8 @@ class Head:
     """What an object says of itself beside its bytes: S3's content headers and user metadata.
 
     ``headers`` are by their names in lower case, ``metadata`` without ``x-amz-meta-``,
-    ``checksums`` in base64 by their algorithms as the client declared them (``CRC32``).
+    ``checksums`` in base64 by their algorithms as the client declared them (``CRC32``); of an
+    upload that is not complete their types by them (``COMPOSITE``).
     """
 
     headers: Mapping[str, str] = field(default_factory=dict)

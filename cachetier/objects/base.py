@@ -112,7 +112,7 @@ class PutAnswer:
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """A part of an upload that is not complete."""
+    """A part of an upload that is not complete; its ``checksums`` always have the CRC-64/NVME."""
 
     number: int
     size_bytes: int
@@ -266,6 +266,8 @@ class Objects(ReadableObjects, Protocol):
         self, mount: Mount, put: PutObject, upload_id: str, parts: Sequence[DeclaredPart]
     ) -> PutAnswer:
         """Make an object of parts, in one transaction, without touching their bytes.
+
+        Its head is the upload's, with the checksums of the one of ``put``.
 
         Raises:
             NoSuchUploadError: As above; but one that was completed so before is answered as then.

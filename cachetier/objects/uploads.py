@@ -114,7 +114,14 @@ class ObjectUploads:
         with self._ordering.before_commit(mount, [put.key]) as place:
             epoch, waits = place.of(mount, put.key)
             completion = Completion(
-                put.key, put.follows, listed, nonce(), self._minimum_part_bytes, epoch, waits
+                put.key,
+                put.follows,
+                listed,
+                nonce(),
+                self._minimum_part_bytes,
+                epoch,
+                waits,
+                put.head.checksums,
             )
             planned = self._store.read(object_uploads.planned, mount.run, upload_id, completion)
             first = None
@@ -190,7 +197,7 @@ def _check_number(number: int) -> None:
 
 def _stored(part: PartRow) -> StoredPart:
     size_bytes = part.shard.content.size_bytes
-    return StoredPart(part.number, size_bytes, part.etag, part.put_at, part.checksums)
+    return StoredPart(part.number, size_bytes, part.etag, part.put_at, part.known_checksums)
 
 
 def _opened(upload: UploadRow) -> OpenUpload:

@@ -237,7 +237,8 @@ class MemoryObjects:
         with self._lock:
             upload = self._upload(key, upload_id)
             etag = etag_of(content.digest, f"{next(self._versions):016x}", 0, md5)
-            part = StoredPart(number, len(body), etag, 1.7e9, checksums)
+            known = {**checksums, "CRC64NVME": digests.to_base64(content.digest)}
+            part = StoredPart(number, len(body), etag, 1.7e9, known)
             upload.parts[number] = part, body
             return part
 
@@ -265,6 +266,8 @@ class MemoryObjects:
                 stored, body = upload.parts.get(each.number, (None, b""))
                 if stored is None or stored.etag != each.etag:
                     raise InvalidPartError(f"part {each.number} is not there")
+                if not each.checksums.items() <= stored.checksums.items():
+                    raise InvalidPartError(f"part {each.number} has another checksum")
                 bodies.append(body)
             if any(len(body) < self._minimum_part_bytes for body in bodies[:-1]):
                 raise EntityTooSmallError("a part before the last is too small")

@@ -73,6 +73,34 @@ def test_parts_become_an_object_without_touching_their_bytes(
     assert ranged["Body"].read() == body[(5 << 20) - 3 : (5 << 20) + 4]
 
 
+def test_the_checksum_of_an_upload_survives_a_restart(tmp_path: Path) -> None:
+    body = noise(LARGE)
+    with served_at(tmp_path / "cache") as (_served, caller):
+        s3 = caller.client()
+        begun = s3.create_multipart_upload(**WHERE, ChecksumAlgorithm="SHA256")
+        upload = {**WHERE, "UploadId": begun["UploadId"]}
+        parts = []
+        for number, piece in enumerate((body[: 5 << 20], body[5 << 20 :]), 1):
+            part = s3.upload_part(
+                **upload, PartNumber=number, Body=piece, ChecksumAlgorithm="SHA256"
+            )
+            named = {key: part[key] for key in ("ETag", "ChecksumSHA256")}
+            parts.append({"PartNumber": number, **named})
+        listed = s3.list_parts(**upload)["Parts"]
+        assert [each["ChecksumSHA256"] for each in listed] == [
+            each["ChecksumSHA256"] for each in parts
+        ]
+        with pytest.raises(ClientError) as error:
+            wrong = [{**parts[0], "ChecksumSHA256": parts[1]["ChecksumSHA256"]}, parts[1]]
+            s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": wrong})
+        assert error.value.response["Error"]["Code"] == "InvalidPart"
+        done = s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+    with served_at(tmp_path / "cache") as (_served, caller):
+        found = caller.client().head_object(**WHERE, ChecksumMode="ENABLED")
+        assert found["ChecksumSHA256"] == done["ChecksumSHA256"]
+        assert found["ChecksumType"] == "COMPOSITE"
+
+
 def test_overwrites_deletions_and_listings_are_read_after_write(
     node: tuple[Served, S3Caller],
 ) -> None:

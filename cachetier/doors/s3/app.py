@@ -251,7 +251,9 @@ class S3App(Front):
             return await made_by(call.request, call.mount, call.caller, (source, key))
 
     async def _complete(self, call: Call) -> Response:
-        body = await document_of(call.request, call.signed, call.receive, self._limits)
+        body = await document_of(
+            call.request, call.signed, call.receive, self._limits, of_object=True
+        )
         return await self._uploads.complete(call.request, call.mount, read_parts(body))
 
     async def _delete_objects(self, call: Call) -> Response:

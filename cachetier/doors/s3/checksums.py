@@ -20,8 +20,8 @@ from cachetier.doors.s3.errors import refused
 CRC64NVME = "CRC64NVME"
 COMPOSITE, FULL_OBJECT = "COMPOSITE", "FULL_OBJECT"
 SIZES_BYTES = {"CRC32": 4, "CRC32C": 4, CRC64NVME: 8, "SHA1": 20, "SHA256": 32}
-_HEADER = "x-amz-checksum-"
-_NO_VALUES = (f"{_HEADER}algorithm", f"{_HEADER}mode", f"{_HEADER}type")
+HEADER = "x-amz-checksum-"
+_NO_VALUES = (f"{HEADER}algorithm", f"{HEADER}mode", f"{HEADER}type")
 _MD5_BYTES = 16
 # CRCs of a whole are joined from those of its parts; hashes cannot be.
 _JOINED = {
@@ -80,6 +80,7 @@ class Checksums:
         known = {*self._expected, *self._in_trailer}
         if len(known) > 1 or (named in SIZES_BYTES and known and named not in known):
             raise refused("InvalidRequest", "a body has one x-amz-checksum- header, or trailer")
+        self._taken: tuple[str, ...] = ()
         self._md5 = _md5_of(headers.get("content-md5"))
         self._sha256 = payload_sha256
         self._running: dict[str, _Running] = {
@@ -93,7 +94,7 @@ class Checksums:
     @property
     def trailers(self) -> tuple[str, ...]:
         """The names of the trailers that are announced."""
-        return tuple(_HEADER + name.lower() for name in self._in_trailer)
+        return tuple(HEADER + name.lower() for name in self._in_trailer)
 
     @property
     def declared_md5(self) -> str | None:
@@ -105,12 +106,18 @@ class Checksums:
         """Whether the bytes must be fed; a CRC-64/NVME wants none of them."""
         return bool(self._running)
 
+    def take(self, algorithm: str) -> None:
+        """Return this one too in the end, though nobody declared it; before the first byte."""
+        self._taken = (algorithm,)
+        if algorithm != CRC64NVME:
+            self._running.setdefault(algorithm, _RUNNING[algorithm]())
+
     def update(self, data: memoryview) -> None:
         for each in self._running.values():
             each.update(data)
 
     def finish(self, crc64nvme: int, trailers: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Hold all that was declared against the bytes; return it for ``Head.checksums``.
+        """Hold all that was declared against the bytes; return it, and what was to be taken.
 
         Args:
             crc64nvme: Of the bytes.
@@ -130,7 +137,25 @@ class Checksums:
         for name, value in expected.items():
             if not _is_same(found[name], value):
                 raise refused("BadDigest", f"the body is not the one that the {name} was made of")
-        return {name: _text(value) for name, value in expected.items()}
+        return {name: _text(found[name]) for name in (*expected, *self._taken)}
+
+
+def headers_of(checksums: Mapping[str, str]) -> dict[str, str]:
+    """Return checksums as headers of an answer; whoever reads them skips those of parts' ones."""
+    named = {f"{HEADER}{name.lower()}": value for name, value in checksums.items()}
+    return {**named, **{f"{HEADER}type": kind for kind in _kinds(checksums)}}
+
+
+def fields_of(checksums: Mapping[str, str], *, typed: bool = False) -> list[tuple[str, str]]:
+    """Return checksums as fields of a document, with their type where they are of an object."""
+    fields = [(f"Checksum{name}", value) for name, value in checksums.items()]
+    return fields + [("ChecksumType", kind) for kind in _kinds(checksums) if typed]
+
+
+def _kinds(checksums: Mapping[str, str]) -> list[str]:
+    """Return the type of checksums; none of none."""
+    of_their_parts = any("-" in value for value in checksums.values())
+    return [COMPOSITE if of_their_parts else FULL_OBJECT] if checksums else []
 
 
 def declared_in(headers: Mapping[str, str]) -> dict[str, str]:
@@ -148,14 +173,14 @@ def kind_of_upload(headers: Mapping[str, str]) -> tuple[str | None, str | None]:
     Raises:
         CachetierError: InvalidRequest: there is no such algorithm, or not of this type.
     """
-    algorithm = headers.get(f"{_HEADER}algorithm", "").upper() or None
-    kind = headers.get(f"{_HEADER}type", "").upper() or None
+    algorithm = headers.get(f"{HEADER}algorithm", "").upper() or None
+    kind = headers.get(f"{HEADER}type", "").upper() or None
     if algorithm is None:
         if kind is not None:
-            raise refused("InvalidRequest", f"{_HEADER}type goes with {_HEADER}algorithm")
+            raise refused("InvalidRequest", f"{HEADER}type goes with {HEADER}algorithm")
         return None, None
     if algorithm not in SIZES_BYTES:
-        raise refused("InvalidRequest", f"{_HEADER}algorithm is one of {', '.join(SIZES_BYTES)}")
+        raise refused("InvalidRequest", f"{HEADER}algorithm is one of {', '.join(SIZES_BYTES)}")
     kind = kind or (FULL_OBJECT if algorithm == CRC64NVME else COMPOSITE)
     fits = algorithm in _JOINED if kind == FULL_OBJECT else algorithm != CRC64NVME
     if kind not in (COMPOSITE, FULL_OBJECT) or not fits:
@@ -186,9 +211,9 @@ def of_parts(algorithm: str, kind: str, parts: Sequence[tuple[str, int]]) -> str
 def _declared(headers: Mapping[str, str]) -> dict[str, bytes]:
     found = {}
     for header, text in headers.items():
-        if not header.startswith(_HEADER) or header in _NO_VALUES:
+        if not header.startswith(HEADER) or header in _NO_VALUES:
             continue
-        name = header.removeprefix(_HEADER).upper()
+        name = header.removeprefix(HEADER).upper()
         value = _decoded(text) if name in SIZES_BYTES else None
         if value is None or len(value) != SIZES_BYTES[name]:
             raise refused("InvalidRequest", f"the value of {header[:60]} is no such checksum")
@@ -200,8 +225,8 @@ def _announced(headers: Mapping[str, str]) -> tuple[str, ...]:
     names = [each.strip().lower() for each in headers.get("x-amz-trailer", "").split(",")]
     found = []
     for each in filter(None, names):
-        name = each.removeprefix(_HEADER).upper()
-        if not each.startswith(_HEADER) or name not in SIZES_BYTES:
+        name = each.removeprefix(HEADER).upper()
+        if not each.startswith(HEADER) or name not in SIZES_BYTES:
             raise refused(
                 "InvalidRequest", f"x-amz-trailer names {each[:60]}, which is no checksum"
             )

@@ -16,7 +16,7 @@ from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.ranges import Span
 from cachetier.doors.s3.answers import Fields, iso_date, xml_answer
-from cachetier.doors.s3.checksums import Checksums
+from cachetier.doors.s3.checksums import Checksums, fields_of
 from cachetier.doors.s3.conditions import COPY_PREFIX, is_unchanged
 from cachetier.doors.s3.errors import refused
 from cachetier.doors.s3.heads import head_of
@@ -71,7 +71,8 @@ class Copies:
     ) -> Response:
         async with self._opened(request, source) as (_found, incoming):
             part = await self._uploads.stored_part(request, mount, caller, incoming)
-        return xml_answer("CopyPartResult", _result(part.etag, part.put_at))
+        fields: Fields = [*_result(part.etag, part.put_at), *fields_of(part.checksums)]
+        return xml_answer("CopyPartResult", fields)
 
     @asynccontextmanager
     async def _opened(

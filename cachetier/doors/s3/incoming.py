@@ -16,7 +16,7 @@ from cachetier.doors.http.direct import LEND
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.problems import BodyCutShortError, SlowBodyError
 from cachetier.doors.http.queries import size_of
-from cachetier.doors.s3.checksums import Checksums
+from cachetier.doors.s3.checksums import HEADER, Checksums
 from cachetier.doors.s3.chunked import ChunkedBody
 from cachetier.doors.s3.documents import DOCUMENT_LIMIT_BYTES
 from cachetier.doors.s3.errors import refused
@@ -63,16 +63,29 @@ def signed_by(access: Access, request: S3Request) -> tuple[Caller, SignedRequest
 
 
 def incoming_of(
-    request: S3Request, signed: SignedRequest, receive: Receive, limits: RequestLimits
+    request: S3Request,
+    signed: SignedRequest,
+    receive: Receive,
+    limits: RequestLimits,
+    *,
+    of_object: bool = False,
 ) -> Incoming:
     """Return the body of a put, of which nothing was read yet.
+
+    Args:
+        request: The put.
+        signed: What its signature says of the body.
+        receive: Where the body comes from.
+        limits: How slowly it may come.
+        of_object: The checksums in headers are those of an object, and not of this body.
 
     Raises:
         CachetierError: MissingContentLength, EntityTooLarge, or what is declared cannot be read.
     """
     headers, extensions = request.headers, request.scope.get("extensions", {})
     tap, lend = extensions.get(TAP, {}).get("tap"), extensions.get(LEND, {}).get("lend")
-    checksums = Checksums(headers, signed.payload_sha256)
+    of_body = {k: v for k, v in headers.items() if not (of_object and k.startswith(HEADER))}
+    checksums = Checksums(of_body, signed.payload_sha256)
     if not signed.payload.is_chunked:
         size_bytes = _length(headers.get("content-length"))
         return Incoming(Body(receive, limits, tap, lend), size_bytes, checksums)
@@ -88,14 +101,21 @@ def incoming_of(
 
 
 async def document_of(
-    request: S3Request, signed: SignedRequest, receive: Receive, limits: RequestLimits
+    request: S3Request,
+    signed: SignedRequest,
+    receive: Receive,
+    limits: RequestLimits,
+    *,
+    of_object: bool = False,
 ) -> bytes:
     """Return the whole body of a request that sends a document: bounded in size and time.
+
+    Checksums in headers are judged as ``incoming_of`` does.
 
     Raises:
         CachetierError: It is too large or too slow, or not what was declared.
     """
-    incoming = incoming_of(request, signed, receive, limits)
+    incoming = incoming_of(request, signed, receive, limits, of_object=of_object)
     if incoming.size_bytes > DOCUMENT_LIMIT_BYTES:
         raise refused("MalformedXML", f"a document has up to {DOCUMENT_LIMIT_BYTES} bytes")
     try:

@@ -14,6 +14,7 @@ from cachetier.doors.http.problems import RangeError
 from cachetier.doors.http.ranges import Span, span_of
 from cachetier.doors.http.sending import SentAnswer
 from cachetier.doors.http.slots import Slots
+from cachetier.doors.s3.checksums import CRC64NVME, headers_of
 from cachetier.doors.s3.conditions import http_date, is_unchanged
 from cachetier.doors.s3.errors import refused
 from cachetier.doors.s3.requests import S3Request
@@ -126,11 +127,8 @@ def _described(request: S3Request, found: Found, span: Span | None) -> dict[str,
 
 
 def _checksums(found: Found) -> dict[str, str]:
-    """Return the checksums of all bytes: clients compare what they read with them."""
-    known = {name: value for name, value in found.head.checksums.items() if "-" not in value}
+    """Return the checksums of an object: clients compare what they read with those of all bytes."""
+    known = dict(found.head.checksums)
     if found.digest is not None:
-        known["CRC64NVME"] = digests.to_base64(found.digest)
-    if not known:
-        return {}
-    named = {f"x-amz-checksum-{name.lower()}": value for name, value in known.items()}
-    return {**named, "x-amz-checksum-type": "FULL_OBJECT"}
+        known[CRC64NVME] = digests.to_base64(found.digest)
+    return headers_of(known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -14,13 +15,15 @@ from cachetier.doors.http.waiting import in_share
 from cachetier.doors.operations import Operations
 from cachetier.doors.s3.answers import Fields, iso_date, xml_answer
 from cachetier.doors.s3.bodies import Bodies
+from cachetier.doors.s3.checksums import HEADER, fields_of, headers_of, kind_of_upload
 from cachetier.doors.s3.errors import refused
 from cachetier.doors.s3.heads import head_of
 from cachetier.doors.s3.incoming import Incoming
 from cachetier.doors.s3.listing import PAGE_LIMIT, Encoding
 from cachetier.doors.s3.requests import S3Request
-from cachetier.doors.s3.writes import Writes, checksum_headers, conditions
-from cachetier.model.objects import NO_HEAD, OBJECT_PART_LIMIT, Mount
+from cachetier.doors.s3.wholes import begun_with, checksum_of_whole
+from cachetier.doors.s3.writes import Writes, conditions
+from cachetier.model.objects import NO_HEAD, OBJECT_PART_LIMIT, Head, Mount
 from cachetier.objects.base import (
     DeclaredPart,
     Objects,
@@ -29,6 +32,7 @@ from cachetier.objects.base import (
     PutObject,
     StoredPart,
 )
+from cachetier.objects.errors import NoSuchUploadError
 
 
 class Uploads:
@@ -45,21 +49,24 @@ class Uploads:
 
     async def create(self, request: S3Request, mount: Mount, caller: Caller) -> Response:
         self._writes.ack(request, mount)  # it takes writes, and understands what it will be asked
-        head = head_of(request.headers)
+        algorithm, kind = kind_of_upload(request.headers)
+        begun = {} if algorithm is None or kind is None else {algorithm: kind}
+        head = head_of(request.headers, begun)
         upload_id = await self._pools.quick(
             self._objects.create_upload, mount, request.key, head, caller.principal.name
         )
         return xml_answer(
             "InitiateMultipartUploadResult",
             [("Bucket", request.bucket), ("Key", request.key), ("UploadId", upload_id)],
+            {f"{HEADER}{field}": value for field, value in _kind(head)},
         )
 
     async def part(
         self, request: S3Request, mount: Mount, caller: Caller, incoming: Incoming
     ) -> Response:
         part = await self.stored_part(request, mount, caller, incoming)
-        headers = {"etag": f'"{part.etag}"', **checksum_headers(part.checksums)}
-        headers.pop("x-amz-checksum-type", None)
+        headers = {"etag": f'"{part.etag}"', **headers_of(part.checksums)}
+        headers.pop(f"{HEADER}type", None)
         return Response(headers=headers)
 
     async def stored_part(
@@ -75,7 +82,10 @@ class Uploads:
         if not 1 <= number <= OBJECT_PART_LIMIT:
             raise refused("InvalidArgument", f"part numbers go from 1 to {OBJECT_PART_LIMIT}")
         where = mount, request.key, request.query["uploadId"]
-        await self._pools.quick(self._objects.parts, *where)  # before a byte is taken
+        upload, _ = await self._pools.quick(self._objects.parts, *where)  # before a byte is taken
+        algorithm, _ = begun_with(upload.head)
+        if algorithm is not None:
+            incoming.checksums.take(algorithm)
 
         async def store(left: float) -> StoredPart:
             async with self._bodies.taken(incoming, mount, caller.holder, left) as taken:
@@ -98,23 +108,28 @@ class Uploads:
     ) -> Response:
         ack = self._writes.ack(request, mount)
         put = conditions(request, PutObject(request.key, NO_HEAD, 0))
-        answer = await self._pools.quick(
-            self._complete, mount, put, request.query["uploadId"], parts
-        )
+        answer, checksums = await self._pools.quick(self._complete, request, mount, put, parts)
         headers = await self._writes.acknowledged(mount, answer, ack)
         fields: Fields = [
             ("Location", request.resource),
             ("Bucket", request.bucket),
             ("Key", request.key),
             ("ETag", f'"{answer.etag}"'),
+            *fields_of(checksums, typed=True),
         ]
         return xml_answer("CompleteMultipartUploadResult", fields, headers)
 
     def _complete(
-        self, mount: Mount, put: PutObject, upload_id: str, parts: list[DeclaredPart]
-    ) -> PutAnswer:
-        put = replace(put, follows=self._objects.watermark(mount))
-        return self._objects.complete_upload(mount, put, upload_id, parts)
+        self, request: S3Request, mount: Mount, put: PutObject, parts: list[DeclaredPart]
+    ) -> tuple[PutAnswer, Mapping[str, str]]:
+        upload_id, checksums = request.query["uploadId"], {}
+        # One that was completed is answered as then, by whoever remembers it.
+        with suppress(NoSuchUploadError):
+            upload, stored = self._objects.parts(mount, request.key, upload_id)
+            checksums = checksum_of_whole(request.headers, upload, stored, parts)
+        head = replace(put.head, checksums=checksums)
+        put = replace(put, head=head, follows=self._objects.watermark(mount))
+        return self._objects.complete_upload(mount, put, upload_id, parts), checksums
 
     async def abort(self, request: S3Request, mount: Mount) -> Response:
         upload_id = request.query["uploadId"]
@@ -135,6 +150,7 @@ class Uploads:
             ("Initiator", _owner(upload)),
             ("Owner", _owner(upload)),
             ("StorageClass", "STANDARD"),
+            *((f"Checksum{field.capitalize()}", value) for field, value in _kind(upload.head)),
             ("PartNumberMarker", str(after)),
             *([("NextPartNumberMarker", str(page[-1].number))] if page else []),
             ("MaxParts", str(limit)),
@@ -182,6 +198,12 @@ def _is_behind(upload: OpenUpload, key: str, upload_id: str) -> bool:
     )
 
 
+def _kind(head: Head) -> list[tuple[str, str]]:
+    """Return what an upload's checksum shall be, if it was begun with one."""
+    algorithm, kind = begun_with(head)
+    return [("algorithm", algorithm), ("type", kind)] if algorithm and kind else []
+
+
 def _owner(upload: OpenUpload) -> Fields:
     return [("ID", upload.owner), ("DisplayName", upload.owner)]
 
@@ -194,15 +216,15 @@ def _upload(upload: OpenUpload, encoded: Encoding) -> Fields:
         ("Owner", _owner(upload)),
         ("StorageClass", "STANDARD"),
         ("Initiated", iso_date(upload.begun_at)),
+        *((f"Checksum{field.capitalize()}", value) for field, value in _kind(upload.head)),
     ]
 
 
 def _part(part: StoredPart) -> Fields:
-    checksums: Mapping[str, str] = part.checksums
     return [
         ("PartNumber", str(part.number)),
         ("LastModified", iso_date(part.put_at)),
         ("ETag", f'"{part.etag}"'),
         ("Size", str(part.size_bytes)),
-        *((f"Checksum{name}", value) for name, value in checksums.items()),
+        *fields_of(part.checksums),
     ]

@@ -15,6 +15,7 @@ from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.waiting import in_share
 from cachetier.doors.operations import Operations
 from cachetier.doors.s3.bodies import Bodies
+from cachetier.doors.s3.checksums import headers_of
 from cachetier.doors.s3.conditions import unquoted
 from cachetier.doors.s3.errors import refused
 from cachetier.doors.s3.heads import head_of
@@ -102,7 +103,7 @@ class Writes:
         ack = self.ack(request, mount)
         head = head_of(request.headers)
         answer, checksums = await self.stored(request, mount, caller, incoming, ack, head)
-        headers = {**await self.acknowledged(mount, answer, ack), **checksum_headers(checksums)}
+        headers = {**await self.acknowledged(mount, answer, ack), **headers_of(checksums)}
         return Response(headers={**headers, "etag": f'"{answer.etag}"'})
 
     async def stored(
@@ -180,11 +181,6 @@ class Writes:
             last = max(answers, key=lambda each: each.version)
             headers = await self.acknowledged(mount, last, ack)
         return headers
-
-
-def checksum_headers(checksums: Mapping[str, str]) -> dict[str, str]:
-    named = {f"x-amz-checksum-{name.lower()}": value for name, value in checksums.items()}
-    return {**named, "x-amz-checksum-type": "FULL_OBJECT"} if named else {}
 
 
 def conditions(request: S3Request, put: PutObject) -> PutObject:

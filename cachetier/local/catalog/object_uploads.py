@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import apsw
 from cachetier_client.io import digests
@@ -52,6 +52,12 @@ class PartRow:
     put_at: float
     shard: Shard
 
+    @property
+    def known_checksums(self) -> dict[str, str]:
+        """What was declared, and what the digest says anyway."""
+        digest = digests.to_base64(self.shard.content.digest)
+        return {**self.checksums, "CRC64NVME": digest}
+
 
 @dataclass(frozen=True, slots=True)
 class ListedPart:
@@ -83,6 +89,7 @@ class Completion:
     minimum_part_bytes: int
     epoch: str | None = None
     waits: str | None = None
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> bytes:
@@ -291,7 +298,8 @@ def object_of(upload: UploadRow, parts: Sequence[PartRow], completion: Completio
     contents = [part.shard.content for part in parts]
     digest = digests.joined((content.digest, content.size_bytes) for content in contents)
     etag = etag_of(digest, completion.nonce, len(parts))
-    new = NewObject(upload.key, upload.head, completion.follows, etag, sum(sizes), digest, sizes)
+    head = replace(upload.head, checksums=completion.checksums)
+    new = NewObject(upload.key, head, completion.follows, etag, sum(sizes), digest, sizes)
     return replace(new, epoch=completion.epoch, waits=completion.waits)
 
 
@@ -336,8 +344,8 @@ def _matched(part: PartRow | None, listed: ListedPart) -> PartRow:
     if part.shard.state is ShardState.QUARANTINED:
         raise InvalidPartError(f"part {listed.number} was damaged here; put it again")
     for algorithm, declared in listed.checksums.items():
-        if part.checksums.get(algorithm, declared) != declared:
-            raise InvalidPartError(f"part {listed.number} was put with another {algorithm}")
+        if part.known_checksums.get(algorithm) != declared:
+            raise InvalidPartError(f"part {listed.number} was not put with this {algorithm}")
     return part
 
 
