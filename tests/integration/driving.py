@@ -18,6 +18,9 @@ from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 from prometheus_client.parser import text_string_to_metric_families
 
 from cachetier.local.catalog import queries
+from cachetier.model.levels import Level
+from cachetier.model.objects import NO_HEAD
+from cachetier.objects.base import PutObject
 from cachetier.reclaim.loop import COLLECT_SECONDS
 from cachetier.service.service import Service
 from cachetier.status.exposure import PATIENCE_SECONDS
@@ -298,6 +301,31 @@ def a_client_of_s3_that_signs_nothing(_place: Site, seen: Seen) -> None:
         seen.until(served.service, "s3_requests")
 
 
+def objects_that_wait(place: Site, seen: Seen) -> None:
+    mount = {"name": "data", "bucket": place.far_bucket, "prefix": "train", "order": "cluster"}
+    with running(place.settings(replicas={}, s3="127.0.0.1:0", s3_mount=[mount])) as node:
+        objects, store = node.service.objects, place.store(place.far_bucket)
+        (data,) = objects.mounts
+
+        def put_object(name: str) -> int:
+            put = PutObject(f"train/{name}", NO_HEAD, objects.watermark(data))
+            return objects.commit_inline(data, put, name.encode(), 10.0).version
+
+        objects.wait(data, put_object("a"), Level.DURABLE, 60.0)
+        foreign = b"of somebody else"
+        for key in ("train/a", "train/.cachetier/order/other-1"):
+            store.put(key, foreign, digest=digest_of(foreign))
+        put_object("latest")
+        put_object("a")
+        seen.until(node.service, *OBJECTS - {"object_conflicts", "mount_conflicts"})
+        node.client.settle_object("data", "train/latest", "release")
+        seen.until(node.service, *OBJECTS)
+
+
+OBJECTS = {
+    *("drained_objects", "object_conflicts", "waiting_markers"),
+    *("mount_dirty_bytes", "mount_unshown_objects", "mount_exposure_seconds", "mount_conflicts"),
+}
 QUOTA = {"quota_used_bytes", "quota_limit_bytes"}
 
 
@@ -316,6 +344,7 @@ class Scenario:
 
 
 SCENARIOS = (
+    Scenario(objects_that_wait, OBJECTS),
     Scenario(a_save_that_drains, A_SAVE_THAT_DRAINS),
     Scenario(a_step_that_changed_little, {"copied_bytes", "evictable_bytes"}),
     Scenario(a_drain_beside_training, {"drain_slowed_seconds"}),
