@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cachetier_client.clock import Clock
+from cachetier_client.units import counted
 
 from cachetier.errors import RemoteRefusedError
 from cachetier.ingest.admission import Admission
 from cachetier.ingest.shares import Shares
+from cachetier.local.catalog import objects
 from cachetier.local.catalog.object_writes import InBucket
 from cachetier.local.store import Store
 from cachetier.model.objects import Mount
@@ -63,3 +65,19 @@ def objects_of(  # noqa: PLR0913 - what they are put together of
     uploads = ObjectUploads(intake, ordering, puts)
     reads = ObjectReads(store, restore, mounted, restore.link, clock)
     return NodeObjects(mounted.buckets.mounts, intake, puts, uploads, reads)
+
+
+def unmounted_warnings(store: Store, mounts: Sequence[Mount]) -> list[str]:
+    """Return what to say of objects that wait here for a mount that the settings have no more."""
+    known = {mount.run for mount in mounts}
+    waiting = (
+        (run, len(store.look(objects.unshown_versions, save)))
+        for run, save in store.look(objects.mount_saves).items()
+        if run not in known
+    )
+    return [
+        f"{counted(number, 'object')} of {run} cannot go to the bucket: no [[s3_mount]] has the "
+        "name any more; set it again"
+        for run, number in waiting
+        if number
+    ]

@@ -59,7 +59,7 @@ from cachetier.restore.missing import MissingObjects
 from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
 from cachetier.restore.restore import Restore, RestoreListener
-from cachetier.service.objects import objects_of, ordering_of
+from cachetier.service.objects import objects_of, ordering_of, unmounted_warnings
 from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import (
     locked,
@@ -577,7 +577,8 @@ class Service:
 
     def _warnings(self) -> list[str]:
         of_tls = self._tls.warnings(self._clock.now()) if self._tls is not None else []
-        return [*self._passed_over.warnings(), *of_tls]
+        of_mounts = unmounted_warnings(self.store, self._settings.s3_mounts)
+        return [*self._passed_over.warnings(), *of_tls, *of_mounts]
 
     def _still_remote(self, shard: Shard) -> bool:
         return self._restore.sources.still_there(shard)

@@ -179,3 +179,12 @@ def test_many_connections_upload_in_bounded_memory(node: tuple[Served, S3Caller]
     watcher.join()
     assert set(answers) == {200}
     assert 0 < most <= 12
+
+
+def test_objects_of_a_mount_that_is_gone_from_the_settings_are_told_of(tmp_path: Path) -> None:
+    with served_at(tmp_path / "cache") as (served, caller):
+        caller.client().put_object(**WHERE, Body=b"x")
+        assert not any("s3_mount" in each for each in served.service.report.status()["warnings"])
+    with serving(tmp_path / "cache") as served:
+        warnings = served.service.report.status()["warnings"]
+        assert any("1 object of s3:data cannot go to the bucket" in each for each in warnings)

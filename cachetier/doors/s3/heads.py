@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from cachetier.doors.s3.errors import refused
 from cachetier.model.objects import Head
 
-METADATA_LIMIT_BYTES = 2048  # S3's own
+METADATA_LIMIT_BYTES = 2048 - 128  # S3's own, less what two entries of ours take
 CONTENT_HEADERS = (
     "cache-control",
     "content-disposition",
