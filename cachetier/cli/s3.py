@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -48,7 +50,7 @@ def env(
     """
     hint = "Write 12h, 30d or never."
     seconds = read_option("expires", expires, span_or_never, hint, as_json)
-    with reported(as_json), reach(url) as client:
+    with _or_false(as_json), reported(as_json), reach(url) as client:
         made = client.create_s3_key(principal, mount=mount, expires_seconds=seconds)
         environment = environment_of(made)
         if as_json:
@@ -62,6 +64,17 @@ def env(
     places = ", ".join(f"s3://{each['bucket']}/{each['prefix']}" for each in made["mounts"])
     opens = f"opens {places}" if places else "opens no mount: see `runs` of the principal"
     echo(f"Key {made['id']} of {made['principal']} {ends}; it {opens}.", err=True)
+
+
+@contextmanager
+def _or_false(as_json: bool) -> Iterator[None]:
+    """Have the shell that evaluates us fail as well: what follows would go past this node."""
+    try:
+        yield
+    except typer.Exit:
+        if not as_json:
+            echo("false")
+        raise
 
 
 def keep(

@@ -225,10 +225,11 @@ def test_what_is_not_offered_says_so(door: DoorServed) -> None:
         ("GET", "/bucket?versioning"),
         ("GET", f"{KEY}?acl"),
         ("PUT", f"{KEY}?tagging"),
-        ("PUT", "/new-bucket"),
+        ("PUT", "/bucket?acl"),
         ("GET", f"{KEY}?versionId=3"),
     ):
         assert door(method, path).code == "NotImplemented"
+    assert door("PUT", "/new-bucket").code == "NoSuchBucket"
     answer = door("PUT", KEY, b"x", {"x-amz-server-side-encryption": "AES256"})
     assert answer.code == "NotImplemented"
 

@@ -79,6 +79,68 @@ def test_pages_of_one_entry_give_all(door: DoorServed, version: int, delimiter: 
         assert (keys, prefixes) == whole
 
 
+@pytest.fixture
+def uploads(door: DoorServed) -> list[tuple[str, str]]:
+    """Key and id of uploads that are begun, in order; one key has two."""
+    client, keys = door.client(), [*KEYS, KEYS[1]]
+    begun = [client.create_multipart_upload(Bucket="bucket", Key=key) for key in keys]
+    return sorted((each["Key"], each["UploadId"]) for each in begun)
+
+
+def uploads_of(answer: dict[str, Any]) -> tuple[list[tuple[str, str]], list[str]]:
+    found = [(each["Key"], each["UploadId"]) for each in answer.get("Uploads", ())]
+    return found, [each["Prefix"] for each in answer.get("CommonPrefixes", ())]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "delimiter", "whole", "prefixes"),
+    [
+        ("", "", slice(None), []),
+        ("", "/", slice(0), ["a/", "z/"]),
+        ("a/", "/", slice(0), ["a/data/", "a/more/"]),
+        ("a/data/", "/", slice(1), ["a/data/x/"]),
+        ("a/data/x", "", slice(1, 4), []),
+        ("a/data/x/", "/", slice(1, 4), []),
+    ],
+)
+@pytest.mark.parametrize("page_size", [1, 2, 1000])
+def test_uploads_are_listed_in_pages(  # its parameters are the table
+    door: DoorServed,
+    uploads: list[tuple[str, str]],
+    prefix: str,
+    delimiter: str,
+    whole: slice,
+    prefixes: list[str],
+    page_size: int,
+) -> None:
+    pages = door.client().get_paginator("list_multipart_uploads")
+    found: tuple[list[tuple[str, str]], list[str]] = [], []
+    for page in pages.paginate(
+        Bucket="bucket",
+        Prefix=prefix,
+        Delimiter=delimiter,
+        PaginationConfig={"PageSize": page_size},
+    ):
+        here = uploads_of(page)
+        assert len(here[0]) + len(here[1]) <= page_size
+        found[0].extend(here[0])
+        found[1].extend(here[1])
+    assert found == (uploads[whole], prefixes)
+
+
+def test_markers_of_uploads_are_key_and_id(
+    door: DoorServed, uploads: list[tuple[str, str]]
+) -> None:
+    def behind(**markers: str) -> list[tuple[str, str]]:
+        return uploads_of(door.client().list_multipart_uploads(Bucket="bucket", **markers))[0]
+
+    key, first = uploads[1]
+    assert uploads[2][0] == key
+    assert behind(KeyMarker=key, UploadIdMarker=first) == uploads[2:]
+    assert behind(KeyMarker=key) == uploads[3:]
+    assert behind(UploadIdMarker=first) == uploads
+
+
 def test_a_prefix_that_no_mount_has_is_refused(door: DoorServed) -> None:
     with pytest.raises(ClientError) as error:
         listed(door.client(), Prefix="b/")

@@ -50,6 +50,17 @@ def test_a_shell_takes_all_that_is_printed(node: Served) -> None:
     assert caller.principal.name == "owner"
 
 
+def test_a_shell_that_gets_no_key_does_not_go_on_past_the_node(node: Served) -> None:
+    failed = run(node, "s3", "env", "--mount", "none-of-ours")
+    assert failed.exit_code != 0
+
+    script = 'eval "$MADE" && echo went on'
+    shell = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, env={"MADE": failed.stdout}
+    )
+    assert (shell.returncode, shell.stdout) == (1, "")
+
+
 def buckets(environment: dict[str, str]) -> list[str]:
     """Return the buckets that a client of S3 sees, of which its environment is all it knows."""
     client: Any = Session().create_client(

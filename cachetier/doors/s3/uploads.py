@@ -21,13 +21,13 @@ from cachetier.doors.s3.heads import head_of
 from cachetier.doors.s3.incoming import Incoming
 from cachetier.doors.s3.listing import PAGE_LIMIT, Encoding
 from cachetier.doors.s3.requests import S3Request
+from cachetier.doors.s3.upload_listing import checksum_of, initiator_of, page_of_uploads
 from cachetier.doors.s3.wholes import begun_with, checksum_of_whole
 from cachetier.doors.s3.writes import Writes, conditions
-from cachetier.model.objects import NO_HEAD, OBJECT_PART_LIMIT, Head, Mount
+from cachetier.model.objects import NO_HEAD, OBJECT_PART_LIMIT, Mount
 from cachetier.objects.base import (
     DeclaredPart,
     Objects,
-    OpenUpload,
     PutAnswer,
     PutObject,
     StoredPart,
@@ -50,7 +50,8 @@ class Uploads:
     async def create(self, request: S3Request, mount: Mount, caller: Caller) -> Response:
         self._writes.ack(request, mount)  # it takes writes, and understands what it will be asked
         algorithm, kind = kind_of_upload(request.headers)
-        begun = {} if algorithm is None or kind is None else {algorithm: kind}
+        begun = {algorithm: kind} if algorithm and kind else {}
+        named = ("algorithm", algorithm), ("type", kind)
         head = head_of(request.headers, begun)
         upload_id = await self._pools.quick(
             self._objects.create_upload, mount, request.key, head, caller.principal.name
@@ -58,7 +59,7 @@ class Uploads:
         return xml_answer(
             "InitiateMultipartUploadResult",
             [("Bucket", request.bucket), ("Key", request.key), ("UploadId", upload_id)],
-            {f"{HEADER}{field}": value for field, value in _kind(head)},
+            {f"{HEADER}{name}": value for name, value in named if value is not None},
         )
 
     async def part(
@@ -136,6 +137,12 @@ class Uploads:
         await self._pools.quick(self._objects.abort_upload, mount, request.key, upload_id)
         return Response(status_code=204)
 
+    async def list_uploads(self, request: S3Request, mounts: Sequence[Mount]) -> Response:
+        prefix, found = request.query.get("prefix", ""), []
+        for mount in mounts:
+            found += await self._pools.quick(self._objects.uploads, mount, prefix)
+        return xml_answer("ListMultipartUploadsResult", page_of_uploads(request, found))
+
     async def list_parts(self, request: S3Request, mount: Mount) -> Response:
         upload_id, encoded = request.query["uploadId"], Encoding(request)
         limit = request.number("max-parts", PAGE_LIMIT, 0, PAGE_LIMIT)
@@ -147,10 +154,8 @@ class Uploads:
             ("Bucket", request.bucket),
             ("Key", encoded(request.key)),
             ("UploadId", upload_id),
-            ("Initiator", _owner(upload)),
-            ("Owner", _owner(upload)),
-            ("StorageClass", "STANDARD"),
-            *((f"Checksum{field.capitalize()}", value) for field, value in _kind(upload.head)),
+            *initiator_of(upload),
+            *checksum_of(upload),
             ("PartNumberMarker", str(after)),
             *([("NextPartNumberMarker", str(page[-1].number))] if page else []),
             ("MaxParts", str(limit)),
@@ -159,65 +164,6 @@ class Uploads:
             *(("Part", _part(part)) for part in page),
         ]
         return xml_answer("ListPartsResult", fields)
-
-    async def list_uploads(self, request: S3Request, mounts: Sequence[Mount]) -> Response:
-        prefix, encoded = request.query.get("prefix", ""), Encoding(request)
-        if request.query.get("delimiter"):
-            raise refused("NotImplemented", "uploads are listed without a delimiter")
-        limit = request.number("max-uploads", PAGE_LIMIT, 0, PAGE_LIMIT)
-        after = request.query.get("key-marker", ""), request.query.get("upload-id-marker", "")
-        found = []
-        for mount in mounts:
-            found += await self._pools.quick(self._objects.uploads, mount, prefix)
-        left = sorted((each for each in found if _is_behind(each, *after)), key=_place)
-        page = left[:limit]
-        last = page[-1:] if len(left) > limit else []
-        fields: Fields = [
-            ("Bucket", request.bucket),
-            ("KeyMarker", encoded(after[0])),
-            ("UploadIdMarker", after[1]),
-            *(("NextKeyMarker", encoded(each.key)) for each in last),
-            *(("NextUploadIdMarker", each.upload_id) for each in last),
-            ("Prefix", encoded(prefix)),
-            ("MaxUploads", str(limit)),
-            *encoded.fields,
-            ("IsTruncated", "true" if last else "false"),
-            *(("Upload", _upload(each, encoded)) for each in page),
-        ]
-        return xml_answer("ListMultipartUploadsResult", fields)
-
-
-def _place(upload: OpenUpload) -> tuple[str, str]:
-    return upload.key, upload.upload_id
-
-
-def _is_behind(upload: OpenUpload, key: str, upload_id: str) -> bool:
-    """Return whether an upload comes behind a marker; without an id that means its whole key."""
-    return upload.key > key or (
-        upload.key == key and bool(upload_id) and upload.upload_id > upload_id
-    )
-
-
-def _kind(head: Head) -> list[tuple[str, str]]:
-    """Return what an upload's checksum shall be, if it was begun with one."""
-    algorithm, kind = begun_with(head)
-    return [("algorithm", algorithm), ("type", kind)] if algorithm and kind else []
-
-
-def _owner(upload: OpenUpload) -> Fields:
-    return [("ID", upload.owner), ("DisplayName", upload.owner)]
-
-
-def _upload(upload: OpenUpload, encoded: Encoding) -> Fields:
-    return [
-        ("Key", encoded(upload.key)),
-        ("UploadId", upload.upload_id),
-        ("Initiator", _owner(upload)),
-        ("Owner", _owner(upload)),
-        ("StorageClass", "STANDARD"),
-        ("Initiated", iso_date(upload.begun_at)),
-        *((f"Checksum{field.capitalize()}", value) for field, value in _kind(upload.head)),
-    ]
 
 
 def _part(part: StoredPart) -> Fields:
