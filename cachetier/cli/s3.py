@@ -49,14 +49,15 @@ def env(
     `name`, `bucket`, `prefix` of each.
     """
     hint = "Write 12h, 30d or never."
-    seconds = read_option("expires", expires, span_or_never, hint, as_json)
-    with _or_false(as_json), reported(as_json), reach(url) as client:
-        made = client.create_s3_key(principal, mount=mount, expires_seconds=seconds)
-        environment = environment_of(made)
-        if as_json:
-            shown = "id", "principal", "created_at", "expires_at", "mounts"
-            print_json({"environment": environment, **{name: made[name] for name in shown}})
-            return
+    with _or_false(as_json):
+        seconds = read_option("expires", expires, span_or_never, hint, as_json)
+        with reported(as_json), reach(url) as client:
+            made = client.create_s3_key(principal, mount=mount, expires_seconds=seconds)
+    environment = environment_of(made)
+    if as_json:
+        shown = "id", "principal", "created_at", "expires_at", "mounts"
+        print_json({"environment": environment, **{name: made[name] for name in shown}})
+        return
     for name, value in environment.items():
         echo(f"export {name}={shlex.quote(value)}")
     echo("unset AWS_SESSION_TOKEN")  # of another key: it would be sent along

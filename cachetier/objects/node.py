@@ -30,5 +30,6 @@ class NodeObjects:
         self.create_upload, self.abort_upload = uploads.create_upload, uploads.abort_upload
         self.commit_part, self.complete_upload = uploads.commit_part, uploads.complete_upload
         self.parts, self.uploads = uploads.parts, uploads.uploads
+        self.expire_uploads = uploads.expire
         self.head, self.open, self.open_piece = reads.head, reads.open, reads.open_piece
         self.list = reads.list

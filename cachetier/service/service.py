@@ -211,7 +211,6 @@ class Service:
             watermarks=marks,
         )
         self._garbage = self._collector()
-        self._housekeeping = self._keeper(evictor)
         ingest = self._ingest()
         self._pending_seals = PendingSeals(store, self._bucket, clock, on_sealed=self._changes.ring)
         self._passed_over = PassedOverCopies(self.metrics.passed_over)
@@ -237,6 +236,7 @@ class Service:
             clock=clock,
             hurry=self._drain.hurry,
         )
+        self._housekeeping = self._keeper(evictor)
         self.report = self._reporter()
         self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
 
@@ -359,6 +359,7 @@ class Service:
                 lambda: self._restore.mend(MEND_SECONDS),
                 lambda: prune_catalog(self.store, self._clock.now()),
                 self._garbage.purge_lost_and_found,
+                self.objects.expire_uploads,
             ),
         )
 
