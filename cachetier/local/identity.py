@@ -98,19 +98,19 @@ class ObjectIdentity:
         """Read an identity; None where there is none, or it is not one of a piece."""
         try:
             found = json.loads(text or b"")
-            told = found["object"]
+            of_object = found["object"]
             identity = cls(
                 str(found["store"]),
                 str(found["run"]),
-                str(told["key"]),
+                str(of_object["key"]),
                 int(found["size_bytes"]),
                 digests.from_hex(found["digest"]),
-                float(told.get("at", 0.0)),
-                told.get("upload"),
-                int(told.get("part", 0)),
-                int(told.get("pieces", 0)),
-                told.get("etag"),
-                Head.of_text(told["head"]) if "head" in told else None,
+                float(of_object.get("at", 0.0)),
+                of_object.get("upload"),
+                int(of_object.get("part", 0)),
+                int(of_object.get("pieces", 0)),
+                of_object.get("etag"),
+                Head.of_text(of_object["head"]) if "head" in of_object else None,
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return None

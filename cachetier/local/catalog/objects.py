@@ -42,8 +42,11 @@ def mount_saves(sql: apsw.Connection) -> dict[str, int]:
 
 def current(sql: apsw.Connection, run: str, key: str) -> ObjectVersion | None:
     """Return the newest version of a key, which may be its deletion; None where none is here."""
-    condition = "saves.run = ? AND objects.key = ? ORDER BY objects.version DESC LIMIT 1"
-    return next(iter(objects_where(sql, condition, run, key)), None)
+    condition = (  # a key may have any number of versions that wait to be shown
+        "objects.version = (SELECT max(version) FROM objects AS newest WHERE newest.key = ? "
+        "AND newest.save = (SELECT number FROM saves WHERE run = ? AND state = 'objects'))"
+    )
+    return next(iter(objects_where(sql, condition, key, run)), None)
 
 
 def by_version(sql: apsw.Connection, version: int) -> ObjectVersion | None:

@@ -304,7 +304,8 @@ MIGRATIONS: tuple[str, ...] = (
         etag TEXT,
         listed BLOB
     ) STRICT, WITHOUT ROWID;
-    CREATE INDEX object_upload_keys ON object_uploads (save, key, id) WHERE version IS NULL;
+    CREATE INDEX object_upload_keys ON object_uploads (save, version, key, id);
+    CREATE INDEX object_upload_ages ON object_uploads (begun_at);
 
     CREATE TABLE object_upload_parts (
         upload TEXT NOT NULL REFERENCES object_uploads (id) ON DELETE CASCADE,
@@ -315,6 +316,7 @@ MIGRATIONS: tuple[str, ...] = (
         put_at REAL NOT NULL,
         PRIMARY KEY (upload, number)
     ) STRICT, WITHOUT ROWID;
+    CREATE INDEX object_upload_part_shards ON object_upload_parts (version);
 
     CREATE TABLE order_notes (
         save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
