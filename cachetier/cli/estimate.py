@@ -40,7 +40,7 @@ Gpus = Annotated[int, typer.Option(help="GPUs of a job; each is a rank.")]
 PerNode = Annotated[int, typer.Option(help="GPUs of a node.")]
 PerDay = Annotated[float | None, typer.Option(help="Saves of a job a day.")]
 Interval = Annotated[str | None, typer.Option(help="Between two saves, in place of --per-day.")]
-Part = Annotated[str, typer.Option(help="Size of a request to S3.")]
+PutBytes = Annotated[str, typer.Option(help="Size of a request to S3.")]
 PutMs = Annotated[float, typer.Option(help="Milliseconds until S3 has answered a request.")]
 Connections = Annotated[int, typer.Option(help="Requests that a node has under way at once.")]
 Each = Annotated[str, typer.Option(help="What S3 takes through a connection: 90MB/s.")]
@@ -70,7 +70,7 @@ def estimate(
     gpus_per_node: PerNode = _DEFAULT.gpus_per_node,
     per_day: PerDay = None,
     interval: Interval = None,
-    part: Part = "64MB",
+    part: PutBytes = "64MB",
     put_ms: PutMs = 1000 * _DEFAULT.put_seconds,
     connections: Connections = _DEFAULT.connections,
     each_connection: Each = "90MB/s",

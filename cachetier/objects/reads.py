@@ -68,11 +68,11 @@ class ObjectReads:
     @contextmanager
     def open_piece(self, piece: Piece, timeout_seconds: float) -> Iterator[OpenedPiece]:
         shard = piece.shard
-        with self._judged(shard):
+        with self._reporting_damage(shard):
             opened = self._restore.follow(shard.run, shard.step, shard.name, timeout_seconds)
         reader = BlockReader(opened, self._restore, timeout_seconds, keep_cached=True)
         try:
-            yield OpenedPiece(reader, lambda: self._judged(shard))
+            yield OpenedPiece(reader, lambda: self._reporting_damage(shard))
         finally:
             reader.close()
 
@@ -143,7 +143,7 @@ class ObjectReads:
         return True
 
     @contextmanager
-    def _judged(self, piece: Shard) -> Iterator[None]:
+    def _reporting_damage(self, piece: Shard) -> Iterator[None]:
         """Say of a piece that has no sound bytes where the bucket has another object by now.
 
         Raises:
@@ -189,10 +189,10 @@ class ObjectReads:
 
 @dataclass(frozen=True, slots=True)
 class OpenedPiece:
-    """The bytes of a piece; see ``PieceBytes`` of ``base``. ``judged`` is around what may fail."""
+    """The bytes of a piece; see ``PieceBytes``. ``guarded`` is around what may fail."""
 
     reader: BlockReader
-    judged: Callable[[], AbstractContextManager[None]]
+    guarded: Callable[[], AbstractContextManager[None]]
 
     @property
     def descriptor(self) -> int | None:
@@ -205,7 +205,7 @@ class OpenedPiece:
         if length <= 0:
             raise IndexError(f"a piece of {size_bytes} bytes has no block {number}")
         block = memoryview(bytearray(length))
-        with self.judged():
+        with self.guarded():
             self.reader.fill(number, block)
         return block
 
