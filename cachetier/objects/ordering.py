@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,10 +39,3 @@ class Ordering(Protocol):
         Enter it once all bytes are there and ``PutObject.follows`` is known, as others may wait
         for it to end. Never raises: where the bucket cannot be asked, the place says so.
         """
-
-
-class NodeOrdering:
-    """Keeps the order of this node alone."""
-
-    def before_commit(self, _mount: Mount, _keys: Sequence[str]) -> AbstractContextManager[Place]:
-        return nullcontext(Place())

@@ -121,16 +121,12 @@ class ObjectPuts:
         refuse_read_only(mount)
         for key in keys:
             check_key(mount, key)
-
-        def gone(place: Place) -> list[NewObject]:
+        with self._ordering.before_commit(mount, keys) as place:
             places = [place.of(mount, key) for key in keys]
-            return [
+            deletions = [
                 NewObject(key, NO_HEAD, 0, "", 0, 0, deleted=True, epoch=epoch, waits=waits)
                 for key, (epoch, waits) in zip(keys, places, strict=True)
             ]
-
-        with self._ordering.before_commit(mount, keys) as place:
-            deletions = gone(place)
             deleted: DeletedKeys = self._intake.write(
                 mount, lambda sql, now: object_writes.delete_keys(sql, mount.run, deletions, now)
             )

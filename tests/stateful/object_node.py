@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.stored import Content
@@ -24,7 +25,7 @@ from cachetier.objects.base import DeclaredPart, Piece, PutAnswer, PutObject, St
 from cachetier.objects.foreign import found_there
 from cachetier.objects.intake import ObjectIntake
 from cachetier.objects.node import NodeObjects
-from cachetier.objects.ordering import NodeOrdering
+from cachetier.objects.ordering import Place
 from cachetier.objects.puts import ObjectPuts
 from cachetier.objects.reads import ObjectReads
 from cachetier.objects.uploads import ObjectUploads
@@ -52,6 +53,13 @@ def mounted_at(store: Store, remote: ObjectStore, clock: Clock, mount: Mount) ->
     """Return the objects of a mount whose bucket is ``remote``."""
     bucket = Bucket(remote, Layout())
     return MountedObjects(store, MountBuckets([mount], lambda _name: bucket), clock)
+
+
+class NodeOrdering:
+    """Keeps the order of this node alone."""
+
+    def before_commit(self, _mount: Mount, _keys: Sequence[str]) -> AbstractContextManager[Place]:
+        return nullcontext(Place())
 
 
 class ObjectNode:
