@@ -18,8 +18,10 @@ from cachetier_client import (
 )
 from cachetier_client.io.digests import digest_of
 
+from cachetier.errors import TransientError
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.bodies import noise
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.page_cache import drop_from_cache, resident_bytes
 from tests.integration.serving import Served, client_by, node_settings, running, serving
 from tests.integration.trainer import (
@@ -326,6 +328,23 @@ def test_two_nodes_each_adopt_their_files_under_the_jobs_save(
     assert sorted(stored(client, "r", 1)) == ["0", "1", "m0", "m1"]
     client.adopt(nodes[1], rank=1, world_size=2)  # its digests are compared
     assert client.step("r", 1) == shown
+
+
+def test_a_bucket_that_is_away_keeps_no_step_from_being_taken(
+    served: Served, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def head(_store: MemoryObjectStore, key: str) -> None:
+        asked.append(key)
+        raise TransientError("it is away")
+
+    monkeypatch.setattr(MemoryObjectStore, "head", head)
+    folder = save(tmp_path / "checkpoint-500", FILES)
+    receipts = client.adopt(folder)
+    assert asked
+    assert stored(client, "r", 500) == on_disk(folder)
+    assert client.adopt(folder) == receipts
 
 
 # --- what it costs -------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from cachetier_client.errors import (
     InvalidRequestError,
     NotFoundError,
     OpenForWritingError,
+    RemoteError,
     StepPublishedError,
     WaitError,
 )
@@ -116,7 +117,7 @@ class Adoption:
         save_id = self.save_id or save_id_of(self.origin, files)
         try:
             known = self.client.step(self.run, self.step)
-        except NotFoundError:
+        except (NotFoundError, RemoteError):  # not here; a bucket that is away is asked in the end
             return self._put(files, save_id, {}, overwrite=self.overwrite)
         same_save = known.save_id == save_id
         stored = self._stored(files, known, same_save=same_save)
