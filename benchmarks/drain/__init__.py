@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.drain import memory, outage, sharing, speed, throttling, training
+from benchmarks.drain import adopting, memory, outage, sharing, speed, throttling, training
 from benchmarks.measures import Result
 from benchmarks.scratch import Bench
 
@@ -13,6 +13,7 @@ BENCHES: dict[str, Callable[[Bench], list[Result]]] = {
     "throttled": throttling.measure,
     "sharing": sharing.measure,
     "training": training.measure,
+    "adopting": adopting.measure,
     "drain_memory": memory.measure,
     "outage": outage.measure,
 }

@@ -70,7 +70,7 @@ def measure(bench: Bench) -> list[Result]:
         sink() as remote,
         node(bench.directory / "cache", remote=remote.endpoint, settings=SETTINGS) as service,
         Client(service.url) as client,
-        _ranks(remote) as train,
+        busy_ranks(remote) as train,
     ):
         sent_share = _sent_share(client, remote, source)
         for number in range(1, sizes.training_rounds + 1):
@@ -146,7 +146,7 @@ def _sent_share(client: Client, remote: RunningSink, source: memoryview) -> floa
 
 
 @contextmanager
-def _ranks(remote: RunningSink) -> Iterator[Train]:
+def busy_ranks(remote: RunningSink) -> Iterator[Train]:
     """Start the ranks; yield what lets all of them train for some seconds, at once."""
     cores = len(os.sched_getaffinity(0))
     each = str(max(1, cores // RANKS))
