@@ -12,10 +12,12 @@ import botocore.session
 import hypothesis
 import pytest
 
+from cachetier.drain.serve import supervisor
 from cachetier.testing.fixtures import moto_s3, seaweed_s3  # noqa: F401  # shared by all tiers
 from cachetier.testing.moto_server import forget_buckets
 from tests.fakes.access import TOKEN
 from tests.faults import slices
+from tests.forked_drains import ForkedDrain
 
 pytest_plugins = ["tests.costs", "tests.faults.counting"]
 
@@ -78,6 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(HERMETIC)
     # Each client of boto3 reads megabytes of JSON anew, a tenth of a second; here they share it.
     botocore.session.create_loader = functools.cache(botocore.session.create_loader)
+    supervisor.spawn = ForkedDrain  # type: ignore[assignment]
     slices.choose_slice()
     hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(
         importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed"
     ),
-    pytest.mark.slow,
+    pytest.mark.soak,  # Lightning and transformers are killed in every run
     pytest.mark.timeout(300),
 ]
 

@@ -1,4 +1,4 @@
-"""fsspec's own tests of a file system, over ``cachetier://``."""
+"""fsspec's own tests of a file system, over ``cachetier://``; the bucket is in memory."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import pytest
 from cachetier_client.filesystem.filesystem import CachetierFileSystem
 from fsspec.tests import abstract
 
-from tests.frameworks.conftest import Node
+from tests.integration.serving import serving
 
 
 class Fixtures(abstract.AbstractFixtures):  # type: ignore[misc]
     @pytest.fixture
-    def fs(self, node: Node) -> Iterator[CachetierFileSystem]:
-        made = CachetierFileSystem(service_url=node.url)
-        yield made
-        made.client.close()
+    def fs(self) -> Iterator[CachetierFileSystem]:
+        with serving() as served:
+            made = CachetierFileSystem(service_url=served.unix_url)
+            yield made
+            made.client.close()
 
     @pytest.fixture
     def fs_path(self) -> str:

@@ -75,6 +75,7 @@ def test_a_killed_training_goes_on_from_its_last_checkpoint_as_if_nothing_had_be
     ]
 
 
+@pytest.mark.soak  # the longest of these; what it checks of commits the others check too
 def test_sharded_checkpoints_of_two_ranks_are_whole_commits(node: Node) -> None:
     trained(node, "cachetier://run", "--sharded", 2, "--epochs", 2)
     fs = fsspec.filesystem("cachetier", service_url=node.url)

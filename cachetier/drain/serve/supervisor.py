@@ -195,7 +195,7 @@ class Supervisor:
         try:
             with theirs:
                 link.start()
-                process = self._process = _spawn(theirs, self._arguments)
+                process = self._process = spawn(theirs, self._arguments)
             self._stats.process_started(process.pid, again=again)
             if self._stopping.is_set():
                 process.terminate()
@@ -269,7 +269,7 @@ def environment_of_drain(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _spawn(theirs: socket.socket, arguments: list[str]) -> subprocess.Popen[bytes]:
+def spawn(theirs: socket.socket, arguments: list[str]) -> subprocess.Popen[bytes]:
     """Start a drain in a session of its own, which gives it a scheduling group of its own."""
     descriptor = theirs.fileno()
     return subprocess.Popen(
