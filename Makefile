@@ -21,7 +21,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test soak faults fuzz prometheus xfs acceptance demo near bench paired frameworks s3clients docs house serve dev wheels lock sbom audit digests clean
+.PHONY: help setup check quick interpreters test soak faults fuzz prometheus xfs helm acceptance demo near bench paired frameworks s3clients docs house serve dev wheels lock sbom audit digests clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -59,6 +59,9 @@ prometheus: $(STAMPS)/venv  ## Have prometheus for the tests of metrics: Debian'
 
 xfs: $(STAMPS)/venv  ## Have mkfs.xfs for the power cuts on XFS: Debian's, unpacked into .venv
 	@tools/get_debian.sh $(VENV)/xfs mkfs.xfs xfsprogs libinih1 liburcu8
+
+helm: setup $(STAMPS)/helm  ## Render the chart with real Helm, lint it, validate it, keep what came out (ARGS=--check: compare)
+	@$(VENV)/helm/bin/python -m tools.helm --digest $$($(PY) -c 'from tools.helm.chart import digest; print(digest())') $(ARGS)
 
 acceptance: setup  ## Run the container tests too: needs Docker and compose, and fails without
 	@CACHETIER_ACCEPTANCE=1 $(PY) -m pytest tests/acceptance $(ARGS)
@@ -106,7 +109,7 @@ lock: $(STAMPS)/venv  ## Resolve requirements/*.txt again (UPGRADE=1: to the new
 	@$(COMPILE) --output-file requirements/service.txt --constraint requirements/dev.txt \
 	    pyproject.toml client/pyproject.toml
 	@$(COMPILE) --output-file requirements/build.txt --constraint requirements/dev.txt requirements/build.in
-	@$(COMPILE) --output-file requirements/audit.txt requirements/audit.in
+	@for list in audit helm release; do $(COMPILE) --output-file requirements/$$list.txt requirements/$$list.in || exit; done
 	@echo "torch; sys_platform == 'none'" > $(STAMPS)/without-torch.txt
 	@$(COMPILE) --output-file requirements/frameworks.txt --constraint requirements/dev.txt \
 	    --override $(STAMPS)/without-torch.txt --no-emit-package torch requirements/frameworks.in
@@ -166,9 +169,10 @@ $(STAMPS)/bench: requirements/bench.txt $(STAMPS)/torch
 	@if $(PIP) --quiet --no-deps --no-build-isolation --requirement requirements/bench.txt; then touch $@; \
 	    else echo '    not possible here: the rows that need it will say so'; fi
 
-# An environment of its own, as these tools bring some fifty packages that nothing else needs.
-$(STAMPS)/audit: requirements/audit.txt $(STAMPS)/venv
-	@echo '==> installing what audits the requirements'
-	@test -x $(VENV)/audit/bin/python || $(PY) -m venv $(VENV)/audit
-	@$(VENV)/audit/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement $<
+# Environments of their own, as these tools bring some fifty packages that nothing else needs: what audits
+# the requirements, what renders the chart, what builds a release and the site.
+$(STAMPS)/audit $(STAMPS)/helm $(STAMPS)/release: $(STAMPS)/%: requirements/%.txt $(STAMPS)/venv
+	@echo '==> installing what $* needs, into $(VENV)/$*'
+	@test -x $(VENV)/$*/bin/python || $(PY) -m venv $(VENV)/$*
+	@$(VENV)/$*/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes --requirement $<
 	@touch $@

@@ -117,30 +117,32 @@ def test_only_prometheus_gets_in_and_only_names_and_https_get_out() -> None:
 
 
 def test_a_training_pod_has_the_socket_and_nothing_else_of_the_node() -> None:
-    page = (DEPLOY.parent / "docs" / "compose.md").read_text(encoding="utf-8")
-    block = next(
-        each for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "train" in each
-    )
-    pod = yaml.safe_load(block)["spec"]
+    document = yaml.safe_load((DEPLOY / "kubernetes-training.yml").read_text(encoding="utf-8"))
+    pod = document["spec"]
     (container,) = pod["containers"]
-    (volume,) = pod["volumes"]
-    (mount,) = container["volumeMounts"]
+    of_node = [each for each in pod["volumes"] if "emptyDir" not in each]
+    environment = {each["name"]: each["value"] for each in container["env"]}
 
     directory = CONFIG["data"]["CACHETIER_SOCKET"].rpartition("/")[0]
+    (volume,) = of_node
     assert volume["hostPath"] == {"path": directory, "type": "Directory"}
-    assert mount == {"name": volume["name"], "mountPath": directory, "readOnly": True}
-    assert container["env"][0]["value"] == f"unix://{CONFIG['data']['CACHETIER_SOCKET']}"
+    mount = {"name": volume["name"], "mountPath": directory, "readOnly": True}
+    assert mount in container["volumeMounts"]
+    assert environment["CACHETIER_URL"] == f"unix://{CONFIG['data']['CACHETIER_SOCKET']}"
+    assert environment["CACHETIER_SERVICE_UID"] == str(POD["securityContext"]["runAsUser"])
     assert str(pod["securityContext"]["runAsUser"]) == CONFIG["data"]["CACHETIER_ALLOWED_UIDS"]
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not pod["automountServiceAccountToken"]
     assert not container["securityContext"]["allowPrivilegeEscalation"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    flush = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert pod["terminationGracePeriodSeconds"] > int(flush[-1])
 
 
 # --- systemd -------------------------------------------------------------------------------------
 
-UNIT = (DEPLOY / "cachetier.service").read_text(encoding="utf-8")
+UNIT = (DEPLOY / "systemd" / "cachetier.service").read_text(encoding="utf-8")
 
 
 def directives(section: str) -> dict[str, list[str]]:
@@ -178,6 +180,30 @@ def test_the_hardening_leaves_what_courtesy_and_the_disk_need() -> None:
     assert SERVICE["SystemCallFilter"] == ["@system-service"]
     assert {"AF_UNIX", "AF_INET", "AF_INET6"} <= set(SERVICE["RestrictAddressFamilies"][0].split())
     assert directives("Unit")["RequiresMountsFor"] == SERVICE["ReadWritePaths"]
+
+
+def test_the_user_and_the_directories_of_the_unit_are_made_before_it() -> None:
+    users = (DEPLOY / "systemd" / "sysusers.conf").read_text(encoding="utf-8")
+    files = (DEPLOY / "systemd" / "tmpfiles.conf").read_text(encoding="utf-8")
+
+    user = SERVICE["User"][0]
+    assert re.search(rf"^u {user} - ", users, re.MULTILINE)
+    cache = SERVICE["ReadWritePaths"][0]
+    assert re.search(rf"^d {cache} +0700 {user} {user} -$", files, re.MULTILINE)
+
+
+@pytest.mark.skipif(not shutil.which("systemd-sysusers"), reason="no systemd-sysusers here")
+def test_systemd_makes_that_user_and_those_directories(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    for kind, program in (("sysusers", "systemd-sysusers"), ("tmpfiles", "systemd-tmpfiles")):
+        folder = tmp_path / "usr" / "lib" / f"{kind}.d"
+        folder.mkdir(parents=True)
+        shutil.copyfile(DEPLOY / "systemd" / f"{kind}.conf", folder / "cachetier.conf")
+        create = ["--create"] if kind == "tmpfiles" else []
+        subprocess.run((program, f"--root={tmp_path}", *create), check=True, timeout=50)
+
+    assert "cachetier:" in (tmp_path / "etc" / "passwd").read_text(encoding="utf-8")
+    assert (tmp_path / "nvme" / "cachetier").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")

@@ -17,7 +17,9 @@ PAGES = sorted(
     [
         *ROOT.glob("*.md"),
         *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md")),
-        *(ROOT / "deploy" / name for name in ("alerts.yml", "cachetier.service")),
+        ROOT / "deploy" / "alerts.yml",
+        *(ROOT / "deploy" / "systemd").iterdir(),
+        *(ROOT / "deploy" / "slurm").iterdir(),
     ]
 )
 BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)

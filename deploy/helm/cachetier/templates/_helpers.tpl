@@ -1,0 +1,192 @@
+{{- define "cachetier.labels" -}}
+app.kubernetes.io/name: {{ .Values.name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "cachetier.selector" -}}
+app.kubernetes.io/name: {{ .Values.name }}
+{{- end }}
+
+{{- define "cachetier.image" -}}
+{{- $image := .Values.image -}}
+{{- printf "%s:%s" $image.repository ($image.tag | default .Chart.AppVersion) -}}
+{{- with $image.digest }}@{{ . }}{{ end -}}
+{{- end }}
+
+{{- define "cachetier.mount" -}}/var/cache/cachetier{{- end }}
+
+{{- /* The root of a volume is open to a group: a directory of its own lies in it. */ -}}
+{{- define "cachetier.cacheDir" -}}
+{{ include "cachetier.mount" . }}{{ if eq .Values.cache.kind "localVolume" }}/store{{ end }}
+{{- end }}
+
+{{- define "cachetier.socket" -}}{{ .Values.socket.hostPath }}/cachetier.sock{{- end }}
+
+{{- /* preStop + notice + grace + 10, rounded up to a minute: docs/leaving.md. */ -}}
+{{- define "cachetier.stopSeconds" -}}
+{{- $leave := .Values.leave -}}
+{{- $needed := add (int $leave.preStopSeconds) (int $leave.noticeSeconds) (int $leave.graceSeconds) 10 -}}
+{{- mul 60 (div (add $needed 59) 60) -}}
+{{- end }}
+
+{{- /* The environment of the service. */ -}}
+{{- define "cachetier.environment" -}}
+CACHETIER_CACHE_DIR: {{ include "cachetier.cacheDir" . }}
+CACHETIER_SOCKET: {{ include "cachetier.socket" . }}
+{{- $uids := list }}
+{{- range .Values.allowedUids }}{{ $uids = append $uids (int64 .) }}{{ end }}
+{{- with $uids }}
+CACHETIER_ALLOWED_UIDS: {{ join "," . | quote }}
+{{- end }}
+CACHETIER_CAPACITY: {{ .Values.capacity | quote }}
+CACHETIER_HTTP: 0.0.0.0:7070
+{{- if .Values.tls.secretName }}
+CACHETIER_TLS_CERTIFICATE: /etc/cachetier/tls/tls.crt
+CACHETIER_TLS_KEY: /etc/cachetier/tls/tls.key
+{{- else }}
+CACHETIER_HTTP_CLEAR_TEXT: "on"
+{{- end }}
+CACHETIER_HEALTH: 0.0.0.0:7071
+CACHETIER_REMOTE: {{ .Values.remote | quote }}
+CACHETIER_NOTICE_SECONDS: {{ .Values.leave.noticeSeconds | quote }}
+CACHETIER_GRACE_SECONDS: {{ .Values.leave.graceSeconds | quote }}
+{{- with .Values.tenants }}
+CACHETIER_PRINCIPAL: {{ toJson . | quote }}
+{{- end }}
+{{- range $name, $value := .Values.settings }}
+CACHETIER_{{ upper $name }}: {{ include "cachetier.written" $value | quote }}
+{{- end }}
+{{- end }}
+
+{{- /* A setting as a variable says it: tables are JSON, lists have commas. */ -}}
+{{- define "cachetier.written" -}}
+{{- if kindIs "bool" . -}}{{ ternary "on" "off" . }}
+{{- else if kindIs "float64" . -}}{{ if eq (float64 (int64 .)) . }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
+{{- else if kindIs "map" . -}}{{ toJson . }}
+{{- else if kindIs "slice" . -}}{{ if kindIs "map" (first .) }}{{ toJson . }}{{ else }}{{ join "," . }}{{ end }}
+{{- else -}}{{ . }}
+{{- end -}}
+{{- end }}
+
+{{- /* The pod of the service: the same in a DaemonSet and in a StatefulSet. */ -}}
+{{- define "cachetier.pod" -}}
+metadata:
+  labels:
+    {{- include "cachetier.selector" . | nindent 4 }}
+  annotations:
+    checksum/config: {{ include "cachetier.environment" . | sha256sum }}
+    {{- with .Values.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  terminationGracePeriodSeconds: {{ include "cachetier.stopSeconds" . }}
+  priorityClassName: {{ .Values.priorityClass.name }}
+  automountServiceAccountToken: false
+  {{- with .Values.serviceAccountName }}
+  serviceAccountName: {{ . }}
+  {{- end }}
+  enableServiceLinks: false  # CACHETIER_* variables of Services are no settings
+  {{- with .Values.image.pullSecrets }}
+  imagePullSecrets:
+    {{- range . }}
+    - name: {{ . }}
+    {{- end }}
+  {{- end }}
+  {{- with .Values.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if eq .Values.cache.kind "localVolume" }}
+  affinity:  # one on a node: they share the directory of the socket
+    podAntiAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        - topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- include "cachetier.selector" . | nindent 14 }}
+  {{- end }}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 10001
+    runAsGroup: 10001
+    {{- if or (eq .Values.cache.kind "localVolume") .Values.tls.secretName }}
+    fsGroup: 10001  # volumes but those of the host are root's
+    fsGroupChangePolicy: OnRootMismatch
+    {{- end }}
+    seccompProfile: { type: RuntimeDefault }
+  containers:
+    - name: cachetier
+      image: {{ include "cachetier.image" . }}
+      {{- with .Values.image.pullPolicy }}
+      imagePullPolicy: {{ . }}
+      {{- end }}
+      envFrom:
+        - configMapRef: { name: {{ .Values.name }} }
+      env:
+        - name: CACHETIER_SCRAPE_TOKEN  # for Prometheus; the owner's is <cache_dir>/token
+          valueFrom: { secretKeyRef: { name: {{ .Values.secret.name }}, key: scrape-token } }
+        {{- if .Values.secret.accessKeys }}
+        - name: AWS_ACCESS_KEY_ID
+          valueFrom: { secretKeyRef: { name: {{ .Values.secret.name }}, key: access-key } }
+        - name: AWS_SECRET_ACCESS_KEY
+          valueFrom: { secretKeyRef: { name: {{ .Values.secret.name }}, key: secret-key } }
+        {{- end }}
+        {{- with .Values.env }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      ports:
+        - { name: http, containerPort: 7070 }
+        - { name: health, containerPort: 7071 }
+      {{- if gt (int .Values.leave.preStopSeconds) 0 }}
+      lifecycle:
+        preStop:
+          exec:
+            command: [cachetier, flush, --deadline, {{ .Values.leave.preStopSeconds | quote }}]
+      {{- end }}
+      startupProbe:  # recovery reads the catalog: seconds, or minutes of a full cache
+        httpGet: { path: /livez, port: health }
+        periodSeconds: 2
+        failureThreshold: 300
+      readinessProbe:
+        httpGet: { path: /readyz, port: health }
+        periodSeconds: 10
+      livenessProbe:
+        httpGet: { path: /livez, port: health }
+        periodSeconds: 20
+        timeoutSeconds: 5
+        failureThreshold: 6
+      resources:
+        {{- toYaml .Values.resources | nindent 8 }}
+      securityContext:
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: { drop: [ALL] }
+      volumeMounts:
+        - { name: cache, mountPath: {{ include "cachetier.mount" . }} }
+        - { name: socket, mountPath: {{ .Values.socket.hostPath }} }
+        - { name: tmp, mountPath: /tmp }
+        {{- if .Values.tls.secretName }}
+        - { name: tls, mountPath: /etc/cachetier/tls, readOnly: true }
+        {{- end }}
+  volumes:
+    # `Directory`: a pod that waits for its disk is better than a cache on the root disk.
+    {{- if eq .Values.cache.kind "hostPath" }}
+    - name: cache
+      hostPath: { path: {{ .Values.cache.hostPath }}, type: Directory }
+    {{- end }}
+    - name: socket
+      hostPath: { path: {{ .Values.socket.hostPath }}, type: Directory }
+    - name: tmp
+      emptyDir: { medium: Memory, sizeLimit: 64Mi }
+    {{- with .Values.tls.secretName }}
+    - name: tls
+      secret: { secretName: {{ . }}, defaultMode: 0440 }
+    {{- end }}
+{{- end }}

@@ -1,0 +1,19 @@
+#!/bin/bash
+# A job that saves through the node's cachetier, is told 300 s before its end, and goes on where it was.
+#SBATCH --job-name=llama
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@300
+export CACHETIER_RUN=llama        # the same in every requeue: it resumes what the last one saved
+leave() {                         # every node flushes its own part, then the job takes its place again
+    srun --overlap --ntasks-per-node=1 cachetier flush --run "$CACHETIER_RUN" --deadline 240
+    scontrol requeue "$SLURM_JOB_ID"
+}
+trap leave USR1
+srun python train.py &
+training=$!
+wait "$training"; status=$?       # the signal ends this wait, after the trap
+[ "$status" -le 128 ] || { wait "$training"; status=$?; }
+exit "$status"

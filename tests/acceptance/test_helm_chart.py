@@ -1,0 +1,146 @@
+"""The Helm chart: what real Helm made of it is kept beside this file, and is the plain manifests.
+
+`make helm` renders, lints and validates; here its output is held against the manifests, the
+service's own settings, and a chart that has changed since. `make helm ARGS=--check` asks again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cachetier.config import settings as config
+from tools.helm.chart import digest
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+CASES = Path(__file__).parent / "helm"
+NAMES = sorted(path.name.partition(".")[0] for path in CASES.glob("*.values.yml"))
+# What Helm knows its own objects by, and what makes pods follow their settings.
+OF_HELM = {
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/version",
+    "app.kubernetes.io/managed-by",
+    "helm.sh/chart",
+    "checksum/config",
+}
+
+Objects = dict[tuple[str, str], dict[str, Any]]
+
+
+def objects(*paths: Path) -> Objects:
+    """Return the objects of manifests by kind and name, less what only Helm adds to them."""
+    found = [each for path in paths for each in yaml.safe_load_all(path.read_text("utf-8"))]
+    for each in found:
+        _without_marks(each["metadata"])
+        if "template" in each.get("spec", {}):
+            _without_marks(each["spec"]["template"]["metadata"])
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def _without_marks(metadata: dict[str, Any]) -> None:
+    for part in ("labels", "annotations"):
+        kept = {key: value for key, value in metadata.pop(part, {}).items() if key not in OF_HELM}
+        # The plain manifests label an object where somebody selects it.
+        if kept and kept != {"app.kubernetes.io/name": "cachetier"}:
+            metadata[part] = kept
+
+
+def rendered(name: str) -> Objects:
+    return objects(CASES / f"{name}.rendered.yml")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_kept_is_what_helm_made_of_this_chart(name: str) -> None:
+    head = (CASES / f"{name}.rendered.yml").read_text("utf-8").partition("\n")[0]
+
+    assert re.search(r"Helm v\d+\.\d+\.\d+ .* digest [0-9a-f]{64}", head)
+    assert digest() in head, "the chart has changed: run `make helm`"
+
+
+def test_the_chart_as_it_stands_is_the_plain_manifest() -> None:
+    assert rendered("default") == objects(DEPLOY / "kubernetes.yml")
+
+
+def test_with_monitoring_and_a_pod_that_trains_it_is_all_of_the_plain_manifests() -> None:
+    assert rendered("watched") == objects(*DEPLOY.glob("kubernetes*.yml"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_service_accepts_what_the_chart_makes_of_its_values(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = rendered(name)
+    (data,) = (each["data"] for (kind, _), each in made.items() if kind == "ConfigMap")
+    for variable, value in data.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("CACHETIER_SCRAPE_TOKEN", "t" * 40)
+    pod = pod_of(made)
+
+    settings = config.load()
+
+    stops = sum(pre_stop_seconds(pod)) + settings.notice_seconds + settings.grace_seconds + 10
+    assert stops <= pod["terminationGracePeriodSeconds"] < stops + 60
+
+
+def pod_of(made: Objects) -> dict[str, Any]:
+    (pod,) = (
+        each["spec"]["template"]["spec"]
+        for (kind, _), each in made.items()
+        if kind in ("DaemonSet", "StatefulSet")
+    )
+    return dict(pod)
+
+
+def pre_stop_seconds(pod: dict[str, Any]) -> list[int]:
+    (container,) = pod["containers"]
+    steps = container.get("lifecycle", {}).values()
+    return [int(step["exec"]["command"][-1]) for step in steps]
+
+
+def test_tenants_are_principals_each_with_a_door_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = rendered("tenants")
+    for variable, value in made["ConfigMap", "cachetier-h100"]["data"].items():
+        monkeypatch.setenv(variable, value)
+    training = made["Pod", "train"]["spec"]
+
+    first, second = config.load().principal
+
+    assert (first.name, first.uid, first.bytes) == ("team-a", frozenset({2001}), "800 GB")
+    assert second.socket is not None
+    (mount, _) = training["containers"][0]["volumeMounts"]
+    (volume, _) = training["volumes"]
+    directory = str(second.socket.parent)
+    assert mount == {"name": "cachetier", "mountPath": directory, "readOnly": True}
+    assert volume["hostPath"] == {"path": directory, "type": "Directory"}
+
+
+def test_a_local_volume_outlives_its_pod_and_ties_it_to_its_node() -> None:
+    made = rendered("volumes")
+    stateful = made["StatefulSet", "cachetier"]["spec"]
+
+    assert stateful["persistentVolumeClaimRetentionPolicy"] == {
+        "whenDeleted": "Retain",
+        "whenScaled": "Retain",
+    }
+    pod = stateful["template"]["spec"]
+    assert "podAntiAffinity" in pod["affinity"]
+    assert [each["name"] for each in pod["volumes"]] == ["socket", "tmp"]
+    assert [each["metadata"]["name"] for each in stateful["volumeClaimTemplates"]] == ["cache"]
+
+
+def test_the_series_that_the_operator_scrapes_are_those_that_the_alerts_ask_for() -> None:
+    made = objects(DEPLOY / "kubernetes-monitoring.yml")
+    (endpoint,) = made["PodMonitor", "cachetier"]["spec"]["podMetricsEndpoints"]
+    rules = json.dumps(made["PrometheusRule", "cachetier"]["spec"])
+
+    (job,) = (each for each in endpoint["relabelings"] if each["targetLabel"] == "job")
+    asked = set(re.findall(r'job=\\"(\w+)\\"', rules))
+    assert asked == {job["replacement"]} == {"cachetier"}
