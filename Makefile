@@ -21,7 +21,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test soak faults fuzz prometheus xfs helm acceptance demo near bench paired frameworks s3clients docs house serve dev wheels lock sbom audit digests clean
+.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium xfs helm acceptance demo near bench paired frameworks s3clients docs house serve dev wheels lock sbom audit digests clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -35,7 +35,7 @@ check: setup  ## Lint, format, types, import layers, dependencies
 	@echo '==> import-linter'; $(VENV)/bin/lint-imports --no-cache
 	@echo '==> deptry'; $(VENV)/bin/deptry . && cd client && $(abspath $(VENV))/bin/deptry .
 
-test: setup prometheus $(STAMPS)/frameworks  ## Run the whole test suite (TESTS=path, ARGS='-k word', WORKERS=n)
+test: setup prometheus chromium $(STAMPS)/frameworks  ## Run the whole test suite (TESTS=path, ARGS='-k word', WORKERS=n)
 	@$(PY) -m pytest -n $(WORKERS) $(ARGS) $(TESTS)
 
 quick: setup  ## Run the tests for the loop of a person at work: unit, client, conformance
@@ -45,7 +45,7 @@ interpreters:  ## Run those tests on the other Pythons of the classifiers (INTER
 	@for python in $(INTERPRETERS); do \
 	    $(MAKE) --no-print-directory quick VENV=$(VENV)/$${python##*/} PYTHON=$$python || exit 1; done
 
-soak: setup prometheus  ## Run the tests that repeat at length, or (MINUTES=90) nodes under load and faults, judged from outside
+soak: setup prometheus chromium  ## Run the tests that repeat at length, or (MINUTES=90) nodes under load and faults, judged from outside
 	@$(if $(MINUTES),$(PY) -m tests.soak --minutes $(MINUTES) $(ARGS),FAULT_SLICE=all $(PY) -m pytest -n $(WORKERS) $(ARGS) -m soak tests)
 
 faults: setup xfs  ## Run every fault, an hour, and write docs/faults-report.md (PART=kill: one part)
@@ -56,6 +56,9 @@ fuzz: setup  ## Fuzz both doors and every parser with new seeds (HOURS=1)
 
 prometheus: $(STAMPS)/venv  ## Have prometheus for the tests of metrics: Debian's, unpacked into .venv
 	@tools/get_debian.sh $(VENV)/prometheus prometheus prometheus
+
+chromium: $(STAMPS)/venv  ## Have a browser for the tests of the console: Debian's, unpacked into .venv
+	@tools/get_debian.sh $(VENV)/chromium chromium-headless-shell chromium-headless-shell+
 
 xfs: $(STAMPS)/venv  ## Have mkfs.xfs for the power cuts on XFS: Debian's, unpacked into .venv
 	@tools/get_debian.sh $(VENV)/xfs mkfs.xfs xfsprogs libinih1 liburcu8

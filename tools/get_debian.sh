@@ -5,6 +5,9 @@
 #
 #     tools/get_debian.sh .venv/prometheus prometheus prometheus
 #     tools/get_debian.sh .venv/xfs mkfs.xfs xfsprogs libinih1 liburcu8
+#     tools/get_debian.sh .venv/chromium chromium-headless-shell chromium-headless-shell+
+#
+# Of a package with a plus all that it needs, and the machine has not, is unpacked too.
 set -eu
 folder=$1 program=$2
 shift 2
@@ -19,12 +22,22 @@ command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || give_up 'no a
 
 echo "==> unpacking Debian's $program, for the tests"
 apt="apt-get -qq -o Acquire::Retries=2 -o Acquire::http::Timeout=30"
+fetch() {
+    packages=
+    for package in "$@"; do
+        case $package in
+            *+) packages="$packages $($apt -s install --no-install-recommends "${package%+}" | sed -n 's/^Inst \([^ ]*\).*/\1/p')" ;;
+            *) packages="$packages $package" ;;
+        esac
+    done
+    $apt download $packages
+}
 rm -rf "$folder" && mkdir -p "$folder" && cd "$folder"
-if ! $apt download "$@" >/dev/null 2>&1; then
+if ! fetch "$@" >/dev/null 2>&1; then
     # The machine's lists are missing or old, and may not be ours to renew.
     mkdir -p lists/partial cache/archives/partial
     apt="$apt -o Dir::State::lists=$PWD/lists -o Dir::Cache=$PWD/cache -o APT::Sandbox::User="
-    $apt update >apt.log 2>&1 && $apt download "$@" >>apt.log 2>&1 \
+    $apt update >apt.log 2>&1 && fetch "$@" >>apt.log 2>&1 \
         || give_up "apt-get: $(tail -n 1 apt.log)"
 fi
 for package in *.deb; do

@@ -96,6 +96,8 @@ OPERATIONS: Mapping[str, Need] = {
     "phase": _HINT,
     "fallback": _HINT,
     "collect": _ADMIN,
+    "drain_retry": _ADMIN,
+    "drain_rate": _ADMIN,
     "link_create": Need(Role.SCRAPE, Extent.OWN, audited=True),
     "token_create": _ADMIN,
     "token_list": Need(Role.ADMIN, Extent.NODE),

@@ -6,21 +6,21 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import shown_size, shown_span
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from cachetier.cli.output import table
-from cachetier.cli.rates import Node, Rates
-from cachetier.cli.status import MOUNT_ROWS, bar, cut, last_error, mount_table, pace_limits
+from cachetier.cli.status import MOUNT_ROWS, bar, cut, mount_table
+from cachetier.status.rates import Node, Rates
+from cachetier.status.words import danger, held_back, troubles, worst, worst_state
 
 WARNINGS = 3
 RUN_CELLS = 24
 STATES = {"ready": "bold green", "ok": "green", "throttled": "yellow", "leaving": "yellow"}
 BAD = "bold red"
-NEAR_SHARE = 0.5  # of the objective: yellow
+STYLES = {"bad": BAD, "near": "yellow"}
 
 
 def drawn(nodes: Sequence[Node], width: int, height: int, interval: float) -> RenderableType:
@@ -80,7 +80,7 @@ def _headline(node: Node, width: int) -> Text:
 def _risk(status: dict[str, Any], width: int) -> Text:
     """Say in a line whether the training of this node is safe."""
     objective = status["exposure_objective_seconds"]
-    seconds, name = _worst(status)
+    seconds, name = worst(status)
     line = Text.assemble(("exposed  ", "dim"))
     if not seconds:
         if all(run["durable_step"] is not None for run in status["exposure"]):
@@ -95,16 +95,6 @@ def _risk(status: dict[str, Any], width: int) -> Text:
     if status["incomplete"]["steps"]:
         line.append(f"   {status['incomplete']['steps']} incomplete", "yellow")
     return _fitted(line, width)
-
-
-def _worst(status: dict[str, Any]) -> tuple[float, str]:
-    """Return for how long the run or the mount is exposed that is so for the longest."""
-    at_stake = [(float(run["exposure_seconds"]), str(run["run"])) for run in status["exposure"]]
-    at_stake += [
-        (float(mount["exposure_seconds"]), f"{MOUNT_MARK}{mount['mount']}")
-        for mount in status.get("mounts") or ()
-    ]
-    return max(at_stake, default=(0.0, ""))
 
 
 def _cache(status: dict[str, Any], width: int) -> Text:
@@ -151,9 +141,7 @@ def _remotes(status: dict[str, Any], rates: Rates) -> Table:
 def _held_back(remote: dict[str, Any]) -> Text:
     if remote["reason"]:
         return Text(str(remote["reason"]), "red")
-    words = pace_limits(remote)
-    if remote["last_progress_seconds"] >= 60:
-        words.append(f"no progress for {shown_span(remote['last_progress_seconds'])}")
+    words = held_back(remote)
     return Text(", ".join(words) or "-", "yellow" if words else "")
 
 
@@ -195,11 +183,7 @@ def _pending(status: dict[str, Any], rows: int) -> Table:
 
 
 def _warnings(status: dict[str, Any]) -> list[str]:
-    found = [str(warning) for warning in status["warnings"]]
-    if status["quarantined_shards"]:
-        found.insert(0, f"{status['quarantined_shards']} damaged shards: see `cachetier status`")
-    found += last_error(status["drain"], time.time())
-    found += [str(conflict) for conflict in status["drain"].get("conflicts", ())]
+    found = troubles(status, time.time())
     if len(found) > WARNINGS:
         more = len(found) - WARNINGS + 1
         found = [*found[: WARNINGS - 1], f"and {more} more: see `cachetier status`"]
@@ -242,13 +226,13 @@ def _row(node: Node) -> tuple[RenderableType, ...]:
     status, rates = node.status, node.rates()
     if node.error is not None or status is None:
         return (_label(node.url), Text(f"away {_away(node)}", BAD), *"-------")
-    worst, _ = _worst(status)
+    exposed, _ = worst(status)
     return (
         _label(node.url),
-        _state(_worst_state(status)),
+        _state(worst_state(status)),
         Text(
-            shown_span(worst) if worst else "-",
-            _danger(worst, status["exposure_objective_seconds"]),
+            shown_span(exposed) if exposed else "-",
+            _danger(exposed, status["exposure_objective_seconds"]),
         ),
         shown_size(status["dirty_bytes"]) if status["dirty_bytes"] else "-",
         _eta(status["eta_seconds"]),
@@ -257,12 +241,6 @@ def _row(node: Node) -> tuple[RenderableType, ...]:
         f"{100 * status['used_bytes'] / max(1, status['capacity_bytes']):.0f} %",
         str(len(status["warnings"])) if status["warnings"] else "",
     )
-
-
-def _worst_state(status: dict[str, Any]) -> str:
-    """Return the node's state, or that of its remote where only that is in trouble."""
-    remote = next((str(each["state"]) for each in status["remotes"] if each["state"] != "ok"), "")
-    return remote if remote and status["state"] == "ready" else str(status["state"])
 
 
 def _troubles(node: Node) -> list[str]:
@@ -275,8 +253,7 @@ def _badness(node: Node) -> tuple[bool, bool, float]:
     status = node.status
     if node.error is not None or status is None:
         return True, True, 0.0
-    worst, _ = _worst(status)
-    return False, _worst_state(status) != "ready", worst
+    return False, worst_state(status) != "ready", worst(status)[0]
 
 
 def _label(url: str) -> str:
@@ -302,9 +279,7 @@ def _state(state: str) -> Text:
 
 
 def _danger(seconds: float, objective: float) -> str:
-    if seconds > objective:
-        return BAD
-    return "yellow" if seconds > NEAR_SHARE * objective else ""
+    return STYLES.get(danger(seconds, objective), "")
 
 
 def _speed(rate: float | None) -> str:

@@ -9,6 +9,7 @@ from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.cli.output import AsJson, Url, console, print_json, reach, reported, table
+from cachetier.status.words import last_error, pace_limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -206,16 +207,6 @@ def _lag(remote: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-def pace_limits(remote: dict[str, Any]) -> list[str]:
-    """Say what holds the drain back, if anything does."""
-    pace, limits = remote.get("pace") or {}, []
-    if (rate := pace.get("writes_per_second")) is not None:
-        limits.append(f"throttled to {rate:.3g} writes/s, {pace['concurrency']} at once")
-    if (limit := pace.get("bytes_per_second")) is not None:
-        limits.append(f"at most {shown_size(limit)}/s" if limit else "paused by a window")
-    return limits
-
-
 def _drain(drain: dict[str, Any]) -> str:
     pid = f"pid {drain['pid']}" if drain.get("pid") else "not running"
     words = [pid]
@@ -262,15 +253,6 @@ def _pending(pending: list[dict[str, Any]], steps: int, now: float) -> Table:
     if (more := steps - len(rows)) > 0:
         shown.add_row(f"and {more} more", style="dim")
     return shown
-
-
-def last_error(drain: dict[str, Any], now: float) -> list[str]:
-    """Say what failed last, and when: it stays after what caused it is over. Empty if nothing."""
-    last = drain.get("last_error")
-    if not last:
-        return []
-    age = shown_span(max(0.0, now - last["at"]))
-    return [f"the drain's last error, {age} ago: {last['message']} ({last['code']})"]
 
 
 def _alarms(status: dict[str, Any], now: float) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from cachetier.cli.output import UNREACHABLE, AsJson, console, print_json, reach, refuse, reported
-from cachetier.cli.rates import Node, described
+from cachetier.status.rates import Node, described
 
 ANSWER_SECONDS = 2.0
 AT_ONCE = 16

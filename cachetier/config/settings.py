@@ -139,6 +139,18 @@ class Settings:
         "A token that opens `/metrics` and nothing else, for Prometheus; likewise better in "
         "`CACHETIER_SCRAPE_TOKEN`.",
     )
+    cluster: tuple[str, ...] = setting(
+        listed(URL, r"[,\s]+"),
+        (),
+        "HTTP doors of all nodes, for the console's page of the cluster: "
+        "`https://node1:7070,https://node2:7070`.",
+    )
+    cluster_token: Secret | None = setting(
+        optional(SECRET),
+        None,
+        "The token by which the console asks them for their metrics: their `scrape_token`; "
+        "likewise better in `CACHETIER_CLUSTER_TOKEN`.",
+    )
     token_file: Path | None = setting(
         optional(PATH),
         None,

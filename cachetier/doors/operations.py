@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from cachetier.restore.restore import Restore
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.waits import Waits
+from cachetier.telemetry.recent_events import RecentEvent
 from cachetier.training_hints import Phases
 
 LISTED_AT_ONCE = 1000
@@ -93,6 +94,18 @@ def _no_mounts(_wish: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class Steering:
+    """What a person may want of the drain: see ``Drain.retry`` and ``Drain.limit_rate``.
+
+    ``rate_limit`` is the one that was set, in bytes a second.
+    """
+
+    retry: Callable[[], None] = lambda: None
+    limit_rate: Callable[[float | None], None] = lambda _rate: None
+    rate_limit: Callable[[], float | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
 class Operations:
     """The node behind its doors.
 
@@ -101,8 +114,9 @@ class Operations:
     ``fell_back`` takes how many shards and bytes went past this service while it was away,
     ``failed`` which door answered with which code of an error. ``http_url`` says where the HTTP
     door is, if there is one; ``s3`` tells clients of the S3 door, ``settle``
-    does what a person decides about its objects. ``greeting`` is added to the
-    answer to each client's ``hello``.
+    does what a person decides about its objects, ``steer`` what one wants of the drain.
+    ``recent_events`` are the last of the log, the newest first. ``greeting`` is added to the answer
+    to each client's ``hello``.
     """
 
     store_id: str
@@ -122,4 +136,6 @@ class Operations:
     http_url: Callable[[], str | None] = lambda: None
     s3: S3Offer = field(default_factory=S3Offer)
     settle: Callable[[Mapping[str, Any]], dict[str, Any]] = _no_mounts
+    steer: Steering = field(default_factory=Steering)
+    recent_events: Callable[[], Sequence[RecentEvent]] = tuple
     greeting: dict[str, Any] = field(default_factory=dict)

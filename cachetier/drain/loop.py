@@ -191,7 +191,7 @@ class DrainLoop:
         while not self._signals.stopping():
             self._remote_health.probe()
             room = self._room()
-            wait_seconds = self._fetch(room) if room > 0 else IDLE_SECONDS
+            wait_seconds = self._fetch(max(0, room))
             if self._remote_health.is_away:
                 wait_seconds = self._remote_health.seconds_until_probe()
             elif self._outstanding:
@@ -220,9 +220,9 @@ class DrainLoop:
             self._outstanding += len(handout.tasks)
         for task in handout.tasks:
             self._tasks.put(task)
-        self._traffic.hurried = handout.hurried
+        self._traffic.hurried, self._traffic.rate_limit = handout.hurried, handout.rate_limit
         due_in_seconds = handout.due_in_seconds
-        if due_in_seconds is None and was_idle and not handout.tasks:
+        if room and due_in_seconds is None and was_idle and not handout.tasks:
             self._remote_health.succeeded()  # nothing is left that could tell
         return IDLE_SECONDS if due_in_seconds is None else min(IDLE_SECONDS, due_in_seconds)
 

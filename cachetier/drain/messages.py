@@ -112,9 +112,12 @@ class Handout(Struct, frozen=True):
     tasks: tuple[Task, ...] = ()
     due_in_seconds: float | None = None
     hurried: bool = False
+    rate_limit: float | None = None
 
 
 class NextWork(Request[Handout], frozen=True):
+    """Asks for up to ``count`` tasks; for none of them, only how it may go on."""
+
     count: int
 
 

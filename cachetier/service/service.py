@@ -58,15 +58,18 @@ from cachetier.restore.fill import Room
 from cachetier.restore.missing import MissingObjects
 from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
-from cachetier.restore.restore import Restore, RestoreListener
+from cachetier.restore.restore import Restore
 from cachetier.service.objects import objects_of, ordering_of, unmounted_warnings
 from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import (
+    cluster_of,
     locked,
     open_drains,
     policy_of,
     remote_for_clients,
+    restore_listener,
     s3_offer,
+    steering_of,
     who_may,
 )
 from cachetier.status.prometheus import points_of_catalog, points_of_service
@@ -78,6 +81,7 @@ from cachetier.steps.waits import Waits
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.metrics import Metrics
+from cachetier.telemetry.recent_events import RecentEvents
 from cachetier.telemetry.tracing import open_tracing
 from cachetier.tls import Tls
 
@@ -113,6 +117,7 @@ class Service:
         self._open_drain = open_drain or self._supervisor
         self._changes = Changes(self._clock)
         self._waits = Waits(self._changes, self._clock)
+        self._events = RecentEvents()
         self._course = Course()
         self.metrics = Metrics(
             {
@@ -137,6 +142,7 @@ class Service:
             CatalogDamagedError: The catalog may have lost acknowledged shards; a person decides.
         """
         with ExitStack() as undo:
+            undo.callback(self._events.listen())
             self._open_store(undo)
             self._audit = Audit(self._settings.audit, now=self._clock.now)
             undo.callback(self._audit.close)
@@ -223,7 +229,7 @@ class Service:
             room=Room(self._changes.ring, self._keeps_restored),
             missing=missing,
             mounted=mounted,
-            listener=self._restore_listener(evictor),
+            listener=restore_listener(evictor, self.metrics),
         )
         self.objects = objects_of(
             mounted,
@@ -239,14 +245,6 @@ class Service:
         self._housekeeping = self._keeper(evictor)
         self.report = self._reporter()
         self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
-
-    def _restore_listener(self, evictor: Evictor) -> RestoreListener:
-        return RestoreListener(
-            on_used=evictor.touch,
-            on_opened=self.metrics.get_seconds.observe,
-            on_restored=lambda shard: self.metrics.restored_bytes.inc(shard.content.size_bytes),
-            on_range_read=self.metrics.range_read_bytes.inc,
-        )
 
     def _reporter(self) -> NodeReport:
         return NodeReport(
@@ -315,6 +313,8 @@ class Service:
             http_url=lambda: self.url,
             s3=s3_offer(self._settings, lambda: self.s3_url, self.objects),
             settle=self._settling.settle,
+            steer=steering_of(self._drain),
+            recent_events=self._events.newest_first,
             greeting={"remote": remote_for_clients(self._remote)},
         )
 
@@ -396,6 +396,7 @@ class Service:
             self.operations,
             tls=self._tls,
             clear_text=self._settings.http_clear_text,
+            cluster=cluster_of(self._settings),
             not_ready=self.report.not_ready,
             exposition=self.metrics.exposition,
         )

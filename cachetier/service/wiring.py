@@ -17,8 +17,9 @@ from cachetier.access.roles import Role
 from cachetier.access.s3_keys import S3Keys
 from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.config.settings import Settings
+from cachetier.console.cluster import Cluster
 from cachetier.cpus import default_threads, parsed_cpus
-from cachetier.doors.operations import S3Offer
+from cachetier.doors.operations import S3Offer, Steering
 from cachetier.drain.messages import Size
 from cachetier.drain.schedule.queue_state import Group, Weights
 from cachetier.drain.serve.drains import Drain, Drains
@@ -32,8 +33,10 @@ from cachetier.model.policy import Policy
 from cachetier.notifier import Changes
 from cachetier.objects.base import ReadableObjects
 from cachetier.parsers import is_loopback
+from cachetier.reclaim.evict import Evictor
 from cachetier.remote.boto_client import DEFAULT_REGION
 from cachetier.remote.settings import RemoteSettings
+from cachetier.restore.restore import RestoreListener
 from cachetier.steps.incidents import Incidents
 from cachetier.telemetry.metrics import Metrics
 from cachetier.training_hints import Phases
@@ -136,6 +139,27 @@ def who_may(settings: Settings, store: Store, clock: Clock, audit: Audit) -> Acc
         open_metrics=http is not None and is_loopback(http[0]) and not tenants,
         hosts=settings.http_hosts,
         monotonic=clock.monotonic,
+    )
+
+
+def cluster_of(settings: Settings) -> Cluster:
+    """Return the nodes that the console shows beside each other."""
+    token = settings.cluster_token
+    return Cluster(settings.cluster, token.reveal() if token else None)
+
+
+def steering_of(drain: Drain) -> Steering:
+    """Return what a person may want of the drain."""
+    return Steering(drain.retry, drain.limit_rate, lambda: drain.queue.rate_limit)
+
+
+def restore_listener(evictor: Evictor, metrics: Metrics) -> RestoreListener:
+    """Return who hears of what is read: what was used goes last, and all of it is counted."""
+    return RestoreListener(
+        on_used=evictor.touch,
+        on_opened=metrics.get_seconds.observe,
+        on_restored=lambda shard: metrics.restored_bytes.inc(shard.content.size_bytes),
+        on_range_read=metrics.range_read_bytes.inc,
     )
 
 

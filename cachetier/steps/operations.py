@@ -45,8 +45,10 @@ from cachetier.local.catalog import (
     queries,
     replica_queries,
     statements,
+    step_queries,
 )
 from cachetier.local.catalog.pins import Pin
+from cachetier.local.catalog.step_queries import ShardPlace
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.levels import Level
@@ -62,6 +64,7 @@ from cachetier.steps.pending import Pending, pending_of
 from cachetier.steps.views import (
     NewestSteps,
     ShardView,
+    StepProgress,
     StepView,
     shard_view,
     view_of_found,
@@ -213,6 +216,42 @@ class Checkpoints:
         if level is Level.REPLICATED:
             return sorted(self._replicated(run, views), key=lambda view: view.step)
         return [view for view in views if level is None or level in view.levels]
+
+    def newest_steps(self, run: str, limit: int) -> list[StepView]:
+        """Return up to ``limit`` steps of a run that this node knows, the newest first."""
+        newest = self._shown_saves(names.checked_run(run))[-limit:]
+        return [self._view(save) for save in reversed(newest)]
+
+    def progress(self, run: str, step: int) -> StepProgress | None:
+        """Return how far each rank of a step is here, or None where this node knows no such step.
+
+        For people who watch it: nobody who saves or restores waits for that.
+        """
+        save = self._store.look(queries.shown_save, run, step)
+        if save is None:
+            return None
+        parts = self._store.look(queries.parts_of, save.number)
+        ranks = self._store.look(step_queries.rank_progress, save.number, self._remote)
+        shards = self._store.look(step_queries.shard_counts, save.number, self._remote)
+        return StepProgress(save, self._view(save), parts, ranks, shards)
+
+    def places(self, save: Save, start: int, limit: int) -> list[ShardPlace]:
+        """Return where ``limit`` shards of a save are, from ``start`` on, by rank and arrival."""
+        where = save.number, self._remote, start, limit
+        return self._store.look(step_queries.shard_places, *where)
+
+    def place(self, run: str, step: int, version: int) -> ShardPlace:
+        """Return where one shard of a step is.
+
+        Raises:
+            NotFoundError: It is not here any more, or was put again since.
+        """
+        save = self._store.look(queries.shown_save, run, step)
+        where = save and (save.number, self._remote, version)
+        found = self._store.look(step_queries.shard_place, *where) if where else None
+        if found is None:
+            raise NotFoundError(f"this shard of {run}/{step} is gone, or another came", run=run)
+        return found
 
     def branches(self, run: str, level: Level | None = None) -> list[StepView]:
         """Return the steps of all branches of a run, by branch and step; levels as for ``steps``.

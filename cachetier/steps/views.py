@@ -8,6 +8,7 @@ from typing import Any
 from cachetier_client.bucket_format.documents import Manifest
 
 from cachetier.local.catalog.records import Summary
+from cachetier.local.catalog.step_queries import RankProgress, ShardCount
 from cachetier.model.checkpoint import (
     OPEN_STATES,
     PartState,
@@ -53,6 +54,17 @@ class StepView:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgress:
+    """How far a step is on this node, rank by rank."""
+
+    save: Save
+    view: StepView
+    parts: list[RankPart]
+    ranks: list[RankProgress]
+    shards: list[ShardCount]
 
 
 @dataclass(frozen=True, slots=True)

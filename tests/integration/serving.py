@@ -48,6 +48,7 @@ class IdleDrain:
         self.snapshot = DrainSnapshot(RemoteSnapshot(DURABLE))
         self.hurried: list[tuple[str | None, int | None]] = []
         self.ending: list[str] = []
+        self.retried = 0
 
     def start(self) -> None:
         """Nothing to start."""
@@ -66,6 +67,12 @@ class IdleDrain:
 
     def nudge(self) -> None:
         """Nothing to wake."""
+
+    def retry(self) -> None:
+        self.retried += 1
+
+    def limit_rate(self, bytes_per_second: float | None) -> None:
+        self.queue.rate_limit = bytes_per_second
 
     def passed_by(self, size_bytes: int) -> None:
         """Nothing is counted."""

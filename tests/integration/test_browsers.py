@@ -350,7 +350,9 @@ def test_a_session_that_rests_ends(served: Served, browser: Browser, clock: Shif
 # --- what each answer says of itself -------------------------------------------------------------
 
 
-def test_a_page_runs_no_script_and_stands_in_no_frame(served: Served, browser: Browser) -> None:
+def test_a_page_runs_no_script_but_ours_and_stands_in_no_frame(
+    served: Served, browser: Browser
+) -> None:
     link = new_link(served)
     pages = [browser.get(f"/session?link={link}"), browser.get("/"), browser.get("/session?link=x")]
     browser.sign_in(link)
@@ -358,7 +360,9 @@ def test_a_page_runs_no_script_and_stands_in_no_frame(served: Served, browser: B
         policy = page.headers["content-security-policy"].split("; ")
         for directive in ("default-src 'none'", "form-action 'self'", "frame-ancestors 'none'"):
             assert directive in policy
-        assert not [each for each in policy if each.startswith("script-src") or "unsafe" in each]
+        scripts = [each for each in policy if each.startswith("script-src") or "unsafe" in each]
+        assert scripts == ["script-src 'self'"]
+        assert not re.search(rb"<script(?! (defer )?src=)| style=| on\w+=", page.body)
         assert page.headers["content-type"] == "text/html; charset=utf-8"
         assert page.headers["referrer-policy"] == "same-origin"
         assert page.headers["cache-control"] == "no-store"

@@ -6,29 +6,33 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
-from cachetier_client import Client
-
-from tests.integration.chromium import browsing, needs_chromium
-from tests.integration.serving import Served, serving
+from tests.integration.browsers import chromium, link_to, needs_chromium, tab
+from tests.integration.serving import serving
 
 pytestmark = needs_chromium
 
 ATTACKS = """
-    const ask = (path, rest) => fetch(`${url}${path}`, {credentials: 'include', ...rest})
-        .then(answer => answer.text(), () => 'nothing');
-    Promise.all([
-        ask('/v1/whoami', {}),
-        ask('/session/end', {method: 'POST', mode: 'no-cors', body: new URLSearchParams({a: 1})}),
-        ask('/v1/runs/r/steps/1/pin', {method: 'PUT', headers: {'X-Cachetier-CSRF': 'x'}}),
-        ask('/v1/runs/r/steps/1/shards/stolen', {method: 'POST', mode: 'no-cors', body: 'x'}),
-    ]).then(answers => answers.join(' '))
+    url => {
+        const ask = (path, rest) => fetch(`${url}${path}`, {credentials: 'include', ...rest})
+            .then(answer => answer.text(), () => 'nothing');
+        const form = new URLSearchParams({a: 1});
+        return Promise.all([
+            ask('/v1/whoami', {}),
+            ask('/console/history', {}),
+            ask('/session/end', {method: 'POST', mode: 'no-cors', body: form}),
+            ask('/console/actions/retry', {method: 'POST', mode: 'no-cors', body: form}),
+            ask('/v1/runs/r/steps/1/pin', {method: 'PUT', headers: {'X-Cachetier-CSRF': 'x'}}),
+            ask('/v1/runs/r/steps/1/shards/stolen', {method: 'POST', mode: 'no-cors', body: 'x'}),
+        ]).then(answers => answers.join(' '))
+    }
 """
 FORM = """
-    const form = document.createElement('form');
-    form.method = 'post'; form.action = `${url}/session/end`;
-    document.body.append(form); form.submit();
+    url => {
+        const form = document.createElement('form');
+        form.method = 'post'; form.action = `${url}/session/end`;
+        document.body.append(form); form.submit();
+    }
 """
 
 
@@ -56,38 +60,36 @@ def somebody_else() -> Iterator[int]:
             thread.join()
 
 
-def link_to(served: Served) -> str:
-    with Client(served.unix_url) as client:
-        return str(client.link()["url"])
-
-
-def test_a_person_signs_in_and_out_and_other_pages_do_nothing_in_between(tmp_path: Path) -> None:
-    with serving() as served, somebody_else() as port, browsing(tmp_path) as page:
+def test_a_person_signs_in_and_out_and_other_pages_do_nothing_in_between() -> None:
+    with serving() as served, somebody_else() as port, chromium() as browser, tab(browser) as page:
         served.put("kept", b"kept")
         home, link = str(served.service.url), link_to(served)
-        page.open(link)
-        page.click("Sign in", until="Signed in to cachetier")
-        assert "As owner, with the role admin on all runs." in page.text
-        assert page.evaluate("location.href") == f"{home}/"
+        page.goto(link)
+        assert "As owner, with the role admin on all runs." in page.inner_text("main")
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_text("Losing this node now").or_(page.get_by_text("Nothing is at")).wait_for()
+        assert page.url == f"{home}/"
         assert page.evaluate("document.cookie") == ""
-        (cookie,) = page.cookies
+        (cookie,) = page.context.cookies()
         assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
-        assert cookie["value"] not in page.text
+        assert cookie["value"] not in page.content()
 
-        page.open(link)
-        assert "has been used" in page.text
+        page.goto(link)
+        assert "has been used" in page.inner_text("main")
 
         # Another host, and the same one by another port, to which the cookie is sent.
         for host in ("localhost", "127.0.0.1"):
-            page.open(f"http://{host}:{port}/")
-            assert "owner" not in page.evaluate(f"const url = '{home}'; {ATTACKS}")
-            page.evaluate(f"{{ const url = '{home}'; {FORM} }}")
-            page.wait_for("document.body.innerText.includes('forbidden')")
+            page.goto(f"http://{host}:{port}/")
+            assert "owner" not in page.evaluate(ATTACKS, home)
+            page.evaluate(FORM, home)
+            page.get_by_text("forbidden").first.wait_for()
         assert served.call("GET", "/v1/pins").json == {"pins": []}
+        assert served.drain.retried == 0
 
-        page.open(f"http://rebound.example:{served.call.port}/metrics")
-        assert "is not a name of this service" in page.text
+        page.goto(f"http://rebound.example:{served.call.port}/metrics")
+        assert "is not a name of this service" in page.inner_text("body")
 
-        page.open(f"{home}/")
-        page.click("Sign out", until="Not signed in")
-        assert page.cookies == []
+        page.goto(f"{home}/")
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_text("Not signed in").wait_for()
+        assert page.context.cookies() == []

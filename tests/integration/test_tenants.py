@@ -91,10 +91,11 @@ def test_no_operation_of_the_socket_touches_another_run(
     assert answer["error"]["message"] == f"a may not touch run {run}"
 
 
+BY_BROWSERS_AND_SCRAPERS = {"metrics", "drain_retry", "drain_rate"}
 ABOUT_THE_NODE = sorted(name for name, need in OPERATIONS.items() if need.extent is Extent.NODE)
 
 
-@pytest.mark.parametrize("operation", [name for name in ABOUT_THE_NODE if name != "metrics"])
+@pytest.mark.parametrize("operation", sorted({*ABOUT_THE_NODE} - BY_BROWSERS_AND_SCRAPERS))
 def test_a_run_of_ones_own_makes_no_operation_of_the_node_ones_own(
     node: Tenants, operation: str
 ) -> None:

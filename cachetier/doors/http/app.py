@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from cachetier import __version__
+from cachetier.console.cluster import Cluster
+from cachetier.console.history import History
+from cachetier.doors.http.console.routes import console_routes
+from cachetier.doors.http.console.sections import Live
 from cachetier.doors.http.guard import Guard
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.openapi import describe_shards
@@ -36,6 +41,7 @@ from cachetier.doors.http.routes import (
 from cachetier.doors.http.shards import Shards
 from cachetier.doors.operations import Operations
 from cachetier.errors import CachetierError
+from cachetier.status.rates import Status
 
 
 def build(
@@ -45,6 +51,7 @@ def build(
     not_ready: NotReady,
     exposition: Callable[[], bytes],
     limits: RequestLimits,
+    cluster: Cluster,
 ) -> Guard:
     """Return the whole application."""
     app = FastAPI(
@@ -63,10 +70,19 @@ def build(
     app.include_router(token_routes(operations, pools))
     app.include_router(own_routes(operations, pools, not_ready))
     app.include_router(page_routes(operations.access.sessions))
+    for router in console_routes(operations, _live(operations, pools), cluster):
+        app.include_router(router)
     _answer_with_problems(app)
     describe_shards(app)
     shards = Shards(operations, pools, limits)
     return Guard(app, shards, access=operations.access, limits=limits, failed=operations.failed)
+
+
+def _live(operations: Operations, pools: Pools) -> Live:
+    async def ask() -> Status:
+        return await pools.quick(operations.status)
+
+    return Live(operations, pools, History(ask, time.time, time.monotonic))
 
 
 def _answer_with_problems(app: FastAPI) -> None:

@@ -25,6 +25,7 @@ from cachetier.doors.http.problems import CrossSiteError, MisdirectedError
 from cachetier.parsers import host_of
 
 HOME_PATH, SIGN_IN_PATH, SIGN_OUT_PATH = "/", "/session", "/session/end"
+CONSOLE_PATH = "/console/"
 PAGES = frozenset({HOME_PATH, SIGN_IN_PATH, SIGN_OUT_PATH})
 COOKIE = "cachetier_session"
 SECURE_COOKIE = f"__Host-{COOKIE}"  # behind TLS, where nothing else on the host can set it
@@ -59,6 +60,11 @@ def judge(method: str, path: str, headers: Headers, hosts: Collection[str]) -> N
         raise CrossSiteError("nothing shows which page sent this change: it has no Origin")
     if cookie is not None and path not in PAGES:  # whose forms have the token inside
         check_csrf(cookie, headers.get(CSRF_HEADER, ""))
+
+
+def is_page(path: str) -> bool:
+    """Return whether a path is for people in browsers, who may come with a session alone."""
+    return path in PAGES or path.startswith(CONSOLE_PATH)
 
 
 def check_csrf(secret: str, given: str) -> None:

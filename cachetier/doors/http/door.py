@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cachetier.console.cluster import Cluster
 from cachetier.doors.http.app import build
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.pools import Pools
@@ -25,11 +26,14 @@ class HttpDoor(HttpServer):
         *,
         tls: Tls | None = None,
         clear_text: bool = False,
+        cluster: Cluster | None = None,
         not_ready: NotReady = lambda: None,
         exposition: Callable[[], bytes] = lambda: b"",
         limits: RequestLimits | None = None,
     ) -> None:
         """Prepare the door; ``clear_text`` lets it speak without ``tls`` beyond loopback.
+
+        ``cluster`` are the nodes that the console shows beside each other.
 
         Raises:
             ConfigError: The address is beyond loopback, and there is no TLS.
@@ -45,6 +49,7 @@ class HttpDoor(HttpServer):
             not_ready=not_ready,
             exposition=exposition,
             limits=limits,
+            cluster=cluster or Cluster(),
         )
         super().__init__("http", address, app, limits=limits, failed=operations.failed, tls=tls)
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cachetier.access.access import Access
 from cachetier.access.principals import Caller
 from cachetier.doors.http.admitted import TARGET
-from cachetier.doors.http.browsers import PAGES, judge, session_in
+from cachetier.doors.http.browsers import is_page, judge, session_in
 from cachetier.doors.http.front import CALLER, Exchange, Failed, Front, address_of
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.paths import target_of
@@ -69,10 +69,14 @@ class Guard(Front):
         self._refuse_strangers(scope, address)
         if self._access.tokens.is_due():
             await aiofiles.os.wrap(self._access.tokens.look)()  # the loop waits for no disk
-        if path in PAGES:  # they find out for themselves who calls
-            await self._page(scope, exchange)
-            return
-        caller = self._caller(scope, address)
+        if is_page(path):
+            session = self._access.sessions.find(session_in(Headers(scope=scope)), address)
+            if session is None:
+                await self._page(scope, exchange)
+                return
+            caller = session
+        else:
+            caller = self._caller(scope, address)
         with self._serving(scope, caller):
             await self._pass_on(scope, exchange)
 
@@ -83,7 +87,7 @@ class Guard(Front):
         await self._routes(scope, _replay(b"", exchange.receive), exchange.send)
 
     async def _page(self, scope: Scope, exchange: Exchange) -> None:
-        """Serve a page, to strangers too: those who sign in are few, and keep nobody else out."""
+        """Serve a page to a stranger: those who sign in are few, and keep nobody else out."""
         if self._strangers >= self._limits.strangers:
             raise BusyError(f"{self._strangers} are signing in already")
         self._strangers += 1
@@ -98,7 +102,7 @@ class Guard(Front):
             await self._shards(scope, exchange.receive, exchange.send)
             return
         body = await self._small_body(scope, exchange.receive)
-        if body and scope["path"] not in PAGES and not _is_json(Headers(scope=scope)):
+        if body and not is_page(scope["path"]) and not _is_json(Headers(scope=scope)):
             raise MediaTypeError("the body is not JSON")
         await self._routes(scope, _replay(body, exchange.receive), exchange.send)
 

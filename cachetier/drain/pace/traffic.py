@@ -111,6 +111,7 @@ class Traffic:
             fraction=random.random,
         )
         self.hurried = False
+        self.rate_limit: float | None = None  # what a person set, until the service starts again
         self._bandwidth = bandwidth
         self._clock = clock
         self._lock = threading.Lock()
@@ -178,4 +179,6 @@ class Traffic:
 
     def _bytes_per_second(self) -> float | None:
         local = time.localtime(self._clock.now())
-        return self._bandwidth.at(local.tm_hour * 60 + local.tm_min, hurried=self.hurried)
+        minute = local.tm_hour * 60 + local.tm_min
+        limits = (self._bandwidth.at(minute, hurried=self.hurried), self.rate_limit)
+        return min((each for each in limits if each is not None), default=None)

@@ -203,6 +203,7 @@ class QueueState:
         self._not_before: dict[Key, float] = {}
         self._rounds: dict[Key, int] = {}
         self._wishes: dict[Wish, float] = {}
+        self.rate_limit: float | None = None  # bytes a second, set by a person
 
     # --- in flight -------------------------------------------------------------------------------
 

@@ -44,6 +44,15 @@ class Drain(Protocol):
 
     def nudge(self) -> None: ...
 
+    def retry(self) -> None:
+        """Try at once whatever was put off after a failure."""
+
+    def limit_rate(self, bytes_per_second: float | None) -> None:
+        """Send no more than this to the durable remote, until the service starts again.
+
+        None: no more than the settings say.
+        """
+
     def passed_by(self, size_bytes: int) -> None:
         """Count a shard that was written straight to the durable remote, past the drain."""
 
@@ -97,6 +106,13 @@ class Drains:
 
     def nudge(self) -> None:
         self._durable.nudge()  # they share one bell
+
+    def retry(self) -> None:
+        for drain in self._all:
+            drain.retry()
+
+    def limit_rate(self, bytes_per_second: float | None) -> None:
+        self._durable.limit_rate(bytes_per_second)
 
     def passed_by(self, size_bytes: int) -> None:
         self._durable.passed_by(size_bytes)

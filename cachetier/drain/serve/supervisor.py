@@ -233,6 +233,16 @@ class Supervisor:
         """Let the drain look for work soon: a put waits for room."""
         self._changes.ring()
 
+    def retry(self) -> None:
+        """Forget for how long what failed was put off."""
+        self.queue.forgive_all()
+        self.nudge()
+
+    def limit_rate(self, bytes_per_second: float | None) -> None:
+        """Send no more than this, whatever the settings allow; None: what they allow."""
+        self.queue.rate_limit = bytes_per_second
+        self.nudge()
+
     def passed_by(self, size_bytes: int) -> None:
         """Count a shard that was written straight to the remote, past the drain."""
         self._stats.passed_by(size_bytes)

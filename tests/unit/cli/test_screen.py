@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cachetier.cli.rates import Node, described
 from cachetier.cli.screen import drawn
+from cachetier.status.rates import Node, described
 from tests.unit.cli.test_output import status as status_of
 
 LONG = "a-run-with-a-name-that-is-as-long-as-a-name-may-be" * 2

@@ -55,6 +55,13 @@ def test_a_window_limits_the_bytes_until_somebody_waits() -> None:
     assert traffic.pace.state().bytes_per_second is None
 
 
+def test_what_a_person_set_holds_beside_the_settings_also_while_somebody_waits() -> None:
+    traffic = Traffic(2, FakeClock(), Bandwidth(5000.0, ()))
+    for limit, holds in ((1000.0, 1000.0), (9000.0, 5000.0), (None, 5000.0)):
+        traffic.rate_limit, traffic.hurried = limit, True
+        assert traffic.pace.state().bytes_per_second == holds
+
+
 def test_parts_follow_what_the_link_gives() -> None:
     traffic = Traffic(16, FakeClock())
     assert traffic.usual_upload_part_bytes() == PART_BYTES

@@ -87,3 +87,16 @@ def test_a_failure_of_a_drain_that_is_gone_puts_nothing_off(
 
     assert handed_out(serve) == [(1, "a"), (1, "b")]
     assert (serve.shown()["failures"], serve.shown()["conflicts"]) == (0, [])
+
+
+def test_a_busy_drain_hears_how_to_go_on_without_a_look_at_the_catalog(
+    node: Node, clock: FakeClock
+) -> None:
+    serve = Answering(node, clock)
+    located(serve, IDS)
+    serve.queue.rate_limit = 5e6
+
+    busy, free = serve.answer(NextWork(0)), serve.answer(NextWork(1))
+
+    assert (busy.tasks, busy.hurried, busy.rate_limit) == ((), True, 5e6)
+    assert (len(free.tasks), free.rate_limit) == (1, 5e6)

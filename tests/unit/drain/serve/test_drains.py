@@ -43,6 +43,12 @@ class OneDrain:
     def nudge(self) -> None:
         self.heard.append("nudge")
 
+    def retry(self) -> None:
+        self.heard.append("retry")
+
+    def limit_rate(self, bytes_per_second: float | None) -> None:
+        self.heard.append(f"limit {bytes_per_second}")
+
     def passed_by(self, size_bytes: int) -> None:
         self.heard.append(f"passed by {size_bytes}")
 
@@ -103,6 +109,14 @@ def test_one_nudge_is_enough_as_they_share_a_bell(
 ) -> None:
     drains.nudge()
     assert [part.heard for part in parts] == [["nudge"], [], []]
+
+
+def test_all_of_them_try_again_and_only_the_far_link_is_limited(
+    drains: Drains, parts: tuple[OneDrain, OneDrain, OneDrain]
+) -> None:
+    drains.retry()
+    drains.limit_rate(5e6)
+    assert [part.heard for part in parts] == [["retry", "limit 5000000.0"], ["retry"], ["retry"]]
 
 
 def test_all_of_them_are_asked_to_end(

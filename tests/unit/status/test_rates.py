@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cachetier.cli.rates import WINDOW_SECONDS, Node, described
+from cachetier.status.rates import WINDOW_SECONDS, Node, described
 
 
 def status(uptime: float, *, put: int = 0, drained: int = 0, **changes: Any) -> dict[str, Any]:

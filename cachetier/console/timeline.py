@@ -1,0 +1,148 @@
+"""The timeline of a checkpoint: when each rank had its shards acknowledged, sealed and uploaded.
+
+A rank is *late* when it takes longer than the others for what they have done: by more than half of
+what the median rank took, and more than a second. One that has not done it yet takes until now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from cachetier_client.units import counted, shown_span
+
+from cachetier.local.catalog.step_queries import RankProgress
+from cachetier.model.checkpoint import PartState, RankPart, Save
+
+LATE_SHARE = 0.5
+LATE_SECONDS = 1.0
+RANKS_SHOWN = 64
+LATE_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RankTime:
+    """A rank's way, in seconds since the save began; None: not yet.
+
+    ``late`` says what it is late with, or is empty.
+    """
+
+    rank: int
+    shards: int
+    size_bytes: int
+    uploaded_share: float
+    damaged: int
+    first: float | None
+    acknowledged: float | None
+    sealed: float | None
+    uploaded: float | None
+    late: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """All ranks that are known here, the late ones first; ``seconds`` is how far the axis goes."""
+
+    seconds: float
+    published: float | None
+    ranks: tuple[RankTime, ...]
+    more: int
+    findings: tuple[str, ...]
+
+    def x(self, seconds: float | None) -> float:
+        """Return where an instant is on an axis of 1000."""
+        return round(1000 * min(1.0, (seconds or 0.0) / self.seconds), 1)
+
+
+def timeline_of(
+    save: Save, parts: Sequence[RankPart], progress: Sequence[RankProgress], now: float
+) -> Timeline:
+    """Return the timeline of a save; pure."""
+    by_rank = {each.rank: each for each in progress}
+    known = {part.rank: part for part in parts}
+    ranks = sorted(by_rank.keys() | known.keys())
+    times = [_time(save, rank, known.get(rank), by_rank.get(rank)) for rank in ranks]
+    elapsed = max(0.0, now - save.started_at)
+    published = _since(save, save.published_at)
+    ended = published if published is not None else elapsed
+    ranked = _with_lateness(times, elapsed)
+    ranked.sort(key=lambda each: (not each.late, each.rank))
+    marks = [time for each in times for time in (each.uploaded, each.acknowledged) if time]
+    return Timeline(
+        seconds=max(0.001, ended, *marks),
+        published=published,
+        ranks=tuple(ranked[:RANKS_SHOWN]),
+        more=max(0, len(ranked) - RANKS_SHOWN),
+        findings=tuple(_findings(save, ranked, parts)),
+    )
+
+
+def _time(save: Save, rank: int, part: RankPart | None, seen: RankProgress | None) -> RankTime:
+    sealed = part is not None and part.state is PartState.SEALED
+    if seen is None:
+        at = _since(save, part.sealed_at) if part is not None else None
+        return RankTime(rank, 0, 0, 1.0, 0, None, at, at if sealed else None, at)
+    whole = seen.uploaded == seen.shards
+    return RankTime(
+        rank=rank,
+        shards=seen.shards,
+        size_bytes=seen.size_bytes,
+        uploaded_share=seen.uploaded_bytes / seen.size_bytes if seen.size_bytes else float(whole),
+        damaged=seen.damaged,
+        first=_since(save, seen.first_at),
+        acknowledged=_since(save, seen.last_at),
+        sealed=_since(save, part.sealed_at) if part is not None and sealed else None,
+        uploaded=_since(save, seen.uploaded_at) if whole and sealed else None,
+    )
+
+
+def _since(save: Save, at: float | None) -> float | None:
+    return None if at is None else max(0.0, at - save.started_at)
+
+
+# Each milestone, by what a rank is late with; the first that it is late with is told.
+_MILESTONES: Sequence[tuple[str, Callable[[RankTime], float | None]]] = (
+    ("seal", lambda rank: rank.sealed),
+    ("upload", lambda rank: rank.uploaded),
+)
+
+
+def _with_lateness(times: Sequence[RankTime], elapsed: float) -> list[RankTime]:
+    found = list(times)
+    for what, of in _MILESTONES:
+        done = [time for each in times if (time := of(each)) is not None]
+        if len(times) < 2 or 2 * len(done) < len(times):
+            continue  # most are not there yet: nobody is late
+        usual = median(done)
+        allowed = usual + max(LATE_SECONDS, LATE_SHARE * usual)
+        for at, each in enumerate(found):
+            time = of(each)
+            took = elapsed if time is None else time
+            if took > allowed and not each.late:
+                open_end = "not yet, " if time is None else ""
+                word = f"{what}: {open_end}{shown_span(took - usual)} behind the median"
+                found[at] = replace(each, late=word)
+    return found
+
+
+def _findings(save: Save, ranks: Sequence[RankTime], parts: Sequence[RankPart]) -> list[str]:
+    """Say in sentences who is late, who is missing, and what publication waits for."""
+    late = [each for each in ranks if each.late]
+    found = [f"Rank {each.rank} is late with its {each.late}." for each in late[:LATE_NAMED]]
+    if len(late) > LATE_NAMED:
+        found.append(f"{counted(len(late) - LATE_NAMED, 'more rank')} are late.")
+    aborted = [part.rank for part in parts if part.state is PartState.ABORTED]
+    if aborted:
+        found.append(f"Aborted: {counted(len(aborted), 'rank')}, the first is {aborted[0]}.")
+    if save.published_at is not None:
+        return found
+    elsewhere = save.world_size - len(ranks)
+    unsealed = sum(each.sealed is None for each in ranks)
+    if unsealed:
+        found.append(f"It waits for {counted(unsealed, 'rank')} of this node to seal.")
+    elif all(each.uploaded is not None for each in ranks):
+        others = f"the parts of {counted(elsewhere, 'rank')} elsewhere"
+        what = others if elsewhere > 0 else "its turn"
+        found.append(f"Everything of this node is in S3; publication waits for {what}.")
+    return found

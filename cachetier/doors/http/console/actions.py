@@ -1,0 +1,191 @@
+"""What an admin may do from the console: each is asked about first, and stands in the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from cachetier_client.identity import names
+from cachetier_client.units import counted, shown_size
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from cachetier.access.roles import Role
+from cachetier.doors.http.browsers import CONSOLE_PATH
+from cachetier.doors.http.console.visit import page, visit_router
+from cachetier.doors.http.front import caller_of
+from cachetier.doors.http.pools import Pools
+from cachetier.doors.http.problems import RouteError
+from cachetier.doors.http.queries import Query
+from cachetier.doors.operations import Operations
+from cachetier.errors import ForbiddenError, InvalidRequestError
+from cachetier.model.bandwidth import parsed_rate
+from cachetier.steps.pending import Pending
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action: the operation that it is to roles and audit log, and how a person is asked.
+
+    ``about``: ``step``, ``node``, or ``either``. ``typed``: what has to be typed to go on.
+    """
+
+    operation: str
+    title: str
+    text: str
+    button: str
+    about: str = "step"
+    typed: bool = False
+    grave: bool = False
+
+
+ACTIONS: Mapping[str, Action] = {
+    "flush": Action(
+        "flush",
+        "Flush now?",
+        "The drain brings it to S3 before everything else, also where a policy keeps it here or a "
+        "window pauses. Training is not held up.",
+        "Flush",
+        about="either",
+    ),
+    "pin": Action(
+        "pin", "Pin this step?", "Its bytes stay on this node, and no call deletes it.", "Pin"
+    ),
+    "unpin": Action("unpin", "Unpin this step?", "It may be evicted again.", "Unpin"),
+    "delete": Action(
+        "delete_step",
+        "Delete this step?",
+        "It goes from this node at once, and from S3 and every replica as soon as the drain gets "
+        "to it. Nobody can bring it back.",
+        "Delete",
+        typed=True,
+        grave=True,
+    ),
+    "retry": Action(
+        "drain_retry",
+        "Try again now?",
+        "Whatever was put off after a failure is tried at once. While S3 is away or refuses us, a "
+        "probe goes out every thirty seconds as before.",
+        "Retry",
+        about="node",
+    ),
+    "rate": Action(
+        "drain_rate",
+        "Limit the drain?",
+        "It sends no more than this to S3 until the service starts again. Empty: what the settings "
+        "say.",
+        "Set the limit",
+        about="node",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person wants done, checked: of which step, with which value."""
+
+    run: str | None = None
+    step: int | None = None
+    value: str = ""
+
+
+def action_routes(node: Operations, pools: Pools) -> APIRouter:
+    """Return the question and the answer of each action."""
+    router, does = visit_router(), _actions(node)
+
+    @router.get(f"{CONSOLE_PATH}actions/{{name}}")
+    async def ask(request: Request, name: str) -> Response:
+        action, wish = _asked(request, name, request.scope["query_string"])
+        limit = node.steer.rate_limit()
+        current = f"{shown_size(limit)}/s" if limit else ""
+        return page(request, "confirm.html", name=name, action=action, wish=wish, current=current)
+
+    @router.post(f"{CONSOLE_PATH}actions/{{name}}")
+    async def act(request: Request, name: str) -> Response:
+        action, wish = _asked(request, name, await request.body())
+        if action.typed and wish.value != str(wish.step):
+            raise InvalidRequestError(
+                f"the number of the step was not typed: {wish.step}",
+                hint="Nothing was done. Type it to show that this is the step you mean.",
+            )
+        node.refuse_when_stopping()
+        what = {} if wish.step is None else {"step": wish.step}
+        with node.access.doing(caller_of(request.scope), action.operation, wish.run, **what):
+            answer = await pools.patient(does[name], wish)
+        return page(request, "done.html", action=action, answer=answer)
+
+    return router
+
+
+def _asked(request: Request, name: str, fields: bytes) -> tuple[Action, Wish]:
+    action = ACTIONS.get(name)
+    if action is None:
+        raise RouteError(f"there is no action {name[:60]!r}")
+    principal = caller_of(request.scope).principal
+    if not principal.role.covers(Role.ADMIN):
+        raise ForbiddenError(
+            f"{principal.name} has the role {principal.role}; the console acts for admins alone",
+            hint="Run `cachetier link` with an admin's token, or do it with the command line.",
+        )
+    query = Query(fields, ("run", "step", "value"))
+    run, step = query.optional("run") or None, query.optional("step") or None
+    wish = Wish(
+        run=names.checked_run(run) if run is not None else None,
+        step=names.parsed_step(step) if step is not None else None,
+        value=query.text("value", "").strip(),
+    )
+    if action.about == "step" and (wish.run is None or wish.step is None):
+        raise InvalidRequestError("the action names no step")
+    return action, wish
+
+
+def _actions(node: Operations) -> Mapping[str, Callable[[Wish], str]]:
+    steps = node.checkpoints
+
+    def flush(wish: Wish) -> str:
+        return _left(steps.flush(wish.run, wish.step, 0.0))
+
+    def pin(wish: Wish) -> str:
+        pinned = steps.pin(wish.run or "", wish.step or 0)
+        return f"Pinned: {shown_size(pinned.local_bytes)} stay here."
+
+    def unpin(wish: Wish) -> str:
+        was = steps.unpin(wish.run or "", wish.step or 0)
+        return "It is not pinned any more." if was else "It was not pinned."
+
+    def delete(wish: Wish) -> str:
+        deleted = steps.delete_step(wish.run or "", wish.step or 0)
+        return f"Deleted: {counted(deleted, 'shard')} here; what S3 has of it goes next."
+
+    def retry(_wish: Wish) -> str:
+        node.steer.retry()
+        return "The drain tries again now."
+
+    def rate(wish: Wish) -> str:
+        try:
+            limit = parsed_rate(wish.value) if wish.value else None
+        except ValueError as error:
+            raise InvalidRequestError(str(error), hint="Nothing was changed.") from None
+        if limit == 0:
+            raise InvalidRequestError(
+                "a limit of 0 would never drain anything",
+                hint="Nothing was changed. For a pause at a time of day set `windows`.",
+            )
+        node.steer.limit_rate(limit)
+        return f"At most {shown_size(limit)}/s." if limit else "No limit but the settings'."
+
+    return {
+        "flush": flush,
+        "pin": pin,
+        "unpin": unpin,
+        "delete": delete,
+        "retry": retry,
+        "rate": rate,
+    }
+
+
+def _left(pending: Pending) -> str:
+    if not pending:
+        return "Everything is durable already."
+    shards, size = counted(pending.shards, "shard"), shown_size(pending.size_bytes)
+    return f"It goes first now: {shards}, {size} left."

@@ -1,0 +1,131 @@
+"""What is live on each page: its sections by name, each rendered of the node as it is now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from cachetier_client.identity.names import base_run
+from markupsafe import Markup
+
+from cachetier.access.principals import Caller
+from cachetier.console import grid, node, steps, timeline
+from cachetier.console.history import History
+from cachetier.console.rendering import rendered
+from cachetier.doors.http.console.visit import sees_node
+from cachetier.doors.http.pools import Pools
+from cachetier.doors.operations import Operations
+from cachetier.model.names import is_hidden
+from cachetier.status.words import troubles
+from cachetier.steps.views import StepProgress
+from cachetier.telemetry.recent_events import RecentEvent
+
+EVENTS_SHOWN = 40
+FIRST_ROWS = 24
+
+Sections = Mapping[str, Markup]
+Lines = tuple[grid.Window, tuple[grid.Line, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Renders the sections of pages, as far as a caller may see them."""
+
+    node: Operations
+    pools: Pools
+    history: History
+
+    async def of_node(self, caller: Caller) -> Sections:
+        """Return the sections of the page of the node; of a tenant only what is about its runs."""
+        found = await self.pools.quick(self.node.checkpoints.runs)
+        runs = [run for run in found if caller.principal.sees(run) and not is_hidden(run)]
+        events = rendered("events.html", events=self._events(caller))
+        if not sees_node(self.node.access, caller):
+            rows = node.runs_of(runs, None)
+            mounts = [{"mount": name} for name in self.node.s3.seen_by(caller)]
+            return {"runs": rendered("runs.html", runs=rows, mounts=mounts), "events": events}
+        look = await self.history.look()
+        status, rates = look.status, look.rates
+        pending, more = node.pending_of(status)
+        codecs, totals = node.codecs_of(status)
+        rows, mounts = node.runs_of(runs, status), status["mounts"]
+        return {
+            "exposure": rendered("exposure.html", exposure=node.exposure_of(status), status=status),
+            "troubles": rendered("troubles.html", troubles=troubles(dict(status), look.at)),
+            "tiles": rendered("tiles.html", tiles=node.tiles_of(status, rates)),
+            "runs": rendered("runs.html", runs=rows, mounts=mounts),
+            "remotes": rendered("remotes.html", remotes=node.remotes_of(status, rates)),
+            "pending": rendered("pending.html", pending=pending, more=more),
+            "codecs": rendered("codecs.html", codecs=codecs, totals=totals),
+            "events": events,
+        }
+
+    async def of_run(self, caller: Caller, run: str) -> Sections:
+        """Return the sections of the page of a run."""
+        with self.node.access.doing(caller, "steps", run):
+            views = await self.pools.patient(
+                self.node.checkpoints.newest_steps, run, steps.STEPS_SHOWN
+            )
+        rows = steps.step_rows(views, time.time())
+        return {"steps": rendered("steps.html", run=run, rows=rows)}
+
+    async def of_step(self, caller: Caller, run: str, step: int) -> Sections:
+        """Return the sections of the page of a step.
+
+        Raises:
+            NotFoundError: Neither this node nor the bucket knows it.
+        """
+        found, now = await self.progress(caller, run, step), time.time()
+        if found is None:
+            view, _ = await self.pools.patient(self.node.checkpoints.step, run, step)
+            row, line, counts = steps.step_row(view, now), None, {}
+        else:
+            row, counts = steps.step_row(found.view, now), grid.counts_of(found.shards)
+            line = timeline.timeline_of(found.save, found.parts, found.ranks, now)
+        return {
+            "step": rendered("step_head.html", run=run, row=row),
+            "timeline": rendered("timeline.html", line=line),
+            "legend": rendered("legend.html", counts=counts, levels=grid.LEVELS),
+        }
+
+    async def progress(self, caller: Caller, run: str, step: int) -> StepProgress | None:
+        with self.node.access.doing(caller, "step", run, step=step):
+            return await self.pools.patient(self.node.checkpoints.progress, run, step)
+
+    async def lines(self, caller: Caller, run: str, step: int, first: int, rows: int) -> Lines:
+        """Return some lines of a step's grid; none where this node knows no such step."""
+        found = await self.progress(caller, run, step)
+        if found is None:
+            return grid.window_of((), 0, rows), ()
+        window = grid.window_of(found.ranks, first, rows)
+        where = found.save, window.start, window.shards
+        shards = await self.pools.patient(self.node.checkpoints.places, *where)
+        return window, grid.filled(window, shards, self._uploading(run, step), time.time())
+
+    async def shard(self, caller: Caller, run: str, step: int, version: int) -> dict[str, Any]:
+        """Return one shard, and its level.
+
+        Raises:
+            NotFoundError: It is not what the step has now.
+        """
+        with self.node.access.doing(caller, "step", run, step=step):
+            found = await self.pools.patient(self.node.checkpoints.place, run, step, version)
+        level = grid.level_of(found, self._uploading(run, step))
+        return {"shard": found, "level": level, "words": grid.LEVELS[level], "now": time.time()}
+
+    def _uploading(self, run: str, step: int) -> set[str]:
+        latest = self.history.latest
+        sent = latest.status["drain"].get("uploading", ()) if latest is not None else ()
+        return {str(each["name"]) for each in sent if (each["run"], each["step"]) == (run, step)}
+
+    def _events(self, caller: Caller) -> list[RecentEvent]:
+        principal = caller.principal
+        seen = (
+            each
+            for each in self.node.recent_events()
+            if principal.sees_all or (each.run is not None and principal.sees(base_run(each.run)))
+        )
+        return list(islice(seen, EVENTS_SHOWN))

@@ -1,0 +1,81 @@
+"""What people read of a status object, in the same words on a terminal and in the console."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachetier_client.identity.names import MOUNT_MARK
+from cachetier_client.units import counted, shown_size, shown_span
+
+NEAR_SHARE = 0.5  # of the objective
+STANDSTILL_SECONDS = 60.0
+_LONG_UNITS = ((86_400.0, "day"), (3_600.0, "hour"), (60.0, "minute"), (1.0, "second"))
+
+Status = dict[str, Any]
+
+
+def worst(status: Status) -> tuple[float, str]:
+    """Return for how long the run or the mount is exposed that is so for the longest."""
+    at_stake = [(float(run["exposure_seconds"]), str(run["run"])) for run in status["exposure"]]
+    at_stake += [
+        (float(mount["exposure_seconds"]), f"{MOUNT_MARK}{mount['mount']}")
+        for mount in status.get("mounts") or ()
+    ]
+    return max(at_stake, default=(0.0, ""))
+
+
+def danger(seconds: float, objective: float) -> str:
+    """Return how an exposure is to be seen: ``bad`` beyond the objective, ``near``, or empty."""
+    if seconds > objective:
+        return "bad"
+    return "near" if seconds > NEAR_SHARE * objective else ""
+
+
+def worst_state(status: Status) -> str:
+    """Return the node's state, or that of its remote where only that is in trouble."""
+    remote = next((str(each["state"]) for each in status["remotes"] if each["state"] != "ok"), "")
+    return remote if remote and status["state"] == "ready" else str(status["state"])
+
+
+def pace_limits(remote: Status) -> list[str]:
+    """Say what limits the drain to a remote, if anything does."""
+    pace, limits = remote.get("pace") or {}, []
+    if (rate := pace.get("writes_per_second")) is not None:
+        limits.append(f"throttled to {rate:.3g} writes/s, {pace['concurrency']} at once")
+    if (limit := pace.get("bytes_per_second")) is not None:
+        limits.append(f"at most {shown_size(limit)}/s" if limit else "paused by a window")
+    return limits
+
+
+def held_back(remote: Status) -> list[str]:
+    """Say what holds the drain to a remote back: its limits, and a standstill."""
+    found = pace_limits(remote)
+    if remote["last_progress_seconds"] >= STANDSTILL_SECONDS:
+        found.append(f"no progress for {shown_span(remote['last_progress_seconds'])}")
+    return found
+
+
+def last_error(drain: Status, now: float) -> list[str]:
+    """Say what failed last, and when: it stays after what caused it is over. Empty if nothing."""
+    last = drain.get("last_error")
+    if not last:
+        return []
+    age = shown_span(max(0.0, now - last["at"]))
+    return [f"the drain's last error, {age} ago: {last['message']} ({last['code']})"]
+
+
+def troubles(status: Status, now: float) -> list[str]:
+    """Say what is wrong with a node beside its exposure, the gravest first."""
+    damaged = status["quarantined_shards"]
+    found = [f"{counted(damaged, 'damaged shard')}: see `cachetier status`"] if damaged else []
+    found += [str(warning) for warning in status["warnings"]]
+    found += last_error(status["drain"], now)
+    return found + [str(conflict) for conflict in status["drain"].get("conflicts", ())]
+
+
+def long_span(seconds: float) -> str:
+    """Return a span of time in words: ``12 minutes``, ``1 hour``, ``40 seconds``."""
+    for unit_seconds, unit in _LONG_UNITS:
+        if seconds >= unit_seconds:
+            return counted(round(seconds / unit_seconds), unit)
+    return "less than a second"

@@ -1,0 +1,72 @@
+"""The last events of the log, kept in memory for those who watch the node in a browser."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cachetier.telemetry.log_format import ConsoleLines, parts_of
+
+KEPT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RecentEvent:
+    """One event; ``number`` grows, ``at`` is UTC seconds. ``run``: which it is about, or None."""
+
+    number: int
+    at: float
+    level: str
+    name: str
+    message: str
+    run: str | None
+    step: int | None
+
+
+class RecentEvents(logging.Handler):
+    """Keeps the last ``KEPT`` events from level info on. Thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._form = ConsoleLines(())
+        self._guard = threading.Lock()
+        self._events: deque[RecentEvent] = deque(maxlen=KEPT)
+        self._number = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event, message, fields = parts_of(record)
+        run, step = fields.get("run"), fields.get("step")
+        with self._guard:
+            self._number += 1
+            self._events.append(
+                RecentEvent(
+                    self._number,
+                    record.created,
+                    record.levelname.lower(),
+                    event.name,
+                    self._form.blotted(message)[:1000],
+                    None if run is None else str(run),
+                    step if isinstance(step, int) else None,
+                )
+            )
+
+    def newest_first(self) -> list[RecentEvent]:
+        with self._guard:
+            return list(reversed(self._events))
+
+    def listen(self) -> Callable[[], None]:
+        """Hear of our own events, also where the log is set to say less; return what ends it."""
+        ours = logging.getLogger("cachetier")
+        level_before = ours.level
+        if ours.getEffectiveLevel() > logging.INFO:
+            ours.setLevel(logging.INFO)
+        ours.addHandler(self)
+
+        def close() -> None:
+            ours.removeHandler(self)
+            ours.setLevel(level_before)
+
+        return close

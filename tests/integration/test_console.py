@@ -1,0 +1,330 @@
+"""The console: who sees what, what pages show of the node, and what an admin may do from them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+from cachetier_client import Client
+
+from cachetier.console.rendering import static_files, static_url
+from tests.integration.serving import Answer, Served, serving
+from tests.integration.test_browsers import Browser, csrf_in, new_link
+
+HX = {"HX-Request": "true"}
+TENANTS = [{"name": "a", "role": "admin", "runs": ["a-*"]}, {"name": "b", "role": "write"}]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving(principal=TENANTS) as served, Client(served.unix_url) as client:
+        for run in ("a-run", "r"):
+            for rank in range(2):
+                ids: dict[str, Any] = {"rank": rank, "world_size": 2, "save_id": "s"}
+                for name in range(3):
+                    data = bytes(100 + rank)
+                    client.put_shard(data, run=run, step=1, name=f"w/{name}/{rank}", **ids)
+            client.seal(run, 1, rank=0, world_size=2, save_id="s")
+        yield served
+
+
+@pytest.fixture
+def owner(served: Served) -> Browser:
+    browser = Browser(served)
+    browser.sign_in(new_link(served))
+    return browser
+
+
+def signed_in_as(principal: str, served: Served) -> Browser:
+    token = served.service.operations.access.create_token(principal, None)["token"]
+    bearer = {"Authorization": f"Bearer {token}"}
+    link = served.call("POST", "/v1/links", b"", bearer).json["url"].partition("=")[2]
+    browser = Browser(served)
+    browser.sign_in(link)
+    return browser
+
+
+def act(browser: Browser, name: str, **fields: str) -> Answer:
+    return browser.post(f"/console/actions/{name}", fields, X_Cachetier_CSRF=browser.csrf, **HX)
+
+
+def text(answer: Answer) -> str:
+    """Return what a person reads of a page."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.body.decode()))
+
+
+# --- who sees what -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/console/runs/r", "/console/runs/r/1", "/console/live", "/console/history"),
+        *("/console/cluster", "/console/actions/flush", "/console/runs/r/1/lines"),
+    ],
+)
+def test_a_stranger_reads_how_to_get_in_and_nothing_else(served: Served, path: str) -> None:
+    answer = Browser(served).get(path)
+    assert answer.status == 401
+    assert "cachetier link" in text(answer)
+    assert "a-run" not in text(answer)
+    assert Browser(served).get(path, **HX).headers["hx-refresh"] == "true"
+
+
+def test_static_files_are_for_everybody_and_kept_while_they_are_the_same(served: Served) -> None:
+    for name, file in static_files().items():
+        answer = Browser(served).get(static_url(name))
+        assert (answer.status, answer.body) == (200, file.body)
+        again = Browser(served).get(static_url(name), If_None_Match=answer.headers["etag"])
+        assert (again.status, again.body) == (304, b"")
+    assert Browser(served).get("/console/static/../rendering.py").status in (401, 404)
+
+
+def test_a_tenant_sees_its_own_runs_and_no_figures_of_the_node(served: Served) -> None:
+    browser = signed_in_as("a", served)
+    home = text(browser.get("/"))
+    assert "a-run" in home
+    assert "Losing this node" not in home
+    assert not re.search(r"\br/1\b|puts r\b", home)  # nor events of others
+    for path in ("/console/runs/r", "/console/runs/r/1", "/console/cluster", "/console/history"):
+        assert browser.get(path).status == 403
+    assert browser.get("/console/runs/a-run/1").status == 200
+
+
+def test_a_page_needs_its_session_and_no_token_opens_it(served: Served) -> None:
+    assert served.call("GET", "/console/runs/r").status == 401
+
+
+# --- pages ---------------------------------------------------------------------------------------
+
+
+def test_the_page_of_the_node_leads_with_exposure(served: Served, owner: Browser) -> None:
+    home = text(owner.get("/"))
+    assert home.index("Losing this node now costs") < home.index("Acknowledged")
+    for word in ("Backlog", "Durable in", "Runs", "Remotes", "Compression", "Events", "r / 1"):
+        assert word in home
+    assert "rank 0 of 2 has sealed r/1" in home
+
+
+def test_a_run_shows_its_steps_with_levels(owner: Browser) -> None:
+    page = text(owner.get("/console/runs/r"))
+    assert re.search(r"1 +open +local replicated durable .*1/2 +6", page)
+
+
+def test_a_step_shows_its_timeline_and_its_grid(owner: Browser) -> None:
+    answer = owner.get("/console/runs/r/1")
+    assert answer.body.count(b'role="gridcell"') == 6
+    assert b'class="local" title="w/0/1, 101 B: on this node only' in answer.body
+    assert "It waits for 1 rank of this node to seal." in text(answer)
+
+
+def test_lines_of_the_grid_come_as_they_are_asked_for(owner: Browser) -> None:
+    lines = owner.get("/console/runs/r/1/lines?first=1&rows=1", **HX)
+    assert lines.body.count(b'role="row"') == 1
+    assert b'data-first="1" data-total="2"' in lines.body
+    assert owner.get("/console/runs/r/1/lines?rows=-9", **HX).status == 200
+    assert owner.get("/console/runs/r/1/lines?rows=x", **HX).status == 422
+
+
+def test_a_shard_is_shown_of_its_own_step_alone(owner: Browser) -> None:
+    page = owner.get("/console/runs/r/1")
+    version = re.findall(rb'id="c(\d+)"', page.body)[0].decode()
+    found = owner.get(f"/console/runs/r/1/shards/{version}", **HX)
+    assert "w/0/0" in text(found)
+    assert b'href="/v1/runs/r/steps/1/shards/w/0/0"' in found.body
+    assert owner.get("/v1/runs/r/steps/1/shards/w/0/0").body == bytes(100)
+    other = owner.get(f"/console/runs/a-run/1/shards/{version}", **HX)
+    assert (other.status, "is gone" in text(other)) == (404, True)
+
+
+def test_what_is_not_there_is_a_page_that_says_so(owner: Browser) -> None:
+    for path in ("/console/runs/r/77", "/console/runs/r/x", "/console/mounts/none"):
+        answer = owner.get(path)
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert answer.status in (400, 404)
+        assert "Back to the node" in text(answer)
+    assert "knows no step of this run" in text(owner.get("/console/runs/never"))
+
+
+def test_a_step_of_other_nodes_is_shown_as_the_bucket_has_it(
+    owner: Browser, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = served.service.operations.checkpoints
+    view, shards = steps.step("r", 1)
+    monkeypatch.setattr(type(steps), "progress", lambda *_where: None)
+    monkeypatch.setattr(type(steps), "step", lambda *_where: (view, shards))
+    page = text(owner.get("/console/runs/r/1"))
+    assert "Only the node that saved a step knows its timeline" in page
+    assert "other nodes saved it" in page
+
+
+def test_an_empty_node_says_how_to_begin() -> None:
+    with serving() as served:
+        browser = Browser(served)
+        browser.sign_in(new_link(served))
+        home = text(browser.get("/"))
+        assert "No run has saved here yet" in home
+        assert "Losing this node now costs nothing." in home
+        assert "No nodes are listed" in text(browser.get("/console/cluster"))
+
+
+def test_a_cluster_is_what_its_nodes_say() -> None:
+    with serving() as other:
+        url = str(other.service.url)
+        with serving(cluster=f"{url},http://127.0.0.1:1") as served:
+            browser = Browser(served)
+            browser.sign_in(new_link(served))
+            page = text(browser.get("/console/cluster"))
+    assert "2 nodes, 1 ready" in page
+    assert page.index("nobody listens there") < page.index(url.removeprefix("http://"))
+
+
+# --- live ----------------------------------------------------------------------------------------
+
+
+class Stream:
+    """Reads server-sent events."""
+
+    def __init__(self, answer: http.client.HTTPResponse) -> None:
+        self._answer = answer
+
+    def until(self, name: str) -> str:
+        """Return the data of the next event called ``name``."""
+        event, data = "", list[str]()
+        while line := self._answer.readline().decode():
+            if line == "\n":
+                if event == name:
+                    return "\n".join(data)
+                event, data = "", []
+            field, _, value = line.rstrip("\n").partition(": ")
+            if field == "event":
+                event = value
+            elif field == "data":
+                data.append(value)
+        return ""
+
+
+@contextmanager
+def streaming(browser: Browser, path: str) -> Iterator[Stream]:
+    connection = http.client.HTTPConnection("127.0.0.1", browser.call.port, timeout=20)
+    cookies = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+    with closing(connection):
+        connection.request("GET", path, headers={"Cookie": cookies})
+        with connection.getresponse() as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            yield Stream(answer)
+
+
+def test_a_page_hears_of_what_changes(served: Served, owner: Browser) -> None:
+    with streaming(owner, "/console/live") as stream:
+        assert "a-run" in stream.until("runs")
+        assert len(json.loads(stream.until("sample"))) == 4
+        served.call("PUT", "/v1/runs/new/steps/1/shards/x", b"new")
+        assert "new" in stream.until("runs")
+
+
+def test_a_step_that_is_watched_says_when_its_grid_changed(served: Served, owner: Browser) -> None:
+    with streaming(owner, "/console/live?run=r&step=1") as stream:
+        assert "on this node only" in stream.until("legend")
+        assert stream.until("grid")
+    with streaming(owner, "/console/live?run=never") as stream:
+        assert stream.until("steps")
+    assert owner.get("/console/live?run=r&step=x").status == 400
+
+
+def test_a_stream_ends_with_its_session(served: Served, owner: Browser) -> None:
+    with streaming(owner, "/console/live") as stream:
+        stream.until("runs")
+        owner.post("/session/end", {"csrf": owner.csrf})
+        assert stream.until("never") == ""
+
+
+def test_a_service_that_stops_does_not_wait_for_who_watches() -> None:
+    with serving(grace_seconds=15) as served:
+        browser = Browser(served)
+        browser.sign_in(new_link(served))
+        with streaming(browser, "/console/live") as stream:
+            stream.until("tiles")
+            before = time.monotonic()
+            stopping = threading.Thread(target=served.service.stop)
+            stopping.start()
+            assert stream.until("never") == ""
+            stopping.join()
+            assert time.monotonic() - before < 5
+
+
+# --- actions -------------------------------------------------------------------------------------
+
+
+def test_an_action_asks_first_and_stands_in_the_audit_log(served: Served, owner: Browser) -> None:
+    asked = owner.get("/console/actions/pin?run=r&step=1", **HX)
+    assert "Pin this step?" in text(asked)
+    assert served.call("GET", "/v1/pins").json == {"pins": []}
+    assert "stay here" in text(act(owner, "pin", run="r", step="1"))
+    assert [pin["run"] for pin in served.call("GET", "/v1/pins").json["pins"]] == ["r"]
+    refused = act(owner, "delete", run="r", step="1", value="1")
+    assert (refused.status, "pinned" in text(refused)) == (409, True)
+    assert "not pinned any more" in text(act(owner, "unpin", run="r", step="1"))
+
+
+def test_a_flush_says_what_is_left_and_holds_nobody_up(served: Served, owner: Browser) -> None:
+    assert "6 shards" in text(act(owner, "flush", run="r", step="1"))
+    assert ("r", 1) in served.drain.hurried
+    assert "It goes first now" in text(act(owner, "flush"))
+    assert (None, None) in served.drain.hurried
+
+
+def test_a_step_is_deleted_by_who_types_its_number(served: Served, owner: Browser) -> None:
+    served.call("PUT", "/v1/runs/gone/steps/30/shards/x", b"x")
+    wrong = act(owner, "delete", run="gone", step="30", value="3")
+    assert (wrong.status, "Nothing was done" in text(wrong)) == (400, True)
+    assert "Deleted: 1 shard here" in text(act(owner, "delete", run="gone", step="30", value="30"))
+    assert served.call("GET", "/v1/runs/gone/steps").json == {"steps": []}
+
+
+def test_a_retry_and_a_limit_reach_the_drain(served: Served, owner: Browser) -> None:
+    assert "tries again" in text(act(owner, "retry"))
+    assert served.drain.retried == 1
+    assert "At most 200 MB/s" in text(act(owner, "rate", value="200 MB/s"))
+    assert served.drain.queue.rate_limit == 200e6
+    assert b'value="200 MB/s"' in owner.get("/console/actions/rate", **HX).body
+    for wrong in ("fast", "0"):
+        assert "Nothing was changed" in text(act(owner, "rate", value=wrong))
+    assert served.drain.queue.rate_limit == 200e6
+    act(owner, "rate", value="")
+    assert served.drain.queue.rate_limit is None
+
+
+@pytest.mark.parametrize("name", ["flush", "pin", "unpin", "delete", "retry", "rate"])
+def test_actions_are_for_admins_and_of_those_for_who_may_touch_the_run(
+    served: Served, name: str
+) -> None:
+    fields = {"run": "r", "step": "1", "value": "1"}
+    writer, tenant = signed_in_as("b", served), signed_in_as("a", served)
+    for browser, why in ((writer, "acts for admins alone"), (tenant, "may not touch|all runs")):
+        answer = act(browser, name, **fields)
+        assert answer.status == 403
+        assert re.search(why, text(answer))
+    assert b"/console/actions/" not in writer.get("/console/runs/r/1").body
+
+
+def test_an_action_needs_the_token_of_its_page(owner: Browser, served: Served) -> None:
+    before = served.drain.retried
+    for headers in ({}, {"X_Cachetier_CSRF": "wrong"}):
+        answer = owner.post("/console/actions/retry", {}, **HX, **headers)
+        assert answer.status == 403
+    assert owner.get("/console/actions/none", **HX).status == 404
+    assert owner.post("/console/actions/pin", {}, X_Cachetier_CSRF=owner.csrf).status == 400
+    assert served.drain.retried == before
+
+
+def test_the_token_of_a_page_is_the_one_that_its_scripts_send(owner: Browser) -> None:
+    home = owner.get("/")
+    assert f'{{"X-Cachetier-CSRF": "{csrf_in(home)}"}}'.encode() in home.body
