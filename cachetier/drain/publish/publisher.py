@@ -8,6 +8,7 @@ repeated at any time, after a crash or a lost reply.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from cachetier.remote.bucket import Bucket, Each
 from cachetier.remote.ownership import owned_keys
 
 SWEEPS = 5
+CROWD_RANKS = 64
+GIVE_WAY_SECONDS = 20.0
 
 Ours = Callable[[Sequence[str]], set[str]]
 
@@ -92,6 +95,8 @@ class Publisher:
         self._each = each
         self._nonce = nonce
         self._own = OwnWrites(clock)
+        # Saves whose parts were not all there when we looked, and until when others publish them.
+        self._gives_way: dict[tuple[str, str], float] = {}
 
     def claim(self, save: Claimant) -> Located | Ended:
         """Secure the step for ``save``, and with it the location of its objects.
@@ -127,6 +132,7 @@ class Publisher:
             IntegrityError: Another part of this rank is there.
         """
         self._look(save, location, shards)
+        self._gives_way.pop((save.run, location), None)
         part = publication.part_of(save, rank, shards)
         body = self._bucket.put_part(part, location)
         self._own.wrote_part(location, part, body)
@@ -166,6 +172,7 @@ class Publisher:
             manifest = manifest_of(seen)
             claim_state = publication.claim_state(save, manifest)
             if claim_state is ClaimState.PUBLISHED or claim_state.has_no_future:
+                self._gives_way.pop((save.run, location), None)
                 return _ended(save, claim_state, manifest)
             whole = self._whole(save, location)
             if isinstance(whole, NotWhole):
@@ -308,9 +315,12 @@ class Publisher:
         self, save: Claimant, location: str
     ) -> tuple[Manifest, SeenManifest] | None:
         """Return what publishes what we wrote all of, over our own claim, which are forgotten."""
+        seen = self._own.claim(save)
+        if seen is None:
+            return None
         found = [self._own.part(save.run, location, rank) for rank in range(save.world_size)]
-        seen, parts = self._own.claim(save), [part for part in found if part is not None]
-        if seen is None or len(parts) < len(found) or not publication.are_of(save, parts):
+        parts = [part for part in found if part is not None]
+        if len(parts) < len(found) or not publication.are_of(save, parts):
             return None
         self._own.forget(save, location)
         return self._publication(save, location, seen, parts), seen
@@ -322,10 +332,27 @@ class Publisher:
     def _whole(self, save: Claimant, location: str) -> list[ReadPart] | NotWhole:
         """Return every rank's part, if they are all there and none is of another save."""
         ranks, there = range(save.world_size), self._bucket.part_ranks(save.run, location)
-        if not there.issuperset(ranks):
+        if self._is_left_to_others(save, location, whole=there.issuperset(ranks)):
             return NotWhole(tuple(sorted(there)))
         parts = list(self._each(lambda rank: self._part(save, location, rank), ranks))
         return parts if publication.are_of(save, parts) else NotWhole(tuple(ranks))
+
+    def _is_left_to_others(self, save: Claimant, location: str, *, whole: bool) -> bool:
+        """Return whether ``save`` is not to be published here, or not yet.
+
+        Whoever writes the last part publishes. Where there are many ranks the nodes that looked in
+        vain before leave it to that one for a while: else hundreds would read all parts at once,
+        and the store would throttle the one that matters.
+        """
+        key, now = (save.run, location), self._clock.monotonic()
+        if not whole:
+            if save.world_size > CROWD_RANKS:
+                self._gives_way[key] = math.inf
+            return True
+        until = self._gives_way.get(key, 0.0)
+        if until == math.inf:
+            until = self._gives_way[key] = now + GIVE_WAY_SECONDS
+        return now < until
 
     def _publication(
         self, save: Claimant, location: str, seen: SeenManifest | None, parts: Sequence[ReadPart]

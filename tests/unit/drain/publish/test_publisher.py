@@ -19,6 +19,8 @@ from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.publish.publisher import (
+    CROWD_RANKS,
+    GIVE_WAY_SECONDS,
     SWEEPS,
     Ended,
     Located,
@@ -227,6 +229,38 @@ def test_a_step_is_published_by_whoever_finds_it_whole(world: World) -> None:
     assert [part.rank for part in world.manifest.parts] == [0, 1]
     assert [shard.name for shard in world.manifest.shards] == ["shard-0", "shard-1"]
     assert world.manifest.world_size == 2
+
+
+def test_of_many_ranks_who_looked_in_vain_leaves_it_to_who_writes_the_last_part(
+    world: World,
+) -> None:
+    save = save_of("a", world_size=CROWD_RANKS + 1)
+    location = world.located(save)
+    early, late = world.restarted(), world.restarted()
+    for rank in range(CROWD_RANKS):
+        world.publisher.write_part(save, location, rank, [world.put(save, location, f"s-{rank}")])
+    assert isinstance(early.publish(save, location), NotWhole)
+    late.write_part(save, location, CROWD_RANKS, [world.put(save, location, "last")])
+
+    assert isinstance(early.publish(save, location), NotWhole)
+    world.clock.advance(GIVE_WAY_SECONDS - 1)
+    assert isinstance(early.publish(save, location), NotWhole)
+    assert late.publish(save, location) == Ended(SaveState.PUBLISHED)
+    assert early.publish(save, location) == Ended(SaveState.PUBLISHED)
+
+
+def test_of_many_ranks_another_publishes_when_who_wrote_the_last_part_does_not(
+    world: World,
+) -> None:
+    save = save_of("a", world_size=CROWD_RANKS + 1)
+    location = world.located(save)
+    early = world.restarted()
+    assert isinstance(early.publish(save, location), NotWhole)
+    world.whole(save)
+
+    assert isinstance(early.publish(save, location), NotWhole)
+    world.clock.advance(GIVE_WAY_SECONDS + 1)
+    assert early.publish(save, location) == Ended(SaveState.PUBLISHED)
 
 
 def test_the_manifest_pins_the_parts_it_names(world: World) -> None:
