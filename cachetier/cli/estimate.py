@@ -20,6 +20,8 @@ from cachetier.cli.output import (
     refuse,
     reported,
 )
+from cachetier.cli.plots import new_figure
+from cachetier.model.bandwidth import parsed_rate
 from cachetier.model.estimate import DAY_SECONDS, Estimate, Plan, State, estimate_of, sweep
 
 if TYPE_CHECKING:
@@ -195,17 +197,10 @@ def _blocked(seconds: float, gpu_hours: float) -> str:
 
 def _draw(plan: Plan, found: Estimate, path: Path, *, as_json: bool) -> None:
     """Draw the share of time that is lost over the interval between saves."""
-    if path.suffix not in (".png", ".svg"):
-        refuse(f"--plot: {path} is neither .png nor .svg", "Name one.", as_json=as_json)
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        hint = "Install it: pip install 'cachetier[plot]'"
-        refuse("--plot needs matplotlib, which is not here", hint, as_json=as_json)
+    figure = new_figure(path, (8, 4.5), as_json=as_json)
     best = found.cadence.interval_seconds
     around = [best * 10 ** (each / _PLOTTED * 3 - 1.5) for each in range(_PLOTTED + 1)]
     intervals, direct, cached = zip(*sweep(plan, around), strict=True)
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     minutes = [each / 60 for each in intervals]
     for shares, label in ((direct, "direct to S3"), (cached, "through the node")):
@@ -234,25 +229,13 @@ def _count(text: str) -> float:
         raise ValueError(f"{text!r} is not a number of parameters such as '6.7B'") from None
 
 
-def _rate(text: str) -> float:
-    """Return bytes a second: ``25Gbit/s``, ``3 GB/s``."""
-    amount = text.strip().removesuffix("/s")
-    bits = amount.lower().removesuffix("ps").removesuffix("bit")
-    try:
-        if bits != amount.lower():
-            return parsed_size(bits) / 8
-        return float(parsed_size(amount))
-    except ValueError:
-        raise ValueError(f"{text!r} is not a rate such as '25Gbit/s' or '3GB/s'") from None
-
-
 _READERS: dict[str, tuple[Callable[[str], float], str]] = {
     "params": (_count, "Write it as 6.7B."),
     "size": (parsed_size, "Write it as 15TB."),
     "part": (parsed_size, "Write it as 64MB."),
     "interval": (parsed_span, "Write it as 10min."),
     "mtbf": (parsed_span, "Write it as 12h or 3d."),
-    "each-connection": (_rate, "Write it as 90MB/s."),
-    "link": (_rate, "Write it as 25Gbit/s."),
-    "nvme": (_rate, "Write it as 6GB/s."),
+    "each-connection": (parsed_rate, "Write it as 90MB/s."),
+    "link": (parsed_rate, "Write it as 25Gbit/s."),
+    "nvme": (parsed_rate, "Write it as 6GB/s."),
 }

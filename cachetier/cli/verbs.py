@@ -30,6 +30,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "import": ("transfer:import_", "Save a folder, a file or objects of S3 as a step."),
         "advise": ("advise:advise", "Say how often a run should save, and what decides it."),
         "estimate": ("estimate:estimate", "Say what checkpoints cost, before anybody saved one."),
+        "simulate": ("simulate:simulate", "Try settings on a cluster that is simulated."),
     },
     "Look after a node": {
         "status": ("status:status", "Show what the node holds and what is wrong."),

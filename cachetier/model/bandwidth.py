@@ -64,18 +64,19 @@ def parsed_bandwidth(max_rate: str, windows: Iterable[str]) -> Bandwidth:
 
 
 def parsed_rate(text: str) -> float:
-    """Return bytes a second: ``2 GB/s``, ``500 MiB/s``, ``0``.
+    """Return bytes a second: ``2 GB/s``, ``500 MiB/s``, ``25 Gbit/s``, ``0``.
 
     Raises:
         ValueError: It is no rate.
     """
     size, slash, unit = text.strip().partition("/")
+    bits = size.removesuffix("bit")
     try:
         if slash and unit.strip() != "s":
             raise ValueError
-        return float(parsed_size(size))
+        return parsed_size(bits) / (8 if bits != size else 1)
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is not a rate such as '2 GB/s' or '500 MiB/s'") from None
+        raise ValueError(f"{text!r} is not a rate such as '2 GB/s' or '25 Gbit/s'") from None
 
 
 def _window(text: str) -> Window:

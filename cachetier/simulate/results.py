@@ -24,9 +24,8 @@ class Shares:
 
     @property
     def fairness(self) -> float:
-        """Jain's index: 1 for equal shares, 1/n when one node gets everything."""
-        squares = sum(each * each for each in self.accepted)
-        return sum(self.accepted) ** 2 / (len(self.accepted) * squares) if squares else 0.0
+        """See ``fairness``."""
+        return fairness(self.accepted)
 
     @property
     def per_second(self) -> float:
@@ -35,6 +34,12 @@ class Shares:
     @property
     def rejected_share(self) -> float:
         return self.rejected / max(1, self.rejected + sum(self.accepted))
+
+
+def fairness(shares: Sequence[float]) -> float:
+    """Return Jain's index: 1 for equal shares, 1/n when one of n gets everything."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
 
 
 def shares(nodes: Sequence[Node], since: float, until: float) -> Shares:

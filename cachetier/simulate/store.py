@@ -54,6 +54,11 @@ class Store:
         self._away = away
         self._buckets: dict[tuple[str, bool], TokenBucket] = {}
 
+    def limit(self, writes_per_second: float, reads_per_second: float) -> None:
+        """Let so many requests through from now on, below each prefix."""
+        self._rates = {False: writes_per_second, True: reads_per_second}
+        self._buckets.clear()
+
     def is_away(self) -> bool:
         return self._away(self._events.seconds)
 

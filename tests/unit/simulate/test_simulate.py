@@ -11,7 +11,8 @@ import pytest
 from cachetier.remote.retrying import ASKING
 from cachetier.simulate.events import Alarm, Events
 from cachetier.simulate.link import Link
-from cachetier.simulate.node import Node, Place, Work, crowd
+from cachetier.simulate.node import Node, Work, crowd
+from cachetier.simulate.requests import Place
 from cachetier.simulate.results import burstiness, shares
 from cachetier.simulate.store import READS_PER_SECOND, Answer, Store, TokenBucket
 
