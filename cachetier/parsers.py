@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -45,6 +46,7 @@ def host_of(text: str) -> str:
     return (match[1] or match[2]).lower()
 
 
+@lru_cache(maxsize=1024)
 def network_of(address: str) -> str:
     """Return what one machine cannot change of its address: it has a whole loopback, or /64."""
     try:

@@ -87,7 +87,9 @@ def keep(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decide about an object that somebody else changed in the bucket; what was put later goes on.
+    """Decide about an object in conflict; what was put after it goes on.
+
+    Somebody else changed it in the bucket, or the bucket does not take it: `ours` sends it again.
 
     JSON: `key`, `replaces`: the ETag of what the bucket has by now, empty for nothing.
     """

@@ -46,7 +46,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "token list": ("tokens:list_", "List the tokens, but for their secrets."),
         "token revoke": ("tokens:revoke", "Have a token open nothing any more."),
         "s3 env": ("s3:env", "Make a key, and print what S3 clients need to write through here."),
-        "s3 keep": ("s3:keep", "Decide about an object that somebody else changed in the bucket."),
+        "s3 keep": ("s3:keep", "Decide about an object that cannot go to the bucket by itself."),
         "s3 release": ("s3:release", "Let a marker go that waits for other nodes."),
     },
     "Measure, and the rest": {

@@ -127,22 +127,34 @@ def check_mounts(mounts: Sequence[Mount], remotes: Mapping[str, tuple[str, str |
         taken.append((f"mount {mount.name}", mount.bucket, mount.prefix))
 
 
-def door_named_by(
-    endpoint: str | None, address: tuple[str, int], hosts: Collection[str]
-) -> str | None:
-    """Return what leads a remote to our own S3 door: a variable or a setting; None: nothing does.
+def check_own_door(
+    what: str, endpoint: str | None, address: tuple[str, int], hosts: Collection[str]
+) -> None:
+    """Refuse a remote that would be our own S3 door.
 
     Args:
-        endpoint: Of the remote; None where botocore takes it from the environment.
+        what: The remote, as an error calls it.
+        endpoint: Of the remote; None where a variable may name one.
         address: Of the door.
         hosts: By which it is called as well.
+
+    Raises:
+        ValueError: Says what leads there.
     """
-    if endpoint is not None:
-        return f"the endpoint {endpoint}" if _leads_to(endpoint, address, hosts) else None
+    found = configured_by_variable() if endpoint is None else ("the endpoint ", endpoint)
+    if found is None or not _leads_to(found[1], address, hosts):
+        return
+    raise ValueError(
+        f"{found[0]}{found[1]} leads {what} to our own S3 door, and what is drained would come "
+        "back here: give the service the endpoint of the bucket itself, as `remote_endpoint`, or "
+        "take that away for it"
+    )
+
+
+def configured_by_variable() -> tuple[str, str] | None:
+    """Return the variable that names the endpoint, with an equals sign, and what it says."""
     named = next((each for each in ENDPOINT_VARIABLES if os.environ.get(each)), None)
-    if named is None or not _leads_to(os.environ[named], address, hosts):
-        return None
-    return f"{named}={os.environ[named]}"
+    return None if named is None else (f"{named}=", os.environ[named])
 
 
 def _leads_to(url: str, address: tuple[str, int], hosts: Collection[str]) -> bool:

@@ -18,7 +18,7 @@ from cachetier_client.bucket_format.at_rest import BUCKETS_OWN, AtRest
 
 from cachetier.access.tokens import TOKENS_FILE
 from cachetier.config.fields import declared, read_values, required, setting
-from cachetier.config.mounts import MOUNTS, MountSettings, check_mounts, door_named_by
+from cachetier.config.mounts import MOUNTS, MountSettings, check_mounts, check_own_door
 from cachetier.config.principals import PRINCIPALS, PrincipalSettings
 from cachetier.config.replicas import ENCRYPTION, REPLICAS, ReplicaSettings, checked_replicas
 from cachetier.config.sources import (
@@ -437,13 +437,7 @@ class Settings:
         if not self.s3_mount:
             raise ValueError("the S3 door (`s3`) has nothing to offer: add an [[s3_mount]]")
         for what, (_, endpoint) in remotes.items():
-            named_by = door_named_by(endpoint, self.s3_address, self.s3_hosts)
-            if named_by is not None:
-                raise ValueError(
-                    f"{named_by} leads {what} to our own S3 door, and what is drained would come "
-                    "back here: give the service the endpoint of the bucket itself, as "
-                    "`remote_endpoint`, or unset that variable for it"
-                )
+            check_own_door(what, endpoint, self.s3_address, self.s3_hosts)
 
     def _check_sockets(self) -> None:
         own = [each.socket for each in self.principal if each.socket]

@@ -323,10 +323,11 @@ class ObjectShown(Request[None], frozen=True):
 
 
 class ObjectConflict(Request[None], frozen=True):
-    """Somebody else changed the key of a version in the bucket."""
+    """Somebody else changed the key of a version in the bucket; or that has ``refused`` it."""
 
     version: int
     message: str
+    refused: bool = False
 
 
 # --- saves ---------------------------------------------------------------------------------------

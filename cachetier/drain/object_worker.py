@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.s3_errors import is_about_one_object
 
 from cachetier.drain import messages
 from cachetier.drain.channel import AskingEnd
@@ -20,7 +21,7 @@ from cachetier.drain.upload.reported_progress import ReportedProgress
 from cachetier.drain.upload.source import DamagedError, ShardSource, opened_source
 from cachetier.drain.upload.stopwatch import TimedObjectStore, timed
 from cachetier.drain.upload.target import ConflictError
-from cachetier.errors import NotFoundError
+from cachetier.errors import NotFoundError, RemoteError
 from cachetier.remote.base import ObjectStore
 
 OpenStore = Callable[[str], ObjectStore]
@@ -51,6 +52,12 @@ class ObjectWorker:
                 etag = self._sent(task, opened, context)
             except ConflictError as error:
                 self._channel.ask(messages.ObjectConflict(task.version, str(error)))
+                return
+            except RemoteError as error:
+                if not _refuses_for_good(error):
+                    raise
+                what = messages.ObjectConflict(task.version, error.message, refused=True)
+                self._channel.ask(what)
                 return
             if task.kind is TaskKind.SHOW:
                 seconds, phases = watch.seconds, watch.phases()
@@ -99,3 +106,9 @@ class ObjectWorker:
         except DamagedError as error:
             self._channel.ask(messages.ShardDamaged(piece.version, str(error)))
             raise NotFoundError(f"piece {piece.version} is damaged") from error
+
+
+def _refuses_for_good(error: RemoteError) -> bool:
+    """Return whether a bucket refuses this very object: only a person can mend that."""
+    said = error.context
+    return is_about_one_object(said.get("remote_code") or "", said.get("remote_status") or 0)

@@ -169,11 +169,11 @@ class NodeIngest:
         _check(name, len(body))
         if len(body) > INLINE_BYTES:
             raise InvalidRequestError(f"{len(body)} bytes are too many for an inline shard")
-        if digests.digest_of(body) != digest:
+        content = Content.of_block(body, element_size)
+        if content.digest != digest:
             raise DigestMismatchError("the bytes do not match their digest", name=name)
         checked_element_size(element_size or None, len(body))
         self._admission.refuse_who_has_too_much()
-        content = Content(len(body), digest, (digest,) if body else (), element_size)
         commit = self._admission.in_room(
             len(body),
             timeout_seconds,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -101,6 +101,9 @@ def is_mount(run: str) -> bool:
     return run.startswith(MOUNT_MARK)
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)  # made once
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """What an object says of itself beside its bytes: S3's content headers and user metadata.
@@ -115,7 +118,12 @@ class Head:
     checksums: Mapping[str, str] = field(default_factory=dict)
 
     def as_text(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
+        fields = {
+            "headers": dict(self.headers),
+            "metadata": dict(self.metadata),
+            "checksums": dict(self.checksums),
+        }
+        return _ENCODER.encode(fields)
 
     @classmethod
     def of_text(cls, text: str) -> Head:
@@ -126,7 +134,7 @@ NO_HEAD = Head()
 
 
 class ObjectState(StrEnum):
-    """``conflict``: somebody else changed the key in the bucket, and a person must decide."""
+    """``conflict``: a person must decide, as somebody else changed the key, or it is refused."""
 
     DIRTY = "dirty"
     CLEAN = "clean"

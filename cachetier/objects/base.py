@@ -102,12 +102,13 @@ class PutObject:
 
 @dataclass(frozen=True, slots=True)
 class PutAnswer:
-    """What became of a put, or a deletion."""
+    """What became of a put, or a deletion; ``checksums`` are those of a completed upload."""
 
     version: int
     etag: str
     level: Level
     order: OrderKept = "node"
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,17 +212,27 @@ class Objects(ReadableObjects, Protocol):
     def abort(self, staged: Staged) -> None:
         """Leave nothing behind."""
 
-    def commit(self, mount: Mount, put: PutObject, staged: Staged, content: Content) -> PutAnswer:
+    def commit(
+        self,
+        mount: Mount,
+        put: PutObject,
+        *,
+        content: Content,
+        bytes_of: Staged | bytes,
+        timeout_seconds: float = 0.0,
+    ) -> PutAnswer:
         """Make an object safe here, and promise so; on error nothing is kept.
+
+        Args:
+            mount: Where its key lies.
+            put: What it is.
+            content: Describes its bytes.
+            bytes_of: Up to 64 KiB for the catalog itself, or a file that ``begin`` made.
+            timeout_seconds: How long to wait for room in the catalog; a file has its room.
 
         Raises:
             ConditionError: The key is, or is not, there.
         """
-
-    def commit_inline(
-        self, mount: Mount, put: PutObject, body: bytes, timeout_seconds: float
-    ) -> PutAnswer:
-        """Do the same for up to 64 KiB, inside the catalog."""
 
     def wait(self, mount: Mount, version: int, level: Level, timeout_seconds: float) -> None:
         """Return once a version, or a deletion, has reached ``level``.
@@ -255,6 +266,9 @@ class Objects(ReadableObjects, Protocol):
         Raises:
             NoSuchUploadError: The upload was completed, aborted, or never was.
         """
+
+    def upload(self, mount: Mount, key: str, upload_id: str) -> OpenUpload:
+        """Return an upload that is not complete; raises NoSuchUploadError."""
 
     def parts(self, mount: Mount, key: str, upload_id: str) -> tuple[OpenUpload, list[StoredPart]]:
         """Return an upload and its parts, by number; raises NoSuchUploadError."""

@@ -16,6 +16,7 @@ from cachetier_client.clock import Clock
 from cachetier.errors import CachetierError, InvalidRequestError, ReadOnlyMountError
 from cachetier.ingest.admission import Admission
 from cachetier.ingest.shares import Shares
+from cachetier.local.catalog.object_writes import NewPiece
 from cachetier.local.identity import FileMark
 from cachetier.local.store import Outcome, Record, Staged, Store
 from cachetier.model.objects import Mode, Mount
@@ -23,6 +24,7 @@ from cachetier.model.shard import INLINE_BYTES
 from cachetier.notifier import Changes
 
 Kept = TypeVar("Kept", bound=Outcome)
+Checked = TypeVar("Checked")
 
 
 class ObjectIntake:
@@ -71,24 +73,41 @@ class ObjectIntake:
     def refused_by_disk(self, error: OSError) -> CachetierError:
         return self.store.refused_by_disk(error)
 
-    def commit_file(
-        self, staged: Staged, mark: FileMark, content: Content, record: Record[Kept]
+    def commit(
+        self,
+        mount: Mount,
+        bytes_of: Staged | bytes,
+        content: Content,
+        timeout_seconds: float,
+        mark: Callable[[], FileMark],
+        record: Record[Kept],
     ) -> Kept:
-        """Make a staged file safe, and ``record`` whose it is; on error nothing is kept."""
-        try:
-            content.checked()
-        except CachetierError:
-            self.abort(staged)
-            raise
-        put = partial(self.store.commit_file, staged, mark, content, record)
-        committed = self._shares.end(staged, put, lambda _kept: content.size_bytes)
+        """Make bytes safe, and ``record`` what they are; on error nothing is kept.
+
+        Those of a file get a ``mark``. Up to 64 KiB go into the catalog: what comes together shares
+        one sync.
+        """
+        if isinstance(bytes_of, bytes):
+            committed = self._commit_body(mount, bytes_of, timeout_seconds, record)
+        else:
+            self.checked(bytes_of, content.checked)
+            put = partial(self.store.commit_file, bytes_of, mark(), content, record)
+            committed = self._shares.end(bytes_of, put, lambda _kept: content.size_bytes)
         self.changes.ring()
         return committed
 
-    def commit_body(
+    def checked(self, bytes_of: Staged | bytes, check: Callable[[], Checked]) -> Checked:
+        """Return what ``check`` returns; where it refuses, nothing is kept."""
+        try:
+            return check()
+        except BaseException:
+            if not isinstance(bytes_of, bytes):
+                self.abort(bytes_of)
+            raise
+
+    def _commit_body(
         self, mount: Mount, body: bytes, timeout_seconds: float, record: Record[Kept]
     ) -> Kept:
-        """Make up to 64 KiB safe inside the catalog; those that come together share one sync."""
         refuse_read_only(mount)
         size_bytes = len(body)
         if size_bytes > INLINE_BYTES:
@@ -101,11 +120,9 @@ class ObjectIntake:
                 raise self._admission.full(size_bytes)
             return finish
 
-        committed = self._shares.begin_inline(
+        return self._shares.begin_inline(
             mount.run, size_bytes, timeout_seconds, begin, lambda _kept: size_bytes
         )()
-        self.changes.ring()
-        return committed
 
     def write(self, mount: Mount, record: Record[Kept]) -> Kept:
         """Record what brings no bytes."""
@@ -114,6 +131,13 @@ class ObjectIntake:
         self.store.drop(committed.replaced)
         self.changes.ring()
         return committed
+
+
+def piece_of(content: Content, bytes_of: Staged | bytes) -> NewPiece:
+    """Return what the catalog is told of bytes, its own or a file's."""
+    if isinstance(bytes_of, bytes):
+        return NewPiece(content, body=bytes_of)
+    return NewPiece(content, file_id=bytes_of.file_id)
 
 
 def refuse_read_only(mount: Mount) -> None:

@@ -26,10 +26,10 @@ class NodeObjects:
         self.begin, self.extend, self.abort = intake.begin, intake.extend, intake.abort
         self.refused_by_disk = intake.refused_by_disk
         self.watermark, self.wait = puts.watermark, puts.wait
-        self.commit, self.commit_inline, self.delete = puts.commit, puts.commit_inline, puts.delete
+        self.commit, self.delete = puts.commit, puts.delete
         self.create_upload, self.abort_upload = uploads.create_upload, uploads.abort_upload
         self.commit_part, self.complete_upload = uploads.commit_part, uploads.complete_upload
-        self.parts, self.uploads = uploads.parts, uploads.uploads
+        self.upload, self.parts, self.uploads = uploads.upload, uploads.parts, uploads.uploads
         self.expire_uploads = uploads.expire
         self.head, self.open, self.open_piece = reads.head, reads.open, reads.open_piece
         self.list = reads.list

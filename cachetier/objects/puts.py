@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cachetier_client.bucket_format.stored import Content
-from cachetier_client.io import digests
 
 from cachetier.errors import InvalidRequestError, NotDurableError
 from cachetier.local.catalog import object_writes, objects
@@ -17,9 +16,8 @@ from cachetier.local.catalog.object_writes import (
     DeletedKeys,
     InBucket,
     NewObject,
-    NewPiece,
 )
-from cachetier.local.identity import ObjectIdentity
+from cachetier.local.identity import FileMark, ObjectIdentity
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
 from cachetier.model.objects import (
@@ -30,7 +28,7 @@ from cachetier.model.objects import (
     etag_of,
 )
 from cachetier.objects.base import PutAnswer, PutObject
-from cachetier.objects.intake import ObjectIntake, refuse_read_only
+from cachetier.objects.intake import ObjectIntake, piece_of, refuse_read_only
 from cachetier.objects.ordering import Ordering, Place
 
 LOOK_AGAIN_SECONDS = 2.0
@@ -66,51 +64,32 @@ class ObjectPuts:
     def watermark(self, _mount: Mount) -> int:
         return self._store.read(objects.watermark)
 
-    def commit(self, mount: Mount, put: PutObject, staged: Staged, content: Content) -> PutAnswer:
-        try:
-            condition = self.condition(mount, put)
-        except BaseException:
-            self._intake.abort(staged)
-            raise
-        etag = etag_of(content.digest, nonce(), md5=put.md5)
-        identity = ObjectIdentity(
-            self._store.store_id,
-            mount.run,
-            put.key,
-            content.size_bytes,
-            content.digest,
-            self._intake.clock.now(),
-            pieces=1,
-            etag=etag,
-            head=put.head,
-        )
-        piece = NewPiece(content, file_id=staged.file_id)
-        with self._ordering.before_commit(mount, [put.key]) as place:
-            new = _new_object(mount, put, content, etag, place)
-            committed = self._intake.commit_file(
-                staged,
-                identity.mark,
-                content,
-                lambda sql, now: object_writes.commit_object(
-                    sql, mount.run, new, piece, condition, now
-                ),
-            )
-        return answer_of(committed, place)
-
-    def commit_inline(
-        self, mount: Mount, put: PutObject, body: bytes, timeout_seconds: float
+    def commit(
+        self,
+        mount: Mount,
+        put: PutObject,
+        *,
+        content: Content,
+        bytes_of: Staged | bytes,
+        timeout_seconds: float = 0.0,
     ) -> PutAnswer:
-        condition = self.condition(mount, put)
-        digest = digests.digest_of(body)
-        content = Content(len(body), digest, (digest,) if body else ())
-        etag = etag_of(digest, nonce(), md5=put.md5)
-        piece = NewPiece(content, body=body)
+        condition = self._intake.checked(bytes_of, lambda: self.condition(mount, put))
+        etag = etag_of(content.digest, nonce(), md5=put.md5)
+        piece = piece_of(content, bytes_of)
+
+        def mark() -> FileMark:
+            of_bytes = content.size_bytes, content.digest, self._intake.clock.now()
+            return ObjectIdentity(
+                *(self._store.store_id, mount.run, put.key, *of_bytes),
+                pieces=1,
+                etag=etag,
+                head=put.head,
+            ).mark
+
         with self._ordering.before_commit(mount, [put.key]) as place:
             new = _new_object(mount, put, content, etag, place)
-            committed = self._intake.commit_body(
-                mount,
-                body,
-                timeout_seconds,
+            committed = self._intake.commit(
+                *(mount, bytes_of, content, timeout_seconds, mark),
                 lambda sql, now: object_writes.commit_object(
                     sql, mount.run, new, piece, condition, now
                 ),
@@ -139,7 +118,7 @@ class ObjectPuts:
         def is_shown() -> bool:
             found = self._store.read(objects.by_version, version)
             if found is not None and found.state is ObjectState.CONFLICT:
-                raise _not_shown(mount, f"somebody else changed {found.key} there")
+                raise _not_shown(mount, f"{found.key} is in conflict, and waits for a person")
             return found is None or found.shown
 
         self._hurry(mount.run, None)
@@ -179,7 +158,8 @@ def nonce() -> str:
 
 
 def answer_of(committed: CommittedObject, place: Place) -> PutAnswer:
-    return PutAnswer(committed.version, committed.etag, Level.LOCAL, place.kept)
+    of_object = committed.version, committed.etag, Level.LOCAL, place.kept
+    return PutAnswer(*of_object, committed.checksums)
 
 
 def _new_object(

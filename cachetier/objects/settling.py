@@ -7,7 +7,7 @@ from typing import Any
 
 from cachetier_client.identity.names import MOUNT_MARK, shown
 
-from cachetier.errors import InvalidRequestError, NotFoundError
+from cachetier.errors import InvalidRequestError, NotFoundError, RemoteRefusedError
 from cachetier.local.catalog import object_drains, objects, queries
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE
@@ -36,6 +36,7 @@ class Settling:
         """Do as ``settle`` of a request's header says about its ``key`` of the mount ``run``.
 
         ``ours``: the version in conflict replaces what is there by now. ``theirs``: it is dropped.
+        Who waited for it to be durable heard of the conflict when it arose.
         ``release``: a marker waits no more for other nodes. Returns ``key``, and of a conflict
         ``replaces``, the bucket's ETag of what is there; empty for nothing.
 
@@ -60,7 +61,12 @@ class Settling:
         if version is None:
             raise NotFoundError(f"no object {key} of mount {mount} is in conflict", name=key)
         bucket = self._buckets.of(run).objects
-        info = bucket.head(key)
+        try:
+            info = bucket.head(key)
+        except RemoteRefusedError:  # as it refuses a key that it does not take: ours may still go
+            if ours:
+                raise
+            info = None
         there = info.etag if info is not None else ""
         if ours:
             self._store.write(object_drains.keep_ours, version.version, there)

@@ -10,16 +10,15 @@ from cachetier_client.bucket_format.stored import Content
 from cachetier.errors import InvalidPartError
 from cachetier.local.catalog import object_uploads
 from cachetier.local.catalog.object_uploads import (
-    CommittedPart,
     Completion,
     ListedPart,
     NewPart,
     PartRow,
     UploadRow,
 )
-from cachetier.local.catalog.object_writes import NewObject, NewPiece
+from cachetier.local.catalog.object_writes import NewObject
 from cachetier.local.identity import ObjectIdentity
-from cachetier.local.store import Record, Staged
+from cachetier.local.store import Staged
 from cachetier.model.objects import (
     OBJECT_PART_LIMIT,
     PART_MINIMUM_BYTES,
@@ -30,7 +29,7 @@ from cachetier.model.objects import (
 )
 from cachetier.model.shard import Shard
 from cachetier.objects.base import DeclaredPart, OpenUpload, PutAnswer, PutObject, StoredPart
-from cachetier.objects.intake import ObjectIntake, refuse_read_only
+from cachetier.objects.intake import ObjectIntake, piece_of, refuse_read_only
 from cachetier.objects.ordering import Ordering
 from cachetier.objects.puts import ObjectPuts, answer_of, check_key, nonce
 
@@ -74,33 +73,23 @@ class ObjectUploads:
         md5: str | None = None,
         checksums: Mapping[str, str] = {},
     ) -> StoredPart:
+        self._intake.checked(bytes_of, lambda: _check_number(number))
         etag = etag_of(content.digest, nonce(), md5=md5)
-        if isinstance(bytes_of, bytes):
-            piece = NewPiece(content, body=bytes_of)
-        else:
-            piece = NewPiece(content, file_id=bytes_of.file_id)
-        new = NewPart(number, etag, checksums, piece)
-
-        record: Record[CommittedPart] = lambda sql, now: object_uploads.commit_part(  # noqa: E731
-            sql, mount.run, key, upload_id, new, now
+        new = NewPart(number, etag, checksums, piece_of(content, bytes_of))
+        committed = self._intake.commit(
+            *(mount, bytes_of, content, 0.0),
+            lambda: self._identity_of_part(mount, key, content, upload_id, number).mark,
+            lambda sql, now: object_uploads.commit_part(sql, mount.run, key, upload_id, new, now),
         )
-        if isinstance(bytes_of, bytes):
-            _check_number(number)
-            committed = self._intake.commit_body(mount, bytes_of, 0.0, record)
-        else:
-            try:
-                _check_number(number)
-            except InvalidPartError:
-                self._intake.abort(bytes_of)
-                raise
-            mark = self._identity_of_part(mount, key, content, upload_id, number).mark
-            committed = self._intake.commit_file(bytes_of, mark, content, record)
         return _stored(committed.part)
 
+    def upload(self, mount: Mount, key: str, upload_id: str) -> OpenUpload:
+        return _opened(self._store.read(object_uploads.open_upload, mount.run, key, upload_id))
+
     def parts(self, mount: Mount, key: str, upload_id: str) -> tuple[OpenUpload, list[StoredPart]]:
-        upload = self._store.read(object_uploads.open_upload, mount.run, key, upload_id)
+        upload = self.upload(mount, key, upload_id)
         parts = self._store.read(object_uploads.parts_of, upload_id)
-        return _opened(upload), [_stored(part) for part in parts]
+        return upload, [_stored(part) for part in parts]
 
     def uploads(self, mount: Mount, prefix: str) -> list[OpenUpload]:
         found = self._store.read(object_uploads.open_uploads, mount.run)

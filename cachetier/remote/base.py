@@ -282,8 +282,16 @@ class ObjectStore(Protocol):
         none.
         """
 
-    def delete(self, key: str) -> None:
-        """Remove an object; a missing one is no error."""
+    def delete(self, key: str, etag: str | None = None) -> None:
+        """Remove an object; a missing one is no error.
+
+        Args:
+            key: Where.
+            etag: Remove only this version of it. A store without such a condition removes any.
+
+        Raises:
+            PreconditionFailedError: Another version lies there; of some stores also where none does.
+        """
 
     def check(self) -> None:
         """Return when the bucket answers and may be read.

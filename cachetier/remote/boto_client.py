@@ -126,6 +126,23 @@ def connect(
     return cast("S3Client", client)
 
 
+def endpoint_of_profile(name: str | None) -> str | None:
+    """Return the endpoint of S3 that the AWS configuration names for a profile, or the usual one.
+
+    None for none: also where the profile does not exist, which ``connect`` says.
+    """
+    session = Session(profile=name)
+    try:
+        profile = session.get_scoped_config()
+    except BotoCoreError:
+        return None
+    if session.get_config_variable("ignore_configured_endpoint_urls"):
+        return None
+    services = session.full_config.get("services", {}).get(profile.get("services"), {})
+    named: str | None = services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url")
+    return named
+
+
 def _config(
     addressing_style: Literal["path", "auto"], max_connections: int, timeouts: Timeouts
 ) -> Config:

@@ -28,6 +28,7 @@ from cachetier.errors import (
     RemoteError,
     RemoteRefusedError,
     SourceChangedError,
+    TransientError,
     UploadGoneError,
 )
 from cachetier.remote.base import (
@@ -124,7 +125,7 @@ class S3ObjectStore:
             answer = self._call("head_object", key, **mode)
         except ObjectMissingError:
             return None
-        found = self._info(key, answer["ContentLength"], answer)
+        found = self._info(key, _field(answer, "ContentLength", key), answer)
         raw = answer["ResponseMetadata"]["HTTPHeaders"]
         headers = {name: raw[name] for name in CONTENT_HEADERS if raw.get(name)}
         modified_at = answer["LastModified"].timestamp() if "LastModified" in answer else None
@@ -134,7 +135,7 @@ class S3ObjectStore:
         if length == 0:
             return self._nothing(key, start)
         answer = self._open(key, start, length)
-        size_bytes = answer["ContentLength"]
+        size_bytes = _field(answer, "ContentLength", key)
         data = b"".join(self._pieces(key, answer, size_bytes))
         kept = self._kept_digest(answer)
         if kept is not None and start == 0 and length is None and crc64nvme(data) != kept:
@@ -182,7 +183,7 @@ class S3ObjectStore:
         options = self._new_object(key, metadata, headers)
         if self._checksums:
             options |= {"ChecksumAlgorithm": "CRC64NVME", "ChecksumType": "FULL_OBJECT"}
-        return str(self._call("create_multipart_upload", key, **options)["UploadId"])
+        return str(_field(self._call("create_multipart_upload", key, **options), "UploadId", key))
 
     def upload_part(
         self, key: str, upload_id: str, number: int, body: Body, *, digest: int
@@ -296,9 +297,10 @@ class S3ObjectStore:
             last,
         )
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, etag: str | None = None) -> None:
+        only = {"IfMatch": etag} if etag is not None and self._conditional_writes else {}
         try:
-            self._call("delete_object", key)
+            self._call("delete_object", key, **only)
         except ObjectMissingError:
             pass  # S3 says nothing; some stores do
 
@@ -407,3 +409,10 @@ class S3ObjectStore:
 
 def _conditions(condition: Condition) -> dict[str, str]:
     return {"IfNoneMatch": "*"} if condition.absent else {"IfMatch": str(condition.etag)}
+
+
+def _field(answer: Answer, name: str, key: str) -> Any:
+    """Return what an answer says, of which some has come: what was cut off botocore leaves out."""
+    if name not in answer:
+        raise TransientError(f"an answer about {key} was cut short before its {name}", key=key)
+    return answer[name]

@@ -156,8 +156,8 @@ class WrappedObjectStore(ABC):
             "list", 0, lambda: self._store.list_page(prefix, delimiter, after, limit)
         )
 
-    def delete(self, key: str) -> None:
-        return self._around("delete", 0, lambda: self._store.delete(key))
+    def delete(self, key: str, etag: str | None = None) -> None:
+        return self._around("delete", 0, lambda: self._store.delete(key, etag))
 
     def check(self) -> None:
         # The store is looked up when it is called, as above: by then it may be another one.

@@ -66,6 +66,7 @@ from cachetier.service.wiring import (
     locked,
     open_drains,
     policy_of,
+    refuse_own_door,
     remote_for_clients,
     restore_listener,
     s3_offer,
@@ -113,6 +114,7 @@ class Service:
         self._remote = remote_settings(settings)
         self._bucket = bucket or open_remote(self._remote)
         self._replica_settings = replica_settings(settings)
+        refuse_own_door(settings, (self._remote, *self._replica_settings))
         self._replicas = [Remote(each.name, open_remote(each)) for each in self._replica_settings]
         self._open_drain = open_drain or self._supervisor
         self._changes = Changes(self._clock)

@@ -16,6 +16,7 @@ from cachetier.access.quotas import Quotas
 from cachetier.access.roles import Role
 from cachetier.access.s3_keys import S3Keys
 from cachetier.access.tokens import Tokens, owner_secret
+from cachetier.config.mounts import check_own_door, configured_by_variable
 from cachetier.config.settings import Settings
 from cachetier.console.cluster import Cluster
 from cachetier.cpus import default_threads, parsed_cpus
@@ -34,12 +35,32 @@ from cachetier.notifier import Changes
 from cachetier.objects.base import ReadableObjects
 from cachetier.parsers import is_loopback
 from cachetier.reclaim.evict import Evictor
-from cachetier.remote.boto_client import DEFAULT_REGION
+from cachetier.remote.boto_client import DEFAULT_REGION, endpoint_of_profile
 from cachetier.remote.settings import RemoteSettings
 from cachetier.restore.restore import RestoreListener
 from cachetier.steps.incidents import Incidents
 from cachetier.telemetry.metrics import Metrics
 from cachetier.training_hints import Phases
+
+
+def refuse_own_door(settings: Settings, remotes: Sequence[RemoteSettings]) -> None:
+    """Refuse ``remotes`` that the AWS configuration would lead to our own S3 door.
+
+    What settings and variables say the settings have checked; both go before it.
+
+    Raises:
+        ConfigError: Says which.
+    """
+    if settings.s3_address is None or configured_by_variable() is not None:
+        return
+    for remote in remotes:
+        endpoint = endpoint_of_profile(remote.profile) if remote.endpoint is None else None
+        try:
+            if endpoint is not None:
+                check_own_door(f"`{remote.name}`", endpoint, settings.s3_address, settings.s3_hosts)
+        except ValueError as error:
+            hint = "It is the `endpoint_url` of a profile in the AWS configuration."
+            raise ConfigError(str(error), hint=hint) from None
 
 
 def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:

@@ -217,7 +217,7 @@ _DRAIN = (
     ),
     _counter(
         "object_conflicts",
-        "Objects of the S3 door whose key somebody else changed in the bucket.",
+        "Objects of the S3 door that somebody else changed in the bucket, or it does not take.",
         status="drain.object_conflicts",
     ),
     _counter(

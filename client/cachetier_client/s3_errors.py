@@ -30,6 +30,9 @@ def kinds_by_name(rows: Mapping[ErrorKind, str]) -> dict[str, ErrorKind]:
     return {name: kind for kind, names in rows.items() for name in names.split()}
 
 
+_BAD_REQUEST = 400
+_OF_ONE_OBJECT = ("EntityTooLarge", "KeyTooLongError", "MetadataTooLarge")
+
 KIND_OF_CODE = kinds_by_name(
     {
         ThrottledError: """
@@ -52,9 +55,7 @@ KIND_OF_CODE = kinds_by_name(
             UnauthorizedAccess XMinioStorageFull
         """,
         # About one object: that one is tried again later, and the others go on.
-        RemoteError: """
-            EntityTooLarge KeyTooLongError MetadataTooLarge
-        """,
+        RemoteError: " ".join(_OF_ONE_OBJECT),
         ObjectMissingError: "NoSuchKey NoSuchVersion NotFound",
         # A part that the store does not know, or knows by another etag, is mended by a new upload.
         UploadGoneError: "NoSuchUpload InvalidPart",
@@ -102,6 +103,17 @@ def kind_of_answer(code: str, status: int) -> ErrorKind:
     # An unknown code: the server's own trouble may pass, a request it rejects stays rejected. A
     # status below 300 comes with an error that followed it in the body.
     return RemoteRefusedError if 300 <= status < 500 else TransientError
+
+
+def is_about_one_object(code: str, status: int) -> bool:
+    """Return whether an answer refuses the object that it was asked for, and would refuse it again.
+
+    That are the codes that say so, and any that we do not know of a bad request: 403 and kin are
+    about who asks. The answer to a HEAD has no code, so it says nothing of the kind.
+    """
+    if code in _OF_ONE_OBJECT:
+        return True
+    return status == _BAD_REQUEST and bool(code) and not code.isdigit() and code not in KIND_OF_CODE
 
 
 def retry_after_seconds(header: str | None, now: float) -> float | None:

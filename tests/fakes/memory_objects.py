@@ -151,14 +151,17 @@ class MemoryObjects:
         os.close(staged.file.descriptor)
         Path(staged.file_id).unlink()
 
-    def commit(self, mount: Mount, put: PutObject, staged: Staged, content: Content) -> PutAnswer:
-        body = self._taken(staged, content)
-        return self._put(mount, put, [body], (), content.digest)
-
-    def commit_inline(
-        self, mount: Mount, put: PutObject, body: bytes, timeout_seconds: float
+    def commit(
+        self,
+        mount: Mount,
+        put: PutObject,
+        *,
+        content: Content,
+        bytes_of: Staged | bytes,
+        timeout_seconds: float = 0.0,
     ) -> PutAnswer:
-        return self._put(mount, put, [body], (), digests.digest_of(body))
+        body = bytes_of if isinstance(bytes_of, bytes) else self._taken(bytes_of, content)
+        return self._put(mount, put, [body], (), content.digest)
 
     def wait(self, mount: Mount, version: int, level: Level, timeout_seconds: float) -> None:
         if level is not Level.LOCAL and self._durable.get(mount.name, 0) < version:
@@ -242,6 +245,9 @@ class MemoryObjects:
             upload.parts[number] = part, body
             return part
 
+    def upload(self, mount: Mount, key: str, upload_id: str) -> OpenUpload:
+        return self._upload(key, upload_id).opened
+
     def parts(self, mount: Mount, key: str, upload_id: str) -> tuple[OpenUpload, list[StoredPart]]:
         upload = self._upload(key, upload_id)
         return upload.opened, [upload.parts[number][0] for number in sorted(upload.parts)]
@@ -274,6 +280,7 @@ class MemoryObjects:
             sizes = tuple(map(len, bodies))
             put = replace(put, head=replace(upload.opened.head, checksums=put.head.checksums))
             answer = self._put(mount, put, bodies, sizes, digests.digest_of(b"".join(bodies)))
+            answer = replace(answer, checksums=put.head.checksums)
             del self._uploads[upload_id]
             self._completed[upload_id] = answer
             return answer

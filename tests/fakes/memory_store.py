@@ -33,6 +33,7 @@ from cachetier.remote.base import (
     Metadata,
     UploadedPart,
     deliver,
+    if_match,
     pieces_of,
     room_of,
 )
@@ -217,8 +218,10 @@ class MemoryObjectStore:
             page[-1] if len(entries) > limit else None,
         )
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, etag: str | None = None) -> None:
         with self._lock:
+            if etag is not None and key in self._objects:
+                self._judge_condition(key, if_match(etag))
             self._objects.pop(key, None)
 
     def check(self) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cachetier_client import Client
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import SystemClock
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 from prometheus_client.parser import text_string_to_metric_families
@@ -309,7 +310,8 @@ def objects_that_wait(place: Site, seen: Seen) -> None:
 
         def put_object(name: str) -> int:
             put = PutObject(f"train/{name}", NO_HEAD, objects.watermark(data))
-            return objects.commit_inline(data, put, name.encode(), 10.0).version
+            content = Content.of_block(body := name.encode())
+            return objects.commit(data, put, content=content, bytes_of=body).version
 
         objects.wait(data, put_object("a"), Level.DURABLE, 60.0)
         foreign = b"of somebody else"

@@ -32,10 +32,10 @@ class Closed(MemoryObjectStore):
             raise RemoteRefusedError("HEAD is refused", key=key)
         return super().head(key)
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, etag: str | None = None) -> None:
         if self.keeps_all:
             raise RemoteRefusedError("DELETE is refused", key=key)
-        super().delete(key)
+        super().delete(key, etag)
 
 
 @pytest.fixture

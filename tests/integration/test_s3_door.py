@@ -13,6 +13,10 @@ import pytest
 from botocore.exceptions import ClientError
 
 from cachetier.access.principals import OWNER
+from cachetier.errors import ConfigError
+from cachetier.local.catalog import object_writes
+from cachetier.model.objects import Mount
+from cachetier.objects.base import OpenedObject
 from tests.fakes.bodies import noise
 from tests.integration.s3door import Key, S3Caller
 from tests.integration.serving import Served, serving
@@ -188,3 +192,53 @@ def test_objects_of_a_mount_that_is_gone_from_the_settings_are_told_of(tmp_path:
     with serving(tmp_path / "cache") as served:
         warnings = served.service.report.status()["warnings"]
         assert any("1 object of s3:data cannot go to the bucket" in each for each in warnings)
+
+
+def test_a_completion_that_is_asked_again_answers_the_same_with_its_checksum(
+    node: tuple[Served, S3Caller],
+) -> None:
+    _served, caller = node
+    s3 = caller.client()
+    upload = {**WHERE, "UploadId": s3.create_multipart_upload(**WHERE)["UploadId"]}
+    part = s3.upload_part(**upload, PartNumber=1, Body=b"whole")
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    first, again = (s3.complete_multipart_upload(**upload, MultipartUpload=parts) for _ in range(2))
+    assert first["ETag"] == again["ETag"]
+    assert first["ChecksumCRC64NVME"] == again["ChecksumCRC64NVME"]
+
+
+def test_an_object_that_is_replaced_before_its_bytes_were_read_is_looked_up_again(
+    node: tuple[Served, S3Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, caller = node
+    s3, objects = caller.client(), served.service.objects
+    s3.put_object(**WHERE, Body=noise(LARGE))
+    opened, newer = objects.open, noise(LARGE, 1)
+
+    def open_and_lose(mount: Mount, key: str) -> OpenedObject:
+        found = opened(mount, key)
+        monkeypatch.setattr(objects, "open", opened)
+        s3.put_object(**WHERE, Body=newer)
+        older = found.pieces[0].shard.name.partition("/")[0]
+        served.service.store.write(object_writes.forget_version, int(older, 16))
+        return found
+
+    monkeypatch.setattr(objects, "open", open_and_lose)
+    assert s3.get_object(**WHERE)["Body"].read() == newer
+
+
+def test_a_profile_whose_endpoint_is_our_own_door_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config"
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    for text in (
+        "[default]\nendpoint_url = http://127.0.0.1:7071\n",
+        "[default]\nservices = a\n[services a]\ns3 =\n  endpoint_url = http://localhost:7071\n",
+    ):
+        config.write_text(text)
+        with (
+            pytest.raises(ConfigError, match=r"7071 leads .durable. to our own S3 door"),
+            serving(s3="127.0.0.1:7071", s3_mount=[MOUNT]),
+        ):
+            pass

@@ -105,9 +105,8 @@ class ObjectNode:
     def put(self, key: str, data: bytes, head: Head = NO_HEAD, **how: object) -> PutAnswer:
         """Put an object the way its size asks for."""
         put = PutObject(key, head, self.objects.watermark(self.mount), **how)  # type: ignore[arg-type]
-        if len(data) <= INLINE_BYTES:
-            return self.objects.commit_inline(self.mount, put, data, 0.0)
-        return self.objects.commit(self.mount, put, self.staged(data), content_of(data))
+        bytes_of = data if len(data) <= INLINE_BYTES else self.staged(data)
+        return self.objects.commit(self.mount, put, content=content_of(data), bytes_of=bytes_of)
 
     def delete(self, *keys: str) -> list[PutAnswer]:
         return self.objects.delete(self.mount, keys)

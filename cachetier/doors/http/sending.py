@@ -12,7 +12,7 @@ from cachetier.doors.http.front import CONNECTION
 
 
 class SentAnswer:
-    """An answer on its way: ``moved_bytes`` are those that its reader took."""
+    """An answer on its way: ``moved_bytes`` are those that its reader took; ``begun``: some."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         connection = scope.get("extensions", {}).get(CONNECTION, {})
@@ -20,6 +20,7 @@ class SentAnswer:
         self._send = send
         self._sent_bytes = 0
         self._excused_at = -math.inf
+        self.begun = False
 
     @property
     def moved_bytes(self) -> int:
@@ -32,4 +33,5 @@ class SentAnswer:
         if not self._unsent_bytes():  # the reader waited for us
             self._excused_at = asyncio.get_running_loop().time()
         self._sent_bytes += len(message.get("body", b""))
+        self.begun = True
         await self._send(message)

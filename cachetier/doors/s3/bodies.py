@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from cachetier_client.bucket_format.stored import Content
-from cachetier_client.io import digests
 
 from cachetier.doors.http.body import Blocks
 from cachetier.doors.http.file_sink import FileSink
@@ -36,6 +35,10 @@ class Taken:
     md5: str | None
     checksums: dict[str, str]
     given: bool = False
+
+    @property
+    def is_small(self) -> bool:
+        return isinstance(self.bytes_of, bytes)
 
 
 class Bodies:
@@ -81,10 +84,9 @@ class Bodies:
             incoming.checksums.update(memoryview(incoming.beginning))
         body = incoming.beginning
         check_size(incoming, len(body))
-        digest = digests.digest_of(body)
+        content = Content.of_block(body)
         md5 = hashlib.md5(body, usedforsecurity=False).hexdigest()
-        content = Content(len(body), digest, (digest,) if body else ())
-        return Taken(content, body, md5, incoming.finish(digest))
+        return Taken(content, body, md5, incoming.finish(content.digest))
 
     async def _large(
         self, incoming: Incoming, stage: Staged, taken: Taken, timeout_seconds: float

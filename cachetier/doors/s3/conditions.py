@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
-
-from starlette.datastructures import Headers
 
 from cachetier.doors.s3.errors import refused
 
@@ -27,7 +26,9 @@ def names(text: str, etag: str) -> bool:
     return text.strip() == "*" or etag in [unquoted(each) for each in text.split(",")]
 
 
-def is_unchanged(headers: Headers, etag: str, modified_at: float, prefix: str = "") -> bool:
+def is_unchanged(
+    headers: Mapping[str, str], etag: str, modified_at: float, prefix: str = ""
+) -> bool:
     """Return whether a reader has what it asks for: the answer is 304 then.
 
     Args:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
-from starlette.datastructures import Headers
-
 from cachetier.doors.s3.errors import refused
 from cachetier.model.objects import Head
 
 METADATA_LIMIT_BYTES = 2048 - 128  # S3's own, less what two entries of ours take
+CONTENT_LIMIT_BYTES = 4096  # S3 takes 8 KiB of headers, the signature and metadata among them
 CONTENT_HEADERS = (
     "cache-control",
     "content-disposition",
@@ -24,11 +23,14 @@ _OURS = "cachetier-"
 _CHUNKED = "aws-chunked"
 
 
-def head_of(headers: Headers, checksums: Mapping[str, str] | None = None) -> Head:
+def head_of(headers: Mapping[str, str], checksums: Mapping[str, str] | None = None) -> Head:
     """Return what a put says of its object.
 
+    Whatever a bucket would refuse later is refused here: then it would hold up all that follows.
+
     Raises:
-        CachetierError: MetadataTooLarge, a name that is ours, or a date that is none.
+        CachetierError: MetadataTooLarge, a name that is ours, a date that is none, or characters
+            that no header has.
     """
     kept = {name: headers[name] for name in CONTENT_HEADERS if name in headers}
     if not _is_date(kept.get("expires")):
@@ -39,11 +41,19 @@ def head_of(headers: Headers, checksums: Mapping[str, str] | None = None) -> Hea
     metadata = {
         name.removeprefix(_META): value for name, value in headers.items() if name.startswith(_META)
     }
-    if sum(len(name) + len(value) for name, value in metadata.items()) > METADATA_LIMIT_BYTES:
-        raise refused("MetadataTooLarge", f"metadata has up to {METADATA_LIMIT_BYTES} bytes")
+    _check_size("metadata has", metadata, METADATA_LIMIT_BYTES)
+    _check_size("content headers have", kept, CONTENT_LIMIT_BYTES)
+    for name, value in (*kept.items(), *metadata.items()):
+        if not (name + value).isascii() or not value.isprintable():
+            raise refused("InvalidArgument", f"{name!a} is not of printable ASCII characters")
     if any(name.startswith(_OURS) for name in metadata):
         raise refused("InvalidArgument", f"metadata that begins with {_OURS} is the service's own")
     return Head(kept, metadata, dict(checksums or {}))
+
+
+def _check_size(what: str, fields: Mapping[str, str], limit_bytes: int) -> None:
+    if sum(len(name) + len(value) for name, value in fields.items()) > limit_bytes:
+        raise refused("MetadataTooLarge", f"{what} up to {limit_bytes} bytes")
 
 
 def _is_date(expires: str | None) -> bool:

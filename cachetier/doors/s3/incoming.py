@@ -55,10 +55,8 @@ def signed_by(access: Access, request: S3Request) -> tuple[Caller, SignedRequest
         CachetierError: Nobody whom this service knows, or not so.
     """
     scope = request.scope
-    raw = RawRequest(
-        request.method, scope["raw_path"], scope["query_string"], tuple(scope["headers"])
-    )
-    signed = read_signature(raw, time.time())
+    raw = RawRequest(request.method, scope["raw_path"], scope["query_string"], scope["headers"])
+    signed = read_signature(raw, time.time(), request.headers)
     return access.signed(signed.key_id, signed.is_signed_by, request.address), signed
 
 

@@ -19,11 +19,13 @@ from cachetier.doors.s3.conditions import http_date, is_unchanged
 from cachetier.doors.s3.errors import refused
 from cachetier.doors.s3.requests import S3Request
 from cachetier.doors.s3.sending import Sending, send_bytes
+from cachetier.errors import NotFoundError
 from cachetier.model.objects import OBJECT_PART_LIMIT, Mount
 from cachetier.model.shard import INLINE_BYTES
-from cachetier.objects.base import Found, Objects
+from cachetier.objects.base import Found, Objects, OpenedObject
 
 LEVEL = "x-cachetier-level"
+LOOKS_AT_MOVING_KEY = 5
 _OVERRIDE = "response-"
 
 
@@ -48,14 +50,30 @@ class Reads:
     async def get(
         self, request: S3Request, mount: Mount, caller: Caller, send: Send
     ) -> Response | None:
-        """Send an object, or return the answer that has none of its bytes."""
-        opened = await self._pools.patient(self._objects.open, mount, request.key)
+        """Send an object, or return the answer that has none of its bytes.
+
+        One that is replaced before its first bytes were sent is looked up again.
+        """
+        sent = SentAnswer(request.scope, send)
+        for looks_left in reversed(range(LOOKS_AT_MOVING_KEY)):
+            opened = await self._pools.patient(self._objects.open, mount, request.key)
+            found = opened.found
+            if is_unchanged(request.headers, found.etag, found.modified_at):
+                return _unchanged(found)
+            try:
+                await self._send(request, caller, opened, sent)
+                break
+            except NotFoundError:
+                if sent.begun or not looks_left:
+                    raise
+        return None
+
+    async def _send(
+        self, request: S3Request, caller: Caller, opened: OpenedObject, sent: SentAnswer
+    ) -> None:
         found = opened.found
-        if is_unchanged(request.headers, found.etag, found.modified_at):
-            return _unchanged(found)
         span = _span(request, found)
         headers = Response(headers=_described(request, found, span)).raw_headers
-        sent = SentAnswer(request.scope, send)
         sending = Sending(self._objects, opened, self._pools, self._timeout_seconds)
         whole = span or Span(0, found.size_bytes)
         async with AsyncExitStack() as held:
@@ -63,7 +81,6 @@ class Reads:
                 place = self._downloads.hold(caller.holder, sent, self._timeout_seconds)
                 await held.enter_async_context(place)
             await send_bytes(sending.blocks(whole), _status(span), headers, sent)
-        return None
 
 
 def _unchanged(found: Found) -> Response:

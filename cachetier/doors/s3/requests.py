@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from cachetier_client.identity.names import RESERVED_SEGMENT
-from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from cachetier.doors.http.front import address_of
 from cachetier.doors.s3.errors import refused
+from cachetier.doors.s3.sigv4 import headers_of
 from cachetier.model.objects import KEY_LIMIT_BYTES
 from cachetier.parsers import host_of
 
@@ -30,14 +30,15 @@ _NO_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 class S3Request:
     """What was asked for. ``bucket`` and ``key`` are empty where none is named.
 
-    ``scope`` is ASGI's own, ``resource`` the path as errors repeat it.
+    ``headers`` are by their names in lower case; of one that came several times the values stand
+    behind each other. ``scope`` is ASGI's own, ``resource`` the path as errors repeat it.
     """
 
     method: str
     bucket: str
     key: str
     query: Mapping[str, str]
-    headers: Headers
+    headers: Mapping[str, str]
     address: str
     scope: Scope = field(repr=False)
 
@@ -61,7 +62,7 @@ def request_of(scope: Scope, hosts: Collection[str]) -> S3Request:
     Raises:
         CachetierError: InvalidURI, KeyTooLongError.
     """
-    headers = Headers(scope=scope)
+    headers = headers_of(scope["headers"])
     raw_path: bytes = scope["raw_path"]
     bucket, path = _bucket_before(headers.get("host", ""), hosts), raw_path[1:]
     if not raw_path.startswith(b"/"):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -43,6 +43,7 @@ _PRESIGNED = "X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-SignedHeaders", "X-Am
 # Of a path or a query: an escape, what needs none, or a byte that must become one.
 _TOKEN = re.compile(r"%([0-9A-Fa-f]{2})|([A-Za-z0-9\-._~]+)|(.)", re.DOTALL)
 _PLAIN = re.compile(r"[A-Za-z0-9\-._~/]*")
+_SPACES = re.compile("[ \t\r\n\v\f]+")  # of ASCII alone, as the header was sent
 
 
 class Payload(StrEnum):
@@ -78,7 +79,7 @@ class SignedRequest:
         payload_sha256: Of the body, in hexadecimal, where it is covered so.
     """
 
-    def __init__(self, claim: _Claim, request: RawRequest, headers: dict[str, str]) -> None:
+    def __init__(self, claim: _Claim, request: RawRequest, headers: Mapping[str, str]) -> None:
         self._claim = claim
         self.key_id = claim.key_id
         text = claim.payload
@@ -140,23 +141,31 @@ def signing_key(secret: str, date: str, region: str) -> bytes:
     return key
 
 
-def read_signature(request: RawRequest, now: float) -> SignedRequest:
+def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return headers by their names; of one that came several times all values, by commas."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in raw:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]},{value}" if name in headers else value
+    return headers
+
+
+def read_signature(
+    request: RawRequest, now: float, named: Mapping[str, str] | None = None
+) -> SignedRequest:
     """Return what ``request`` says of its signature, which remains to be checked.
 
     Args:
         request: As it was sent.
         now: UTC seconds.
+        named: Its headers as ``headers_of`` returns them, where somebody has read them already.
 
     Raises:
         CachetierError: AccessDenied where there is no signature or its time is over,
             RequestTimeTooSkewed, AuthorizationHeaderMalformed, AuthorizationQueryParametersError,
             InvalidRequest, InvalidArgument, NotImplemented.
     """
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in request.headers:
-        name = raw_name.decode("latin-1")
-        value = b" ".join(raw_value.split()).decode("latin-1")  # as text it has more white space
-        headers[name] = f"{headers[name]},{value}" if name in headers else value
+    headers = headers_of(request.headers) if named is None else named
     parameters = _parameters(request.raw_query)
     is_presigned = any(name in parameters for name in _PRESIGNED)
     if "authorization" in headers:
@@ -191,7 +200,7 @@ class _Claim:
         return f"{self.date}/{self.region}/{_SERVICE}/{_END}"
 
 
-def _claim_of_header(headers: dict[str, str], now: float) -> _Claim:
+def _claim_of_header(headers: Mapping[str, str], now: float) -> _Claim:
     code, text = "AuthorizationHeaderMalformed", headers["authorization"]
     if text.partition(" ")[0] != ALGORITHM:
         raise refused("InvalidRequest", _OLD)
@@ -211,7 +220,7 @@ def _claim_of_header(headers: dict[str, str], now: float) -> _Claim:
     return _claim(code, credential, signed, signature, stamp=stamp, payload=payload)
 
 
-def _claim_of_url(headers: dict[str, str], parameters: dict[str, str], now: float) -> _Claim:
+def _claim_of_url(headers: Mapping[str, str], parameters: dict[str, str], now: float) -> _Claim:
     code = "AuthorizationQueryParametersError"
     names = (*_PRESIGNED, "X-Amz-Date", "X-Amz-Expires")
     given = [parameters.get(name, "") for name in names]
@@ -255,7 +264,7 @@ def _claim(
     return _Claim(key_id, date, region, stamp, names, signature, payload)
 
 
-def _check_covered(headers: dict[str, str], claim: _Claim) -> None:
+def _check_covered(headers: Mapping[str, str], claim: _Claim) -> None:
     """Refuse a request of which somebody on the way could have changed what it asks for."""
     if "host" not in claim.signed:
         raise refused("AccessDenied", "the header host is not signed")
@@ -289,8 +298,9 @@ def _stamp_of(text: str, code: str) -> tuple[str, float]:
     return text, instant
 
 
-def _canonical(request: RawRequest, headers: dict[str, str], claim: _Claim) -> str:
-    lines = [f"{name}:{headers.get(name, '')}\n" for name in claim.signed]
+def _canonical(request: RawRequest, headers: Mapping[str, str], claim: _Claim) -> str:
+    values = ((name, _SPACES.sub(" ", headers.get(name, ""))) for name in claim.signed)
+    lines = [f"{name}:{value.strip(' ')}\n" for name, value in values]
     return "\n".join(
         (
             request.method,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -83,7 +83,7 @@ class Uploads:
         if not 1 <= number <= OBJECT_PART_LIMIT:
             raise refused("InvalidArgument", f"part numbers go from 1 to {OBJECT_PART_LIMIT}")
         where = mount, request.key, request.query["uploadId"]
-        upload, _ = await self._pools.quick(self._objects.parts, *where)  # before a byte is taken
+        upload = await self._pools.quick(self._objects.upload, *where)  # before a byte is taken
         algorithm, _ = begun_with(upload.head)
         if algorithm is not None:
             incoming.checksums.take(algorithm)
@@ -109,20 +109,20 @@ class Uploads:
     ) -> Response:
         ack = self._writes.ack(request, mount)
         put = conditions(request, PutObject(request.key, NO_HEAD, 0))
-        answer, checksums = await self._pools.quick(self._complete, request, mount, put, parts)
+        answer = await self._pools.quick(self._complete, request, mount, put, parts)
         headers = await self._writes.acknowledged(mount, answer, ack)
         fields: Fields = [
             ("Location", request.resource),
             ("Bucket", request.bucket),
             ("Key", request.key),
             ("ETag", f'"{answer.etag}"'),
-            *fields_of(checksums, typed=True),
+            *fields_of(answer.checksums, typed=True),
         ]
         return xml_answer("CompleteMultipartUploadResult", fields, headers)
 
     def _complete(
         self, request: S3Request, mount: Mount, put: PutObject, parts: list[DeclaredPart]
-    ) -> tuple[PutAnswer, Mapping[str, str]]:
+    ) -> PutAnswer:
         upload_id, checksums = request.query["uploadId"], {}
         # One that was completed is answered as then, by whoever remembers it.
         with suppress(NoSuchUploadError):
@@ -130,7 +130,7 @@ class Uploads:
             checksums = checksum_of_whole(request.headers, upload, stored, parts)
         head = replace(put.head, checksums=checksums)
         put = replace(put, head=head, follows=self._objects.watermark(mount))
-        return self._objects.complete_upload(mount, put, upload_id, parts), checksums
+        return self._objects.complete_upload(mount, put, upload_id, parts)
 
     async def abort(self, request: S3Request, mount: Mount) -> Response:
         upload_id = request.query["uploadId"]

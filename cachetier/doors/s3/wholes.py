@@ -13,6 +13,7 @@ from cachetier.doors.s3.errors import refused
 from cachetier.model.objects import Head
 from cachetier.objects.base import DeclaredPart, OpenUpload, StoredPart
 
+WHOLE_LIMIT_BYTES = 5 << 40  # stores differ; all take as much
 _SIZE, _TYPE = "x-amz-mp-object-size", f"{HEADER}type"
 
 
@@ -36,8 +37,8 @@ def checksum_of_whole(
         listed: Those that the object shall have.
 
     Raises:
-        CachetierError: InvalidPart; BadDigest, or InvalidRequest: the client declares another
-            checksum or size, or one that cannot be told.
+        CachetierError: InvalidPart; EntityTooLarge; BadDigest, or InvalidRequest: the client
+            declares another checksum or size, or one that cannot be told.
     """
     parts = _listed(stored, listed)
     _check_size(headers.get(_SIZE), sum(part.size_bytes for part in parts))
@@ -63,6 +64,8 @@ def _listed(stored: Sequence[StoredPart], listed: Sequence[DeclaredPart]) -> lis
 
 
 def _check_size(text: str | None, size_bytes: int) -> None:
+    if size_bytes > WHOLE_LIMIT_BYTES:
+        raise refused("EntityTooLarge", f"an object has up to {WHOLE_LIMIT_BYTES} bytes")
     if text is not None and text.strip() != str(size_bytes):
         raise refused(
             "InvalidRequest", f"the parts have {size_bytes} bytes, and {_SIZE} is {text[:20]}"

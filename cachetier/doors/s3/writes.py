@@ -7,14 +7,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cachetier_client.bucket_format.stored import Content
 from starlette.responses import Response
 
 from cachetier.access.principals import Caller
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.waiting import in_share
 from cachetier.doors.operations import Operations
-from cachetier.doors.s3.bodies import Bodies
+from cachetier.doors.s3.bodies import Bodies, Taken
 from cachetier.doors.s3.checksums import headers_of
 from cachetier.doors.s3.conditions import unquoted
 from cachetier.doors.s3.errors import refused
@@ -22,7 +21,6 @@ from cachetier.doors.s3.heads import head_of
 from cachetier.doors.s3.incoming import Incoming
 from cachetier.doors.s3.requests import S3Request
 from cachetier.errors import InvalidRequestError
-from cachetier.local.store import Staged
 from cachetier.model.levels import Level, checked_level, covers
 from cachetier.model.objects import Head, Mode, Mount
 from cachetier.objects.base import Objects, PutAnswer, PutObject
@@ -126,28 +124,17 @@ class Writes:
             async with self._bodies.taken(incoming, mount, caller.holder, left) as taken:
                 kept = replace(head, checksums=taken.checksums)
                 now = replace(put, head=kept, md5=taken.md5)
-                if isinstance(taken.bytes_of, bytes):
-                    commit = self._pools.patient(
-                        self._commit_inline, mount, now, taken.bytes_of, left
-                    )
-                else:
-                    taken.given = True
-                    commit = self._pools.quick(
-                        self._commit, mount, now, taken.bytes_of, taken.content
-                    )
-                return await commit, taken.checksums
+                taken.given = True
+                pool = self._pools.patient if taken.is_small else self._pools.quick
+                return await pool(self._commit, mount, now, taken, left), taken.checksums
 
         return await in_share(self._node, request.scope, ack.left, store)
 
-    def _commit(self, mount: Mount, put: PutObject, staged: Staged, content: Content) -> PutAnswer:
+    def _commit(self, mount: Mount, put: PutObject, taken: Taken, left: float) -> PutAnswer:
         put = replace(put, follows=self._objects.watermark(mount))
-        return self._objects.commit(mount, put, staged, content)
-
-    def _commit_inline(
-        self, mount: Mount, put: PutObject, body: bytes, timeout_seconds: float
-    ) -> PutAnswer:
-        put = replace(put, follows=self._objects.watermark(mount))
-        return self._objects.commit_inline(mount, put, body, timeout_seconds)
+        return self._objects.commit(
+            mount, put, content=taken.content, bytes_of=taken.bytes_of, timeout_seconds=left
+        )
 
     async def acknowledged(
         self, mount: Mount, answer: PutAnswer, ack: Acknowledged

@@ -10,12 +10,19 @@ from cachetier_client.identity.names import MOUNT_MARK
 from cachetier.drain import messages
 from cachetier.drain.messages import LocalObject, LocalPiece, ObjectRequest, replied
 from cachetier.drain.serve.context import DrainContext
-from cachetier.errors import IntegrityError, NotFoundError, PreconditionFailedError
+from cachetier.errors import (
+    IntegrityError,
+    NotFoundError,
+    PreconditionFailedError,
+    RemoteRefusedError,
+)
 from cachetier.local.catalog import object_writes, objects, queries
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.objects import ObjectState, ObjectVersion
 from cachetier.model.shard import Shard
+
+_REPLACED, _REFUSED = "replaces what is there", "sends it again, once the bucket takes it"
 
 
 class ObjectReports:
@@ -38,7 +45,11 @@ class ObjectReports:
                 self._shown(request)
             case messages.ObjectConflict():
                 version = self._version(request.version)
-                self._conflict(version, PreconditionFailedError.code, request.message)
+                if request.refused:
+                    what = f"the bucket does not take {version.key}: {request.message}"
+                    self._conflict(version, RemoteRefusedError.code, what, _REFUSED)
+                else:
+                    self._conflict(version, PreconditionFailedError.code, request.message)
             case _:
                 assert_never(request)
         return None
@@ -90,12 +101,14 @@ class ObjectReports:
         self._stats.shown(version, request.seconds, request.phases)
         self._context.changes.ring()
 
-    def _conflict(self, version: ObjectVersion, code: str, message: str) -> None:
+    def _conflict(
+        self, version: ObjectVersion, code: str, message: str, ours: str = _REPLACED
+    ) -> None:
         """Let a person decide about a version: what follows it waits until then."""
         mount = version.run.removeprefix(MOUNT_MARK)
         hint = (
             f"What was put after it waits. Decide with `cachetier s3 keep ours {mount} KEY`, which "
-            f"replaces what is there, or `cachetier s3 keep theirs {mount} KEY`, which drops ours."
+            f"{ours}, or `cachetier s3 keep theirs {mount} KEY`, which drops ours."
         )
         incident = IncidentRecord(code, message, hint, version.run, 0, version.key)
         now = self._context.clock.now()

@@ -11,7 +11,7 @@ become an object. Our own write, whose reply was lost, is recognised by the ETag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 
@@ -34,10 +34,11 @@ from cachetier.drain.upload.target import ConflictError, is_verified
 from cachetier.errors import (
     PreconditionFailedError,
     RemoteDigestError,
+    RemoteError,
     StoppingError,
     UploadGoneError,
 )
-from cachetier.remote.base import IF_ABSENT, Condition, UploadedPart, if_match
+from cachetier.remote.base import IF_ABSENT, Condition, ObjectStore, UploadedPart, if_match
 
 NOTHING_THERE = ""
 
@@ -123,6 +124,7 @@ class ObjectUpload:
         self._open_piece = open_piece
         self._progress = progress
         self._remember_base = remember_base
+        self._answered: str | None = None  # the ETag of the last write, as its answer said
 
     def show(self) -> str:
         """Make the version visible, and return the ETag that the bucket gave it, verified.
@@ -144,7 +146,7 @@ class ObjectUpload:
             with suppress(UploadGoneError):
                 self._send_missing(upload_id, done)
                 return
-            self._progress.gone()
+            self._give_up(upload_id)
         raise RemoteDigestError(f"{self._target.key} loses its upload", key=self._target.key)
 
     # --- what lies there -------------------------------------------------------------------------
@@ -156,7 +158,7 @@ class ObjectUpload:
             ConflictError: Something else lies there than it may replace.
         """
         target = self._target
-        info = self._store.head(target.key)
+        info = confirmed_head(self._store, target.key, (self._answered, target.base))
         if info is not None and target.is_folder(info):
             return info
         if info is not None and target.wrote(info):
@@ -181,14 +183,14 @@ class ObjectUpload:
                 # Perhaps our own success whose reply was lost; else the next round mends it.
                 suppress(PreconditionFailedError, RemoteDigestError),
             ):
-                self._store.put(
+                self._answered = self._store.put(
                     target.key,
                     body,
                     digest=digest,
                     metadata=target.metadata,
                     condition=condition,
                     headers=target.headers,
-                )
+                ).etag
             found = self._look()
             if isinstance(found, ObjectInfo):
                 return found
@@ -210,7 +212,7 @@ class ObjectUpload:
                 shown = self._completed(upload_id, self._send_missing(upload_id, done))
                 if shown is not None:
                     return shown
-            self._progress.gone()
+            self._give_up(upload_id)
         raise RemoteDigestError(f"{key} does not keep what was sent", key=key)
 
     def _completed(self, upload_id: str, parts: Sequence[UploadedPart]) -> ObjectInfo | None:
@@ -220,13 +222,19 @@ class ObjectUpload:
         if not isinstance(found, ObjectInfo):
             # Gone: perhaps completed by a call whose reply was lost; or one of its parts is.
             with suppress(UploadGoneError, RemoteDigestError):
-                self._store.complete_upload(target.key, upload_id, parts, digest=target.digest)
+                self._answered = self._store.complete_upload(
+                    target.key, upload_id, parts, digest=target.digest
+                ).etag
             found = self._look()
         if isinstance(found, ObjectInfo):
             self._store.abort_upload(target.key, upload_id)  # unknown by now, unless it was another
             return found
-        self._store.abort_upload(target.key, upload_id)
         return None
+
+    def _give_up(self, upload_id: str) -> None:
+        """Leave nothing of an upload that cannot be completed, whatever is left of it."""
+        self._store.abort_upload(self._target.key, upload_id)
+        self._progress.gone()
 
     def _begun(self) -> tuple[str, list[SentUploadPart]]:
         target = self._target
@@ -306,16 +314,42 @@ class ObjectUpload:
 def delete_object(
     context: UploadContext, target: ObjectTarget, remember_base: Callable[[str], None]
 ) -> None:
-    """Delete what a deletion may; what is gone already is deleted.
+    """Delete what a deletion may, and look that it is gone; what is gone already is deleted.
+
+    Only the version that was looked at goes: a deletion that arrives late, long after its caller
+    gave up, would take what was put since.
 
     Raises:
         ConflictError: Somebody else changed the key; their object was left alone.
         RemoteError: Try again later.
     """
-    info = context.store.head(target.key)
-    if info is not None:
-        checked_base(target, info, remember_base)
-        context.store.delete(target.key)
+    for _ in range(ROUNDS):
+        info = confirmed_head(context.store, target.key, (target.base,))
+        if info is None:
+            return
+        target = checked_base(target, info, remember_base)
+        with suppress(PreconditionFailedError):
+            context.store.delete(target.key, info.etag)
+    raise RemoteError(f"{target.key} stays in the bucket, deleted as it was", key=target.key)
+
+
+def confirmed_head(
+    store: ObjectStore, key: str, known: Collection[str | None]
+) -> ObjectInfo | None:
+    """Return what lies under a key, as two answers say it: its ETag is remembered.
+
+    A wrong one would be a conflict with nobody. ``known`` are ETags that were said before.
+
+    Raises:
+        RemoteDigestError: Two answers differ: try again later.
+    """
+    info = store.head(key)
+    if info is None or info.etag in known:
+        return info
+    again = store.head(key)
+    if again is None or again.etag != info.etag:
+        raise RemoteDigestError(f"{key} is described in two ways", key=key)
+    return info
 
 
 def checked_base(

@@ -29,7 +29,7 @@ from cachetier.model.shard import Shard
 
 @dataclass(frozen=True, slots=True)
 class UploadRow:
-    """An upload: open, or with the version that it became."""
+    """An upload: open, or with the version that it became, whose ``head`` it has then."""
 
     upload_id: str
     run: str
@@ -260,7 +260,8 @@ def complete_upload(
     upload = _upload(sql, run, completion.key, upload_id)
     if upload.version is not None and upload.etag is not None:
         _check_repeats(upload, completion)
-        return CommittedObject(upload.version, upload.etag, repeated=True)
+        before = upload.head.checksums
+        return CommittedObject(upload.version, upload.etag, repeated=True, checksums=before)
     parts = listed_parts(sql, upload_id, completion)
     if first is None or parts[0].shard.version != first.version:
         raise InvalidPartError("a part was put again while the upload was completed")
@@ -268,8 +269,8 @@ def complete_upload(
     save = object_writes.begun_mount(sql, run, now)
     committed = object_writes.insert_version(sql, save, new, condition, now)
     sql.execute(
-        "UPDATE object_uploads SET version = ?, etag = ?, listed = ? WHERE id = ?",
-        (committed.version, new.etag, completion.digest, upload_id),
+        "UPDATE object_uploads SET version = ?, etag = ?, listed = ?, head = ? WHERE id = ?",
+        (committed.version, new.etag, completion.digest, new.head.as_text(), upload_id),
     )
     unlisted = _keep_only(sql, upload_id, parts, committed.version)
     return replace(committed, replaced=(*committed.replaced, *unlisted))

@@ -8,8 +8,8 @@ may speak of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import apsw
 from cachetier_client.bucket_format.stored import Content, Stored
@@ -88,6 +88,7 @@ class CommittedObject:
     etag: str
     replaced: tuple[Shard, ...] = ()
     repeated: bool = False
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ def insert_version(
         for older in objects.older_shown(sql, save.number, new.key, version)
         for piece in forget_version(sql, older)
     ]
-    return CommittedObject(version, new.etag, tuple(replaced))
+    return CommittedObject(version, new.etag, tuple(replaced), checksums=new.head.checksums)
 
 
 def record_shown(
@@ -220,7 +221,7 @@ def record_base(sql: apsw.Connection, version: int, remote_etag: str) -> None:
 def record_conflict(
     sql: apsw.Connection, version: int, incident: IncidentRecord, now: float
 ) -> None:
-    """Record that somebody else changed a version's key in the bucket: a person decides."""
+    """Record that a version cannot go on, and why: a person decides."""
     sql.execute(
         "UPDATE objects SET state = ? WHERE version = ? AND state = ?",
         (ObjectState.CONFLICT, version, ObjectState.DIRTY),

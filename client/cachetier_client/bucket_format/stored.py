@@ -63,6 +63,12 @@ class Content:
     block_digests: tuple[int, ...]
     element_size: int = field(default=0, compare=False)
 
+    @classmethod
+    def of_block(cls, body: bytes | memoryview, element_size: int = 0) -> Content:
+        """Describe bytes that are one block, or none."""
+        digest = digests.digest_of(body)
+        return cls(len(body), digest, (digest,) if body else (), element_size)
+
     def checked(self) -> Content:
         """Return self, or refuse digests of blocks that are not those of the whole.
 

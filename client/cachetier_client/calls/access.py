@@ -79,7 +79,8 @@ class Access(Runs):
         """
         fields = {"run": mount, "key": key, "settle": how}
         with self._caller.calling("s3_settle", run=mount), understood():
-            return dict(self._ask("s3_settle", fields, timeout_seconds))
+            answer = self._ask("s3_settle", fields, timeout_seconds)
+        return {name: answer[name] for name in ("key", "replaces") if name in answer}
 
     def tokens(self, *, timeout_seconds: float = LOOK_SECONDS) -> list[dict[str, Any]]:
         """Return the tokens that were made, without their secrets."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import apsw
 import pytest
 from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY, VERSION_KEY, ObjectInfo
 from cachetier_client.io.digests import digest_of, to_hex
+from cachetier_client.s3_errors import kind_of_answer
 
+from cachetier.errors import PreconditionFailedError, TransientError
 from cachetier.local.catalog import object_drains, objects, queries
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.objects import Head, ObjectState
@@ -274,6 +277,136 @@ def test_a_person_settles_a_conflict_and_all_goes_on(
     assert data.get("ckpt/a") == (b"second" if keep == "ours" else b"foreign")
     assert data.get("ckpt/latest") == b"a is there"
     assert mount.unshown() == []
+
+
+class Particular(Recording):
+    """Does not take one key, as long as somebody says so; ``codes`` are S3's."""
+
+    codes = "InvalidArgument", 400
+    refuses = True
+
+    def put(self, key: str, body: Body, **given: Any) -> ObjectInfo:
+        self._judge(key)
+        return super().put(key, body, **given)
+
+    def create_upload(self, key: str, *given: Any) -> str:
+        self._judge(key)
+        return super().create_upload(key, *given)
+
+    def _judge(self, key: str) -> None:
+        if self.refuses and key == "ckpt/bad":
+            code, status = self.codes
+            kind = kind_of_answer(code, status)
+            raise kind(f"{key}: {code}", key=key, remote_code=code, remote_status=status)
+
+
+@pytest.fixture
+def particular(node: Node, clock: FakeClock) -> Iterator[tuple[MountNode, Particular]]:
+    store = Particular()
+    made = MountNode(node, store, clock)
+    yield made, store
+    made.close()
+
+
+@pytest.mark.parametrize("body", [b"small", LARGE], ids=["whole", "in parts"])
+@pytest.mark.parametrize("keep", ["ours", "theirs"])
+def test_an_object_that_the_bucket_refuses_is_a_conflict_that_a_person_settles(
+    particular: tuple[MountNode, Particular], body: bytes, keep: str
+) -> None:
+    mount, store = particular
+    refused = mount.put("ckpt/bad", body)
+    mount.put("ckpt/latest", b"bad is there")
+
+    drain(mount)
+
+    found = mount.version(refused)
+    assert found is not None and found.state is ObjectState.CONFLICT
+    assert store.head("ckpt/latest") is None  # it may speak of what is not there
+    (incident,) = mount.node.store.read(queries.incidents_after, 0)
+    assert "InvalidArgument" in incident.message
+    assert "sends it again" in incident.hint
+
+    store.refuses = False
+    settle = object_drains.keep_ours if keep == "ours" else object_drains.keep_theirs
+    mount.node.store.write(settle, refused, "")
+    drain(mount)
+    assert store.head("ckpt/latest") is not None
+    assert (store.head("ckpt/bad") is not None) == (keep == "ours")
+
+
+@pytest.mark.parametrize("codes", [("AccessDenied", 403), ("ExpiredToken", 400), ("400", 400)])
+def test_what_is_refused_for_who_asks_is_tried_again_until_it_is_mended(
+    particular: tuple[MountNode, Particular], codes: tuple[str, int]
+) -> None:
+    mount, store = particular
+    store.codes = codes
+    mount.put("ckpt/bad", b"small")
+    drain(mount)
+    assert len(mount.unshown()) == 1
+
+    store.refuses = False
+    drain(mount)
+    assert store.get("ckpt/bad") == b"small"
+    assert mount.node.store.read(queries.incidents_after, 0) == []
+
+
+class Late(Recording):
+    """Takes a deletion, and deletes only when ``arrive`` is called; until then it says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[tuple[str, str | None]] = []
+        self.patience = 1
+
+    def delete(self, key: str, etag: str | None = None) -> None:
+        if len(self.late) < self.patience:
+            self.late.append((key, etag))
+            raise TransientError("no answer", key=key)
+        super().delete(key, etag)
+
+    def arrive(self) -> None:
+        for key, etag in self.late:
+            with suppress(PreconditionFailedError):
+                super().delete(key, etag)
+
+
+def test_a_deletion_that_arrives_late_takes_nothing_that_was_put_since(
+    node: Node, clock: FakeClock
+) -> None:
+    store = Late()
+    mount = MountNode(node, store, clock)
+    mount.put("ckpt/a", b"first")
+    mount.delete("ckpt/a")
+    mount.put("ckpt/a", b"second")
+    drain(mount)
+    assert store.get("ckpt/a") == b"second"
+
+    store.arrive()
+
+    assert store.late and store.get("ckpt/a") == b"second"
+    mount.close()
+
+
+class Deaf(Recording):
+    """Says that it deletes, and does so only the second time."""
+
+    asked = 0
+
+    def delete(self, key: str, etag: str | None = None) -> None:
+        self.asked += 1
+        if self.asked > 1:
+            super().delete(key, etag)
+
+
+def test_a_deletion_is_done_when_nothing_is_there_any_more(node: Node, clock: FakeClock) -> None:
+    store = Deaf()
+    mount = MountNode(node, store, clock)
+    mount.put("ckpt/a", b"first")
+    mount.delete("ckpt/a")
+    drain(mount)
+    assert store.asked == 2 and store.head("ckpt/a") is None
+    assert mount.unshown() == []
+    mount.close()
 
 
 # --- faults --------------------------------------------------------------------------------------

@@ -194,9 +194,9 @@ def test_parts_go_after_all_that_they_name(world: World) -> None:
     gone: list[str] = []
     delete = world.objects.delete
 
-    def told(key: str) -> None:
+    def told(key: str, etag: str | None = None) -> None:
         gone.append(key)
-        delete(key)
+        delete(key, etag)
 
     world.objects.delete = told  # type: ignore[method-assign]
     world.publisher.delete(save, location, set)
