@@ -290,7 +290,7 @@ class ObjectStore(Protocol):
             etag: Remove only this version of it. A store without such a condition removes any.
 
         Raises:
-            PreconditionFailedError: Another version lies there; of some stores also where none does.
+            PreconditionFailedError: Another version lies there; of some stores also for none.
         """
 
     def check(self) -> None:
