@@ -21,11 +21,11 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium xfs helm acceptance demo near bench paired frameworks s3clients docs house serve dev wheels lock sbom audit digests clean
+.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium xfs helm acceptance demo near bench paired frameworks s3clients site changelog release-check docs house serve dev wheels lock sbom audit digests clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
-	@sed -nE 's/^([a-z0-9]+):.*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 
 setup: $(STAMPS)/distributions $(STAMPS)/torch  ## Create .venv and install everything, pinned (quick when done)
 
@@ -86,6 +86,16 @@ frameworks: setup  ## Test each framework in an environment of its own (ONLY=ray
 
 s3clients: setup  ## Test each client of S3 through the door, likewise (ONLY=awscli); writes docs/s3clients-results.json
 	@$(PY) -m tools.frameworks --of s3clients $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
+site: setup $(STAMPS)/release  ## Build the pages as a site in build/site; a dead link ends it
+	@$(PY) -m tools.site $(VENV)/release/bin/zensical
+
+changelog: setup $(STAMPS)/release  ## Show the changelog of the fragments in changes/ (RELEASE=1: write it, and remove them)
+	@$(VENV)/release/bin/towncrier build $(if $(RELEASE),--yes,--draft) --version $$($(PY) -m tools.versions)
+
+release-check: setup wheels sbom site $(STAMPS)/release $(STAMPS)/helm  ## Build a release into dist/, twice and the same, install it, run it; chart, site and all
+	@$(MAKE) --no-print-directory helm ARGS=--check
+	@$(PY) -m tools.release
 
 docs: setup  ## Write the pages and dashboards that are made from the code
 	@$(PY) -m tools

@@ -9,6 +9,7 @@ from tools.made import documents
 
 def main() -> None:
     for path, text in documents().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
             typer.echo(f"wrote {path.name}")

@@ -49,8 +49,8 @@ def reference() -> Iterator[str]:
         ctx = typer.Context(command, info_name=f"cachetier {name}")
         usage = " ".join((ctx.command_path, *command.collect_usage_pieces(ctx)))
         described = _prose(cleandoc(command.help or ""))
-        rows = list(_rows(name, command))
-        shared = _shared(name)
+        rows = [(_written(each), _meaning(each)) for each in own_parameters(name)]
+        shared = takes_those_of_serve(name)
         more = f"\n\nAnd the options of [`serve`](#{_anchor(OF_SERVE)})." if shared else ""
         options = f"\n\n{table(('', ''), rows)}" if rows else ""
         yield f"### `cachetier {name}`\n\n```\n{usage}\n```\n\n{described}{options}{more}"
@@ -74,14 +74,15 @@ def _escaped(text: str) -> str:
     return text.replace("<", "&lt;").replace("*", r"\*")
 
 
-def _rows(name: str, command: Any) -> Iterator[tuple[str, str]]:
-    shared = {each.name for each in built(OF_SERVE).params} if _shared(name) else set()
-    for each in command.params:
-        if each.name not in shared or each.name == "as_json":
-            yield _written(each), _meaning(each)
+def own_parameters(name: str) -> list[Any]:
+    """Return the arguments and options of a verb, less those that it shares with `serve`."""
+    shared = {each.name for each in built(OF_SERVE).params} if takes_those_of_serve(name) else set()
+    return [
+        each for each in built(name).params if each.name not in shared or each.name == "as_json"
+    ]
 
 
-def _shared(name: str) -> bool:
+def takes_those_of_serve(name: str) -> bool:
     """Return whether a verb takes all that `serve` takes."""
     if name == OF_SERVE:
         return False
@@ -98,16 +99,19 @@ def _written(parameter: Any) -> str:
 
 
 def _meaning(parameter: Any) -> str:
-    words = [_marked(parameter.help or "")]
+    return " ".join((_marked(parameter.help or ""), *notes(parameter)))
+
+
+def notes(parameter: Any) -> Iterator[str]:
+    """Yield what there is to say of a parameter beside what its help says."""
     if parameter.required:
-        words.append("Must be given.")
+        yield "Must be given."
     elif parameter.default not in (None, False, "", ()) and parameter.show_default:
-        words.append(f"Default `{parameter.default}`.")
+        yield f"Default `{parameter.default}`."
     if parameter.envvar:
-        words.append(f"Or `{parameter.envvar}`.")
+        yield f"Or `{parameter.envvar}`."
     if parameter.multiple:
-        words.append("May be repeated.")
-    return " ".join(words)
+        yield "May be repeated."
 
 
 def _anchor(name: str) -> str:

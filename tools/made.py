@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import cli_page, config_page, logs_page, metrics_page, versions
+from tools import cli_page, config_page, logs_page, metrics_page, share, versions
 from tools.dashboards import files as dashboards
 from tools.helm import chart as helm_chart
 
@@ -15,6 +15,7 @@ MAKERS: tuple[Callable[[], dict[Path, str]], ...] = (
     logs_page.documents,
     metrics_page.documents,
     helm_chart.documents,
+    share.documents,
     versions.documents,
     dashboards.documents,
 )

@@ -46,3 +46,7 @@ def _with_version(path: Path, befores: tuple[str, ...]) -> str:
             raise ValueError(f"{path.name} has no version behind {before!r}")
         text = re.sub(f"({re.escape(before)}){_VERSION}", rf"\g<1>{version()}", text)
     return text
+
+
+if __name__ == "__main__":
+    print(version())  # noqa: T201

@@ -70,7 +70,7 @@ function __cachetier_complete
 end
 complete -c cachetier -f -a '(__cachetier_complete)'"""
 
-_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 def completion(
@@ -88,10 +88,10 @@ def completion(
     if shell == WORDS:
         for line in candidates(words or [""]):
             echo(line)
-    elif shell in _SCRIPTS and as_json:
-        print_json({"shell": shell, "script": _SCRIPTS[shell]})
-    elif shell in _SCRIPTS:
-        echo(*_SCRIPTS[shell].split("\n"))
+    elif shell in SCRIPTS and as_json:
+        print_json({"shell": shell, "script": SCRIPTS[shell]})
+    elif shell in SCRIPTS:
+        echo(*SCRIPTS[shell].split("\n"))
     else:
         from cachetier.nearest import nearest
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 CHANGES = Path(__file__).parents[2] / "changes"
-NAME = re.compile(r"[1-9]\d*\.(added|changed|fixed|removed|security)\.md")
+NAME = re.compile(r"[1-9]\d*\.(added|changed|fixed|removed|security)(\.\d+)?\.md")
 FRAGMENTS = sorted(path for path in CHANGES.iterdir() if path.name != "README.md")
 
 

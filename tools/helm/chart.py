@@ -13,13 +13,16 @@ from cachetier.config.settings import Settings
 from tools.pages import ROOT
 
 CHART = ROOT / "deploy" / "helm" / "cachetier"
+SCHEMA = (
+    CHART / "values.schema.json"
+)  # follows the service's settings; it refuses, and renders nothing
 ALERTS = ROOT / "deploy" / "alerts.yml"
 MONITORING = ROOT / "deploy" / "kubernetes-monitoring.yml"
 _SPEC = "\nspec:\n"  # what stands before the rules, of the manifest's last object
 # Settings that a value, or the chart's own arrangement, says already.
 TAKEN = frozenset(
-    {"cache_dir", "capacity", "socket", "allowed_uids", "principal", "remote", "token"}
-    | {"http", "http_clear_text", "tls_certificate", "tls_key", "health", "scrape_token"}
+    {"cache_dir", "capacity", "socket", "allowed_uids", "principal", "remote"}
+    | {"http", "http_clear_text", "tls_certificate", "tls_key", "health"}
     | {"notice_seconds", "grace_seconds"}
 )
 
@@ -30,15 +33,15 @@ def documents() -> dict[Path, str]:
     rules = "".join(f"  {line}\n" if line else "\n" for line in alerts.splitlines())
     return {
         CHART / "files" / "alerts.yml": alerts,
-        CHART / "values.schema.json": json.dumps(values_schema(), indent=2) + "\n",
+        SCHEMA: json.dumps(values_schema(), indent=2) + "\n",
         MONITORING: f"{MONITORING.read_text(encoding='utf-8').rpartition(_SPEC)[0]}{_SPEC}{rules}",
     }
 
 
 def digest() -> str:
-    """Return the SHA-256 of every file of the chart, with its name."""
+    """Return the SHA-256 of each file that decides what is rendered, with its name."""
     whole = hashlib.sha256()
-    for path in sorted(each for each in CHART.rglob("*") if each.is_file()):
+    for path in sorted(each for each in CHART.rglob("*") if each.is_file() and each != SCHEMA):
         whole.update(f"{path.relative_to(CHART)}\0{path.stat().st_size}\0".encode())
         whole.update(path.read_bytes())
     return whole.hexdigest()
@@ -77,7 +80,9 @@ def _seconds(most: int) -> Schema:
 def values_schema() -> dict[str, Any]:
     """Return the chart's values.schema.json; settings and tenants are those of the service."""
     settings = schema_of(Settings)["properties"]
-    free = {name: schema for name, schema in settings.items() if name not in TAKEN}
+    # A ConfigMap holds them, so no secret is among them: `env` takes one from a Secret.
+    secrets = {name for name, schema in settings.items() if schema.get("writeOnly")}
+    free = {name: schema for name, schema in settings.items() if name not in TAKEN | secrets}
     monitored = _table(
         enabled=YES_OR_NO,
         interval={"type": "string", "pattern": "^[0-9]+(ms|s|m)$"},
