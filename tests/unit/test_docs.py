@@ -160,3 +160,8 @@ def test_the_figures_of_the_readme_are_the_measured_ones() -> None:
         for number, measure in zip(numbers, measures, strict=True):
             digits = len(number.partition(".")[2])
             assert float(number) == pytest.approx(measured[measure], abs=0.51 * 10**-digits)
+
+    first_screen = re.findall(r"\*\*([\d.]+)\*\*", readme.partition("\n## ")[0])
+    heads = ("`put_shard` of", "training blocked by a save in the demo", "errors that ranks saw")
+    shown = [text for head in heads for what, text in rows if what.startswith(head)]
+    assert first_screen == [re.findall(r"[\d.]+", text)[0] for text in shown]
