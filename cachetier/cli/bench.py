@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from cachetier_client.units import parsed_size, shown_size, shown_time
 
+from cachetier.cli.bars import StepLine, line_shown
 from cachetier.cli.output import (
     AsJson,
     Url,
@@ -21,7 +22,6 @@ from cachetier.cli.output import (
     read_option,
     reported,
     table,
-    tell_progress,
 )
 
 if TYPE_CHECKING:
@@ -58,8 +58,10 @@ def bench(
         with reach(url, seconds=None) as client:
             disk = client.status()["disk"]
             directory = _own(Path(disk["directory"]))
-            measure = NodeBench(client, plan, directory, on_step=tell_progress)
-            rows = measure.run()
+            now = StepLine("measuring")
+            measure = NodeBench(client, plan, directory, on_step=now.step)
+            with line_shown(as_json, lambda: now.text):
+                rows = measure.run()
         document = {
             "size_bytes": plan.size_bytes,
             "ranks": plan.ranks,
@@ -87,7 +89,6 @@ def _own(directory: Path) -> Path | None:
 
 
 def _print(document: dict[str, Any], rows: list[Row]) -> None:
-    tell_progress()
     shown = console()
     size, ranks = shown_size(document["size_bytes"]), document["ranks"]
     at_once = f", {ranks} at once" if ranks > 1 else ""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from cachetier_client.units import counted, shown_size
 
+from cachetier.cli.bars import line_shown
 from cachetier.cli.output import INTEGRITY, AsJson, echo, print_json, refuse, reported
 from cachetier.cli.settings_options import Flags, taking_settings
 from cachetier.config.settings import load
@@ -85,17 +87,36 @@ def fsck(
 def _checked(settings: Settings, options: FsckOptions, local: bool, as_json: bool) -> FsckReport:
     from cachetier_client.clock import SystemClock
 
+    from cachetier.fsck.findings import FsckReport
     from cachetier.fsck.run import fsck as check
 
-    return check(
-        settings.cache_dir,
-        [] if local else _remotes(settings),
-        SystemClock(),
-        options,
-        capacity_bytes=_capacity_bytes(settings),
-        found=lambda report: None if as_json else _show_found(report),
-        say=lambda line: echo(line, err=as_json),
-    )
+    report = FsckReport()
+    with ExitStack() as looking:
+
+        def found(report: FsckReport) -> None:
+            looking.close()  # the bar goes before anything is said
+            if not as_json:
+                _show_found(report)
+
+        looking.enter_context(line_shown(as_json, lambda: _so_far(report)))
+        return check(
+            settings.cache_dir,
+            [] if local else _remotes(settings),
+            SystemClock(),
+            options,
+            capacity_bytes=_capacity_bytes(settings),
+            found=found,
+            say=lambda line: echo(line, err=as_json),
+            report=report,
+        )
+
+
+def _so_far(report: FsckReport) -> str:
+    """Say what was looked at, of how much where bytes are read."""
+    line = f"checked {counted(report.shards, 'shard')}, {shown_size(report.size_bytes)} here"
+    if report.checked_bytes:
+        line += f", read {shown_size(report.checked_bytes)} of {shown_size(report.due_bytes)}"
+    return f"{line}, {report.objects} objects" if report.objects else line
 
 
 def _remotes(settings: Settings) -> list[Remote]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from cachetier_client.units import counted, parsed_span, shown_size
 
+from cachetier.cli.bars import line_shown
 from cachetier.cli.output import (
     AsJson,
     Url,
@@ -52,11 +53,12 @@ def gc(
     hint = "Write 30min, 12h or 7d."
     older_than_seconds = read_option("older-than", older_than, parsed_span, hint, as_json)
     with reported(as_json), reach(url, seconds=COLLECT_SECONDS) as client:
-        found = client.collect(
-            dry_run=not yes,
-            older_than_seconds=older_than_seconds,
-            timeout_seconds=COLLECT_SECONDS,
-        )
+        with line_shown(as_json, lambda: "looking, here and in S3, for what nobody needs"):
+            found = client.collect(
+                dry_run=not yes,
+                older_than_seconds=older_than_seconds,
+                timeout_seconds=COLLECT_SECONDS,
+            )
         if as_json:
             print_json(found)
         else:

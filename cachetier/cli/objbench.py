@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from cachetier_client.units import parsed_size, shown_size, shown_time
 
+from cachetier.cli.bars import StepLine, line_shown
 from cachetier.cli.output import (
     AsJson,
     console,
@@ -18,7 +19,6 @@ from cachetier.cli.output import (
     refuse,
     reported,
     table,
-    tell_progress,
 )
 from cachetier.cli.settings_options import OF_REMOTE, Flags, taking_settings
 from cachetier.config.settings import load
@@ -63,8 +63,10 @@ def objbench(
 
         settings = load({**flags, "cache_dir": _NOWHERE}, config=config)
         which = _which(settings, replica, as_json)
-        bench = ObjectBench(which, plan, on_step=tell_progress)
-        measured = _measured(bench)
+        now = StepLine("measuring")
+        bench = ObjectBench(which, plan, on_step=now.step)
+        with line_shown(as_json, lambda: now.text):
+            measured = _measured(bench)
         advice = advice_for(measured.throughputs)
         if as_json:
             print_json(_document(which, measured, advice, bench.left_behind))
@@ -125,7 +127,6 @@ def _document(
 def _print(
     which: RemoteSettings, measured: Measured, advice: Advice, left_behind: list[str]
 ) -> None:
-    tell_progress()
     shown = console()
     shown.print(f"{which.url} at {which.endpoint or 'AWS'}\n")
     small = table("<4 KiB, one at a time", "p50", "p99", "times")

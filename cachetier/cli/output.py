@@ -22,7 +22,6 @@ from cachetier.visible import visible
 if TYPE_CHECKING:
     from cachetier_client import Client
     from rich.console import Console
-    from rich.progress import Progress
     from rich.table import Table
 
 Value = TypeVar("Value")
@@ -213,30 +212,6 @@ def console(*, err: bool = False) -> Console:
     )
 
 
-def progress(as_json: bool) -> Progress | None:
-    """Return a bar for bytes, or None where nobody would see it."""
-    if as_json or not sys.stderr.isatty():
-        return None
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True),
-        console=console(err=True),
-        transient=True,
-    )
-
-
 def table(*titles: str) -> Table:
     """Return a table of figures; ``<`` before a title: of words, ``~``: of words that may wrap."""
     from rich.table import Table
@@ -250,13 +225,6 @@ def table(*titles: str) -> Table:
             overflow="fold" if title.startswith("~") else "ellipsis",
         )
     return shown
-
-
-def tell_progress(what: str = "") -> None:
-    """Tell a person who waits what is measured now; nothing: clear the line."""
-    if sys.stderr.isatty():
-        typer.echo("\r\x1b[K", err=True, nl=False)
-        echo(f"measuring {what} ..." if what else "", err=True, nl=False)
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, cast, get_a
 import typer
 from cachetier_client.units import shown_size
 
+from cachetier.cli.bars import progress
 from cachetier.cli.output import (
     AsJson,
     Url,
     echo,
     print_json,
-    progress,
     reach,
     refuse,
     reported,

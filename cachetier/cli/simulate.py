@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from cachetier_client.units import counted, shown_size, shown_span
 
+from cachetier.cli.bars import StepLine, line_shown
 from cachetier.cli.output import AsJson, console, echo, print_json, refuse, reported, table
 from cachetier.cli.plots import new_figure
 
@@ -44,7 +45,9 @@ def simulate(
         read = read_scenario(scenario)
         if seed is not None:
             read = _seeded(read, seed)
-        found = simulated(read)
+        line, end = StepLine("simulated"), shown_span(read.duration)
+        with line_shown(as_json, lambda: line.text):
+            found = simulated(read, lambda now: line.step(f"{shown_span(now)} of {end}"))
     if figure is not None:
         _draw(figure, found)
         figure.savefig(plot)

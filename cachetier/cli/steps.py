@@ -12,13 +12,13 @@ import typer
 from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import shown_size, shown_span
 
+from cachetier.cli.bars import progress
 from cachetier.cli.output import (
     AsJson,
     Url,
     console,
     echo,
     print_json,
-    progress,
     reach,
     refuse,
     reported,

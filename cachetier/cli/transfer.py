@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 from cachetier_client.units import counted, shown_size
 
+from cachetier.cli.bars import bytes_shown, written_bytes
 from cachetier.cli.output import (
     AsJson,
     Url,
@@ -26,6 +27,7 @@ from cachetier.cli.shards import Overwrite, Run
 from cachetier.cli.steps import RunArgument, StepArgument
 
 if TYPE_CHECKING:
+    from cachetier_client import Client
     from cachetier_client.step_files import SourceFile
 
     from cachetier.remote.base import ObjectStore
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 Timeout = Annotated[float, typer.Option(min=0.0, help="Seconds for each call.")]
 FORMATS = ("dcp", "safetensors", "torch", "files")
 _NEEDS_TORCH = "Install it here: pip install 'cachetier-client[torch]'"
+Export: TypeAlias = "Callable[[Client, str, int, str, float], list[str]]"
 _NOWHERE = "/nonexistent"  # `cache_dir` must be set, and is not looked at
 
 
@@ -59,32 +62,57 @@ def export(
     if to not in FORMATS:
         refuse(f"--to {to!r} is none of {', '.join(FORMATS)}", "Choose one.", as_json=as_json)
     with reported(as_json), ended_by_signal(), reach(url, seconds=timeout) as client:
-        from cachetier_client.step_files import export_files, placed
-
-        if to == "files":
-            with placed(dest) as folder:
-                names = export_files(client, run, step, folder, timeout_seconds=timeout)
-        else:
-            try:
-                from cachetier_client.identity.addresses import address_of_step
-                from cachetier_client.identity.step_names import StepName
-                from cachetier_client.torch.exports import export_step
-            except ImportError:
-                refuse(f"--to {to} needs torch", f"{_NEEDS_TORCH}, or --to files.", as_json=as_json)
-            names = export_step(
-                address_of_step(run, step, StepName()),
-                dest,
-                to,
-                client=client,
-                step_name="{step}",
-                timeout_seconds=timeout,
-                trusted=trusted,
-            )
+        export = _export_of(to, trusted, as_json)
+        total = partial(_size_of, client, run, step)
+        with bytes_shown(as_json, f"export {run}/{step}", total, lambda: written_bytes(dest)):
+            names = export(client, run, step, dest, timeout)
         root = Path(dest)
         size_bytes = sum(path.stat().st_size for path in (root, *root.rglob("*")) if path.is_file())
     document = {"format": to, "path": dest, "names": names, "size_bytes": size_bytes}
     what = counted(len(names), "file" if to == "files" else "item")
     show(as_json, document, f"{dest}: {shown_size(size_bytes)}, {what}, verified")
+
+
+def _export_of(to: str, trusted: bool, as_json: bool) -> Export:
+    """Return what writes a step in one of the formats."""
+    if to == "files":
+        return _export_files
+    try:
+        from cachetier_client.identity.addresses import address_of_step
+        from cachetier_client.identity.step_names import StepName
+        from cachetier_client.torch.exports import export_step
+    except ImportError:
+        refuse(f"--to {to} needs torch", f"{_NEEDS_TORCH}, or --to files.", as_json=as_json)
+
+    def export(client: Client, run: str, step: int, dest: str, timeout: float) -> list[str]:
+        return export_step(
+            address_of_step(run, step, StepName()),
+            dest,
+            to,
+            client=client,
+            step_name="{step}",
+            timeout_seconds=timeout,
+            trusted=trusted,
+        )
+
+    return export
+
+
+def _export_files(client: Client, run: str, step: int, dest: str, timeout: float) -> list[str]:
+    from cachetier_client.step_files import export_files, placed
+
+    with placed(dest) as folder:
+        return export_files(client, run, step, folder, timeout_seconds=timeout)
+
+
+def _size_of(client: Client, run: str, step: int) -> int | None:
+    """Return how large a step is, None where nobody knows it; its export then says why."""
+    from cachetier_client import NotFoundError
+
+    try:
+        return client.step(run, step).size_bytes
+    except NotFoundError:
+        return None
 
 
 def import_(

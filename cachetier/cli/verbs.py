@@ -22,6 +22,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "wait": ("steps:wait", "Wait until a step, or a shard, has reached a level."),
         "flush": ("steps:flush", "Drain now, and wait until nothing is dirty."),
         "ls": ("steps:ls", "List runs, steps of a run, or shards of a step."),
+        "explain": ("explain:explain", "Say where a step stands, and what it waits for."),
         "latest": ("steps:latest", "Print the newest step that can be restored."),
         "pin": ("pin:pin", "Keep a step on this node, or list what is kept."),
         "unpin": ("pin:unpin", "Let a pinned step go again."),

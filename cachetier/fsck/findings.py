@@ -129,7 +129,8 @@ class FsckReport:
     """Everything that was looked at and found.
 
     ``unanswered`` names what could not be looked at, with the reason; ``unreadable``: the catalog
-    could not be opened, or not be read to its end.
+    could not be opened, or not be read to its end. ``due_bytes`` is how much there is to check on
+    this node, once it is known.
     """
 
     online: bool = False
@@ -137,6 +138,7 @@ class FsckReport:
     shards: int = 0
     size_bytes: int = 0
     checked_bytes: int = 0
+    due_bytes: int = 0
     objects: int = 0
     findings: list[Finding] = field(default_factory=list)
     outcomes: list[RepairOutcome] = field(default_factory=list)

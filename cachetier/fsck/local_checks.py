@@ -81,6 +81,7 @@ class LocalChecks:
         for complaint in self._view.read(check_queries.complaints):
             yield Finding(FindingKind.CATALOG_DAMAGED, f"SQLite says of the catalog: {complaint}")
         accounted, walked = self._view.read(check_queries.accounts)
+        self._report.due_bytes = walked
         if accounted != walked and not self._report.online:
             yield Finding(
                 FindingKind.ACCOUNTING,

@@ -68,7 +68,7 @@ class FsckOptions:
         return self.repair or self.adopt or self.rebuild
 
 
-def fsck(
+def fsck(  # noqa: PLR0913 - what is checked, and who hears of it
     cache_dir: Path,
     remotes: Sequence[Remote],
     clock: Clock,
@@ -78,6 +78,7 @@ def fsck(
     found: Callable[[FsckReport], None] = lambda _report: None,
     say: Say = lambda _line: None,
     sleep: Sleep = time.sleep,
+    report: FsckReport | None = None,
 ) -> FsckReport:
     """Check a cache directory, and repair it.
 
@@ -90,6 +91,7 @@ def fsck(
         found: Called with what was found, before anything is repaired.
         say: Called with a line about each repair before it is tried.
         sleep: Seam for tests.
+        report: What is filled in and returned, for who watches how far it is.
 
     Raises:
         ConfigError: There is no cache.
@@ -99,7 +101,7 @@ def fsck(
         raise ConfigError(
             f"there is no cache in {cache_dir}", hint="Name the service's own: --cache-dir."
         )
-    report = FsckReport()
+    report = report or FsckReport()
     with _held(cache_dir, report, options):
         report.findings += _looked(cache_dir, remotes, options, report, sleep)
         found(report)
